@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from testbed.api import check as check
     from testbed.api import simulate as simulate
     from testbed.api import sweep as sweep
-    from testbed.capacity_search import Capacities as Capacities
-    from testbed.capacity_search import Capacity as Capacity
-    from testbed.result import Result as Result
+    from testbed.run.result import Result as Result
+    from testbed.study.capacity_search import Capacities as Capacities
+    from testbed.study.capacity_search import Capacity as Capacity
 
 __all__ = [
     "Capacities",

@@ -8,7 +8,15 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from testbed.capacity_search import (
+from testbed.checks.checking import check as check
+from testbed.core.errors import InputError
+from testbed.core.request import Request
+from testbed.run.description import configured
+from testbed.run.parts import Part
+from testbed.run.result import Result, front_end
+from testbed.run.simulate import run
+from testbed.run.summaries import flat, merge_axes
+from testbed.study.capacity_search import (
     HIGH,
     LOW,
     PRECISION,
@@ -20,14 +28,6 @@ from testbed.capacity_search import (
     given_objectives,
     measured,
 )
-from testbed.checking import check as check
-from testbed.core.errors import InputError
-from testbed.core.request import Request
-from testbed.description import configured
-from testbed.parts import Part
-from testbed.result import Result, front_end
-from testbed.run import run
-from testbed.summaries import flat, merge_axes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from testbed.config import RunConfig
-from testbed.constructor_parameters import parameters_of
 from testbed.core.errors import InputError
 from testbed.core.request import Workload
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
 from testbed.cost.speculative import SpeculativeCost
-from testbed.oracles import class_of, is_oracle
-from testbed.parts import Part, locate
+from testbed.run.config import RunConfig
+from testbed.run.constructor_parameters import parameters_of
+from testbed.run.oracles import class_of, is_oracle
+from testbed.run.parts import Part, locate
 from testbed.sched.draft_rules import OLDEST, draft_rules
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1

@@ -25,7 +25,16 @@ from testbed.traces.files import (
 from testbed.traces.reader import FileTrace, columns
 
 # Optional columns. A column that the user gave another name must exist.
-DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", "session", "priority", "think_s")
+DEFAULTS = (
+    "arrival_s",
+    "prompt_ids",
+    "n",
+    "beam",
+    "session",
+    "priority",
+    "max_new_tokens",
+    "think_s",
+)
 # Names of rows by the SHA-256 of their lines "prompt,output", whatever file has them.
 PUBLISHED = {
     "57b29944279c18794b4bb0c51fe598afbe94b8f255ae06bcf5b8e53e4d9fd130": (
@@ -54,6 +63,7 @@ class CsvLengths(FileTrace):
     beam_column: str = "beam"
     session_column: str = "session"
     priority_column: str = "priority"
+    max_new_tokens_column: str = "max_new_tokens"
     think_column: str = "think_s"
 
     def __post_init__(self) -> None:
@@ -80,6 +90,7 @@ class CsvLengths(FileTrace):
             beam=column(self.beam_column, flags),
             session=None if session is None else numbered(session),
             priority=column(self.priority_column, whole_numbers),
+            max_new_tokens=column(self.max_new_tokens_column, lengths),
             think_s=column(self.think_column, think_times),
         )
 
@@ -92,6 +103,7 @@ class CsvLengths(FileTrace):
             self.beam_column,
             self.session_column,
             self.priority_column,
+            self.max_new_tokens_column,
             self.think_column,
         )
         renamed = [name for name in optional if name not in DEFAULTS]
@@ -143,6 +155,7 @@ def write_lengths(path: str, rows: Rows) -> None:
         "prompt_ids": ids,
         "session": rows.session,
         "priority": rows.priority,
+        "max_new_tokens": rows.max_new_tokens,
         "think_s": rows.think_s,
     }
     columns = {name: list(column) for name, column in every.items() if column is not None}

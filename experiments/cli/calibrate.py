@@ -25,7 +25,7 @@ from testbed.experiments.cli.replayed_logs import (
 )
 
 if TYPE_CHECKING:
-    from testbed.experiments.validation.software_fit import Fitted
+    from testbed.experiments.real.validation.software_fit import Fitted
 
 app = App(name="calibrate", help="Fit unmeasured times to logs or published numbers.")
 fit = App(
@@ -65,10 +65,10 @@ def software(
     profile describes. Prints standard errors and correlated pairs.
     """
     from testbed.experiments.cli.output import show
+    from testbed.experiments.real.validation import software_fit
+    from testbed.experiments.real.validation.fit_report import report
+    from testbed.experiments.real.validation.log_replay import PROFILE_COST
     from testbed.experiments.runs.progress import spoken
-    from testbed.experiments.validation import software_fit
-    from testbed.experiments.validation.fit_report import report
-    from testbed.experiments.validation.log_replay import PROFILE_COST
 
     request = LogRequest(
         "calibrate fit software", words, workload, blocks_from_log, config_dir, trust_plug_ins
@@ -95,8 +95,8 @@ def _write_profile(base: str, fitted: "Fitted", request: LogRequest, out: Path) 
     """Write the profile of the file base with the fitted software times."""
     from testbed.cost.profile import read_profile
     from testbed.cost.sections import dump
+    from testbed.experiments.real.validation.profile_fit import with_software
     from testbed.experiments.runs.whole_files import write_text
-    from testbed.experiments.validation.profile_fit import with_software
 
     write_text(out, dump(with_software(read_profile(base), fitted, request.paths)))
 
@@ -125,8 +125,8 @@ def profile(
     """
     from testbed.cost.sections import dump
     from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.real.validation import profile_fit, scaled_profile
     from testbed.experiments.runs.whole_files import write_text
-    from testbed.experiments.validation import profile_fit, scaled_profile
 
     request = LogRequest(
         "calibrate fit profile", words, workload, blocks_from_log, config_dir, trust_plug_ins
@@ -185,8 +185,8 @@ def steps(
     """
     from testbed.cost.profile import read_profile
     from testbed.cost.sections import dump
+    from testbed.experiments.real.vllm_engine.calibrate import lines, profile_of_sweeps
     from testbed.experiments.runs.whole_files import write_text
-    from testbed.experiments.vllm_engine.calibrate import lines, profile_of_sweeps
 
     profile = profile_of_sweeps(folders, model, device, graph_sizes, read_profile(launches_from))
     write_text(out, dump(profile))

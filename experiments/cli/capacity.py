@@ -15,13 +15,13 @@ from testbed.experiments.cli.parameters import (
     Override,
     VllmCommand,
 )
-from testbed.override_words import key_of
-from testbed.replications import interval
+from testbed.run.override_words import key_of
+from testbed.study.replications import interval
 
 if TYPE_CHECKING:
-    from testbed.capacity_search import Capacities
     from testbed.experiments.cli.json_answers import CapacityAnswer
-    from testbed.sensitivity import CapacityIntervals
+    from testbed.study.capacity_search import Capacities
+    from testbed.study.sensitivity import CapacityIntervals
 
 RUNS = Path("runs/capacity")
 SEED = "seed"
@@ -120,7 +120,7 @@ def lines_of(answer: "CapacityAnswer") -> list[str]:
 
 def _sensitivity_lines(answer: "CapacityAnswer") -> list[str]:
     """The interval of each seed, with the rule."""
-    from testbed.sensitivity import RULE
+    from testbed.study.sensitivity import RULE
 
     lines = [f"how sensitive: {RULE}"] if answer.intervals else []
     for interval_of_seed in answer.intervals:
@@ -135,7 +135,7 @@ def _sensitivity_lines(answer: "CapacityAnswer") -> list[str]:
 def _check_sensitivity(words: list[str]) -> None:
     """Refuse what cannot be varied before the search, which may take minutes."""
     from testbed.experiments.runs.compose import configured
-    from testbed.sensitivity import check_scalable
+    from testbed.study.sensitivity import check_scalable
 
     check_scalable(configured(words))
 
@@ -145,7 +145,7 @@ def _varied(
 ) -> "dict[int, CapacityIntervals]":
     """How sensitive the capacity of each seed is."""
     from testbed.experiments.runs.compose import configured
-    from testbed.sensitivity import capacity_intervals
+    from testbed.study.sensitivity import capacity_intervals
 
     return {
         seed: capacity_intervals(

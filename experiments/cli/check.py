@@ -26,7 +26,7 @@ def check(
     simulated and every plan compared with its outcome; so is a preemption rule; a cost model
     computes costs in spans and one by one. Exit code 1 where a clause is violated.
     """
-    from testbed.checking import check
+    from testbed.checks.checking import check
     from testbed.experiments.runs.progress import Progress, plug_in_line, spoken
 
     values = dict(parameter(text) for text in parameters)

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from testbed.experiments.cli.parameters import AsJson, AtLeastOne, TrustPlugIns
 
 if TYPE_CHECKING:
-    from testbed.experiments.compare.comparison import Comparison
+    from testbed.experiments.look.compare.comparison import Comparison
 
 RUNS = Path("runs")
 
@@ -52,10 +52,10 @@ class Files:
 
     def write(self, comparison: "Comparison") -> None:
         """Write each that is asked for."""
-        from testbed.experiments.compare.comparison import tidy
-        from testbed.experiments.compare.tables import charts, compare_page
+        from testbed.experiments.look.compare.comparison import tidy
+        from testbed.experiments.look.compare.tables import charts, compare_page
+        from testbed.experiments.look.plots import figure_of, save
         from testbed.experiments.runs.csv_tables import csv_text
-        from testbed.experiments.runs.plots import figure_of, save
         from testbed.experiments.runs.whole_files import write_text
 
         if self.csv:
@@ -81,9 +81,9 @@ def compare(
     """Compare finished runs, simulated or on a GPU."""
     from testbed.experiments.cli.json_answers import comparison_answer
     from testbed.experiments.cli.output import print_json, show
-    from testbed.experiments.compare.comparison import compare
-    from testbed.experiments.compare.named_runs import read_runs
-    from testbed.experiments.compare.tables import texts
+    from testbed.experiments.look.compare.comparison import compare
+    from testbed.experiments.look.compare.named_runs import read_runs
+    from testbed.experiments.look.compare.tables import texts
 
     comparison = compare(read_runs(runs, trusts_plug_ins=trust_plug_ins))
     _refuse_what_has_no_form(comparison, files, json, seeds)
@@ -103,7 +103,7 @@ def _refuse_what_has_no_form(
 ) -> None:
     """Raise InputError for a figure of nothing, and for means over seeds in JSON."""
     from testbed.core.errors import InputError
-    from testbed.experiments.compare.tables import charts
+    from testbed.experiments.look.compare.tables import charts
 
     if files.figure and not any(charts(comparison.runs)):
         raise InputError(
@@ -116,7 +116,7 @@ def _refuse_what_has_no_form(
 
 def _show_seeds(comparison: "Comparison", seeds: int, folder: Path) -> None:
     from testbed.experiments.cli.output import WIDTH, show
-    from testbed.experiments.compare.replicated_runs import on_seeds
+    from testbed.experiments.look.compare.replicated_runs import on_seeds
     from testbed.experiments.runs.sweeps import replicated_tables
 
     show(*replicated_tables(on_seeds(comparison.runs, seeds, folder), WIDTH, {}))

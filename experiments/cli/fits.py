@@ -61,7 +61,7 @@ def fits(
 
 
 def _fits_engine(command: str, gpu: str, *, json: bool) -> None:
-    from testbed.experiments.engine_fit import engine_fit, lines_of
+    from testbed.experiments.real.engine_fit import engine_fit, lines_of
 
     fit = engine_fit(command, gpu)
     if json:

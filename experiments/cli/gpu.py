@@ -57,7 +57,7 @@ def record(
     testbed gpu record --url http://127.0.0.1:8000 trace=sharegpt arrivals.rate=4 --out log
     """
     from testbed.experiments.runs.compose import configured
-    from testbed.workload import make_workload
+    from testbed.run.workload import make_workload
 
     if (from_vllm is None) == (url is None):
         raise InputError(
@@ -68,10 +68,10 @@ def record(
     refuse_given(unread, "--url" if url else "--from-vllm")
     workload = make_workload(configured(list(overrides)))
     if url:
-        from testbed.experiments.endpoint.record import record_endpoint
+        from testbed.experiments.real.endpoint.record import record_endpoint
 
         return record_endpoint(url, api_key, model, workload, out, limit_s)
-    from testbed.experiments.vllm_engine.record import record as record_log
+    from testbed.experiments.real.vllm_engine.record import record as record_log
 
     record_log(from_vllm or "", workload, python or sys.executable, out, limit_s)
 

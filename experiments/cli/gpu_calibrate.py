@@ -95,7 +95,7 @@ class VllmOptions:
 
     def calibrate(self, out: Path) -> None:
         """Measure iterations of the vLLM that is installed."""
-        from testbed.experiments.vllm_engine.calibrate import calibrate as calibrate_vllm
+        from testbed.experiments.real.vllm_engine.calibrate import calibrate as calibrate_vllm
 
         if self.from_vllm is None:
             raise InputError('--system vllm: needs the server (--from-vllm "vllm serve MODEL ...")')

@@ -18,7 +18,7 @@ from testbed.experiments.cli.parameters import (
 from testbed.experiments.runs.whole_files import write_text
 
 if TYPE_CHECKING:
-    from testbed.experiments.importers.imported import Imported
+    from testbed.experiments.real.importers.imported import Imported
 
 app = App(name="import", help="Convert models, profiles and lengths of others.")
 
@@ -142,8 +142,8 @@ def profile(
     it. Prints missing sections of the source, and the extrapolation beyond its grid.
     """
     from testbed.cost.sections import check_profile, dump
-    from testbed.experiments.importers.imported import Requested, add_all_reduces
-    from testbed.experiments.importers.readers import reader_of
+    from testbed.experiments.real.importers.imported import Requested, add_all_reduces
+    from testbed.experiments.real.importers.readers import reader_of
 
     requested = Requested(
         model,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from testbed.capacity_search import Capacities, Capacity
-    from testbed.experiments.compare.comparison import Comparison
-    from testbed.experiments.hits.curves import HitCurves
-    from testbed.experiments.validation.deviations import Compared
-    from testbed.sensitivity import CapacityIntervals
+    from testbed.experiments.look.compare.comparison import Comparison
+    from testbed.experiments.look.hits.curves import HitCurves
+    from testbed.experiments.real.validation.deviations import Compared
+    from testbed.study.capacity_search import Capacities, Capacity
+    from testbed.study.sensitivity import CapacityIntervals
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def hits_answer(curves: "HitCurves") -> HitsAnswer:
 
 def comparison_answer(comparison: "Comparison") -> ComparisonAnswer:
     """The runs, their differences and their numbers."""
-    from testbed.experiments.compare.comparison import number_rows
+    from testbed.experiments.look.compare.comparison import number_rows
 
     runs = [ComparedRun(run.name, str(run.folder), run.on_gpu) for run in comparison.runs]
     differences = [

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
+from testbed.experiments.runs.kept_files import NO_LOGS, hydra_session
+from testbed.experiments.runs.option_files import check_option_classes
+from testbed.experiments.runs.overrides import chosen, normalize, user_folders
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.output import wide_console
@@ -20,9 +23,6 @@ from testbed.experiments.runs.compose import (
     register_models,
     typed_config,
 )
-from testbed.experiments.runs.kept_files import NO_LOGS, hydra_session
-from testbed.experiments.runs.option_files import check_option_classes
-from testbed.experiments.runs.overrides import chosen, normalize, user_folders
 from testbed.experiments.runs.points import SEED, Point
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into

@@ -34,7 +34,7 @@ class RandomRuns:
 
     def draw(self, overrides: Sequence[str]) -> Iterator[tuple[str, Sequence[str], Any]]:
         """The name of each run, its overrides and its requests."""
-        from testbed.experiments.lockstep.draws import draw
+        from testbed.experiments.real.lockstep.draws import draw
 
         for seed in range(self.seed, self.seed + (self.random or 0)):
             words, requests = draw(
@@ -65,13 +65,13 @@ def lockstep(
     arrivals.rate=2
     """
     if histories:
-        from testbed.experiments.lockstep.manager_histories import check_histories
+        from testbed.experiments.real.lockstep.manager_histories import check_histories
 
         lines = check_histories(histories, drawn.seed)
         print(*lines, sep="\n")
         return int(len(lines) > 1)
     if capacity:
-        from testbed.experiments.lockstep.capacities import check_capacities
+        from testbed.experiments.real.lockstep.capacities import check_capacities
         from testbed.experiments.vllm_server.translation import expand
 
         lines, is_different = check_capacities(expand(from_vllm, list(overrides)))
@@ -87,10 +87,10 @@ def _served(overrides: Sequence[str], from_vllm: str | None) -> list[str]:
     """The overrides with the preset of the installed release, unless they name one, and with those
     of a server's command.
     """
-    from testbed.experiments.lockstep.vllm_installation import installed_release
+    from testbed.experiments.real.lockstep.vllm_installation import installed_release
     from testbed.experiments.vllm_server.release import nearest_release
     from testbed.experiments.vllm_server.translation import expand
-    from testbed.override_words import key_of
+    from testbed.run.override_words import key_of
 
     words = list(overrides)
     if not any(key_of(word) == "system" for word in words):
@@ -102,15 +102,15 @@ def _differs(name: str, overrides: Sequence[str], requests: Any) -> bool:
     """Whether a run decides anything differently; prints the report. requests: None where the
     configuration has some.
     """
-    from testbed.experiments.lockstep.capacities import third_column
-    from testbed.experiments.lockstep.comparison import (
+    from testbed.experiments.real.lockstep.capacities import third_column
+    from testbed.experiments.real.lockstep.comparison import (
         ITERATION_PS,
         compare,
         report,
         shortest,
         workload,
     )
-    from testbed.experiments.lockstep.sides import served, sides_of
+    from testbed.experiments.real.lockstep.sides import served, sides_of
 
     make, setup = sides_of(overrides, requests)
     taken, left_out = served(setup)

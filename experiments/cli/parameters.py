@@ -9,7 +9,7 @@ from cyclopts import Parameter, Token
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.completed_words import override_words
-from testbed.override_words import key_of
+from testbed.run.override_words import key_of
 
 PICTURES = (".pdf", ".png", ".svg")
 

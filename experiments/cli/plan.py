@@ -17,7 +17,7 @@ from testbed.experiments.cli.parameters import (
     Picture,
     TrustPlugIns,
 )
-from testbed.override_words import key_of
+from testbed.run.override_words import key_of
 
 if TYPE_CHECKING:
     from testbed.experiments.plan.plan import Plan
@@ -117,9 +117,9 @@ def _check_folders(*files: Path | None) -> None:
 
 def _write(answer: "Plan", html: Path | None, figure: Path | None, runs: Path) -> None:
     """Write the files that are asked for, and with the page the reports that its rows open."""
+    from testbed.experiments.look.plots import figure_of, save
     from testbed.experiments.plan.reports import write_reports
     from testbed.experiments.plan.shown import chart_of, page_of
-    from testbed.experiments.runs.plots import figure_of, save
     from testbed.experiments.runs.whole_files import write_text
 
     if figure:

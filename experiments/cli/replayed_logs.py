@@ -9,10 +9,10 @@ from cyclopts import Parameter
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.completed_words import log_words
-from testbed.override_words import key_of
+from testbed.run.override_words import key_of
 
 if TYPE_CHECKING:
-    from testbed.experiments.validation.logged_server import LoggedServer
+    from testbed.experiments.real.validation.logged_server import LoggedServer
     from testbed.traces.vllm_log import VllmLog
 
 BENCHMARK = "trace.benchmark"  # the one word of a trace's that a log leaves open
@@ -116,10 +116,10 @@ class LogRequest:
 
     def replayed(self) -> "tuple[list[VllmLog], list[LoggedServer]]":
         """The logs, and the server of each."""
-        from testbed.experiments.validation.log_replay import server_config
-        from testbed.experiments.validation.logged_server import logged_servers
+        from testbed.experiments.real.validation.log_replay import server_config
+        from testbed.experiments.real.validation.logged_server import logged_servers
+        from testbed.run.trusted import FLAG
         from testbed.traces.vllm_log import VllmLog
-        from testbed.trusted import FLAG
 
         logs = [VllmLog(path, self.workload, self.benchmark) for path in self.paths]
         trust = [FLAG] if self.trusts_plug_ins else []

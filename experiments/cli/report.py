@@ -24,7 +24,7 @@ def report(
 
     Figures, tables, scorecard, configurations and profiles.
     """
-    from testbed.experiments.report.folder_page import folder_page
+    from testbed.experiments.look.report.folder_page import folder_page
     from testbed.experiments.runs.whole_files import write_text
 
     out = out or folders[0] / "report.html"

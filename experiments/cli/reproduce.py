@@ -245,8 +245,8 @@ def plot(
         raise InputError(
             f"{table}: no such file (testbed reproduce {figure} --out {folder} writes it)"
         )
+    from testbed.experiments.look.plots import save
     from testbed.experiments.paper.reproduction import load
-    from testbed.experiments.runs.plots import save
 
     out = out or Path(f"{figure}.pdf")
     drawn = load(figure).draw(table)

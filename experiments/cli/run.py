@@ -89,8 +89,8 @@ def given_words(
     """
     from testbed.core.errors import InputError
     from testbed.experiments.vllm_server.translation import expand
-    from testbed.override_words import key_of
-    from testbed.trusted import FLAG
+    from testbed.run.override_words import key_of
+    from testbed.run.trusted import FLAG
 
     for word in overrides:
         if key_of(word) == "hydra.mode":

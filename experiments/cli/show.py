@@ -41,7 +41,7 @@ def memory(
     """
     from testbed.core.request import PS
     from testbed.experiments.cli.output import show
-    from testbed.experiments.memory_map.map_page import page, retrace, title_of
+    from testbed.experiments.look.memory_map.map_page import page, retrace, title_of
     from testbed.experiments.runs.run_folder import changed_since, complete, read_config
     from testbed.experiments.runs.whole_files import write_text
 
@@ -81,8 +81,8 @@ def timeline(
     Simulates the run of a folder again.
     """
     from testbed.experiments.cli.output import show
+    from testbed.experiments.look.timeline.chrome_trace import trace_of, write_trace
     from testbed.experiments.runs.run_folder import changed_since, read_config
-    from testbed.experiments.timeline.chrome_trace import trace_of, write_trace
 
     part = _interval(start, stop)
     config = read_config(run, trusts_plug_ins=trust_plug_ins)

@@ -176,10 +176,10 @@ def batches(
     Prints the errors of decode steps and of whole batches, and the unmeasured parts.
     """
     from testbed.experiments.cli.output import show
+    from testbed.experiments.real.validation.batches import report
+    from testbed.experiments.real.validation.measured_batches import as_csv, predicted
+    from testbed.experiments.real.validation.measured_batches import latencies as read_latencies
     from testbed.experiments.runs.whole_files import write_text
-    from testbed.experiments.validation.batches import report
-    from testbed.experiments.validation.measured_batches import as_csv, predicted
-    from testbed.experiments.validation.measured_batches import latencies as read_latencies
 
     adjacent = latencies.with_name("models.csv")
     shapes = models or (adjacent if adjacent.is_file() else None)
@@ -198,7 +198,7 @@ def costs(*folders: Measurements, held_back: HeldBack = None, out: CostsOut = No
     from testbed.experiments.cli.output import plain_table, show
     from testbed.experiments.runs.csv_tables import csv_text
     from testbed.experiments.runs.whole_files import write_text
-    from testbed.experiments.validation import left_out_tables
+    from testbed.experiments.studies import left_out_tables
 
     if held_back:
         rows = left_out_tables.held_back_rows(folders, held_back)
@@ -218,7 +218,7 @@ def iterations(folder: StepsFolder, /, *, profile: VllmProfile) -> None:
     """
     from testbed.cost.profile import read_profile
     from testbed.experiments.cli.output import plain_table, show
-    from testbed.experiments.vllm_engine import served_iterations
+    from testbed.experiments.real.vllm_engine import served_iterations
 
     compared = served_iterations.predicted_iterations(folder, read_profile(profile))
     show(plain_table(served_iterations.HEAD, served_iterations.table(compared)))
@@ -233,7 +233,7 @@ def pairs(
     figure: PairsFigure = None,
 ) -> None:
     """Compare runs on a GPU with their simulations, as tables in Markdown."""
-    from testbed.experiments.validation.pairs import draw, section, simulated
+    from testbed.experiments.studies.pairs import draw, section, simulated
     from testbed.kernels.engine.pairs.plan import device
 
     compared = simulated(runs, profile, device(), out)
@@ -258,8 +258,8 @@ def transfers(
     from testbed.cost.link_times import SECTION, read_transfers
     from testbed.cost.sections import rows
     from testbed.experiments.cli.output import plain_table, show
-    from testbed.experiments.importers.known_shapes import gpu_named
-    from testbed.experiments.validation import transfers as measured
+    from testbed.experiments.real.importers.known_shapes import gpu_named
+    from testbed.experiments.real.validation import transfers as measured
 
     spec = gpu_named(gpu)
     if spec.transfers is None:

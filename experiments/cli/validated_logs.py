@@ -11,12 +11,18 @@ from testbed.experiments.cli.json_answers import (
 )
 from testbed.experiments.cli.output import plain_table, print_json, show
 from testbed.experiments.cli.replayed_logs import LogRequest
+from testbed.experiments.real.validation.deviations import (
+    Compared,
+    compare,
+    conclude,
+    draw,
+    over_time,
+)
+from testbed.experiments.real.validation.log_replay import notes, replay
+from testbed.experiments.real.validation.sensitivity import PREEMPTIONS, intervals
 from testbed.experiments.runs.progress import short_names
 from testbed.experiments.runs.whole_files import write_cells
-from testbed.experiments.validation.deviations import Compared, compare, conclude, draw, over_time
-from testbed.experiments.validation.log_replay import notes, replay
-from testbed.experiments.validation.sensitivity import PREEMPTIONS, intervals
-from testbed.sensitivity import RULE, Interval
+from testbed.study.sensitivity import RULE, Interval
 
 HEAD = ("log", "metric", "real", "simulated", "error")
 EFFECT = ("log", "metric", "simulated", "what if", "effect")

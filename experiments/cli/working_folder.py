@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from testbed.core.errors import InputError
-from testbed.trusted import CLASS, FLAG
+from testbed.run.trusted import CLASS, FLAG
 
 ROOT = os.path.realpath(os.path.dirname(os.path.dirname(str(sys.modules["testbed"].__file__))))
 

@@ -18,6 +18,7 @@ import yaml
 from joblib import Parallel, delayed
 
 from testbed.core.errors import InputError
+from testbed.experiments.look.plots import save
 from testbed.experiments.paper.futures import (
     futures_of,
     with_future,
@@ -40,7 +41,6 @@ from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study,
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
-from testbed.experiments.runs.plots import save
 from testbed.experiments.runs.progress import left, one_line, spoken
 from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.whole_files import remove_leftovers, write_text

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from testbed.config import RunConfig
 from testbed.experiments.plan.bounds import Bounds, Reason
 from testbed.experiments.plan.demand import Demand, demand_of
 from testbed.experiments.plan.machine import Machine
 from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.space import Candidate
+from testbed.run.config import RunConfig
 
 MARGIN = 3.0  # standard errors of a share
 ENOUGH, HIGHEST = 100, 1e4  # requests that show their mean lengths; requests/s

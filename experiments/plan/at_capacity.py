@@ -26,7 +26,7 @@ from testbed.experiments.plan.verdicts import (
     Verdict,
     refused,
 )
-from testbed.replications import NOT_DISTINGUISHABLE, paired
+from testbed.study.replications import NOT_DISTINGUISHABLE, paired
 
 WAVE = 8  # candidates that are challenged at a time, whatever the launcher
 DIGITS = 4  # of a rate

@@ -14,7 +14,7 @@ from testbed.experiments.plan.limits import broken, limit_of
 from testbed.experiments.plan.search import Search, per_million
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import Keeps, Misses, Pruned, Verdict, rate_of, refused
-from testbed.replications import NOT_DISTINGUISHABLE, Interval, paired
+from testbed.study.replications import NOT_DISTINGUISHABLE, Interval, paired
 
 DEARER = "dearer"
 ROUNDING = 1e-12

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.config import Slo
 from testbed.experiments.plan.demand import Demand, Numbers
 from testbed.experiments.plan.machine import Machine
+from testbed.run.config import Slo
 
 Flags = NDArray[np.bool_]
 DOES_NOT_FIT = "does not fit"

@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.config import RunConfig
 from testbed.core.request import PS, Rows
 from testbed.engine.arrivals import AnswerDrivenWorkload
-from testbed.workload import make_workload
+from testbed.run.config import RunConfig
+from testbed.run.workload import make_workload
 
 Numbers = NDArray[np.float64]
 

@@ -8,8 +8,8 @@ from testbed.api import capacity
 from testbed.core.errors import InputError
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.progress import one_line
-from testbed.result import front_end
-from testbed.summaries import ID, RUN
+from testbed.run.result import front_end
+from testbed.run.summaries import ID, RUN
 
 SUMMARIES = {"outputs": "summary"}
 

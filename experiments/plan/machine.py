@@ -11,13 +11,13 @@ Assumptions, each tested (tests/experiments/test_plan_bounds.py) with the cost m
 from dataclasses import dataclass
 from functools import cached_property
 
-from testbed.config import RunConfig
 from testbed.core.request import PS
 from testbed.cost.model import CostModel, Work
 from testbed.fleet.handovers.rule import HandoverRule
 from testbed.fleet.handovers.whole import Whole
-from testbed.machine import cost_of, make_pool
-from testbed.parts import locate
+from testbed.run.config import RunConfig
+from testbed.run.machine import cost_of, make_pool
+from testbed.run.parts import locate
 from testbed.sched.vllm_v1 import VllmV1
 
 FULL_BITS = 16  # of a weight at whose products the data sheet's peak is counted

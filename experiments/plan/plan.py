@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from testbed.experiments.runs.launched import OF_LAUNCHERS
+
 from testbed.core.errors import InputError
 from testbed.experiments.plan import at_capacity, at_load
 from testbed.experiments.plan.arithmetic import Arithmetic
@@ -15,7 +17,6 @@ from testbed.experiments.plan.search import Search
 from testbed.experiments.plan.simulations import Simulations
 from testbed.experiments.plan.space import Candidate, deployments
 from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses, Pruned, Verdict
-from testbed.experiments.runs.launched import OF_LAUNCHERS
 from testbed.experiments.runs.words import WITH_MARKS, chosen
 
 RATE = "arrivals.rate"

@@ -4,15 +4,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from testbed.build import build
-from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.plan.bounds import DOES_NOT_FIT
 from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
 from testbed.experiments.plan.verdicts import REFUSED, Pruned
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.vllm_server.command import FLAG
-from testbed.workload import make_workload
+from testbed.run.build import build
+from testbed.run.config import RunConfig
+from testbed.run.workload import make_workload
 
 SIZE = "number of GPUs"
 SAME = "same run"

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from testbed.config import Slo
-from testbed.metrics import PERCENTILES
+from testbed.run.config import Slo
+from testbed.run.metrics import PERCENTILES
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from testbed.experiments.pages.page import NUMBER, Chart, Series, Table, render, whole_page
+from testbed.experiments.look.pages.page import NUMBER, Chart, Series, Table, render, whole_page
 from testbed.experiments.plan.limits import broken
 from testbed.experiments.plan.plan import AT_LOAD, Plan
 from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
@@ -14,9 +14,9 @@ from testbed.experiments.plan.space import label_of
 from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses
 from testbed.experiments.runs.quantities import number
 from testbed.experiments.runs.run_words import future_read_by, remark_on_ways
-from testbed.replications import NOT_DISTINGUISHABLE, Interval
-from testbed.summaries import RUN as DESCRIPTION
-from testbed.summaries import costs_of
+from testbed.run.summaries import RUN as DESCRIPTION
+from testbed.run.summaries import costs_of
+from testbed.study.replications import NOT_DISTINGUISHABLE, Interval
 
 THOUSAND = 1000
 SHORT = 10  # characters of a run folder's name

@@ -9,11 +9,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.words import WITH_MARKS
-from testbed.override_words import key_of
+from testbed.run.config import RunConfig
+from testbed.run.override_words import key_of
 
 SYSTEM = "system"
 COST = "cost"

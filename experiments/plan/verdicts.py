@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from testbed.experiments.plan.jobs import Failure, Outcome, Searched
 from testbed.experiments.plan.space import Candidate, Deployment
-from testbed.replications import Interval, interval
+from testbed.study.replications import Interval, interval
 
 REFUSED = "refused"
 

@@ -15,7 +15,6 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.spelling import no_key
 from testbed.experiments.runs import own_options
@@ -24,7 +23,8 @@ from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.unread_values import check_unread
 from testbed.experiments.runs.words import Words, read_words
 from testbed.experiments.vllm_server import configured as vllm_server
-from testbed.override_words import key_of
+from testbed.run.config import RunConfig
+from testbed.run.override_words import key_of
 
 VERSION = "1.3"  # of Hydra's rules of composing
 OF_HYDRA = ("hydra.run.dir", "hydra.sweep.dir", "hydra/launcher")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.experiments.runs.whole_files import SUMMARY, write_json
-from testbed.identity import content_hash
+from testbed.run.identity import content_hash
 from testbed.traces.files import plain_or_packed
 
 CONTENTS = "contents.json"

@@ -11,8 +11,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from testbed.build_checks import KINDS
-from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, KEYS, names_of
@@ -22,9 +20,11 @@ from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
 from testbed.experiments.vllm_server.translation import expand
 from testbed.memory.policy import MemoryPolicy
-from testbed.override_words import key_of
-from testbed.parts import Part
-from testbed.result import Views
+from testbed.run.build_checks import KINDS
+from testbed.run.config import RunConfig
+from testbed.run.override_words import key_of
+from testbed.run.parts import Part
+from testbed.run.result import Views
 
 SHORT = {
     "rate": "arrivals.rate",
@@ -115,7 +115,7 @@ class HydraFrontEnd:
     @property
     def views(self) -> Views:
         """The module that shows and saves results."""
-        from testbed.experiments.notebook import views
+        from testbed.experiments.look.notebook import views
 
         return views
 

@@ -4,7 +4,11 @@ from typing import Any
 
 from annotated_types import DocInfo, Unit
 
-from testbed.config import (
+from testbed.core.config_model import field_hints, marks_of
+from testbed.core.layers import Experts, Latent, States, Window
+from testbed.core.specs import GpuSpec, ModelSpec, TierSpec
+from testbed.core.spelling import dotted
+from testbed.run.config import (
     EngineConfig,
     RunConfig,
     ServerConfig,
@@ -12,10 +16,6 @@ from testbed.config import (
     SoftwareConfig,
     WorkloadConfig,
 )
-from testbed.core.config_model import field_hints, marks_of
-from testbed.core.layers import Experts, Latent, States, Window
-from testbed.core.specs import GpuSpec, ModelSpec, TierSpec
-from testbed.core.spelling import dotted
 
 SECTIONS = {  # by the key of its values; the first has the values of every run
     "": RunConfig,

@@ -17,9 +17,6 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from testbed.config import EngineConfig, RunConfig, ServerConfig, SoftwareConfig, defaults_of
-from testbed.constructor_parameters import values_of
-from testbed.core.errors import InputError
 from testbed.core.model_files import model_names, shipped
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
@@ -30,7 +27,9 @@ from testbed.experiments.runs.choice_names import (
     files_of,
     plug_ins_of,
 )
-from testbed.parts import locate
+from testbed.run.config import EngineConfig, RunConfig, ServerConfig, SoftwareConfig, defaults_of
+from testbed.run.constructor_parameters import values_of
+from testbed.run.parts import locate
 
 Node = dict[str, Any]
 PROVIDER = "testbed"
@@ -63,7 +62,9 @@ class OwnOptions(ConfigSource):
         path = config_path.removesuffix(".yaml")
         make = _maker(path)
         assert make is not None
-        return ConfigResult(self.provider, f"testbed://{path}", OmegaConf.create(make()), NO_PACKAGE)
+        return ConfigResult(
+            self.provider, f"testbed://{path}", OmegaConf.create(make()), NO_PACKAGE
+        )
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         is_of_files = results_filter in (None, ObjectType.CONFIG)

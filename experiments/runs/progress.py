@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from testbed.run import Counts
+    from testbed.run.simulate import Counts
 
 EXIT_BAD_INPUT = 2
 # The project, Python's own library, and folders of what is installed

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from testbed.experiments.runs.points import Setting
 from testbed.experiments.runs.quantities import Quantity, main_quantities, number, quantities
-from testbed.replications import NOT_DISTINGUISHABLE, interval, paired
+from testbed.study.replications import NOT_DISTINGUISHABLE, interval, paired
 
 Columns = Mapping[str, Sequence[str]]
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import yaml
 
-from testbed.build import Setup, build
-from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.spelling import dotted
 from testbed.engine.recorder import request_columns, span_columns, with_identity
@@ -31,12 +29,14 @@ from testbed.experiments.runs.whole_files import (
     write_json,
     write_text,
 )
-from testbed.identity import Identity, id_of, identify
-from testbed.parts import Part
-from testbed.result import Result
-from testbed.run import keys_of_every_summary, run, unwatched
-from testbed.summaries import ID, RUN
-from testbed.trusted import check_classes
+from testbed.run.build import Setup, build
+from testbed.run.config import RunConfig
+from testbed.run.identity import Identity, id_of, identify
+from testbed.run.parts import Part
+from testbed.run.result import Result
+from testbed.run.simulate import keys_of_every_summary, run, unwatched
+from testbed.run.summaries import ID, RUN
+from testbed.run.trusted import check_classes
 
 CONFIG = "config.yaml"
 INPUTS = "inputs.json"  # hashes of files, plug-ins and code, of which the id was made
@@ -220,9 +220,7 @@ def write_everything(folder: Path, setup: Setup, result: Result) -> None:
 
 
 def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:
-    from testbed.experiments.runs import (
-        plots,
-    )  # it imports matplotlib, which `summary` outputs need not
+    from testbed.experiments.look import plots  # imports matplotlib, which tables need not
 
     figure = plots.figure_of(plots.run_charts(requests, spans, setup.num_slots), columns=3)
     plots.save(figure, folder / CHARTS)

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from testbed.config import Machine, RunConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec
 from testbed.cost.sections import read_profile
-from testbed.experiments.importers.known_shapes import gpu_of_device
+from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.runs.choice_names import FILE_READERS
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_folder import run_into
-from testbed.parts import Part
+from testbed.run.config import Machine, RunConfig
+from testbed.run.parts import Part
 
 PAPERS_COST = "testbed.cost.derive.derived_cost"
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from testbed.experiments.runs.part_words import part_words
 from testbed.experiments.runs.quantities import number
-from testbed.run import PROFILE
-from testbed.summaries import RUN, source_of_costs
+from testbed.run.simulate import PROFILE
+from testbed.run.summaries import RUN, source_of_costs
 from testbed.vllm_pages import logged_lines
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
+from testbed.experiments.runs.overrides import normalize, user_folders
 
 from testbed.experiments.runs.choice_names import CONF, GROUPS, files_of
 from testbed.experiments.runs.compose import hydra_config, key_errors_explained, register_models
 from testbed.experiments.runs.meanings import meanings
-from testbed.experiments.runs.overrides import normalize, user_folders
 
 COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
 SHARED = ("efficiencies/h200", "limits", "memory")  # files of keys in several groups

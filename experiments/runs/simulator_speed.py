@@ -13,7 +13,7 @@ from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.run_store import RunStore
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.replay import Prompt, replay
-from testbed.run import run
+from testbed.run.simulate import run
 
 CACHE_SIZES = (1_000, 10_000, 100_000)
 HEAD = ("setting", "count", "wall s", "a second", "mean batch", "peak GB")

@@ -6,12 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from testbed.build import build
-from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.runs.run_folder import serve
-from testbed.parts import Part
-from testbed.run import run
+from testbed.run.build import build
+from testbed.run.config import RunConfig
+from testbed.run.parts import Part
+from testbed.run.simulate import run
 from testbed.speculating import SPECULATION
 from testbed.speculation.acceptance import PerPosition
 from testbed.speculation.ngram import NGram

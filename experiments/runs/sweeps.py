@@ -9,15 +9,15 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.experiments.pages.page import Chart, Series
-from testbed.experiments.runs.plots import figure_of, save
+from testbed.experiments.look.pages.page import Chart, Series
+from testbed.experiments.look.plots import figure_of, save
 from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
 from testbed.experiments.runs.quantities import main_numbers
 from testbed.experiments.runs.replicated import difference_columns, explained, mean_columns
 from testbed.experiments.runs.run_words import future_read_by, remark_on_ways
 from testbed.experiments.runs.whole_files import write_cells
-from testbed.replications import interval
-from testbed.summaries import costs_of, flat, merge_axes
+from testbed.run.summaries import costs_of, flat, merge_axes
+from testbed.study.replications import interval
 
 FEWEST = 3  # values of an axis that is drawn
 FUTURE = "reads the future"  # the column of what no real server could know

@@ -6,10 +6,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from testbed.config import RunConfig, ServerConfig, SoftwareConfig
 from testbed.core.errors import InputError
 from testbed.experiments.runs.choice_names import CONF, files_of
-from testbed.parts import Part
+from testbed.run.config import RunConfig, ServerConfig, SoftwareConfig
+from testbed.run.parts import Part
 
 
 def check_unread(typed: RunConfig) -> None:
@@ -51,7 +51,7 @@ def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
     """Raise InputError for a value of cost.roofline that the run's costs do not read."""
     from testbed.cost.auto import SOFTWARE  # these import NumPy, which --help does not need
     from testbed.cost.profile import ProfileCost
-    from testbed.machine import make_cost
+    from testbed.run.machine import make_cost
 
     for name, value in roofline.parameters.items():
         unread = choices.parameters.get(name), _of_system(typed, name)
@@ -79,7 +79,7 @@ def _check_software(typed: RunConfig, choices: Part) -> None:
     a system, which have its software in them.
     """
     from testbed.cost.sections import SYSTEM
-    from testbed.machine import cost_of
+    from testbed.run.machine import cost_of
 
     usual = _shipped_software(str(choices.parameters.get("software")))
     own = [name for name, value in usual.items() if choices.parameters.get(name) != value]

@@ -10,7 +10,7 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows, Workload
 from testbed.core.units import LAST_S
-from testbed.override_words import key_of
+from testbed.run.override_words import key_of
 from testbed.traces.csv_lengths import CsvLengths
 from testbed.traces.files import places_of
 from testbed.traces.reader import Trace
@@ -170,6 +170,7 @@ def plain_request(original: Request) -> Request:
         **values,
         session=session,
         priority=plain_int(f"{name}: priority", original.priority, least=None),
+        max_new_tokens=plain_limit(name, original),
     )
     if not is_truth_value(original.beam):
         raise InputError(f"{name}: beam is {original.beam!r}; it must be True or False")
@@ -182,6 +183,13 @@ def plain_request(original: Request) -> Request:
             f"{name}: its prefix of {request.registered_prefix} tokens is longer than its prompt"
         )
     return request._replace(beam=bool(original.beam), prompt_ids=plain_ids(name, request))
+
+
+def plain_limit(name: str, request: Request) -> int | None:
+    """The declared output tokens, at least the true ones; None where none are declared."""
+    if request.max_new_tokens is None:
+        return None
+    return plain_int(f"{name}: max_new_tokens", request.max_new_tokens, request.output_len)
 
 
 def plain_ids(name: str, request: Request) -> tuple[int, ...] | None:

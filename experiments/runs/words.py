@@ -29,7 +29,7 @@ from testbed.experiments.runs.choice_names import (
 )
 from testbed.experiments.runs.model_naming import name_of
 from testbed.experiments.vllm_server.release import release_of_preset
-from testbed.override_words import key_of
+from testbed.run.override_words import key_of
 from testbed.vllm_pages import pages_of
 
 FOLDER = "--config-dir="

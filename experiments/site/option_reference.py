@@ -13,11 +13,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 import yaml
 from annotated_types import Ge, Gt, Le, Unit
 
-from testbed.constructor_parameters import parameters_of
 from testbed.core.config_model import field_hints, marks_of, plain_hint
 from testbed.experiments.runs.choice_names import CONF, CUSTOM, KEYS, files_of
 from testbed.experiments.runs.meanings import SECTIONS, meaning_of
-from testbed.parts import Part, locate
+from testbed.run.constructor_parameters import parameters_of
+from testbed.run.parts import Part, locate
 
 PAGE = Path(__file__).with_name("pages") / "options.md"
 BUILT = (
@@ -40,8 +40,8 @@ HEAD = """# Options
 
 Every value of a run, with its type, limits, unit and default. `KEY=VALUE` on the command line
 sets one; in Python it is `simulate(**{"KEY": value})`. This page is generated from the models in
-`testbed/config.py` and `testbed/core/specs.py`, and from the constructors of the built-in classes:
-`python -m testbed.experiments.site.option_reference` writes it.
+`testbed/run/config.py` and `testbed/core/specs.py`, and from the constructors of the built-in
+classes: `python -m testbed.experiments.site.option_reference` writes it.
 """
 
 

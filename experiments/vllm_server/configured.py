@@ -9,7 +9,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from testbed.config import ServerConfig
 from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
@@ -24,7 +23,8 @@ from testbed.experiments.vllm_server.server import (
     server_with,
     with_drafter,
 )
-from testbed.parts import Part
+from testbed.run.config import ServerConfig
+from testbed.run.parts import Part
 from testbed.speculation.drafter_memory import drafter_memory
 from testbed.speculation.speculation import Speculation
 from testbed.vllm_pages import Pages, pages_of

@@ -14,7 +14,7 @@ from testbed.experiments.vllm_server.configured import pool_gib
 from testbed.experiments.vllm_server.option_table import options_of
 from testbed.experiments.vllm_server.release import DEFAULT, RELEASES, release_of_preset
 from testbed.experiments.vllm_server.server import Server, plans_ahead, server_of
-from testbed.override_words import key_of
+from testbed.run.override_words import key_of
 
 OPTION_OF_OVERRIDE = {  # overrides that replace the value of an option of the command
     "server.num_gpus": "--tensor-parallel-size",

@@ -18,7 +18,7 @@ from testbed.kernels.engine.weights import Weights
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.layouts import ExtentLayout
 from testbed.memory.policy import MemoryPolicy, PoolSpec
-from testbed.oracles import with_lengths
+from testbed.run.oracles import with_lengths
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 from testbed.sched.scheduler import Scheduler

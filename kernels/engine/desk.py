@@ -6,8 +6,6 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from testbed.build import Setup, build
-from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.engine.listeners import TokenListener
@@ -16,6 +14,8 @@ from testbed.kernels.engine.gpu_engine import EndTokens, GpuEngine
 from testbed.kernels.engine.parallel.watch import WorkerError
 from testbed.kernels.engine.sampler import TopP
 from testbed.kernels.engine.serve import make_engine
+from testbed.run.build import Setup, build
+from testbed.run.config import RunConfig
 from testbed.serving.draws import Draws
 from testbed.serving.live import State
 from testbed.serving.messages import (

@@ -1,9 +1,9 @@
 """What the engine does not speculate by is refused. No torch is needed."""
 
-from testbed.build import Setup
-from testbed.config import EngineConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
+from testbed.run.build import Setup
+from testbed.run.config import EngineConfig
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.speculating_v1 import SpeculatingV1
 from testbed.speculation.draft_model import DraftModel

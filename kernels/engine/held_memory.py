@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from testbed.config import EngineConfig
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
 from testbed.kernels.engine.sizes import (
@@ -18,6 +17,7 @@ from testbed.kernels.engine.sizes import (
     sizes_up_to,
 )
 from testbed.memory.policy import PoolSpec
+from testbed.run.config import EngineConfig
 
 FP32, INT32, INT64 = 4, 4, 8  # bytes
 CUBLAS_BYTES = 32 << 20  # of each stream that multiplies, on a Hopper GPU

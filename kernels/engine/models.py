@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import torch
 
-from testbed.config import EngineConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.kernels.engine.architecture import Architecture, check_served, of_folder, of_spec
 from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.engine.weight_folder import load_weights
 from testbed.kernels.engine.weights import Weights
+from testbed.run.config import EngineConfig
 
 RANDOM = "random"
 

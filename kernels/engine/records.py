@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from testbed.config import Slo
 from testbed.core.cells import guarded
 from testbed.cost.model import WORK_COLUMNS, Work, work_cells
 from testbed.engine.recorder import NOT_YET, Recorder, request_columns, span_columns
-from testbed.metrics import summarize
+from testbed.run.config import Slo
+from testbed.run.metrics import summarize
 from testbed.sched.beams import COLUMNS as BEAMS
 
 MEASURED = (

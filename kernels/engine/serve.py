@@ -9,8 +9,6 @@ from typing import Any
 
 from torch import OutOfMemoryError
 
-from testbed.build import Setup
-from testbed.config import EngineConfig
 from testbed.core.errors import InputError
 from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.wall_clock import WallClock
@@ -36,10 +34,12 @@ from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 from testbed.kernels.measure.timing import fingerprint, memory_gib
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import PoolSpec
+from testbed.run.build import Setup
+from testbed.run.config import EngineConfig
+from testbed.run.summaries import RUN
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 from testbed.speculating import drafts_of
-from testbed.summaries import RUN
 
 
 @dataclass(frozen=True)

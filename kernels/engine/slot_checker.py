@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from testbed.contract.token_memory import TokenMemory
+from testbed.checks.contract.token_memory import TokenMemory
 from testbed.core.slots import DEVICE, Extent
 from testbed.kernels.engine.layout import Ints, Pools, Tables
 from testbed.kernels.engine.ragged import Ragged

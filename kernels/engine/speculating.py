@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from testbed.build import Setup
-from testbed.config import EngineConfig
 from testbed.kernels.engine.draft_checks import speculation_of
 from testbed.kernels.engine.draft_model import ModelDrafter
 from testbed.kernels.engine.drafters import Drafter, NGramDrafter
@@ -13,6 +11,8 @@ from testbed.kernels.engine.on_device import on_device
 from testbed.kernels.engine.pool_moves import live_tables
 from testbed.kernels.engine.runner import Runner
 from testbed.memory.policy import PoolSpec
+from testbed.run.build import Setup
+from testbed.run.config import EngineConfig
 from testbed.sched.scheduler import Scheduler
 from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.ngram import NGram

@@ -30,6 +30,8 @@ class Incoming(NamedTuple):
         tokens_per_id: 1: token ids; 512: the hash ids of Mooncake traces.
         session: the conversation or job to which it belongs; None where it is unknown.
         priority: its class; a smaller number is more urgent, as in vLLM.
+        max_new_tokens: output tokens of each sequence at most, which its client declares; None: no
+            limit is declared.
     """
 
     request_id: int
@@ -42,6 +44,7 @@ class Incoming(NamedTuple):
     tokens_per_id: int = 1
     session: int | None = None
     priority: int = 0
+    max_new_tokens: int | None = None
 
 
 class Request(NamedTuple):
@@ -60,6 +63,7 @@ class Request(NamedTuple):
     tokens_per_id: int = 1
     session: int | None = None
     priority: int = 0
+    max_new_tokens: int | None = None
 
     @property
     def incoming(self) -> Incoming:
@@ -75,6 +79,7 @@ class Request(NamedTuple):
             self.tokens_per_id,
             self.session,
             self.priority,
+            self.max_new_tokens,
         )
 
     @property
@@ -151,6 +156,7 @@ class Rows:
         beam: whether these are a beam; None where the run's config determines it.
         session: of each row; None where the trace has none.
         priority: of each row; None where the trace has none.
+        max_new_tokens: declared output tokens at most; None where no row declares any.
         think_s: seconds between the answer to the session's row before and the row, which a closed
             loop heeds.
     """
@@ -166,6 +172,7 @@ class Rows:
     beam: NDArray[np.bool_] | None = None
     session: Column | None = None
     priority: Column | None = None
+    max_new_tokens: Column | None = None
     think_s: Seconds | None = None
 
     def __post_init__(self) -> None:
@@ -173,11 +180,18 @@ class Rows:
             "prompt_len": self.prompt_len,
             "output_len": self.output_len,
             "num_seqs": self.num_seqs,
+            "max_new_tokens": self.max_new_tokens,
         }
         for name, column in counts.items():
             if column is not None and len(column) and int(column.min()) < 1:
                 row = int(np.argmax(column < 1))
                 raise InputError(f"row {row}: {name}={column[row]}: must be at least 1")
+        if self.max_new_tokens is not None and (self.max_new_tokens < self.output_len).any():
+            row = int(np.argmax(self.max_new_tokens < self.output_len))
+            raise InputError(
+                f"row {row}: max_new_tokens={self.max_new_tokens[row]}: is less than its output of "
+                f"{self.output_len[row]} tokens"
+            )
 
     def __len__(self) -> int:
         return len(self.prompt_len)
@@ -204,7 +218,7 @@ class Rows:
             index: their numbers, in the order wanted.
         """
         of_request = "prompt_len", "output_len", "arrival_s", "num_seqs", "beam"
-        names = (*of_request, "session", "priority", "think_s")
+        names = (*of_request, "session", "priority", "max_new_tokens", "think_s")
         chosen: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else column[index]
             for name in names
@@ -265,12 +279,14 @@ class Workload:
         lengths = rows.prompt_len.tolist(), rows.output_len.tolist()
         session = repeat(None, len(rows)) if rows.sessions is None else rows.sessions.tolist()
         priority = repeat(0, len(rows)) if rows.priority is None else rows.priority.tolist()
+        declared = rows.max_new_tokens
+        limits = repeat(None, len(rows)) if declared is None else declared.tolist()
         arrivals = self.arrival_ps.tolist()
         prompt_ids = repeat(None, len(rows)) if rows.prompt_ids is None else rows.prompt_ids
         columns = zip(
-            arrivals, *lengths, num_seqs, beam, prompt_ids, session, priority, strict=True
+            arrivals, *lengths, num_seqs, beam, prompt_ids, session, priority, limits, strict=True
         )
-        for request_id, (at_ps, prompt, output, count, is_beam, ids, job, rank) in enumerate(
+        for request_id, (at_ps, prompt, output, count, is_beam, ids, job, rank, most) in enumerate(
             columns
         ):
             yield Request(
@@ -285,4 +301,5 @@ class Workload:
                 tokens_per_id=rows.tokens_per_id,
                 session=job,
                 priority=rank,
+                max_new_tokens=most,
             )

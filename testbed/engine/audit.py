@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from testbed.contract import clauses
+from testbed.checks.contract import clauses
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Batch
 from testbed.core.slots import DEVICE, Grant, Ops, Usage

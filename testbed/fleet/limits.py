@@ -1,13 +1,13 @@
 """Refuses configurations that are not modelled with several engines."""
 
-from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import Workload
 from testbed.fleet.routers.router import Router
 from testbed.fleet.shared_tiers import named, sharer_of
 from testbed.memory.prefix_cache.eviction.order import oracle_of
-from testbed.oracles import future_read
-from testbed.parts import Part
+from testbed.run.config import RunConfig
+from testbed.run.oracles import future_read
+from testbed.run.parts import Part
 from testbed.sched.protocols import chooses_order
 from testbed.sched.scheduler import IterationLevel, Scheduler
 

@@ -9,7 +9,7 @@ from testbed.engine.memory_accounting import pool_parts
 from testbed.engine.recorder import Recorder
 from testbed.engine.totals import Measures
 from testbed.fleet.fleet import Replica
-from testbed.metrics import FREE, KINDS, Slo, latencies, spread, summarize
+from testbed.run.metrics import FREE, KINDS, Slo, latencies, spread, summarize
 
 
 def summarize_fleet(

@@ -22,9 +22,9 @@ class MemoryPolicy(ABC):
     A policy has no clock, queue, random numbers, GPU or logger; what must physically happen it
     returns as `Ops`. Refusals are values and change nothing. A call sees `num_slots` and
     `num_stored` of its sequences as they were before it; the caller moves them by the answer. The
-    clauses that every policy must keep are in testbed.contract. The constructor takes a PoolSpec
-    first, then the policy's own parameters by name; an oracle has one named `lengths`, and gets the
-    true output lengths in tokens by request id.
+    clauses that every policy must keep are in testbed.checks.contract. The constructor takes a
+    PoolSpec first, then the policy's own parameters by name; an oracle has one named `lengths`, and
+    gets the true output lengths in tokens by request id.
     """
 
     @abstractmethod

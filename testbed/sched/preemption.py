@@ -24,7 +24,7 @@ class Recovery(Enum):
 class PreemptionRule(ABC):
     """Victim order and recovery; the sequences of a request together (gang scheduling).
 
-    A rule that is an oracle has a parameter `lengths` (testbed/oracles.py).
+    A rule that is an oracle has a parameter `lengths` (testbed/run/oracles.py).
 
     Attributes:
         cost: the run's cost model, or None.

@@ -26,7 +26,7 @@ class Scheduler(ABC):
     of many iterations makes no call.
 
     One that serves in another order than that of arrival defines `choose_order`
-    (testbed/sched/protocols.py). An oracle has a parameter `lengths` (testbed/oracles.py).
+    (testbed/sched/protocols.py). An oracle has a parameter `lengths` (testbed/run/oracles.py).
 
     Attributes:
         state: waiting, running and swapped groups, and the batch.

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from testbed.build import FleetSetup, Setup
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.engine.engine import Engine
@@ -15,7 +14,8 @@ from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulated_engine
 from testbed.fleet.fleet import Fleet
 from testbed.fleet.simulation import make_fleet
-from testbed.run import fresh_parts
+from testbed.run.build import FleetSetup, Setup
+from testbed.run.simulate import fresh_parts
 from testbed.serving.live import Live, State
 from testbed.serving.metrics import Metrics
 from testbed.serving.request_log import RequestLog

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from testbed.build import Setup
 from testbed.core.errors import InputError
 from testbed.core.request import Rows, Workload
 from testbed.fleet.limits import has_oracle
+from testbed.run.build import Setup
 
 
 def unknown_requests() -> Workload:

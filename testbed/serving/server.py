@@ -8,10 +8,10 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from testbed.build import Setup, build
-from testbed.config import EngineConfig, RunConfig
 from testbed.core.errors import InputError
 from testbed.core.garbage import left_alone
+from testbed.run.build import Setup, build
+from testbed.run.config import EngineConfig, RunConfig
 from testbed.serving.answering import Answering, Generated, Simulated
 from testbed.serving.app import Service, make_app
 from testbed.serving.bound_sockets import bound_sockets

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from refusals import refuses
 
-from testbed.build import build
 from testbed.core.hf_config import model_of
 from testbed.core.shapes import read_model, shipped
 from testbed.core.specs import ModelSpec
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.model_naming import name_of
 from testbed.experiments.vllm_server.named import model_named
+from testbed.run.build import build
 from testbed.vllm_pages import pages_of
 
 PUBLISHED = json.loads(

@@ -6,7 +6,7 @@ from refusals import refuses
 from testbed.cost.model import Work
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_words import remark_on_ways
-from testbed.machine import make_cost
+from testbed.run.machine import make_cost
 
 DECODES = [
     Work(

@@ -30,8 +30,8 @@ from testbed.cost.link_times import (
 from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
 from testbed.cost.profile import Choices, ProfileCost
 from testbed.cost.sections import rows
-from testbed.experiments.importers.known_shapes import gpu_named
-from testbed.experiments.validation.transfers import by_method, held_back
+from testbed.experiments.real.importers.known_shapes import gpu_named
+from testbed.experiments.real.validation.transfers import by_method, held_back
 
 H200 = gpu_named("h200")
 OPT = read_model("opt-13b")

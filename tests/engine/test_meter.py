@@ -11,8 +11,8 @@ from testbed.engine.simulation import simulate
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
-from testbed.metrics import saving
-from testbed.oracles import with_lengths
+from testbed.run.metrics import saving
+from testbed.run.oracles import with_lengths
 from testbed.sched.preemption import Recompute
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.static_batch import StaticBatch

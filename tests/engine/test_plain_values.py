@@ -8,8 +8,8 @@ from manual_driver import scheduler_of
 from refusals import refuses
 from tiny import FastMillisecond
 
+from testbed.checks.contract import check_policy
 from testbed.compiled import is_compiled
-from testbed.contract import check_policy
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.core.slots import Extent, Granular, Growth

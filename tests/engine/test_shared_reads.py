@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 from tiny import MS
 
-from testbed.build import build
 from testbed.core.errors import PlugInError
 from testbed.core.layers import KvGroup
 from testbed.core.request import PS, Request
@@ -18,6 +17,7 @@ from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.run.build import build
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap

@@ -26,7 +26,7 @@ from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.metrics import spread, spread_of_counts
+from testbed.run.metrics import spread, spread_of_counts
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from testbed.experiments.runs.choice_names import CONF
-from testbed.parts import locate
+from testbed.run.parts import locate
 
 PAGE = Path(__file__).parents[2] / "experiments" / "site" / "pages" / "api.md"
 ENTRY = re.compile(r"(?m)^::: (\S+)(?:\n    options: \{members: \[([^]]*)\]\})?")

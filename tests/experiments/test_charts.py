@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from testbed.experiments.pages.page import Chart, Series, environment, svg
-from testbed.experiments.runs.plots import cdf_chart, figure_of, over_time, run_charts
+from testbed.experiments.look.pages.page import Chart, Series, environment, svg
+from testbed.experiments.look.plots import cdf_chart, figure_of, over_time, run_charts
 from testbed.experiments.runs.sweeps import sweep_charts
 
 LEFT, RIGHT, BOTTOM, TOP = 52, 430, 226, 10  # of a page's chart, in pixels
@@ -78,7 +78,7 @@ def test_up_to_two_decades_have_ticks_between_the_powers(high, ticks):
 def test_as_many_as_32_curves_of_a_page_and_a_figure_look_different():
     names = [f"curve {number}" for number in range(32)]
     chart = Chart("", "x", "y", [Series(name, [1, 2], [0, 1]) for name in names])
-    page = environment().get_template("pages/parts.html").module.chart(chart)
+    page = environment().get_template("look/pages/parts.html").module.chart(chart)
     looks = dict(re.findall(r'<path class="([^"]*)" data-name="([^"]*)"', page))
     assert list(looks.values()) == names
     legend = re.findall(r'<li>.*?<path class="([^"]*)".*?</svg>([^<]*)</li>', page, re.S)

@@ -11,7 +11,7 @@ from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed, configured, hydra_config, register_models
 from testbed.experiments.runs.kept_files import hydra_session
 from testbed.experiments.runs.overrides import normalize
-from testbed.machine import cost_of
+from testbed.run.machine import cost_of
 
 WORDS = [
     ["arrivals.rate=3", "policy=contiguous_pow2", "seed=2"],

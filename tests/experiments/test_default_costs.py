@@ -12,11 +12,11 @@ from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.cost.model import Work
 from testbed.cost.sections import PROFILES
-from testbed.cost_words import WHOLE_RUNS, cost_source, left_out_rows
-from testbed.experiments.importers.known_shapes import gpu_named
+from testbed.experiments.real.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.runs.compose import configured
-from testbed.machine import cost_of, make_cost
+from testbed.run.cost_words import WHOLE_RUNS, cost_source, left_out_rows
+from testbed.run.machine import cost_of, make_cost
 
 SYSTEMS = [None, *names_of("system")]
 SOFTWARE = {

@@ -13,15 +13,15 @@ pytest.importorskip("torch", reason="torch is not installed")
 from tiny_engine import KV_BYTES, ON_CPU, SHAPE, SMALL, model_words
 from tiny_run import tiny_run
 
-from testbed.build import build
 from testbed.engine.wall_clock import StepClock
 from testbed.experiments.cli.main import main
-from testbed.experiments.compare.named_runs import read_runs
+from testbed.experiments.look.compare.named_runs import read_runs
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.speed_up import with_luck
 from testbed.experiments.runs.summary_table import summary_table
 from testbed.kernels.launch.compile import KernelsUnavailable
-from testbed.parts import Part
+from testbed.run.build import build
+from testbed.run.parts import Part
 from testbed.speculation.counts import DraftCounts
 from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.heads import Heads

@@ -9,12 +9,12 @@ from matplotlib import style
 from matplotlib.colors import to_rgb
 
 from testbed.experiments.cli.main import call
+from testbed.experiments.look.plots import KIND_COLORS, STYLE, log_x, new_figure
+from testbed.experiments.look.plots import SYSTEMS as LOOKS
 from testbed.experiments.paper.figures import bars
 from testbed.experiments.paper.reproduction import load
 from testbed.experiments.paper.scorecard import published
 from testbed.experiments.paper.studies.averages import sizes
-from testbed.experiments.runs.plots import KIND_COLORS, STYLE, log_x, new_figure
-from testbed.experiments.runs.plots import SYSTEMS as LOOKS
 from testbed.experiments.runs.run_store import RunStore
 
 SYSTEMS = ("orca-max", "orca-pow2", "orca-oracle", "vllm")

@@ -4,8 +4,8 @@ options of a run.
 
 from refusals import check_words
 
-from testbed.experiments.validation import fit_report as fit
-from testbed.experiments.validation.software_fit import Fitted
+from testbed.experiments.real.validation import fit_report as fit
+from testbed.experiments.real.validation.software_fit import Fitted
 
 ITERATION_S, REQUEST_S = 2e-3, 1e-4
 FITTED = Fitted(

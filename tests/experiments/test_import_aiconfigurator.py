@@ -13,13 +13,13 @@ from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
 from testbed.experiments.cli.main import call
-from testbed.experiments.importers.aiconfigurator_tables import (
+from testbed.experiments.real.importers.aiconfigurator_tables import (
     Gemms,
     checked_rows,
     decode_points,
     typed_rows,
 )
-from testbed.experiments.importers.known_shapes import gpu_named, gpu_of_device, model_named
+from testbed.experiments.real.importers.known_shapes import gpu_named, gpu_of_device, model_named
 from testbed.experiments.runs.choice_names import files_of
 
 pd = pytest.importorskip("pandas")

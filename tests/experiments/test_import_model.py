@@ -13,7 +13,7 @@ from refusals import refuses
 
 from testbed.core.hf_config import model_of
 from testbed.experiments.cli.main import call
-from testbed.experiments.importers.known_shapes import model_named
+from testbed.experiments.real.importers.known_shapes import model_named
 
 
 def config(tmp_path, values, name="config.json"):

@@ -16,7 +16,7 @@ from refusals import refuses
 from testbed.core.errors import InputError
 from testbed.cost.profile import PROFILES, read_profile
 from testbed.experiments.cli.main import call
-from testbed.experiments.importers import llmservingsim
+from testbed.experiments.real.importers import llmservingsim
 
 
 @pytest.fixture

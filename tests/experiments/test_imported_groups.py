@@ -12,9 +12,9 @@ from refusals import refuses
 
 from testbed.cost.sections import rows
 from testbed.experiments.cli.main import call
-from testbed.experiments.importers.aiconfigurator import from_tables, tables_of
-from testbed.experiments.importers.imported import Requested
-from testbed.experiments.validation import left_out
+from testbed.experiments.real.importers.aiconfigurator import from_tables, tables_of
+from testbed.experiments.real.importers.imported import Requested
+from testbed.experiments.studies import left_out
 
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
 FOLDER = SHARED / "data/aiconfigurator/systems/data/h200_sxm"
@@ -49,7 +49,7 @@ def test_every_third_row_is_held_back_and_predicted(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(left_out, "model_names", lambda: models)
     held = list(left_out.held_back(write_every_table(tmp_path), 3))
     monkeypatch.setattr(
-        "testbed.experiments.validation.left_out_tables.held_back", lambda folder, every: held
+        "testbed.experiments.studies.left_out_tables.held_back", lambda folder, every: held
     )
     call("validate costs", [str(tmp_path), "--held-back", "3"])
     output = " ".join(capsys.readouterr().out.split())

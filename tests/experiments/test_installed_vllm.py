@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from testbed.core.errors import InputError
-from testbed.experiments.vllm_engine import installed
-from testbed.experiments.vllm_engine.in_vllm.sweeps import waves
-from testbed.experiments.vllm_engine.installed import (
+from testbed.experiments.real.vllm_engine import installed
+from testbed.experiments.real.vllm_engine.in_vllm.sweeps import waves
+from testbed.experiments.real.vllm_engine.installed import (
     IN_VLLM,
     check_installed,
     engine_words,
     last_error,
     run_plan,
 )
-from testbed.experiments.vllm_engine.steps import left_out
+from testbed.experiments.real.vllm_engine.steps import left_out
 
 SERVER = "vllm serve meta-llama/Llama-3.1-8B --load-format dummy"
 RELEASE = "0.20.2"

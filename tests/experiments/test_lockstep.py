@@ -9,25 +9,25 @@ import hf_configs
 import pytest
 from refusals import refuses
 
-from testbed.build import build
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.shapes import read_model
 from testbed.experiments.cli.main import call
-from testbed.experiments.lockstep import vllm_installation
-from testbed.experiments.lockstep.capacities import spec_of
-from testbed.experiments.lockstep.comparison import (
+from testbed.experiments.real.lockstep import vllm_installation
+from testbed.experiments.real.lockstep.capacities import spec_of
+from testbed.experiments.real.lockstep.comparison import (
     ITERATION_PS,
     compare,
     report,
     shortest,
     workload,
 )
-from testbed.experiments.lockstep.draws import draw
-from testbed.experiments.lockstep.sides import Ours, served, sides_of
+from testbed.experiments.real.lockstep.draws import draw
+from testbed.experiments.real.lockstep.sides import Ours, served, sides_of
 from testbed.experiments.vllm_server.command import read_command
 from testbed.experiments.vllm_server.release import release_numbered
 from testbed.experiments.vllm_server.server import server_of
+from testbed.run.build import build
 from testbed.speculation.heads import Heads
 
 try:

@@ -11,14 +11,14 @@ import pytest
 from refusals import check_refusal, check_words
 
 from testbed.core.request import Request
-from testbed.experiments.lockstep.capacities import (
+from testbed.experiments.real.lockstep.capacities import (
     block_size,
     fitting,
     slot_bytes,
     third_column,
 )
-from testbed.experiments.lockstep.sides import served, sides_of
-from testbed.experiments.lockstep.vllm_installation import options_of
+from testbed.experiments.real.lockstep.sides import served, sides_of
+from testbed.experiments.real.lockstep.vllm_installation import options_of
 from testbed.experiments.vllm_server.translation import expand
 
 WORDS = ("+system=vllm-v1", "policy.watermark=0", "~server.kv_memory_gib", "server.num_blocks=40")
@@ -171,7 +171,7 @@ def test_first_difference_and_the_shortest_workload_are_shown(lockstep, tmp_path
         "5,3,0.012\n9,6,0.013\n"
     )
     monkeypatch.setattr(
-        "testbed.experiments.lockstep.sides.options_of",
+        "testbed.experiments.real.lockstep.sides.options_of",
         lambda setup: replace(options_of(setup), max_num_seqs=2),
     )
     words = [word for word in WORDS if "num_blocks" not in word]
@@ -296,7 +296,7 @@ def test_a_broken_manager_of_vllms_breaks_the_clause(lockstep, monkeypatch, name
 def test_blocks_of_shipped_shapes_equal_vllms(lockstep, monkeypatch):
     names = ["gpt-oss-20b", "gemma-3-27b", "gemma-4-31b", "qwen3-next-80b-a3b"]
     names += ["deepseek-v3", "deepseek-v3.2"]
-    monkeypatch.setattr("testbed.experiments.lockstep.capacities.model_names", lambda: names)
+    monkeypatch.setattr("testbed.experiments.real.lockstep.capacities.model_names", lambda: names)
     code, output, _ = lockstep("--capacity")
     assert code == 0
     rows = [line.strip("| ").split(" | ") for line in output.splitlines()[2:]]

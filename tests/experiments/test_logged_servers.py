@@ -12,11 +12,15 @@ import pytest
 from refusals import refuses
 
 from testbed.cost.profile import PROFILES, read_profile
-from testbed.experiments.importers.known_shapes import gpu_named, model_named
-from testbed.experiments.validation.deviations import conclude
-from testbed.experiments.validation.log_replay import LoggedMachine, replay, server_config
-from testbed.experiments.validation.logged_server import high_water, impossible_lengths, recurrence
-from testbed.experiments.validation.profile_fit import (
+from testbed.experiments.real.importers.known_shapes import gpu_named, model_named
+from testbed.experiments.real.validation.deviations import conclude
+from testbed.experiments.real.validation.log_replay import LoggedMachine, replay, server_config
+from testbed.experiments.real.validation.logged_server import (
+    high_water,
+    impossible_lengths,
+    recurrence,
+)
+from testbed.experiments.real.validation.profile_fit import (
     carried,
     errors,
     fitted_profile,
@@ -24,7 +28,7 @@ from testbed.experiments.validation.profile_fit import (
     nearest,
     scaled,
 )
-from testbed.experiments.validation.software_fit import Fitted, Problem, fit
+from testbed.experiments.real.validation.software_fit import Fitted, Problem, fit
 from testbed.traces.vllm_log import Times, VllmLog
 
 SYSTEM = ("+system=vllm-v1", "cost=profile")
@@ -403,7 +407,7 @@ def test_all_reduces_take_the_links_of_the_benchmark(tmp_path, testbed, profile)
 
 def replay_links(log, profile):
     """What validate does before it replays."""
-    from testbed.experiments.validation.logged_server import logged_servers
+    from testbed.experiments.real.validation.logged_server import logged_servers
 
     line = [*SYSTEM, *SMALL, f"cost.path={profile}"]
     return logged_servers([VllmLog(log)], server_config(line), line)

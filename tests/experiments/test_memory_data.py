@@ -10,7 +10,7 @@ from refusals import check_refusal
 
 import testbed as front
 from testbed.core.request import Request
-from testbed.experiments.memory_map import map_page
+from testbed.experiments.look.memory_map import map_page
 
 LENGTHS = [9, 12, 17, 9, 21, 13, 30, 9]
 REQUESTS = [

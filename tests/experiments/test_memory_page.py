@@ -15,8 +15,8 @@ from traced_memory import trace_memory
 from testbed.core.layers import KvGroup
 from testbed.core.request import PS, Request
 from testbed.core.specs import TierSpec
-from testbed.experiments.memory_map.map_page import page, retrace
-from testbed.experiments.memory_map.request_colors import NUM_HUES
+from testbed.experiments.look.memory_map.map_page import page, retrace
+from testbed.experiments.look.memory_map.request_colors import NUM_HUES
 from testbed.experiments.runs.run_folder import read_config
 from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.paged.paged import Paged

@@ -12,8 +12,8 @@ from refusals import refuses
 
 import testbed.kernels
 from testbed.experiments.cli.main import call
-from testbed.experiments.validation import pairs
-from testbed.experiments.validation.pairs import INDEX, JUDGED, Sides, section
+from testbed.experiments.studies import pairs
+from testbed.experiments.studies.pairs import INDEX, JUDGED, Sides, section
 from testbed.kernels.engine.pairs.plan import PAIRS
 
 REAL = dict.fromkeys(JUDGED, 100.0) | {

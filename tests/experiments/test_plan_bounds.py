@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.config import Slo
 from testbed.core.request import PS, Rows
 from testbed.cost.model import Work
 from testbed.experiments.plan.arithmetic import Arithmetic
@@ -20,8 +19,9 @@ from testbed.experiments.plan.machine import Machine
 from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.space import candidate_of, deployments
 from testbed.experiments.runs.compose import configured
-from testbed.metrics import kept, latencies
-from testbed.run import run
+from testbed.run.config import Slo
+from testbed.run.metrics import kept, latencies
+from testbed.run.simulate import run
 
 SERVERS = (  # measured, derived for another GPU, for another model, for fp8 K and V; a roofline
     "model=llama-3-8b gpu=h200 server.num_gpus=1",

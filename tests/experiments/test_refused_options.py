@@ -6,10 +6,10 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from refusals import check_words
 
-from testbed.build import build
 from testbed.core.errors import InputError
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.progress import one_line
+from testbed.run.build import build
 
 PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"
 

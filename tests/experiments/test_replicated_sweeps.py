@@ -7,14 +7,14 @@ import pytest
 from refusals import refuses
 
 from testbed.api import capacities
-from testbed.experiments.compare.differences import independent_differences
-from testbed.experiments.compare.finished_run import read_run
-from testbed.experiments.pages.page import svg
-from testbed.experiments.report.folder_page import folder_page
+from testbed.experiments.look.compare.differences import independent_differences
+from testbed.experiments.look.compare.finished_run import read_run
+from testbed.experiments.look.pages.page import svg
+from testbed.experiments.look.report.folder_page import folder_page
 from testbed.experiments.runs.points import Point, settings
 from testbed.experiments.runs.replicated import difference_columns, mean_columns
 from testbed.experiments.runs.sweeps import sweep_charts
-from testbed.summaries import flat
+from testbed.run.summaries import flat
 
 SHORT = ("arrivals.duration_s=30", "outputs=summary")
 TPOT = "TPOT p99, s"

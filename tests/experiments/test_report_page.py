@@ -9,7 +9,7 @@ import struct
 import pytest
 from refusals import check_words
 
-from testbed.experiments.pages.page import Chart, Series, environment
+from testbed.experiments.look.pages.page import Chart, Series, environment
 
 HEAD = (
     "figure,setting,system,quantity,published,simulated,error,role,part,margin,verdict,tolerance,"
@@ -94,7 +94,7 @@ def test_passes_are_counted_by_part(page):
 def test_charts_of_the_same_curves_have_one_legend():
     def legends(*names):
         drawn = [Chart("c", "x", "y", [Series(n, [0, 1], [1, 2]) for n in pair]) for pair in names]
-        template = '{% import "pages/parts.html" as parts %}{{ parts.charts(all) }}'
+        template = '{% import "look/pages/parts.html" as parts %}{{ parts.charts(all) }}'
         return environment().from_string(template).render(all=drawn).count('<ul class="legend">')
 
     assert legends("ab", "ab", "ab") == 1

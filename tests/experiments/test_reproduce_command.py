@@ -20,7 +20,7 @@ from testbed.experiments.paper.studies.study import Finding, Task
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.whole_files import MARK
-from testbed.knee import bracket, sustained_rate
+from testbed.study.knee import bracket, sustained_rate
 
 
 def test_panel_of_a_figure_is_its_whole_figure():

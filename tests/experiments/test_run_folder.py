@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from tiny_run import tiny_run
 
-from testbed.build import build
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.experiments.runs.compose import configured
+from testbed.run.build import build
 
 ON_H200 = "gpu@server.gpu=h200"
 PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"

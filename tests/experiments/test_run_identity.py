@@ -16,13 +16,13 @@ import pytest
 import yaml
 from refusals import refuses
 
-from testbed.config import RunConfig
-from testbed.experiments.compare.finished_run import read_run
+from testbed.experiments.look.compare.finished_run import read_run
 from testbed.experiments.runs import run_folder
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_folder import complete, read_config, run_into
 from testbed.experiments.runs.whole_files import MARK
-from testbed.identity import identify, run_id
+from testbed.run.config import RunConfig
+from testbed.run.identity import identify, run_id
 
 SHORT = ("arrivals.duration_s=5", "outputs=summary")
 FULL = ("arrivals.duration_s=5", "outputs=full")
@@ -196,7 +196,7 @@ def test_run_of_another_version_of_the_package_is_read(tmp_path):
     """Its code is recorded, not compared."""
     config = configured(SHORT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("testbed.identity.code_hash", lambda: "of another version")
+        patch.setattr("testbed.run.identity.code_hash", lambda: "of another version")
         stored = run_into(config, tmp_path)
     assert stored.run_id != run_id(config)
     assert read_config(stored.folder) == config

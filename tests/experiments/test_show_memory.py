@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from tiny_run import tiny_run
 
+from testbed.experiments.look.timeline.chrome_trace import trace_of
 from testbed.experiments.runs import progress
 from testbed.experiments.runs.run_folder import read_config
-from testbed.experiments.timeline.chrome_trace import trace_of
 
 
 def data_of(folder):

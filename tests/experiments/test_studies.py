@@ -11,12 +11,12 @@ import pytest
 from drawings import numbers_of, overlapping_labels, series_of
 from refusals import refuses
 
-from testbed.build import build
 from testbed.experiments.paper.reproduction import load
 from testbed.experiments.paper.studies.open_sessions import NO_TIER
 from testbed.experiments.paper.studies.prefix_cache import with_pool
 from testbed.experiments.runs.compose import CONF
 from testbed.experiments.runs.run_store import RunStore
+from testbed.run.build import build
 
 SESSIONS = (("agent_sessions", str(CONF.parent / "examples" / "sessions.jsonl")),)
 MOONCAKE = Path(__file__).parents[1] / "inputs" / "mooncake.jsonl"

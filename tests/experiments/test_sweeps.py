@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from testbed import run as testbed_run
 from testbed.core.model_files import shipped
 from testbed.experiments.paper import reproduction
 from testbed.experiments.runs import progress  # its patience: nothing else makes a short run speak
 from testbed.experiments.runs.whole_files import MARK, write_json
+from testbed.run import simulate as testbed_run
 
 HERE = Path(__file__).parent
 SHORT = ("arrivals.duration_s=30", "outputs=summary")

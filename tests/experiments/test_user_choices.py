@@ -17,7 +17,7 @@ from testbed.core.shapes import read_model
 from testbed.experiments.cli.working_folder import prepare_working_folder
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.overrides import published_models
-from testbed.identity import run_id
+from testbed.run.identity import run_id
 
 HERE = Path(__file__).parent
 CONF = HERE.parents[1] / "experiments" / "conf"

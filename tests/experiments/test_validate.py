@@ -14,11 +14,11 @@ from refusals import refuses
 import testbed.kernels
 from testbed.cost.known_profiles import profiles_at_hand
 from testbed.experiments.cli.main import call
-from testbed.experiments.importers.known_shapes import gpu_named
-from testbed.experiments.validation.gauss_newton import Point, descend, uncertainty
-from testbed.experiments.validation.log_replay import replay, server_config
-from testbed.experiments.validation.software_fit import Fitted
-from testbed.experiments.validation.transfers import engine_transfers
+from testbed.experiments.real.importers.known_shapes import gpu_named
+from testbed.experiments.real.validation.gauss_newton import Point, descend, uncertainty
+from testbed.experiments.real.validation.log_replay import replay, server_config
+from testbed.experiments.real.validation.software_fit import Fitted
+from testbed.experiments.real.validation.transfers import engine_transfers
 from testbed.traces.vllm_log import VllmLog
 
 SYSTEM = (
@@ -169,7 +169,7 @@ def test_profiles_are_left_out_and_predicted_by_every_way(shipped, tmp_path, mon
     """Two that ship, and those of their shapes that AIConfigurator's tables give."""
     two = [shipped["llama-3-8b"], shipped["llama-13b"]]
     monkeypatch.setattr(
-        "testbed.experiments.validation.left_out_tables.profiles_at_hand",
+        "testbed.experiments.studies.left_out_tables.profiles_at_hand",
         lambda path, gpus: iter(two),
     )
     out, folder = tmp_path / "out.csv", write_every_table(tmp_path)

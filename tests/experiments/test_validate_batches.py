@@ -10,7 +10,7 @@ from refusals import refuses
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.experiments.cli.main import call
-from testbed.experiments.validation.batches import (
+from testbed.experiments.real.validation.batches import (
     FIELDS,
     Batch,
     costs,

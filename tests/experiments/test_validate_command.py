@@ -9,7 +9,7 @@ import shutil
 import pytest
 from refusals import check_words, refuses
 
-from testbed.experiments.validation.log_replay import server_config
+from testbed.experiments.real.validation.log_replay import server_config
 
 LOG = (
     "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n"

@@ -6,15 +6,15 @@ from dataclasses import asdict
 import pytest
 
 import testbed as library
-from testbed.build import build
 from testbed.experiments.cli.replayed_logs import LogRequest
-from testbed.experiments.lockstep.sides import sides_of
-from testbed.experiments.lockstep.vllm_installation import options_of
+from testbed.experiments.real.lockstep.sides import sides_of
+from testbed.experiments.real.lockstep.vllm_installation import options_of
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.release import nearest_release, release_numbered
 from testbed.experiments.vllm_server.translation import expand
-from testbed.result import front_end
+from testbed.run.build import build
+from testbed.run.result import front_end
 
 GPU = "gpu=h100-80gb"
 SERVERS = [

@@ -11,19 +11,19 @@ from testbed.core.shapes import read_model
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import dump, read_profile
-from testbed.experiments import vllm_engine
-from testbed.experiments.vllm_engine.calibrate import lines, profile_of_folder, with_fit
-from testbed.experiments.vllm_engine.host_scale import with_launches_of
-from testbed.experiments.vllm_engine.profile import Machine, profile_of
-from testbed.experiments.vllm_engine.served_iterations import (
+from testbed.experiments.real import vllm_engine
+from testbed.experiments.real.vllm_engine.calibrate import lines, profile_of_folder, with_fit
+from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
+from testbed.experiments.real.vllm_engine.profile import Machine, profile_of
+from testbed.experiments.real.vllm_engine.served_iterations import (
     ALL,
     ALONE,
     BESIDE,
     predicted_iterations,
     table,
 )
-from testbed.experiments.vllm_engine.smooth import lower_hull, rising
-from testbed.experiments.vllm_engine.steps import read_steps
+from testbed.experiments.real.vllm_engine.smooth import lower_hull, rising
+from testbed.experiments.real.vllm_engine.steps import read_steps
 from testbed.traces.vllm_log import VllmLog
 
 KEPT = Path(vllm_engine.__file__).with_name("results")

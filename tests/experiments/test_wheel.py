@@ -14,7 +14,7 @@ from sysconfig import get_path
 
 import pytest
 
-from testbed.description import software
+from testbed.run.description import software
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (

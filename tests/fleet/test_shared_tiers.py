@@ -8,7 +8,6 @@ import pytest
 from refusals import refuses
 from tiny import MS, FastMillisecond
 
-from testbed.build import build
 from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import Request
 from testbed.engine.recorder import Recorder
@@ -20,6 +19,7 @@ from testbed.fleet.simulation import simulate_fleet
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.tiers.store_rules import BeforeEviction, WriteBack
 from testbed.memory.tiers.tiered_caching import TieredCaching
+from testbed.run.build import build
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 

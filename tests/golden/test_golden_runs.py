@@ -15,7 +15,7 @@ from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOrac
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.oracles import with_lengths
+from testbed.run.oracles import with_lengths
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import RecomputeSingleSwapGroup

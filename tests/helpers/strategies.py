@@ -6,7 +6,6 @@ from functools import partial
 import hypothesis.strategies as st
 import numpy as np
 
-from testbed.config import MixShare
 from testbed.core.request import Request, Rows, Turns, Workload
 from testbed.engine.arrivals import BoundedWorkload, SessionWorkload
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
@@ -23,7 +22,9 @@ from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
 from testbed.memory.tiers.tiered_caching import TieredCaching
-from testbed.oracles import with_lengths
+from testbed.run.config import MixShare
+from testbed.run.oracles import with_lengths
+from testbed.run.workload import with_mix
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
@@ -31,7 +32,6 @@ from testbed.sched.ranked import PriorityClasses, SessionOrder
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.time_to_live import TimeToLive
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
-from testbed.workload import with_mix
 
 MAX_LEN = 128
 CONTIGUOUS = (ContiguousMax, ContiguousPow2, ContiguousOracle)

@@ -21,7 +21,7 @@ from testbed.kernels.engine.weights import WHOLE
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
-from testbed.oracles import with_lengths
+from testbed.run.oracles import with_lengths
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 

@@ -11,7 +11,7 @@ from testbed.core.slots import Copy, Extent, Refusal
 from testbed.memory.contiguous.buddy import BuddyAllocator
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.policy import PoolSpec
-from testbed.oracles import with_lengths
+from testbed.run.oracles import with_lengths
 
 
 def policy_of(kind, num_slots=256, max_len=256, block_size=4, **outputs):

@@ -38,8 +38,8 @@ def blocks_found(kind, num_blocks, prompts):
 
 
 def blocks_found_by_vllm(num_blocks, prompts):
-    from testbed.experiments.lockstep import vllm_installation as vllm
-    from testbed.experiments.lockstep.manager_histories import History
+    from testbed.experiments.real.lockstep import vllm_installation as vllm
+    from testbed.experiments.real.lockstep.manager_histories import History
 
     history = History(num_blocks + 1, (None,))  # one is vLLM's null block
     num_found = []

@@ -14,6 +14,7 @@ from manual_driver import admit_and_prefill, extend, samples, sequence
 from refusals import refuses
 from same_runs import FEW_AND_MANY
 
+from testbed.checks.fast_and_slow import differs
 from testbed.core.errors import InputError
 from testbed.core.layers import KvGroup
 from testbed.core.request import Incoming
@@ -22,14 +23,13 @@ from testbed.core.shapes import read_model
 from testbed.core.slots import Grant, Refusal
 from testbed.experiments.paper.studies.groups import needed_bytes
 from testbed.experiments.runs.compose import configured
-from testbed.fast_and_slow import differs
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
 from testbed.memory.groups.large_pages import LargePages
 from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.policy import PoolSpec
-from testbed.run import run
+from testbed.run.simulate import run
 from testbed.sched.chunked import ChunkedPrefill
 
 MODELS = {

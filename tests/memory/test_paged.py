@@ -9,7 +9,7 @@ from manual_driver import admit, admit_and_prefill, extend, fork, paged, release
 
 from testbed.core.request import Request
 from testbed.core.sequence import Batch, Sequence, passing_batch
-from testbed.core.slots import GRANTED, Copy, Extent, Grant, Refusal, Usage
+from testbed.core.slots import GRANTED, Copy, Extent, Grant, Refusal, Usage, growth_of
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
@@ -224,3 +224,27 @@ def test_shared_block_is_free_after_its_last_release():
     assert ([pool.ref_count(b) for b in blocks], pool.num_saved) == ([3, 2], 3)
     assert [pool.put(list(blocks)), pool.put(list(blocks)), pool.put(blocks[:1])] == [0, 1, 1]
     assert (sorted(pool.free), pool.sharers, pool.num_saved) == ([0, 1, 2, 3], {}, 0)
+
+
+LENGTHS = st.lists(st.integers(1, 1200), min_size=1, max_size=5)
+
+
+@given(st.sampled_from([1, 3, 16, 256]), LENGTHS, st.integers(1, 1100))
+def test_steps_at_once_take_the_blocks_of_the_same_steps_one_by_one(size, lengths, steps):
+    policies = [Paged(PoolSpec(1 << 15, 1 << 15), size) for _ in range(2)]
+    (at_once, batch), (one_by_one, other) = [(each, batch_of(each, lengths)) for each in policies]
+    assert at_once.guaranteed_steps(batch) >= steps
+    grown, events = at_once.extend(batch, steps).growth, []
+    for step in range(steps):
+        events.append((step, one_by_one.extend(other, 1).growth.slots))
+        other.extend(1)
+    assert grown == growth_of(events)
+    assert [*map(at_once.table, batch)] == [*map(one_by_one.table, other)]
+
+
+def batch_of(policy, lengths):
+    """A batch of sequences that have slots for so many tokens each."""
+    batch = Batch()
+    for i, num_tokens in enumerate(lengths):
+        resident(policy, batch, i, num_tokens)
+    return batch

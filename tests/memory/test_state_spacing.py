@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 from refusals import refuses
 
+from testbed.checks.fast_and_slow import differs
 from testbed.core.layers import KvGroup
 from testbed.experiments.runs.compose import configured
-from testbed.fast_and_slow import differs
 from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.policy import PoolSpec
-from testbed.run import run
+from testbed.run.simulate import run
 from testbed.sched.chunked import ChunkedPrefill
 
 PROMPT = 200_000

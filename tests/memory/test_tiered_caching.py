@@ -12,14 +12,14 @@ from refusals import refuses
 from same_runs import FEW_AND_MANY, assert_same
 from tiny import MODEL, analytic, server
 
-from testbed.contract.search import POOLS
+from testbed.checks.contract.search import POOLS
+from testbed.checks.fast_and_slow import LIMITS, differs
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.core.sequence import passing_batch
 from testbed.core.slots import Refusal
 from testbed.core.specs import TierSpec
 from testbed.engine.simulation import simulate
-from testbed.fast_and_slow import LIMITS, differs
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.by_session import BySession

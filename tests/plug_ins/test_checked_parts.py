@@ -15,11 +15,8 @@ from test_plug_in_policies import POLICIES
 from tiny import MS, FastMillisecond, analytic
 
 import testbed
-from testbed.contract.costs import check_cost
-from testbed.core.errors import InputError
-from testbed.core.slots import Refusal
-from testbed.cost.model import Affine, CostModel
-from testbed.fast_and_slow import (
+from testbed.checks.contract.costs import check_cost
+from testbed.checks.fast_and_slow import (
     LIMITS,
     Case,
     differs,
@@ -28,6 +25,9 @@ from testbed.fast_and_slow import (
     registered,
     workload,
 )
+from testbed.core.errors import InputError
+from testbed.core.slots import Refusal
+from testbed.cost.model import Affine, CostModel
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged

@@ -21,13 +21,13 @@ from histories import keeps_the_contract
 from same_runs import check_both_ways, lengths_of
 from tiny import analytic, server
 
-from testbed.build import build
 from testbed.core.request import PS, Request
 from testbed.engine.simulation import simulate
 from testbed.experiments.cli.main import main
 from testbed.experiments.runs.compose import configured
 from testbed.memory.policy import PoolSpec, host
-from testbed.oracles import with_lengths
+from testbed.run.build import build
+from testbed.run.oracles import with_lengths
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap

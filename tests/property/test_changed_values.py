@@ -11,7 +11,7 @@ from testbed import simulate
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.experiments.runs.compose import configured
-from testbed.run import run
+from testbed.run.simulate import run
 
 RUNS = {
     "derived costs": (),

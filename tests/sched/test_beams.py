@@ -14,7 +14,7 @@ from testbed.core.slots import Copy, Extent
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle
 from testbed.memory.policy import MemoryPolicy, PoolSpec
-from testbed.oracles import with_lengths
+from testbed.run.oracles import with_lengths
 from testbed.sched.beams import RecordedBeams, SyntheticBeams, pairs, survivors
 from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch

@@ -3,12 +3,12 @@
 import pytest
 from manual_driver import scheduler_of
 
+from testbed.checks.fast_and_slow import EFFICIENCIES, MODEL, SERVER
 from testbed.compiled import is_compiled
 from testbed.core.layers import KvGroup
 from testbed.core.request import Request
 from testbed.cost.analytic import AnalyticCost
 from testbed.engine.simulation import simulate
-from testbed.fast_and_slow import EFFICIENCIES, MODEL, SERVER
 from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.policy import PoolSpec, Tier, host
 from testbed.memory.prefix_cache.output_caching import OutputCaching

@@ -18,7 +18,7 @@ from testbed.engine.simulation import simulate
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.parts import Part
+from testbed.run.parts import Part
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.ranked import PriorityClasses, Ranked, SessionOrder

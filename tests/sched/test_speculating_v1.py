@@ -5,12 +5,12 @@ from refusals import refuses
 from tiny import OneMillisecond
 
 from testbed.api import simulate as run
-from testbed.build import build
 from testbed.core.request import PS, Request
 from testbed.engine.simulation import simulate
 from testbed.experiments.runs.front_end import HydraFrontEnd
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
+from testbed.run.build import build
 from testbed.sched.preemption import Recompute
 from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
 from testbed.speculation.acceptance import Constant, Markov, PerPosition

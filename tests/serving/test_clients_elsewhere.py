@@ -16,8 +16,8 @@ for package in ("fastapi", "uvicorn", "prometheus_client", "httpx"):
 import httpx  # noqa: E402
 from served_elsewhere import call, client, rows_of, serving, train_tokenizer  # noqa: E402
 
-from testbed.experiments.endpoint.address import address_of  # noqa: E402
-from testbed.experiments.endpoint.client import Ask, Client  # noqa: E402
+from testbed.experiments.real.endpoint.address import address_of  # noqa: E402
+from testbed.experiments.real.endpoint.client import Ask, Client  # noqa: E402
 
 README = Path(__file__).parents[2] / "README.md"
 NUM_REQUESTS, OUTPUT_LEN = 150, 60

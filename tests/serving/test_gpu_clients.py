@@ -15,10 +15,10 @@ import httpx  # noqa: E402
 from loading_clients import Load, Outside, by_guidellm, by_openai, by_vllm  # noqa: E402
 from served_elsewhere import rows_of, serving, train_tokenizer  # noqa: E402
 
-from testbed.build import build  # noqa: E402
 from testbed.core.request import PS, Request  # noqa: E402
 from testbed.experiments.runs.compose import configured  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
+from testbed.run.build import build  # noqa: E402
 
 LARGE = (
     "model=opt-13b",

@@ -15,10 +15,10 @@ import openai  # noqa: E402
 from generating import ON_GPU, ids_of  # noqa: E402
 from served import running  # noqa: E402
 
-from testbed.build import build  # noqa: E402
 from testbed.core.request import Request  # noqa: E402
 from testbed.experiments.runs.compose import configured  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
+from testbed.run.build import build  # noqa: E402
 
 KINDS = {
     "plain": {"temperature": 0},

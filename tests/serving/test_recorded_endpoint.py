@@ -19,10 +19,10 @@ from stalls import stalls_measured  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.request import PS, Rows, Workload  # noqa: E402
 from testbed.experiments.cli.main import main  # noqa: E402
-from testbed.experiments.endpoint.address import address_of  # noqa: E402
-from testbed.experiments.endpoint.client import Ask, Client  # noqa: E402
-from testbed.experiments.endpoint.counters import counters_of  # noqa: E402
-from testbed.experiments.endpoint.record import record_endpoint  # noqa: E402
+from testbed.experiments.real.endpoint.address import address_of  # noqa: E402
+from testbed.experiments.real.endpoint.client import Ask, Client  # noqa: E402
+from testbed.experiments.real.endpoint.counters import counters_of  # noqa: E402
+from testbed.experiments.real.endpoint.record import record_endpoint  # noqa: E402
 from testbed.traces.vllm_log import VllmLog  # noqa: E402
 
 OUTPUT_LEN = 8

@@ -17,18 +17,18 @@ import yaml
 from annotated_types import Ge, Gt, Interval, Lt
 from refusals import refuses
 
-from testbed import identity
-from testbed.build import build
-from testbed.config import RunConfig
-from testbed.constructor_parameters import compiled_parameters, parameters_of, plain_parameters
 from testbed.core.oracles import LENGTHS
 from testbed.cost.sections import Choices
 from testbed.experiments.runs import compose
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.site.option_reference import PAGE, page
-from testbed.identity import run_id
 from testbed.memory.paged.paged import Paged
-from testbed.parts import Part, locate
+from testbed.run import identity
+from testbed.run.build import build
+from testbed.run.config import RunConfig
+from testbed.run.constructor_parameters import compiled_parameters, parameters_of, plain_parameters
+from testbed.run.identity import run_id
+from testbed.run.parts import Part, locate
 
 SHORT = ("arrivals.duration_s=5",)
 

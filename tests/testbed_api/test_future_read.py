@@ -9,11 +9,10 @@ import pytest
 from rich.console import Console
 
 from testbed import capacity, simulate
-from testbed.capacity_search import Capacities
 from testbed.core.request import Request
 from testbed.experiments.cli.capacity import lines_of
 from testbed.experiments.cli.json_answers import capacity_answer
-from testbed.experiments.memory_map.map_page import retrace, title_of
+from testbed.experiments.look.memory_map.map_page import retrace, title_of
 from testbed.experiments.paper.futures import FUTURE, futures_of, with_futures
 from testbed.experiments.paper.reproduction import load, perform
 from testbed.experiments.paper.studies.study import Task
@@ -22,6 +21,7 @@ from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.run_words import run_words
 from testbed.experiments.runs.sweeps import shown
 from testbed.memory.contiguous.reservations import ContiguousOracle
+from testbed.study.capacity_search import Capacities
 
 SHORT = {"rate": 1, "duration_s": 3}
 

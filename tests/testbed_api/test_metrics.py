@@ -10,7 +10,7 @@ from testbed.engine.packed_rows import PackedRows
 from testbed.engine.recorder import Recorder, Snapshot
 from testbed.engine.token_gaps import TokenGaps
 from testbed.engine.totals import Measures, Totals
-from testbed.metrics import (
+from testbed.run.metrics import (
     KINDS,
     Slo,
     goodput,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from testbed.replications import decimals, interval, paired, student_t
+from testbed.study.replications import decimals, interval, paired, student_t
 
 
 @pytest.mark.parametrize(

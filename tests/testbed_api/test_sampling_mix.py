@@ -9,11 +9,11 @@ from refusals import refuses
 from trace_files import put
 
 from testbed import simulate
-from testbed.config import MixShare, parse_mix
 from testbed.core.errors import InputError
 from testbed.core.request import Rows, Workload
+from testbed.run.config import MixShare, parse_mix
+from testbed.run.workload import with_mix
 from testbed.traces.csv_lengths import CsvLengths
-from testbed.workload import with_mix
 
 MIX = "1:0.5,4:0.3,beam4:0.2"
 CSV = "input_tokens,output_tokens,arrival_s,n,beam\n10,20,0,1,0\n10,20,1,4,false\n30,40,2,4,True\n"

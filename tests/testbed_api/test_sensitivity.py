@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from tiny import MS, FastMillisecond
 
-from testbed.config import Slo
 from testbed.core.errors import InputError
 from testbed.cost.model import UNBOUNDED, Affine
 from testbed.experiments.runs.compose import configured
-from testbed.knee import highest_rate
-from testbed.parts import Part
-from testbed.run import run
-from testbed.sensitivity import (
+from testbed.run.config import Slo
+from testbed.run.parts import Part
+from testbed.run.simulate import run
+from testbed.run.workload import make_workload
+from testbed.study.knee import highest_rate
+from testbed.study.sensitivity import (
     MOVED_S,
     at_rate,
     capacity_intervals,
@@ -23,7 +24,6 @@ from testbed.sensitivity import (
     variations,
     with_costs,
 )
-from testbed.workload import make_workload
 
 WORDS = [
     *("trace=random", "trace.input_len=400", "trace.output_len=20", "trace.input_ratio=0.5"),

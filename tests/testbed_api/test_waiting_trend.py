@@ -5,8 +5,8 @@ import pytest
 
 from testbed import simulate
 from testbed.core.request import PS, Request
-from testbed.metrics import in_words, overload
-from testbed.waiting_trend import wait_growth
+from testbed.run.metrics import in_words, overload
+from testbed.study.waiting_trend import wait_growth
 
 
 def queue(load, num_requests, seed):

@@ -10,9 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from testbed.experiments.paper.scorecard import published
-from testbed.experiments.paper.studies.averages import SHARES
-from testbed.experiments.runs.plots import (
+from testbed.experiments.look.plots import (
     HATCH_COLOR,
     KIND_COLORS,
     KIND_HATCHES,
@@ -20,6 +18,8 @@ from testbed.experiments.runs.plots import (
     SYSTEMS,
     new_figure,
 )
+from testbed.experiments.paper.scorecard import published
+from testbed.experiments.paper.studies.averages import SHARES
 
 BATCHING = {
     "existing": ("Existing systems", SYSTEMS["orca-max"][1], 5),

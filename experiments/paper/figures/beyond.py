@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from testbed.experiments.look.plots import HATCH_COLOR, KIND_COLORS, KIND_HATCHES, new_figure
 from testbed.experiments.paper.studies.open_sessions import LIFE_COLUMNS, RULE_COLUMNS, compared
 from testbed.experiments.paper.studies.prefix_cache import REPLAYS
-from testbed.experiments.runs.plots import HATCH_COLOR, KIND_COLORS, KIND_HATCHES, new_figure
 
 ORDERS = {
     "belady": ("Belady (oracle)", "#222222", "--"),

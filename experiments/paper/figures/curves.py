@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from testbed.experiments.look.plots import SYSTEMS, new_figure
 from testbed.experiments.paper.scorecard import limits, reference
-from testbed.experiments.runs.plots import SYSTEMS, new_figure
 
 Look = tuple[str, ...]  # label, colour and marker of a curve; before them what it is of
 Looks = Mapping[Any, Any]

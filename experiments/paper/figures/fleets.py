@@ -4,9 +4,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from testbed.experiments.look.plots import new_figure
 from testbed.experiments.paper.studies.global_cache import RATIO, ratios
 from testbed.experiments.paper.studies.routers import means
-from testbed.experiments.runs.plots import new_figure
 
 STYLES = {"local": ":", "global": "-"}
 

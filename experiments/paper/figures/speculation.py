@@ -7,13 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 
+from testbed.experiments.look.plots import new_figure
 from testbed.experiments.paper.studies.speculation import (
     COUNTED,
     IGNORED,
     errors_without_memory,
     speed_ups,
 )
-from testbed.experiments.runs.plots import new_figure
 
 LINES: dict[str, Literal["-", ":"]] = {COUNTED: "-", IGNORED: ":"}
 # Of each error without the drafter's memory: its label, and the factor to the label's unit.

@@ -22,7 +22,7 @@ from testbed.experiments.paper.studies.study import (
     reported,
 )
 from testbed.experiments.runs.run_store import RunStore
-from testbed.machine import make_cost
+from testbed.run.machine import make_cost
 
 SLACK = 0.02
 NEAR = 0.10

@@ -14,8 +14,8 @@ import pandas as pd
 
 from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
 from testbed.experiments.runs.run_store import Measured, RunStore
-from testbed.knee import bracket, sustained_rate
-from testbed.run import STOPPED
+from testbed.run.simulate import STOPPED
+from testbed.study.knee import bracket, sustained_rate
 
 NEAR = 0.10
 LATENCY, SUSTAINED = "normalized_latency", "sustained_rate"

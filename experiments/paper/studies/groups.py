@@ -13,7 +13,6 @@ from typing import Any
 
 import pandas as pd
 
-from testbed.config import RunConfig
 from testbed.core.request import Incoming, Rows
 from testbed.core.sequence import Sequence as Stream
 from testbed.core.sequence import disband, passing_batch
@@ -23,10 +22,11 @@ from testbed.experiments.paper.studies.prefix_cache import block_size
 from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, reported
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import RunStore
-from testbed.machine import make_pool
 from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.policy import MemoryPolicy
-from testbed.workload import make_workload
+from testbed.run.config import RunConfig
+from testbed.run.machine import make_pool
+from testbed.run.workload import make_workload
 
 
 @dataclass(kw_only=True)

@@ -6,13 +6,13 @@ from itertools import product
 
 import pandas as pd
 
-from testbed.config import RunConfig
 from testbed.core.specs import GIB
 from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, reported
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import Measured, RunStore
-from testbed.sessions import sessions
-from testbed.workload import make_workload
+from testbed.run.config import RunConfig
+from testbed.run.sessions import sessions
+from testbed.run.workload import make_workload
 
 SESSIONS = "agent_sessions"
 NO_TIER = "no tier"

@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE
@@ -18,11 +17,12 @@ from testbed.experiments.paper.studies.open_sessions import SESSIONS, measures
 from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, reported
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import RunStore
-from testbed.machine import make_pool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.replay import prompts_of, replay
-from testbed.oracles import future_read
-from testbed.workload import make_workload
+from testbed.run.config import RunConfig
+from testbed.run.machine import make_pool
+from testbed.run.oracles import future_read
+from testbed.run.workload import make_workload
 
 BELADY = "belady"
 SESSION_COLUMNS = {"mean_ttft_s": "mean time to first token (s)", "hit_rate": "tokens found"}

@@ -15,8 +15,8 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from testbed.core.errors import InputError
+from testbed.experiments.look.plots import STYLE
 from testbed.experiments.runs.csv_tables import read_csv_table
-from testbed.experiments.runs.plots import STYLE
 from testbed.experiments.runs.run_store import RunStore
 
 Row = dict[str, Any]

@@ -10,10 +10,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from testbed.build import Setup
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
 from testbed.engine.recorder import Recorder
+from testbed.run.build import Setup
 
 Node = dict[str, Any]
 LOADS = (0.5, 0.8, 0.95, 1.1, 1.5, 2.0, 4.0)  # times the sustainable load
@@ -85,7 +85,7 @@ class Pair:
         return {
             "model": part("core.specs.ModelSpec", **asdict(spec)),
             "server": part(
-                "config.ServerConfig",
+                "run.config.ServerConfig",
                 name="h200-x1",
                 gpu=H200,
                 num_gpus=1,

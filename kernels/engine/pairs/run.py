@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-from testbed.build import Setup, build
-from testbed.config import RunConfig
 from testbed.core.request import Request
 from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.pairs.plan import (
@@ -31,6 +29,8 @@ from testbed.kernels.engine.pairs.plan import (
 from testbed.kernels.engine.records import Iteration, write_csv, write_json, write_run
 from testbed.kernels.engine.serve import fingerprint_of, make_engine, on_the_device_of
 from testbed.kernels.engine.served import served_decodes
+from testbed.run.build import Setup, build
+from testbed.run.config import RunConfig
 
 CONTEXT, NUM_STEPS = (
     256,

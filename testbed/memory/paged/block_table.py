@@ -45,6 +45,15 @@ class Tables:
     def of(self, seq: Sequence) -> BlockTable:
         return self.held.get(seq.seq_id) or absent(seq)
 
+    def shares_tail(self, seq: Sequence) -> bool:
+        """Whether others have its last block too, in which its next token would be written."""
+        sharers = self.pool.sharers
+        return (
+            bool(sharers)
+            and self.of(seq).blocks[-1] in sharers
+            and seq.num_slots % self.block_size > 0
+        )
+
     def whole_prefix(self, seq: Sequence) -> list[int]:
         """The whole blocks of the registered prefix of `seq`; the sequence never writes to them."""
         return self.prefixes[seq.registered_prefix][: self._num_whole(seq)]
@@ -168,30 +177,35 @@ class Tables:
 class BlockIndex(BatchIndex):
     """Members by the step, modulo the block size, at which they need their next block.
 
-    due[r] contains the blocks of the members whose blocks are full at the steps congruent to r.
-    `tails` contains the tables of members whose partial last block was shared when they joined or
-    forked, and may need a copy before the next write.
+    due[r] contains the blocks of the members whose blocks are full at the steps congruent to r,
+    for each r with such a member. `tails` contains the tables of members whose partial last block
+    was shared when they joined or forked, and may need a copy before the next write.
     """
 
     def __init__(self, batch: Batch, tables: Tables, pool: BlockPool) -> None:
         self.batch = batch
         self.tables = tables
         self.pool = pool
-        self.due: list[dict[int, list[int]]] = [{} for _ in range(tables.block_size)]
+        self.size = tables.block_size
+        self.due: dict[int, dict[int, list[int]]] = {}
         self.tails: dict[int, BlockTable] = {}
 
     def added(self, seq: Sequence) -> None:
-        table = self.tables.of(seq)
-        self.due[-seq.slots_offset % len(self.due)][seq.seq_id] = table.blocks
-        if (
-            self.pool.sharers
-            and self.pool.ref_count(table.blocks[-1]) > 1
-            and seq.num_slots % len(self.due)
-        ):
+        table, residue = self.tables.of(seq), -seq.slots_offset % self.size
+        members = self.due.get(residue)
+        if members is None:
+            self.due[residue] = {seq.seq_id: table.blocks}
+        else:
+            members[seq.seq_id] = table.blocks
+        if self.tables.shares_tail(seq):
             self.forked(seq)
 
     def removed(self, seq: Sequence) -> None:
-        del self.due[-seq.slots_offset % len(self.due)][seq.seq_id]
+        residue = -seq.slots_offset % self.size
+        members = self.due[residue]
+        del members[seq.seq_id]
+        if not members:
+            del self.due[residue]
         self.tails.pop(seq.seq_id, None)
 
     def forked(self, seq: Sequence) -> None:
@@ -199,65 +213,75 @@ class BlockIndex(BatchIndex):
 
     def needed(self, num_steps: int) -> int:
         """Blocks that num_steps more steps of all members take, without copy-on-write."""
-        due, now = self.due, self.batch.extended % len(self.due)
+        size, now = self.size, self.batch.extended
         if num_steps == 1:
-            return len(due[now])
-        rounds, rest = divmod(num_steps, len(due))
-        return rounds * len(self.batch.sequences) + sum(map(len, (due[now:] + due[:now])[:rest]))
+            return len(self.due.get(now % size, ()))
+        rounds, rest = divmod(num_steps, size)
+        last = [len(members) for r, members in self.due.items() if (r - now) % size < rest]
+        return rounds * len(self.batch.sequences) + sum(last)
 
     def steps_within(self, num_blocks: int) -> int:
         """Steps that num_blocks blocks allow: whole rounds of a block for each member, or the most
         within one.
         """
-        due, start = self.due, self.batch.extended
-        size, rounds = len(due), num_blocks // len(self.batch.sequences)
+        size, rounds = self.size, num_blocks // len(self.batch.sequences)
         if rounds:
             return rounds * size
-        steps = 0
-        while (num_blocks := num_blocks - len(due[(start + steps) % size])) >= 0:
-            steps += 1
-        return steps
+        for step, members in self._in_turn(size):
+            num_blocks -= len(members)
+            if num_blocks < 0:
+                return step
+        raise AssertionError("a round takes a block for each member")
 
     def step(self) -> int:
         """The same as grow(1), but returns the number of slots taken."""
-        due, take = self.due[self.batch.extended % len(self.due)], self.pool.free.pop
-        for blocks in due.values():
+        members = self.due.get(self.batch.extended % self.size)
+        if members is None:
+            return 0
+        take = self.pool.free.pop
+        for blocks in members.values():
             blocks.append(take())
-        return len(due) * len(self.due)
+        return len(members) * self.size
 
     def grow(self, num_steps: int) -> Growth:
         """Append the blocks for num_steps more steps in their order, from the end of the free list,
         which has them.
         """
-        free, size, now = self.pool.free, len(self.due), self.batch.extended % len(self.due)
-        num_free, take, first, second = len(free), free.pop, 0, 0
-        for step in range(num_steps):
-            members = self.due[(now + step) % size]
-            if members:
-                for blocks in members.values():
-                    blocks.append(take())
-                weight = len(members) * step
-                first += weight
-                second += weight * step
-        return record(Growth, ((num_free - len(free)) * size, first * size, second * size))
+        take, taken, first, second = self.pool.free.pop, 0, 0, 0
+        for step, members in self._in_turn(num_steps):
+            for blocks in members.values():
+                blocks.append(take())
+            count = len(members)
+            taken += count
+            first += count * step
+            second += count * step * step
+        size = self.size
+        return record(Growth, (taken * size, first * size, second * size))
 
     def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
         """When num_steps more steps will take the marked ones of the blocks that they take one
         after another.
         """
-        size, now = len(self.due), self.batch.extended % len(self.due)
-        in_turn = [
-            (step, len(members))
-            for step, members in enumerate(self.due[now:] + self.due[:now])
-            if members
-        ]
         taken, events = 0, list[tuple[int, int]]()
-        for begun in range(0, num_steps, size):
-            for step, count in in_turn:
-                if begun + step < num_steps:
-                    events.append((begun + step, sum(marks[taken : taken + count]) * size))
-                    taken += count
+        for step, members in self._in_turn(num_steps):
+            end = taken + len(members)
+            events.append((step, sum(marks[taken:end]) * self.size))
+            taken = end
         return growth_of(events)
+
+    def _in_turn(self, num_steps: int) -> list[tuple[int, dict[int, list[int]]]]:
+        """Of num_steps more steps those at which members need blocks, with these, in order."""
+        due, size, now = self.due, self.size, self.batch.extended
+        if num_steps <= len(due):  # no residue repeats, and few are left out
+            asked = [(step, due.get((now + step) % size)) for step in range(num_steps)]
+            return [(step, members) for step, members in asked if members is not None]
+        first_round = sorted([((residue - now) % size, residue) for residue in due])
+        return [
+            (begun + step, due[residue])
+            for begun in range(0, num_steps, size)
+            for step, residue in first_round
+            if begun + step < num_steps
+        ]
 
 
 def absent(seq: Sequence) -> NoReturn:

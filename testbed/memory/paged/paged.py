@@ -31,6 +31,7 @@ from testbed.core.slots import (
     Refusal,
     Usage,
     ceil_div,
+    growth_of,
     record,
 )
 from testbed.core.units import PositiveTokens, Share
@@ -104,7 +105,12 @@ class BlockMemory(LeasingPolicy):
         return [grant, *[Grant(num_shared * self.block_size)] * num_others]
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
-        index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
+        index: BlockIndex | None = batch.indexes.get(self)
+        if index is None:
+            seq = next(iter(batch), None)
+            if seq is not None and len(batch) == 1 and not self._tables.shares_tail(seq):
+                return self._extend_alone(seq, num_tokens)
+            index = batch.index(self, self._index)
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
         writers = self._tables.copying_writers(index.tails.values()) if index.tails else ()
         evicted = NO_GROWTH
@@ -126,6 +132,23 @@ class BlockMemory(LeasingPolicy):
         if num_tokens == 1:
             return taken_at_once(index.step(), evicted)
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted, False))
+
+    def _extend_alone(self, seq: Sequence, num_tokens: int) -> Answer:
+        """`extend` of one sequence that copies no block, such as a prompt's next chunk: as by an
+        index, which it does not need.
+        """
+        size, pool, blocks = self.block_size, self._pool, self._tables.of(seq).blocks
+        needed = ceil_div(seq.num_slots + num_tokens, size) - len(blocks)
+        num_free, evicted = len(pool.free), NO_GROWTH
+        steps = range(-seq.num_slots % size, num_tokens, size)  # that take the blocks
+        if needed > num_free:
+            if not self._ensure_free(needed):
+                return Refusal.LATER
+            marks = [False] * num_free + pool.were_cached
+            evicted = growth_of([(s, size * mark) for s, mark in zip(steps, marks, strict=False)])
+        blocks += pool.take(needed)
+        self._tables.live += num_tokens
+        return record(Grant, (0, NO_OPS, growth_of([(s, size) for s in steps]), evicted, False))
 
     def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit = NO_HIT) -> bool:
         table, reserve, num_own = self._tables.held.get(seq.seq_id), self._reserve(), 0

@@ -56,7 +56,7 @@ class GroupIndex(BlockIndex):
         return self.needed(num_steps) - sum(self._is_due(seq, step) for seq in last) + self.widest
 
     def _is_due(self, seq: Sequence, step: int) -> bool:
-        return (seq.slots_offset + step) % len(self.due) == 0
+        return (seq.slots_offset + step) % self.size == 0
 
 
 class Paged2023(Paged):

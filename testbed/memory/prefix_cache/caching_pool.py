@@ -136,8 +136,11 @@ class LastUsePool(CachingPool):
 
     def evict(self, count: int) -> None:
         """Free the first `count` blocks of the queue, which must be there."""
-        taken = [self.queue.popitem(last=False)[0] for _ in range(count)]
-        self.were_cached = [self._forget(block) for block in taken]
+        holder, take = self.index.holder, self.queue.popitem
+        taken = [take(last=False)[0] for _ in range(count)]
+        nodes = [holder[block] for block in taken]
+        self.were_cached = [node is not None for node in nodes]
+        self._drop_contents(taken, [node for node in nodes if node is not None])
         self.free[:0] = reversed(taken)  # behind those that were free before
 
     def evictable(self) -> list[int]:
@@ -154,14 +157,16 @@ class LastUsePool(CachingPool):
             else:
                 self.free.append(block)
 
-    def _forget(self, block: int) -> bool:
-        """A block of the queue is evicted; whether it stored anything."""
-        if self.index.holder[block] is None:
-            return False
-        self.num_unreferenced -= 1
-        self.evictions += 1
-        self._drop_content(block)
-        return True
+    def _drop_contents(self, taken: list[int], nodes: list[Node]) -> None:
+        """These blocks of the queue are evicted; `nodes` are of those that stored something."""
+        self.num_unreferenced -= len(nodes)
+        self.evictions += len(nodes)
+        if not self.copies:
+            self.index.drop(nodes)
+            return
+        for block in taken:
+            if self.index.holder[block] is not None:
+                self._drop_content(block)
 
     def _drop_content(self, block: int) -> None:
         """This copy of a content goes; the next one, if any, is found in its place."""

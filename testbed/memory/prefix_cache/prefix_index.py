@@ -129,7 +129,7 @@ class PrefixIndex:
         for content, block in zip(contents, blocks, strict=False):
             child = nodes.get((node, content))
             if child is None:
-                code = chained(node.code, content, hash_of)
+                code = hash_of((node.code, content))  # as `chained`
                 child = nodes[node, content] = holder[block] = Node(node, content, code, block)
                 node.children += 1
                 if self.on_event is not None:
@@ -159,7 +159,8 @@ class PrefixIndex:
                 self.on_event(node.code, False)
             if node.children:
                 node.hits, node.memo = 0, None
-            self.prune(node)
+            else:
+                self.prune(node)
         return blocks
 
     def prune(self, node: Node) -> None:

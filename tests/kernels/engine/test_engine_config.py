@@ -18,14 +18,11 @@ from refusals import refuses  # noqa: E402
 from same_runs import assert_same_rows  # noqa: E402
 from tiny import OneSecond  # noqa: E402
 
-from testbed.build import build  # noqa: E402
-from testbed.config import RunConfig  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.request import PS  # noqa: E402
 from testbed.cost.model import WORK_COLUMNS, Moved, Work, read_work, work_cells  # noqa: E402
 from testbed.engine.recorder import request_columns, span_columns, with_identity  # noqa: E402
 from testbed.engine.simulation import simulate  # noqa: E402
-from testbed.identity import identify  # noqa: E402
 from testbed.kernels.engine.architecture import of_folder  # noqa: E402
 from testbed.kernels.engine.records import MEASURED, Timer  # noqa: E402
 from testbed.kernels.engine.serve import engine_options, make_engine, serve_into  # noqa: E402
@@ -33,7 +30,10 @@ from testbed.kernels.engine.weight_folder import load_weights  # noqa: E402
 from testbed.kernels.engine.weights import WHOLE, Parts, assembled  # noqa: E402
 from testbed.memory.groups.grouped import Grouped  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
-from testbed.metrics import summarize  # noqa: E402
+from testbed.run.build import build  # noqa: E402
+from testbed.run.config import RunConfig  # noqa: E402
+from testbed.run.identity import identify  # noqa: E402
+from testbed.run.metrics import summarize  # noqa: E402
 from testbed.sched.preemption import Swap  # noqa: E402
 
 OPT = {

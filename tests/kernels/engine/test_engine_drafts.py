@@ -27,7 +27,7 @@ from testbed.memory.contiguous.reservations import ContiguousMax  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.prefix_cache.output_caching import OutputCaching  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
-from testbed.metrics import summarize  # noqa: E402
+from testbed.run.metrics import summarize  # noqa: E402
 from testbed.sched.draft_rules import OLDEST, RULES  # noqa: E402
 from testbed.sched.preemption import Recompute  # noqa: E402
 from testbed.sched.speculating_v1 import SpeculatingV1  # noqa: E402

@@ -13,7 +13,6 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 from faulty_policies import FAULTS, caught  # noqa: E402
 from generating import MODEL, small  # noqa: E402
 
-from testbed.build import build  # noqa: E402
 from testbed.core.request import Request  # noqa: E402
 from testbed.core.specs import ModelSpec  # noqa: E402
 from testbed.experiments.runs.compose import configured  # noqa: E402
@@ -21,6 +20,7 @@ from testbed.kernels.engine.architecture import Architecture  # noqa: E402
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths, rotary_table  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
 from testbed.kernels.engine.weights import Affine  # noqa: E402
+from testbed.run.build import build  # noqa: E402
 
 
 def normal(*shape, dtype=torch.float16):

@@ -17,9 +17,9 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.sections import dump, read_profile
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.validation import engine_loads
-from testbed.experiments.validation.engine_loads import Figures, Load
-from testbed.run import run
+from testbed.experiments.studies import engine_loads
+from testbed.experiments.studies.engine_loads import Figures, Load
+from testbed.run.simulate import run
 
 SPEC = ModelSpec("small", 1, 16, 2, 2, 8, 16, 2, 61, 2048, True)
 DEVICE = "NVIDIA H100 80GB HBM3"

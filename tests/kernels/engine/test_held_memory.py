@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import tiny_models as tiny  # noqa: E402
 
 import testbed.kernels  # noqa: E402
-from testbed.config import EngineConfig  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.kernels.engine.cuda_attention import WORKSPACE_CHUNKS, WORKSPACE_SEQS  # noqa: E402
 from testbed.kernels.engine.held_memory import (  # noqa: E402
@@ -28,6 +27,7 @@ from testbed.kernels.engine.network import Buffers  # noqa: E402
 from testbed.kernels.engine.parallel.shards import Shard  # noqa: E402
 from testbed.kernels.launch.attention import decode_workspace  # noqa: E402
 from testbed.memory.policy import PoolSpec  # noqa: E402
+from testbed.run.config import EngineConfig  # noqa: E402
 
 RESULTS = Path(testbed.kernels.__file__).parent / "results" / "engine"
 MEASURED = pd.read_csv(RESULTS / "held-memory.csv", comment="#")

@@ -14,18 +14,18 @@ pytest.importorskip("simpy", reason="SimPy is not installed")
 
 import tiny_models  # noqa: E402, F401  (one thread)
 
-from testbed.build import build  # noqa: E402
-from testbed.config import RunConfig  # noqa: E402
 from testbed.core.specs import ModelSpec  # noqa: E402
 from testbed.cost.model import Moved, Work  # noqa: E402
 from testbed.engine.wall_clock import StepClock  # noqa: E402
-from testbed.experiments.validation import pairs as validation  # noqa: E402
+from testbed.experiments.studies import pairs as validation  # noqa: E402
 from testbed.kernels.engine import serve  # noqa: E402
 from testbed.kernels.engine.pairs import plan, run  # noqa: E402
 from testbed.kernels.engine.pairs.plan import FIELDS, read_software  # noqa: E402
 from testbed.kernels.engine.ragged import Ahead  # noqa: E402
 from testbed.kernels.engine.records import Iteration, write_csv  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
+from testbed.run.build import build  # noqa: E402
+from testbed.run.config import RunConfig  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "kernels" / "results" / "engine"

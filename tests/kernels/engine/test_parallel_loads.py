@@ -8,7 +8,7 @@ import pytest
 
 import testbed.kernels
 from testbed.experiments.runs.compose import configured
-from testbed.run import run
+from testbed.run.simulate import run
 
 KEPT = Path(testbed.kernels.__file__).parent / "results" / "engine" / "parallel-loads"
 TWO_GPUS = ("server.num_gpus=2", "~server.kv_memory_gib", "swap_space_gib=0", "trace=sharegpt")

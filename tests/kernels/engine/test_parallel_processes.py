@@ -20,8 +20,6 @@ import test_engine_config as configs  # noqa: E402
 import tiny_models as tiny  # noqa: E402
 from refusals import refuses  # noqa: E402
 
-from testbed.build import build  # noqa: E402
-from testbed.config import RunConfig  # noqa: E402
 from testbed.kernels.engine.bench import Bench, in_turn  # noqa: E402
 from testbed.kernels.engine.parallel import processes  # noqa: E402
 from testbed.kernels.engine.parallel.processes import Source, start  # noqa: E402
@@ -31,6 +29,8 @@ from testbed.kernels.engine.serve import Options, make_engine, serve_into  # noq
 from testbed.kernels.engine.verify import against_one_gpu  # noqa: E402
 from testbed.kernels.engine.verify.scenarios import SCENARIOS  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
+from testbed.run.build import build  # noqa: E402
+from testbed.run.config import RunConfig  # noqa: E402
 
 LIMIT_S = 10
 CPU = {"device": "cpu", "dtype": "float32"}

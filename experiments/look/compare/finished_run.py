@@ -1,0 +1,138 @@
+"""A finished run, read from its folder."""
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from testbed.core.errors import InputError
+from testbed.experiments.runs.csv_tables import read_csv_table
+from testbed.experiments.runs.run_folder import check_unchanged
+from testbed.experiments.runs.run_words import run_words
+from testbed.run.simulate import OVERLOAD
+from testbed.run.summaries import RUN, was_served
+from testbed.traces.files import plain_or_packed
+
+TIMES = (
+    "arrival_s",
+    "first_token_s",
+    "finish_s",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+    "prompt_len",
+    "output_len",
+)
+SPANS = ("start_s", "duration_s", "iterations", "running", "live", "reserved", "internal")
+WHOLE = "run it again with outputs=tables for curves"
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run.
+
+    requests: a row per request; spans: a row per span of identical iterations; None if the run
+    wrote no such table. folder: None for a result in a notebook. trusts_plug_ins: whether foreign
+    classes that the folder's config names may be loaded.
+    """
+
+    name: str
+    folder: Path | None
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    requests: pd.DataFrame | None
+    spans: pd.DataFrame | None
+    trusts_plug_ins: bool = False
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether an engine ran it on real tensors; a simulated run's summary names no engine."""
+        return was_served(self.summary)
+
+    @property
+    def overload(self) -> dict[str, float] | None:
+        """Served and offered rates if the server did not keep up; else None."""
+        rates: dict[str, float] | None = self.summary.get(OVERLOAD)
+        return rates
+
+    @property
+    def config_text(self) -> str:
+        """The text of its config file."""
+        if self.folder is None:
+            return str(yaml.safe_dump(self.config, sort_keys=False))
+        return (self.folder / "config.yaml").read_text(encoding="utf-8")
+
+    @property
+    def what_it_was(self) -> str:
+        """Model, server, policy, scheduler and workload; empty for another version's summary."""
+        return "; ".join(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """The words of `what_it_was` by the part that they are about."""
+        parts = run_words(self.summary.get(RUN, {}))
+        if not self.on_gpu:
+            return parts
+        parts.pop("costs", None)  # which a simulation of it would have
+        return {**parts, "engine": "served by the engine"}
+
+
+def read_run(name: str, folder: Path) -> FinishedRun:
+    """The run in a folder."""
+    _check_folder(folder)
+    summary = _mapping(
+        folder / "summary.json", json.loads, "the run is not finished, or the folder is not a run's"
+    )
+    config = _mapping(folder / "config.yaml", yaml.safe_load, "the folder is not a run's")
+    check_unchanged(folder)
+    requests, spans = _table(folder, "requests", TIMES), _table(folder, "iterations", SPANS)
+    return FinishedRun(name, folder, config, summary, requests, spans)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise InputError for what is no folder, or one with folders of runs in it."""
+    if folder.is_file():
+        raise InputError(
+            f"{folder}: is a file (give folders of runs; {folder.parent}/*/ are all folders there)"
+        )
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder (give folders that `testbed run` has written)")
+    if not (folder / "summary.json").is_file() and next(folder.glob("*/summary.json"), None):
+        raise InputError(f"{folder}: has several runs in it (give {folder}/*/, or some of them)")
+
+
+def _read(path: Path, load: Callable[[Path], Any]) -> Any:
+    try:
+        return load(path)
+    except (ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+
+
+def _mapping(path: Path, load: Callable[[str], Any], otherwise: str) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(f"{path.parent}: has no {path.name}; {otherwise}")
+    value = _read(path, lambda path: load(path.read_text(encoding="utf-8")))
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: contains no names and values; {otherwise}")
+    return value
+
+
+def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | None:
+    """A table of the run, plain or compressed; None if it was not written.
+
+    Raises InputError if a needed column is missing.
+    """
+    path = plain_or_packed(folder / f"{name}.csv")
+    if path is None:
+        return None
+    table: pd.DataFrame = _read(path, read_csv_table)
+    absent = [name for name in needed if name not in table]
+    if absent:
+        raise InputError(
+            f"{path}: has no column {absent[0]}; another version wrote it (run it again)"
+        )
+    return table

@@ -1,0 +1,166 @@
+"""The page that `testbed report` writes: the parts of each folder, by the command that wrote the
+folder.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+from markupsafe import Markup
+
+from testbed.core.errors import InputError
+from testbed.experiments.look.compare.differences import (
+    are_numbers,
+    independent_differences,
+    words_of_each,
+)
+from testbed.experiments.look.compare.finished_run import FinishedRun, read_run
+from testbed.experiments.look.compare.tables import charts as compared_charts
+from testbed.experiments.look.compare.tables import engines_table
+from testbed.experiments.look.pages.page import (
+    NUMBER,
+    Chart,
+    Table,
+    render,
+    whole_page,
+)
+from testbed.experiments.look.plots import run_charts
+from testbed.experiments.look.report.related_runs import equal, related, words_of
+from testbed.experiments.look.report.reproduction import CARD, reproduction
+from testbed.experiments.look.report.setting_tables import columns_table, setting_tables
+from testbed.experiments.runs.csv_tables import read_csv_table
+from testbed.experiments.runs.points import Point, are_replicated
+from testbed.experiments.runs.quantities import main_numbers, number, quantities
+from testbed.experiments.runs.sweeps import futures_of, sweep_charts
+from testbed.experiments.runs.whole_files import SUMMARY
+from testbed.run.metrics import in_words
+from testbed.run.summaries import costs_of, flat
+
+MOST_CURVES = 8
+
+
+def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
+    """A card: main numbers, and behind clicks the charts, all numbers and the config; `alone`: with
+    its charts open.
+    """
+    numbers = [(quantity.label, quantity.value(run.summary)) for quantity in quantities()]
+    rows = [[label, number(value)] for label, value in numbers if value is not None]
+    return render(
+        "look/report/run.html",
+        run=run,
+        title=title,
+        alone=alone,
+        anchor=anchor(title),
+        overload=run.overload and in_words(run.overload),
+        charts=_charts(run),
+        main={title: text for title, (text,) in main_numbers([run.summary]).items()},
+        engines=engines_table(run, title),
+        numbers=Table(f"All numbers of {title}", ["quantity", "value"], rows, ["", NUMBER]),
+    )
+
+
+def _charts(run: FinishedRun) -> list[Chart]:
+    if run.requests is None or run.spans is None:
+        return []
+    what = run.summary.get("run", {})
+    num_slots = int(what.get("pool_slots") or 1) * int(what.get("replicas") or 1)
+    return list(run_charts(run.requests, run.spans, num_slots))
+
+
+def anchor(title: str) -> str:
+    """The fragment of a run's card."""
+    return "".join(letter if letter.isalnum() else "-" for letter in title)
+
+
+def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
+    """Differences, curves, a table with the differing keys as columns, and a card for each run with
+    tables.
+    """
+    different = independent_differences(runs)
+    if len(runs) > 1:
+        different = different.sort_values(
+            list(different),
+            key=lambda values: pd.to_numeric(values) if are_numbers(values) else values,
+        )
+    runs = [runs[i] for i in different.index]
+    different = different.reset_index(drop=True)
+    names = [words or run.name for run, words in zip(runs, words_of_each(different), strict=True)]
+    named = list(zip(runs, names, strict=True))
+    with_tables = [
+        replace(run, name=name)
+        for run, name in named
+        if run.requests is not None and run.spans is not None
+    ]
+    points = [
+        Point(dict(zip(different, values, strict=True)), run.summary, run.name)
+        for run, values in zip(runs, different.to_numpy().tolist(), strict=True)
+    ]
+    together = [group for group in related(with_tables) if 1 < len(group) <= MOST_CURVES]
+    return render(
+        "look/report/runs.html",
+        folder=folder,
+        names=names,
+        axes=list(different.columns),
+        first=runs[0],
+        sweep=sweep_charts(different, [flat(run.summary) for run in runs]),
+        groups=[(words_of(group[0]), list(compared_charts(group))) for group in together],
+        settings=setting_tables(points) if are_replicated(points) else [],
+        table=_all_runs(points),
+        equal=equal([replace(run, name=name) for run, name in named]),
+        cards=[(name, anchor(name), one_run(run, name)) for run, name in named if _charts(run)],
+    )
+
+
+def _all_runs(points: Sequence[Point]) -> Table:
+    """A row for each run: its values of the differing keys, its main numbers, its folder."""
+    left = {
+        name: ["-" if point.chosen[name] == "null" else point.chosen[name] for point in points]
+        for name in points[0].chosen
+    }
+    results = main_numbers([point.summary for point in points])
+    folders = {"run": [point.folder for point in points]}
+    return columns_table("All runs", {**left, **futures_of(points)}, {**results, **folders})
+
+
+def folder_page(folders: Sequence[Path]) -> str:
+    """The whole page."""
+    title = f"Testbed report: {', '.join(folder.resolve().name for folder in folders)}"
+    parts = [part for folder in folders for part in _folder(folder)]
+    return whole_page(title=title, parts=parts)
+
+
+def _folder(folder: Path) -> Iterator[Markup]:
+    """The parts of one folder, by the command that wrote it."""
+    paths = (folder / "runs" if (folder / CARD).is_file() else folder).glob(f"*/{SUMMARY}")
+    runs = [read_run(path.parent.name, path.parent) for path in sorted(paths)]
+    if (folder / CARD).is_file():
+        card = read_csv_table(folder / CARD, keep_default_na=False, dtype=str)
+        yield reproduction(folder, card, runs)
+    elif (folder / SUMMARY).is_file():
+        runs = [read_run(folder.resolve().name, folder)]
+        yield one_run(runs[0], f"Run {runs[0].name}", alone=True)
+    elif runs:
+        yield many_runs(folder.resolve().name, runs)
+    else:
+        raise InputError(
+            f"{folder}: contains neither {CARD} nor {SUMMARY}, nor folders of runs "
+            "(give a folder of results, of runs, or of one run)"
+        )
+    yield _costs(runs)
+
+
+def _costs(runs: Sequence[FinishedRun]) -> Markup:
+    """The origin of the costs with the errors of such costs, and each different profile once."""
+    costs = sorted({costs_of(run.summary) for run in runs} - {""})
+    title_of_text = {}
+    for run in runs:
+        profile = run.summary.get("cost_profile")
+        if profile:
+            text = json.dumps(profile, indent=2)
+            title_of_text[text] = (
+                f"Profile: {profile.get('source', '')} {profile.get('device', '')}"
+            )
+    profiles = [(title_of_text[text], text) for text in sorted(title_of_text)]
+    return render("look/report/costs.html", costs=costs, profiles=profiles)

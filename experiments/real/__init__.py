@@ -1,0 +1,1 @@
+"""Real servers and engines: their profiles, logs and measurements beside simulated runs."""

@@ -1,0 +1,299 @@
+"""Two more comparisons: vLLM's blocks for the shapes that ship, and the times of AISimulate.
+
+AISimulate is compared only if it is installed.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from testbed.core.errors import InputError
+from testbed.core.model_files import model_names
+from testbed.core.request import PS, Request
+from testbed.core.slots import ceil_div
+from testbed.core.specs import ModelSpec
+from testbed.cost.model import CostModel, Work
+from testbed.engine.simulation import simulate
+from testbed.experiments.real.lockstep import vllm_installation as vllm
+from testbed.experiments.real.lockstep.vllm_installation import Options, options_of
+from testbed.experiments.runs.compose import configured
+from testbed.memory.groups.page_rules import OnePageSize
+from testbed.memory.prefix_cache.hash_chain import block_contents
+from testbed.run.build import Setup, build
+from testbed.run.config import RunConfig
+from testbed.run.machine import make_pool
+from testbed.vllm_pages import pages_of
+
+MS = PS // 1000
+PS_PER_US = PS // 10**6
+TIMES = ("arrival", "finish")
+# Blocks of vLLM's kernels are multiples of so many tokens; by whether the model caches latents.
+ALIGNED = {False: 16, True: 64}
+GPUS = (1, 2, 4, 8, 16, 32)
+HEADER = (
+    "| model | GPUs | bytes a token | block | page bytes | blocks | tokens | vLLM: page bytes | "
+    "blocks | tokens |"
+)
+
+
+class Capacity(NamedTuple):
+    """The pool of one GPU.
+
+    page_bytes: of a page, which has the layers of one group. num_tokens: if all groups have as many
+    pages.
+    """
+
+    page_bytes: int
+    num_blocks: int
+    num_tokens: int
+
+
+def check_capacities(overrides: Sequence[str]) -> tuple[list[str], bool]:
+    """A table in Markdown with a row for each shape that ships, and whether any row differs.
+
+    Each shape is on the fewest H200s that it fits. Raises InputError if vLLM is not installed.
+    """
+    vllm.installed_release()
+    lines, different = [HEADER, "|---" * HEADER.count(" |") + "|"], False
+    for name in model_names():
+        config = fitting(name, overrides)
+        if config.model.states and config.model.states.num_tokens:
+            continue  # no model of vLLM 0.19 has cross-attention to images
+        model, num_gpus = config.model, config.server.num_gpus
+        size = block_size(model, num_gpus)
+        here = ours(config, size)
+        there = theirs(model, num_gpus, config.server.kv_pool_bytes(model), size)
+        different = different or here != there
+        token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus)
+        numbers = (num_gpus, token_bytes, size, *here, *there)
+        cells = [name, *(f"{number:,}" for number in numbers)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines, different
+
+
+def fitting(name: str, overrides: Sequence[str]) -> RunConfig:
+    """The config of a model on the fewest GPUs whose pool holds two of its longest sequences."""
+    for num_gpus in GPUS:
+        config = configured(
+            (f"model={name}", "server=h200", f"server.num_gpus={num_gpus}", *overrides)
+        )
+        model = config.model
+        if config.server.kv_pool_bytes(model) >= 2 * model.max_len * model.kv_bytes_per_token:
+            return config
+    raise InputError(f"model={name}: does not fit {GPUS[-1]} GPUs")
+
+
+def block_size(model: ModelSpec, num_gpus: int) -> int:
+    """vLLM's block size: the smallest that its kernels take and that makes a page hold a state."""
+    aligned = ALIGNED[model.latent is not None]
+    state_bytes = max(group.state_bytes for group in model.groups) // num_gpus
+    return aligned * max(1, ceil_div(state_bytes, aligned * slot_bytes(model, num_gpus)))
+
+
+def slot_bytes(model: ModelSpec, num_gpus: int) -> int:
+    """Bytes of a token in one layer on one GPU."""
+    return model.slot_bytes * model.kv_copies(num_gpus) // num_gpus
+
+
+def ours(config: RunConfig, size: int) -> Capacity:
+    """The capacity of a run's pool by page_rule=one_page_size; by arithmetic for layers whose heads
+    differ, which no policy simulates.
+    """
+    if config.model.has_uneven_heads:
+        return _by_arithmetic(config, size)
+    pool = make_pool(config)
+    pages = OnePageSize(pool.num_slots * pool.num_layers, pool.groups, size)
+    num_blocks = pages.total // pages.page_units
+    page_bytes = pages.page_units * pool.layer_bytes // pool.num_gpus
+    return Capacity(page_bytes, num_blocks, num_blocks // len(pages.columns) * size)
+
+
+def _by_arithmetic(config: RunConfig, size: int) -> Capacity:
+    model, num_gpus = config.model, config.server.num_gpus
+    pages = pages_of(model, num_gpus, size)
+    num_blocks = config.server.kv_pool_bytes(model) // num_gpus // pages.page_bytes
+    return Capacity(pages.page_bytes, num_blocks, pages.num_tokens(num_blocks))
+
+
+def theirs(model: ModelSpec, num_gpus: int, pool_bytes: int, size: int) -> Capacity:
+    """The capacity of as many bytes in vLLM, which reports blocks // groups * block size tokens."""
+    specs = {
+        f"{group.name}.{i}": spec_of(model, group, num_gpus, size)
+        for group in model.groups
+        for i in range(group.num_layers)
+    }
+    specs |= _indexers(model, specs, size)
+    cache = vllm.kv_cache_of(specs, pool_bytes // num_gpus, model.max_len)
+    groups = cache.kv_cache_groups
+    page_bytes = max(map(_page_bytes, groups))
+    return Capacity(page_bytes, cache.num_blocks, cache.num_blocks // len(groups) * size)
+
+
+def _indexers(model: ModelSpec, layers: Iterable[str], size: int) -> dict[str, Any]:
+    """The keys of sparse attention, a spec beside that of each layer (vLLM's
+    DeepseekV32IndexerCache).
+    """
+    import torch
+    from vllm.v1.kv_cache_interface import MLAAttentionSpec
+
+    if not model.latent or not model.latent.index_bytes:
+        return {}
+    width = model.latent.index_bytes
+    keys = MLAAttentionSpec(block_size=size, num_kv_heads=1, head_size=width, dtype=torch.uint8)
+    return {f"{layer}.indexer": keys for layer in layers}
+
+
+def _page_bytes(group: Any) -> int:
+    """Bytes of a block in all layers of a group of vLLM's."""
+    from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+
+    spec, num_layers = group.kv_cache_spec, len(group.layer_names)
+    is_sum = isinstance(spec, UniformTypeKVCacheSpecs)  # of layers that differ in bytes
+    return int(spec.page_size_bytes) * (1 if is_sum else num_layers)
+
+
+def spec_of(model: ModelSpec, group: Any, num_gpus: int, size: int) -> Any:
+    """A layer's KVCacheSpec; a state is padded to a page of attention, as vLLM's config does."""
+    import torch
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        MambaSpec,
+        MLAAttentionSpec,
+        SlidingWindowSpec,
+    )
+
+    if group.state_bytes:
+        padded = size * slot_bytes(model, num_gpus)
+        return MambaSpec(
+            size, ((group.state_bytes // num_gpus,),), (torch.uint8,), page_size_padded=padded
+        )
+    dtype = {1: torch.uint8, 2: torch.float16, 4: torch.float32}[
+        model.kv_dtype_bytes or model.dtype_bytes
+    ]
+    if model.latent:
+        width = model.latent.kv_rank + model.latent.rope_size
+        shape = {"block_size": size, "num_kv_heads": 1, "head_size": width, "dtype": dtype}
+        return MLAAttentionSpec(**shape, cache_dtype_str="auto")  # an indexer's spec has none
+    full = model.num_kv_heads, model.head_size
+    heads, head_size = model.heads_of_windows() if group.window else full
+    shape = {
+        "block_size": size,
+        "num_kv_heads": max(1, heads // num_gpus),
+        "head_size": head_size,
+        "dtype": dtype,
+    }
+    return (
+        SlidingWindowSpec(**shape, sliding_window=group.window)
+        if group.window
+        else FullAttentionSpec(**shape)
+    )
+
+
+class FixedTimes(CostModel):
+    """An iteration takes step_ps if it decodes, and step_ps more if it computes prompts."""
+
+    def __init__(self, step_ps: int) -> None:
+        self.step_ps = step_ps
+
+    def iteration(self, work: Work) -> int:
+        return self.step_ps * (bool(work.decode_seqs) + bool(work.prefill))
+
+
+def third_column(setup: Setup, requests: Sequence[Request], step_ps: int) -> Iterator[str]:
+    """A line on how many requests of AISimulate have their last token when ours have it.
+
+    Yields nothing if AISimulate is not installed.
+    """
+    try:
+        import dynamo._core as core
+    except ImportError:
+        return
+    options = options_of(setup)
+    if (
+        options.asynchronous
+        or options.long_prefill_token_threshold
+        or not options.enable_chunked_prefill
+    ):
+        yield (
+            "AISimulate: has neither asynchronous scheduling nor thresholds nor whole prompts; "
+            "left out"
+        )
+        return
+    start_ps = requests[0].arrival_ps  # where its clock begins
+    requests = [request._replace(arrival_ps=request.arrival_ps - start_ps) for request in requests]
+    built = build(setup.config)
+    rows = simulate(
+        requests, built.scheduler, FixedTimes(step_ps), built.model.max_len
+    ).requests.columns()
+    arrival_us, finish_us = (
+        [round(ps / PS_PER_US) for ps in rows[f"{name}_ps"].tolist()] for name in TIMES
+    )
+    lengths = rows["prompt_len"].tolist(), rows["output_len"].tolist()
+    ours: Counter[tuple[int, ...]] = Counter(zip(arrival_us, *lengths, finish_us, strict=True))
+    equal = sum((ours & _aisimulated(core, options, requests, step_ps)).values())
+    yield (
+        f"AISimulate: {equal:,} of {len(requests):,} requests have their last token when ours have "
+        "it"
+    )
+
+
+def _aisimulated(
+    core: Any, options: Options, requests: Sequence[Request], step_ps: int
+) -> Counter[tuple[int, ...]]:
+    """Arrival (us), prompt and output length, and last token (us) of each request in AISimulate."""
+    engine = {
+        "num_gpu_blocks": options.num_blocks - 1,
+        "block_size": options.block_size,
+        "max_num_seqs": options.max_num_seqs,
+        "max_num_batched_tokens": options.max_num_batched_tokens,
+        "enable_prefix_caching": options.caches,
+        "timing_model": {"type": "fixed", "prefill_ms": step_ps / MS, "decode_ms": step_ps / MS},
+    }
+    with TemporaryDirectory(prefix="lockstep-") as folder:
+        path = Path(folder, "trace.jsonl")
+        path.write_text("\n".join(_lines(requests, options.block_size)), encoding="utf-8")
+        result = core.run_mocker_trace_replay(
+            [str(path)],
+            extra_engine_args={"engine": engine},
+            trace_block_size=options.block_size,
+            capture_per_request=True,
+        )
+    names = ("arrival_time_ms", "input_length", "output_length", "last_token_ms")
+    rows = result["per_request"] if isinstance(result, dict) else result.per_request
+    return Counter(
+        (round(row[names[0]] * 1000), row[names[1]], row[names[2]], round(row[names[3]] * 1000))
+        for row in rows
+    )
+
+
+def _lines(requests: Sequence[Request], block_size: int) -> Iterator[str]:
+    """The lines of AISimulate's trace.
+
+    Blocks have equal ids if their contents and all contents before them are equal.
+    """
+    numbers = count(1)
+    ids_of = defaultdict[Any, int](numbers.__next__)
+    for request in requests:
+        contents: Iterable[Any] = ()
+        if request.prompt_ids is not None:
+            contents = block_contents(
+                request.prompt_ids, request.tokens_per_id, request.prompt_len, block_size
+            )
+        ids = list[int]()
+        previous = 0
+        for content in contents:
+            previous = ids_of[previous, content]
+            ids.append(previous)
+        ids += [next(numbers) for _ in range(-(-request.prompt_len // block_size) - len(ids))]
+        yield json.dumps(
+            {
+                "timestamp": request.arrival_ps / MS,
+                "input_length": request.prompt_len,
+                "output_length": request.output_len,
+                "hash_ids": ids,
+            }
+        )

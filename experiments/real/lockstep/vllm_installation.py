@@ -1,0 +1,367 @@
+"""The installed vLLM: its Scheduler, built from our configuration, without a GPU or a model's
+weights.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.core.slots import ceil_div
+from testbed.memory.groups.grouped import Grouped
+from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
+from testbed.memory.groups.page_rules import OnePageSize
+from testbed.memory.paged.paged import Paged
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.run.build import Setup
+from testbed.run.parts import Part
+from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup
+from testbed.sched.scheduler import Scheduler
+from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
+from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
+from testbed.speculation.draft_model import DraftModel
+from testbed.speculation.heads import Heads
+from testbed.speculation.ngram import NGram
+
+HOW = (
+    "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps vllm==0.19.0 "
+    "(or a later release; install also the packages that an import error names)"
+)
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 1,
+    "vocab_size": 128,
+    "torch_dtype": "float16",
+    "rms_norm_eps": 1e-5,
+}
+SCHEDULER = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "long_prefill_token_threshold",
+    "enable_chunked_prefill",
+    "scheduler_reserve_full_isl",
+)
+
+
+METHODS: Mapping[type, str] = {NGram: "ngram", DraftModel: "draft_model", Heads: "mtp"}
+
+
+class _SpeculativeConfig:
+    """What a Scheduler reads of vLLM's SpeculativeConfig, which cannot be made without a draft
+    model's folder. All but these two values, its methods and its defaults, is vLLM's own.
+    """
+
+    def __init__(self, method: str, num_speculative_tokens: int) -> None:
+        self.method = method
+        self.num_speculative_tokens = num_speculative_tokens
+
+    def __getattr__(self, name: str) -> Any:
+        from vllm.config import SpeculativeConfig
+
+        of_class = getattr(SpeculativeConfig, name)
+        return of_class.__get__(self) if hasattr(of_class, "__get__") else of_class
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The names are vLLM's where it has one. num_blocks counts its null block; caches:
+    enable_prefix_caching. windows: of each group of layers, as in kv_cache_config. drafter: vLLM's
+    method of speculation, with num_speculative_tokens; empty: none.
+    """
+
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    scheduler_reserve_full_isl: bool = True
+    asynchronous: bool = False
+    ignore_eos: bool = True
+    caches: bool = False
+    windows: tuple[int | None, ...] = (None,)
+    drafter: str = ""
+    num_speculative_tokens: int = 0
+
+
+def options_of(setup: Setup) -> Options:
+    """The options of the same server. Raises InputError for a part or a value that vLLM V1 does not
+    have.
+    """
+    _check_parts(setup)
+    _check_values(setup)
+    config, block_size = setup.config, int(setup.config.policy.parameters["block_size"])
+    parameters = config.scheduler.parameters
+    num_blocks, windows = _blocks_and_windows(setup, block_size)
+    return Options(
+        num_blocks=num_blocks,
+        windows=windows,
+        block_size=block_size,
+        max_model_len=setup.model.max_len,
+        asynchronous=isinstance(setup.scheduler, AsyncVllmV1),
+        caches=setup.scheduler.memory.publishes is not None,
+        **_speculation(setup.scheduler),
+        **{name: parameters[name] for name in (*SCHEDULER, "ignore_eos") if name in parameters},
+    )
+
+
+def _speculation(scheduler: Scheduler) -> dict[str, Any]:
+    """vLLM's method of the scheduler's speculation, and the drafts of an iteration."""
+    if not isinstance(scheduler, SpeculatingV1):
+        return {}
+    speculation = scheduler.speculation
+    if not speculation.keeps_slots:
+        raise InputError(
+            "speculation.keeps_slots=false: vLLM V1 keeps the slots of rejected drafts "
+            "(speculation.keeps_slots=true)"
+        )
+    if type(speculation) not in METHODS:
+        raise InputError(
+            f"speculation={type(speculation).__name__}: vLLM V1 has no such drafter "
+            f"(speculation=ngram, draft_model or heads)"
+        )
+    return {
+        "drafter": METHODS[type(speculation)],
+        "num_speculative_tokens": speculation.max_drafts,
+    }
+
+
+def _blocks_and_windows(setup: Setup, block_size: int) -> tuple[int, tuple[int | None, ...]]:
+    """The blocks of the pool with the null block, and the windows of the groups that share them."""
+    policy = setup.scheduler.policy
+    if not isinstance(policy, Grouped):
+        return setup.pool.num_slots // block_size + 1, (None,)
+    if not isinstance(policy.pages, OnePageSize):
+        raise InputError(
+            "policy: lockstep compares groups in pages of one size (page_rule=one_page_size)"
+        )
+    if (
+        any(group.state_bytes for group in setup.pool.groups)
+        and setup.scheduler.memory.publishes is not None
+    ):
+        raise InputError(
+            "policy: lockstep does not compare prefix caching with states, which vLLM keeps at the "
+            "ends of chunks (policy=grouped, or --no-enable-prefix-caching)"
+        )
+    windows = tuple(column.window if column.width else 0 for column in policy.pages.columns)
+    return policy.pages.total // policy.pages.page_units + 1, windows
+
+
+def _check_parts(setup: Setup) -> None:
+    """Refuse a scheduler, a policy, a preemption rule or an eviction order that vLLM V1 lacks."""
+    scheduler, eviction = setup.scheduler, setup.config.policy.parameters.get("eviction")
+    name = type(scheduler).__name__
+    if type(scheduler) not in (VllmV1, AsyncVllmV1, SpeculatingV1, AsyncSpeculatingV1):
+        raise InputError(
+            f"scheduler={name}: is not vLLM's (scheduler=vllm_v1 or scheduler=vllm_v1_async)"
+        )
+    if type(scheduler.policy) not in (Paged, OutputCaching, Grouped, GroupedOutputCaching):
+        raise InputError(
+            f"policy={type(scheduler.policy).__name__}: vLLM V1 has no such memory (policy=paged, "
+            "prefix_caching_v1, or of a model with windows grouped, grouped_caching_v1)"
+        )
+    if type(scheduler.preemption) not in (Recompute, RecomputeSingleSwapGroup):
+        raise InputError(
+            f"preemption={type(scheduler.preemption).__name__}: vLLM V1 recomputes "
+            "(preemption=recompute)"
+        )
+    if eviction is not None and eviction.name != Part(Lru).name:
+        raise InputError(
+            "policy.eviction: vLLM V1 evicts what was used least recently "
+            "(eviction@policy.eviction=lru)"
+        )
+
+
+def _check_values(setup: Setup) -> None:
+    """Refuse a watermark, several sequences of a request and a registered prefix."""
+    workload = setup.config.workload
+    watermark = setup.config.policy.parameters.get("watermark", 0.01)
+    if watermark != 0:
+        raise InputError(
+            f"policy.watermark={watermark:g}: vLLM V1 keeps no share of the pool free "
+            "(policy.watermark=0)"
+        )
+    if workload.num_seqs != 1 or workload.beam:
+        raise InputError(
+            f"workload.num_seqs={workload.num_seqs}: vLLM V1 schedules every sample as a request "
+            "of its own (workload.num_seqs=1)"
+        )
+    if setup.workload.rows.registered_prefix != 0:
+        raise InputError("the trace has a registered prefix: vLLM V1 has none (give another trace)")
+
+
+def installed_release() -> str:
+    """The version of the installed vLLM. Raises InputError where there is none."""
+    try:
+        return version("vllm")
+    except PackageNotFoundError:
+        raise InputError(f"vllm: is not installed ({HOW})") from None
+
+
+def make_scheduler(options: Options) -> Any:
+    """The installation's Scheduler, or its AsyncScheduler, with a pool of options.num_blocks blocks
+    and one group.
+    """
+    _import_quietly()
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    config = _vllm_config(options)
+    config.cache_config.num_gpu_blocks = options.num_blocks
+    if options.drafter:
+        config.speculative_config = _SpeculativeConfig(
+            options.drafter, options.num_speculative_tokens
+        )
+        config._set_max_num_scheduled_tokens()
+    cache = kv_cache_config(
+        options.num_blocks, options.block_size, options.windows, options.max_model_len
+    )
+    return (AsyncScheduler if options.asynchronous else Scheduler)(
+        vllm_config=config,
+        kv_cache_config=cache,
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=max(group.kv_cache_spec.block_size for group in cache.kv_cache_groups),
+    )
+
+
+def kv_cache_config(
+    num_blocks: int,
+    block_size: int,
+    windows: tuple[int | None, ...] = (None,),
+    max_model_len: int = 0,
+) -> Any:
+    """A KV cache of one group for each of `windows`: tokens of a sliding window, None for full
+    attention, or 0 for a state, of which one block is enough for max_model_len tokens.
+    """
+    _import_quietly()
+    import torch
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        MambaSpec,
+        SlidingWindowSpec,
+    )
+
+    shape = {"block_size": block_size, "num_kv_heads": 1, "head_size": 16, "dtype": torch.float16}
+
+    def spec(window: int | None) -> Any:
+        if window == 0:
+            longest = ceil_div(max_model_len, block_size) * block_size
+            return MambaSpec(block_size=longest, shapes=((1,),), dtypes=(torch.uint8,))
+        if window is None:
+            return FullAttentionSpec(**shape)
+        return SlidingWindowSpec(**shape, sliding_window=window)
+
+    groups = [KVCacheGroupSpec([f"layer{i}"], spec(window)) for i, window in enumerate(windows)]
+    return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+
+
+def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) -> Any:
+    """vLLM's KVCacheConfig for these layers and `available` bytes."""
+    _import_quietly()
+    config = _vllm_config(Options(1, 16, max_model_len, 1, max_model_len))
+    config.scheduler_config.disable_hybrid_kv_cache_manager = False  # as on a GPU
+    try:
+        from vllm.v1.core.kv_cache_planning import (
+            get_global_kv_cache_groups,
+            get_kv_cache_configs,
+        )
+    except ImportError:  # 0.19, which has one layout and forms the groups itself
+        from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+
+        return get_kv_cache_configs(config, [dict(specs)], [available])[0]
+    _resolve_layout(config, specs)
+    groups = get_global_kv_cache_groups(config, [dict(specs)])
+    return get_kv_cache_configs(config, [dict(specs)], [available], groups)[0]
+
+
+def _resolve_layout(config: Any, specs: Mapping[str, Any]) -> None:
+    """Let vLLM choose the order in which the cache is stored, of those it chooses from where no
+    attention backend names any, as FlashAttention does not.
+    """
+    from vllm.v1.attention.backends.utils import (
+        get_supported_kv_cache_layouts,
+        resolve_kv_cache_layout,
+    )
+
+    names = [layout.name for layout in get_supported_kv_cache_layouts([])]
+    resolve_kv_cache_layout(config, [names], specs.values())
+
+
+def block_hasher(block_size: int, num_behind: int = 0) -> Any:
+    """vLLM's function that computes the hashes of a request's full blocks, which cover num_behind
+    tokens behind each.
+    """
+    from vllm.utils.hashing import get_hash_fn_by_name
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+    hash_fn = get_hash_fn_by_name("sha256")
+    init_none_hash(hash_fn)
+    behind = [num_behind] if num_behind else []  # no argument of 0.19
+    return get_request_block_hasher(block_size, hash_fn, *behind)
+
+
+def make_request(
+    request_id: int, tokens: list[int], max_tokens: int, stop_token: int | None, hasher: Any
+) -> Any:
+    """A request of the installed vLLM; its output ends at stop_token, or after max_tokens."""
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.request import Request
+
+    stops = [] if stop_token is None else [stop_token]
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, stop_token_ids=stops)
+    return Request(
+        str(request_id), tokens, params, None, arrival_time=float(request_id), block_hasher=hasher
+    )
+
+
+def _import_quietly() -> None:
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("PYTHONHASHSEED", "0")
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    release = installed_release()
+    try:
+        import vllm.v1.core.sched.async_scheduler  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"vllm {release}: does not import: {error} ({HOW})") from error
+
+
+def _vllm_config(options: Options) -> Any:
+    from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+
+    length: dict[str, Any] = {"max_model_len": options.max_model_len}
+    scheduler = {name: getattr(options, name) for name in SCHEDULER}
+    with TemporaryDirectory(prefix="lockstep-") as folder:
+        text = json.dumps({**CONFIG, "max_position_embeddings": options.max_model_len})
+        Path(folder, "config.json").write_text(text, encoding="utf-8")
+        return VllmConfig(
+            model_config=ModelConfig(
+                folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float16", **length
+            ),
+            scheduler_config=SchedulerConfig(
+                **scheduler,
+                **length,
+                async_scheduling=options.asynchronous,
+                is_encoder_decoder=False,
+            ),
+            cache_config=CacheConfig(
+                block_size=options.block_size, enable_prefix_caching=options.caches
+            ),
+            device_config=DeviceConfig("cpu"),
+        )

@@ -1,0 +1,182 @@
+"""Errors of a simulated server against a real one (see experiments/REAL_SERVERS.md)."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from testbed.experiments.real.validation.log_replay import Replayed
+from testbed.experiments.real.validation.logged_server import high_water
+from testbed.experiments.runs.whole_files import whole
+from testbed.run.config import RunConfig
+from testbed.run.identity import content_hash
+from testbed.run.metrics import spread
+from testbed.traces.files import plain_or_packed, read_table, seconds
+from testbed.traces.vllm_log import Times, VllmLog
+
+KINDS = ("ttft_s", "tpot_s", "e2e_s")
+MEASURES = ("mean", "p50", "p90", "p99")
+PARTS = 4
+NAMES = dict(zip(KINDS, ("TTFT", "TPOT", "latency"), strict=True))
+FILLED = 0.95  # share of the pool from which memory counts as short
+POINTS = 400
+STYLES = {"real": "k-", "simulated": "C0--"}
+
+
+class Compared(NamedTuple):
+    """One metric of one log."""
+
+    log: str
+    metric: str
+    real: float
+    simulated: float
+
+    @property
+    def error_percent(self) -> float:
+        """The error of the simulation in percent of the real value."""
+        if self.real == 0:
+            return 0.0 if self.simulated == 0 else float("inf")
+        return 100 * (self.simulated / self.real - 1)
+
+
+def metrics(times: Times) -> dict[str, float]:
+    """Mean and percentiles of TTFT, TPOT and latency, and output tokens per second.
+
+    A kind of latency that no request has is left out.
+    """
+    values: dict[str, Any] = {}
+    for kind in KINDS:
+        latencies = getattr(times, kind)
+        if len(latencies):
+            measures = spread(latencies)
+            values |= {f"{kind}_{name}": measures[name] for name in MEASURES}
+    values["tokens_per_s"] = float(times.output_len.sum() / times.finish_s.max())
+    return values
+
+
+def compare(log: str, real: Times, simulated: Times, label: str = "") -> list[Compared]:
+    """A row for each metric that both have.
+
+    If the log's folder has timeseries.csv, another row compares the mean number of running requests
+    at its times. label: the name of the rows, by default the log's path.
+    """
+    label = label or log
+    simulated_metrics = metrics(simulated)
+    rows = [
+        Compared(label, name, value, simulated_metrics[name])
+        for name, value in metrics(real).items()
+        if name in simulated_metrics
+    ]
+    if samples := log and plain_or_packed(Path(log).with_name("timeseries.csv")):
+        moments = np.array(
+            seconds(str(samples), "t", read_table(str(samples), ["t", "running"])["t"])
+        )
+        means = (float(times.running_at(moments).mean()) for times in (real, simulated))
+        rows.append(Compared(label, "running_mean", *means))
+    return rows
+
+
+def over_time(real: Times, simulated: Times) -> Iterator[tuple[str, ...]]:
+    """For each quarter of the requests: its arrivals, and the errors of its means in percent."""
+    for part in np.array_split(np.arange(len(real.output_len)), PARTS):
+        if len(part):
+            in_log, in_simulation = real.take(part), simulated.take(part)
+            rows = compare("", in_log, in_simulation)
+            errors = {row.metric: f"{row.error_percent:+.1f}%" for row in rows}
+            when = f"{in_log.arrival_s[0]:.1f} to {in_log.arrival_s[-1]:.1f} s"
+            yield when, *(errors.get(f"{kind}_mean", "-") for kind in KINDS)
+
+
+def conclude(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
+    """The end of the report: conclusions that this log supports, and those that it does not."""
+    yield f"\n{log.path}: what this validation supports"
+    yield from _supported(log, config, replayed)
+    yield "what it does not support"
+    if content_hash(log.path) in replayed.measured.get("software_fitted_on", {}).values():
+        yield "  a prediction: times were fitted on this very log; validate another one"
+    mark = high_water(log, replayed.block_size, config.scheduler.parameters.get("max_num_seqs"))
+    share = mark.blocks / replayed.num_blocks
+    if share < FILLED and not replayed.preemptions:
+        yield (
+            f"  memory that runs short: the log's requests used at most {share:.0%} of the pool, "
+            "and none was preempted"
+        )
+    count = len(log.times.output_len)
+    yield f"  p99: {count:,} requests have {count / 100:.3g} beyond it"
+    yield (
+        "  other rates, lengths, models, GPUs and ways to manage memory: nothing here was "
+        "compared with them"
+    )
+
+
+def _supported(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
+    """The load that was compared, and the errors of its means and percentiles."""
+    real, rows = log.times, compare("", log.times, replayed.times)
+    errors = {row.metric: abs(row.error_percent) for row in rows}
+    server = f"{config.model.name} on {config.server.num_gpus} x {config.server.gpu.name}"
+    last_s = real.arrival_s[-1]
+    load = f"at about {len(real.arrival_s) / last_s:.2g} requests/s" if last_s else "all at once"
+    running = int(real.running_at(real.first_token_s).max())
+    lengths = (
+        f"prompts of up to {log.read().prompt_len.max():,} and outputs of up to "
+        f"{real.output_len.max():,} tokens"
+    )
+    kinds = [kind for kind in KINDS if f"{kind}_mean" in errors]
+    means = ", ".join(f"{NAMES[kind]} {errors[f'{kind}_mean']:.1f}%" for kind in kinds)
+    tails = ", ".join(
+        f"{NAMES[kind]} {max(errors[f'{kind}_p50'], errors[f'{kind}_p90']):.1f}%" for kind in kinds
+    )
+    yield f"  {server} {load}, up to {running} of them running, {lengths}:"
+    yield f"  errors of the means: {means}; of p50 and p90, the worse one: {tails}"
+
+
+def draw(logs: Sequence[tuple[str, Times, Times]], path: Path) -> None:
+    """Draw a row of panels for each (name, real, simulated).
+
+    The panels are the running requests over time, the distributions of TTFT and of TPOT, and each
+    request's predicted against its measured latency.
+    """
+    from matplotlib.figure import Figure  # which takes a second to import
+
+    figure = Figure(figsize=(14.5, 2.8 * len(logs)), layout="constrained")
+    panels = figure.subplots(len(logs), 4, squeeze=False)
+    for (running, ttft, tpot, scatter), (name, real, simulated) in zip(panels, logs, strict=True):
+        both = (real, simulated)
+        _running_requests(running, both)
+        running.set_title("/".join(Path(name).parts[-2:])[-40:])
+        _distribution(ttft, "TTFT (s)", [times.ttft_s for times in both])
+        _distribution(tpot, "TPOT (ms)", [1000 * times.tpot_s for times in both])
+        _each_request(scatter, real, simulated)
+    with whole(path) as temporary:
+        figure.savefig(temporary, dpi=130)
+
+
+def _running_requests(axes: Any, both: Sequence[Times]) -> None:
+    """The running requests over time, of the log and of the simulation."""
+    moments = np.linspace(0, max(times.finish_s.max() for times in both), POINTS)
+    for (label, style), times in zip(STYLES.items(), both, strict=True):
+        axes.plot(moments, times.running_at(moments), style, linewidth=1.2, label=label)
+    axes.set(xlabel="time (s)", ylabel="requests running")
+    axes.legend(frameon=False)
+
+
+def _each_request(axes: Any, real: Times, simulated: Times) -> None:
+    """Predicted against measured TTFT and latency, a point for each request."""
+    axes.loglog(real.ttft_s, simulated.ttft_s, ".", markersize=3, label="TTFT")
+    axes.loglog(real.e2e_s, simulated.e2e_s, ".", markersize=3, label="latency")
+    low = min(real.ttft_s.min(), simulated.ttft_s.min())
+    high = max(real.e2e_s.max(), simulated.e2e_s.max())
+    axes.plot((low, high), (low, high), "k-", linewidth=0.8)
+    axes.set(xlabel="measured (s)", ylabel="predicted (s)")
+    axes.legend(frameon=False)
+
+
+def _distribution(axes: Any, label: str, both: Sequence[np.ndarray]) -> None:
+    """The cumulative distributions of the log's and of the simulation's values."""
+    for values, style in zip(both, STYLES.values(), strict=True):
+        if len(values):
+            axes.plot(
+                np.sort(values), np.arange(1, len(values) + 1) / len(values), style, linewidth=1.2
+            )
+    axes.set(xlabel=label, ylabel="share of requests")

@@ -1,0 +1,248 @@
+"""The server of a log: a config with the KV blocks and links that the log's folder records.
+
+Without a recorded number, the most blocks that requests used at once can stand for the pool.
+`doubts` reports why the log itself may be wrong.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from testbed.core.errors import InputError
+from testbed.core.request import Column
+from testbed.cost.profile import read_profile
+from testbed.cost.sections import has
+from testbed.experiments.real.importers.imported import bench_link
+from testbed.experiments.real.validation.log_replay import PROFILE_COST
+from testbed.experiments.runs.words import chosen
+from testbed.run.config import RunConfig, ServerConfig
+from testbed.run.parts import Part, locate
+from testbed.traces.vllm_log import Times, VllmLog
+
+NEAR = 0.95  # share of the high-water mark, and of max_num_seqs, that counts as reached
+LONG = 20  # decode steps; a request that waits longer for its first token waits for memory
+RECURRING = 0.9  # share of prompts that must be as long as those of one period before
+FEWEST_LENGTHS = 8  # different lengths in a period; a benchmark of one length always recurs
+IMPOSSIBLE = 0.02  # share of the requests from which impossible lengths are reported
+POOL = ("server.num_blocks", "server.kv_memory_gib")
+
+
+class HighWater(NamedTuple):
+    """The most blocks that requests used at once.
+
+    memory_short: whether a request waited for blocks at about that level, while fewer requests were
+    running than the server's limit. Only then is `blocks` the size of the pool.
+    """
+
+    blocks: int
+    memory_short: bool
+
+
+def high_water(log: VllmLog, block_size: int, max_num_seqs: int | None) -> HighWater:
+    """The most blocks of requests between their first and their last token.
+
+    The sum is largest at a first token or just before an end, so only these moments are looked at.
+    A request grows by a token a step. Prompts in prefill count nothing, and a shared block counts
+    once for each request.
+    """
+    times, prompts = log.times, log.read().prompt_len
+    moments = np.unique(
+        np.concatenate([times.first_token_s, np.nextafter(times.finish_s, -np.inf)])
+    )
+    levels = []
+    for moment in moments:
+        here = (times.first_token_s <= moment) & (moment < times.finish_s)
+        first, finish, steps = (
+            times.first_token_s[here],
+            times.finish_s[here],
+            times.output_len[here] - 1,
+        )
+        written = np.floor((moment - first) / (finish - first) * steps)
+        levels.append(int(np.ceil((prompts[here] + 1 + written) / block_size).sum()))
+    full = moments[np.array(levels) >= NEAR * max(levels)]
+    return HighWater(
+        max(levels), any(_memory_waited_for(times, moment, max_num_seqs) for moment in full)
+    )
+
+
+def _memory_waited_for(times: Times, moment: float, max_num_seqs: int | None) -> bool:
+    """Whether a request waits long at this moment (s), and not for the limit max_num_seqs.
+
+    If memory is free, a request is admitted at the next iteration, and its prompt is done soon.
+    """
+    waiting = (times.arrival_s <= moment) & (moment < times.first_token_s)
+    step_s = float(np.median(times.tpot_s)) if len(times.tpot_s) else 0.0
+    long = bool((times.ttft_s[waiting] > LONG * step_s).any())
+    return long and (
+        max_num_seqs is None or times.running_at(np.array([moment]))[0] < NEAR * max_num_seqs
+    )
+
+
+def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
+    """Remarks on the log.
+
+    Raises InputError for a prefix cache if prompts recur whose contents are unknown.
+    """
+    recurring = recurrence(log.read().prompt_len)
+    caches = _finds_prompts(config.policy)
+    if log.read().prompt_ids is None:
+        if recurring and caches:
+            period, share = recurring
+            raise InputError(
+                f"{log.path}: {share:.0%} of the prompts are as long as the one {period} "
+                "requests before; a prefix cache finds them again where they are the same. Give "
+                "their contents (--workload FILE, ids or hashes), or policy=paged for a server "
+                "without a prefix cache"
+            )
+        if caches:
+            yield "no token ids (--workload): no prompt finds another's blocks"
+    if count := impossible_lengths(log.times):
+        yield (
+            f"{count:,} of {len(log.times.output_len):,} requests have more output tokens than "
+            "another that was decoding all the while: lengths were tokenized again, or one was "
+            "preempted, or a step gave several tokens"
+        )
+
+
+def _finds_prompts(policy: Part) -> bool:
+    """Whether the policy has a prefix cache, to which prompts are published."""
+    target = locate(policy.target, "policy") if isinstance(policy.target, str) else policy.target
+    return callable(getattr(target, "publish", None))
+
+
+def recurrence(prompt_len: Column) -> tuple[int, float] | None:
+    """The shortest period (requests) after which nearly all lengths recur, and their share.
+
+    None if there is no such period.
+    """
+    for period in range(FEWEST_LENGTHS, len(prompt_len) // 2 + 1):
+        share = float((prompt_len[period:] == prompt_len[:-period]).mean())
+        if share >= RECURRING and len(set(prompt_len[:period].tolist())) >= FEWEST_LENGTHS:
+            return period, share
+    return None
+
+
+def impossible_lengths(times: Times) -> int:
+    """The number of requests with impossible output lengths, or 0 if they are few.
+
+    A request that decodes all the time that another one decodes has a token in each of the other's
+    iterations. So the other one cannot have more output tokens.
+    """
+    num_wrong = 0
+    for _, first, finish, length in zip(*times, strict=True):
+        decodes_meanwhile = (times.first_token_s <= first) & (times.finish_s >= finish)
+        num_wrong += bool((decodes_meanwhile & (times.output_len < length)).any())
+    return num_wrong if num_wrong > IMPOSSIBLE * len(times.output_len) else 0
+
+
+class LoggedServer(NamedTuple):
+    """A log's server: a config, and notes on the sources of its values."""
+
+    config: RunConfig
+    notes: list[str]
+
+
+def logged_servers(
+    logs: Sequence[VllmLog],
+    config: RunConfig,
+    overrides: Sequence[str],
+    blocks_from_log: bool = False,
+) -> list[LoggedServer]:
+    """The server of each log, with remarks on the log.
+
+    blocks_from_log: if no number of blocks is recorded, the logs' high-water mark is the pool.
+    """
+    configured = any(key.startswith(POOL) for key in chosen(overrides))
+    servers = []
+    for log in logs:
+        here = LoggedServer(config, [])
+        if not configured:
+            here = _recorded(log, config) or _from_logs(logs, config, blocks_from_log)
+        links = _links(log, here.config)
+        servers.append(
+            LoggedServer(
+                links.config, [*here.notes, *links.notes, *doubts(log, config), *log.remarks]
+            )
+        )
+    return servers
+
+
+def _recorded(log: VllmLog, config: RunConfig) -> LoggedServer | None:
+    """The server with the number of KV blocks in meta.json; None if the file has none."""
+    meta, size = log.meta, config.policy.parameters.get("block_size")
+    resolved = meta.get("resolved_config") or {}
+    places = (meta, meta.get("kv_cache"), meta.get("cache_config"), resolved.get("cache_config"))
+    for place in (place for place in places if isinstance(place, Mapping)):
+        blocks, logged = place.get("num_gpu_blocks"), place.get("block_size")
+        if type(blocks) is int and blocks > 0:
+            if type(logged) is int and logged != size:
+                raise InputError(
+                    f"{log.path}: meta.json says block_size {logged}, simulated with {size}; "
+                    f"say policy.block_size={logged}"
+                )
+            return LoggedServer(_with_blocks(config, blocks), [f"meta.json: {blocks:,} KV blocks"])
+    return None
+
+
+def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool) -> LoggedServer:
+    """The server with as many blocks as its memory leaves, or as the logs used at most."""
+    size, server = config.policy.parameters.get("block_size", 1), config.server
+    fitting, source = server.num_blocks, "as testbed fits sizes the pool"
+    if fitting is None:
+        fitting = server.kv_slots(config.model, size) // size
+        source = _source(server, config.model.name)
+    left = f"{fitting:,} of {size} tokens, {source}"
+    if not blocks_from_log:
+        way_out = "say server.num_blocks=N, or --blocks-from-log"
+        return LoggedServer(
+            config,
+            [f"the log does not say how many KV blocks there were; taken: {left}; {way_out}"],
+        )
+    limit = config.scheduler.parameters.get("max_num_seqs")
+    marks = {log.path: high_water(log, size, limit) for log in logs}
+    path, most = max(marks.items(), key=lambda item: item[1].blocks)
+    mark = f"requests of {Path(path).name} used up to {most.blocks:,} blocks at once"
+    if not most.memory_short and most.blocks <= fitting:
+        return LoggedServer(config, [f"{mark}, and none waited for more; used here: {left}"])
+    configured = f"{mark} while others waited: taken as the pool (memory would leave {fitting:,})"
+    return LoggedServer(_with_blocks(config, most.blocks + config.null_blocks), [configured])
+
+
+def _source(server: ServerConfig, model: str) -> str:
+    """Where a pool that is not given in blocks comes from."""
+    if model in server.kv_memory_gib:
+        return f"the {server.kv_memory_gib[model]:.2f} GiB of server.kv_memory_gib"
+    return f"what {server.memory_utilization:g} of {server.name} leaves"
+
+
+def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
+    """The config with this number of blocks in place of a share of the memory."""
+    computing = {
+        name: config.server.default(name) for name in ("memory_utilization", "workspace_gib")
+    }
+    return replace(config, server=replace(config.server, num_blocks=blocks, **computing))
+
+
+def _links(log: VllmLog, config: RunConfig) -> LoggedServer:
+    """The server with the links in the benchmark's config.json.
+
+    Only servers of several GPUs whose profile has no measured all-reduces need them.
+    """
+    num_gpus, path = config.server.num_gpus, str(config.cost.parameters.get("path"))
+    if num_gpus == 1 or config.cost.name != PROFILE_COST or has(read_profile(path), "all_reduce"):
+        return LoggedServer(config, [])
+    choices = config.cost.parameters["choices"]
+    link = bench_link(Path(log.path).parent)
+    if link is None or choices.parameters.get("parallel_layer_s"):
+        ring = f"a ring over {config.server.gpu.link_bandwidth / 1e9:g} GB/s stands in for them"
+        way_out = "import the profile with --link and --all-reduce-us, or with --nccl"
+        return LoggedServer(config, [f"all-reduces were not measured: {ring}; {way_out}"])
+    gpu = replace(config.server.gpu, link_bandwidth=link.bandwidth)
+    cost = config.cost.updated(
+        choices=choices.updated(parallel_layer_s={num_gpus: 2 * link.latency_s})
+    )
+    changed = replace(config, server=replace(config.server, gpu=gpu), cost=cost)
+    return LoggedServer(changed, [f"all-reduces: config.json, {link}"])

@@ -1,0 +1,150 @@
+"""Profiles of servers that nobody measured: the nearest profile, changed by a fit to logs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.cost.derive import derive, measured
+from testbed.cost.known_profiles import shipped
+from testbed.experiments.real.importers.known_shapes import gpu_of_device
+from testbed.experiments.real.validation.deviations import Compared, compare
+from testbed.experiments.real.validation.log_replay import FRONT_END, US
+from testbed.experiments.real.validation.software_fit import FRONT, KEYS, Fitted
+from testbed.run.identity import content_hash
+from testbed.traces.vllm_log import Times, VllmLog
+
+FEWEST = 10  # requests on each side of a log that is split
+UNSCALED = {"unequal_lengths", "overhead", "all_reduce", "swap"}  # sections that are no kernels
+NAMES = dict(zip(FRONT, FRONT_END, strict=True))
+Profile = dict[str, Any]
+
+
+def nearest(model: ModelSpec, num_gpus: int, gpu: GpuSpec) -> Profile:
+    """A shipped profile of the model's shape and number of GPUs, carried to the GPU's data sheet.
+
+    A profile of the same GPU is preferred.
+    """
+    alike = [
+        profile
+        for profile in shipped()
+        if profile["num_gpus"] == num_gpus and ModelSpec(**profile["model"]).is_shaped_like(model)
+    ]
+    if not alike:
+        raise InputError(
+            f"no profile that ships has the shape of {model.name} on {num_gpus} GPU(s); give one "
+            "by --from, such as import profile makes of AIConfigurator's tables"
+        )
+    near = min(
+        alike,
+        key=lambda profile: profile["fingerprint"].get("device") not in (gpu.name, gpu.device),
+    )
+    return carried(near, model, gpu)
+
+
+def carried(profile: Mapping[str, Any], model: ModelSpec | None, gpu: GpuSpec | None) -> Profile:
+    """The profile under the model's name, carried to the GPU by the two data sheets."""
+    if model is not None:
+        if not ModelSpec(**profile["model"]).is_shaped_like(model):
+            raise InputError(
+                f"--from: that profile is of {profile['model']['name']}, another shape than "
+                f"{model.name}"
+            )
+        profile = {**profile, "model": asdict(model)}
+    device = profile["fingerprint"].get("device", "an unknown device")
+    if gpu is not None and device not in (gpu.name, gpu.device):
+        source = gpu_of_device(device)
+        if source is None:
+            raise InputError(
+                f"--from: there is no data sheet of {device}, so no profile can be derived for "
+                f"{gpu.name}"
+            )
+        profile = derive(profile, source, gpu)
+    sheet = gpu or (GpuSpec(**profile["gpu"]) if profile.get("gpu") else gpu_of_device(device))
+    return {**profile, "gpu": None if sheet is None else asdict(sheet)}
+
+
+def fitted_profile(profile: Profile, fitted: Fitted, path: str) -> Profile:
+    """The profile with the kernels scaled and the software times of the log's machine."""
+    (factor,) = fitted.slowness.values()
+    changed = with_software(scaled(profile, factor), replace(fitted, slowness={}), [path])
+    origin = {
+        **changed["fingerprint"],
+        "source": "scaled to a log",
+        "kernel_factor": round(factor, 4),
+    }
+    return {**changed, "fingerprint": {**origin, "from": profile["fingerprint"]}}
+
+
+def half_time(log: VllmLog) -> float:
+    """Half of the log's duration (s); InputError if too few requests end in one half."""
+    until_s = float(log.times.finish_s.max()) / 2
+    ended = int((log.times.finish_s <= until_s).sum())
+    if min(ended, len(log.times.finish_s) - ended) < FEWEST:
+        raise InputError(
+            f"{log.path}: {ended} of its requests end in its first half; give a second log to "
+            "judge by"
+        )
+    return until_s
+
+
+def errors(
+    real: Times, simulated: Times, after_s: float = 0.0, until_s: float = float("inf")
+) -> list[Compared]:
+    """The errors of the requests between two moments (s).
+
+    TTFT is of the requests whose first token came in between, TPOT and latency of those that ended.
+    """
+    rows: list[Compared] = []
+    for moments, kinds in ((real.first_token_s, ("ttft",)), (real.finish_s, ("tpot", "e2e"))):
+        is_inside = (moments > after_s) & (moments <= until_s)
+        compared = compare("", real.take(is_inside), simulated.take(is_inside))
+        rows += [row for row in compared if row.metric.startswith(kinds)]
+    return rows
+
+
+def table(parts: Mapping[str, Sequence[Compared]]) -> Iterator[tuple[str, ...]]:
+    """A row for each metric, with its error in each part."""
+    columns = [
+        {row.metric: f"{row.error_percent:+.1f}%" for row in rows} for rows in parts.values()
+    ]
+    for metric in dict.fromkeys(name for column in columns for name in column):
+        yield metric, *(column.get(metric, "-") for column in columns)
+
+
+def with_software(profile: Mapping[str, Any], fitted: Fitted, paths: list[str]) -> dict[str, Any]:
+    """The profile with these times. It says which logs they were fitted on, and how slow the
+    machine of each was, so that validate can say and use it.
+    """
+    points = [
+        [NAMES.get(name, name), fitted.times_s.get(name, 0.0) * US] for name in (*KEYS, *FRONT)
+    ]
+    overhead = {
+        "covers": "as named",
+        "axes": ["what"],
+        "columns": ["us"],
+        "note": "software times fitted on logs of a server",
+        "points": points,
+    }
+    fitted_on = {"software_fitted_on": {Path(path).name: content_hash(path) for path in paths}}
+    slowness = {content_hash(path): value for path, value in fitted.slowness.items()}
+    origin = {**profile["fingerprint"], **fitted_on, **({"slowness": slowness} if slowness else {})}
+    return {
+        **profile,
+        "sections": {**profile["sections"], "overhead": overhead},
+        "fingerprint": origin,
+    }
+
+
+def scaled(profile: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """The profile with `factor` times its kernels' times."""
+    sections = dict(profile["sections"])
+    for name in sections.keys() - UNSCALED:
+        points = [
+            [*key, *(round(factor * us, 3) for us in times)]
+            for key, times in measured(sections[name])
+        ]
+        sections[name] = {**sections[name], "points": points}
+    return {**profile, "sections": sections}

@@ -1,0 +1,71 @@
+"""Decode iterations of a vLLM: a time for each number of sequences, and more for each token."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from testbed.core.errors import InputError
+from testbed.experiments.real.vllm_engine.smooth import Floats, median_of_neighbours, rising, slope
+
+FEWEST = 4  # iterations of a batch that its median rests on
+MOST = 400  # points of a batch between which slopes are taken
+
+
+class DecodeFit(NamedTuple):
+    """Times (ms) of iterations of so many decodes: at_zero + per_token x tokens read."""
+
+    num_seqs: list[int]
+    at_zero: Floats
+    per_token: Floats
+
+    def ms(self, num_seqs: float, context: float) -> float:
+        """The time of an iteration, linear between the numbers of sequences."""
+        at_zero = np.interp(num_seqs, self.num_seqs, self.at_zero)
+        return float(at_zero + context * np.interp(num_seqs, self.num_seqs, self.per_token))
+
+
+def fit_decodes(steady: pd.DataFrame, graph_sizes: list[int]) -> DecodeFit:
+    """A curve through the steady decode iterations.
+
+    Slopes are the median of a batch's and its two neighbours', so that batches of one context take
+    the nearest slope. A batch that is padded to another size is left out. Raises InputError without
+    enough iterations.
+    """
+    is_size = steady.decodes.isin(graph_sizes) | (steady.decodes > max(graph_sizes, default=0))
+    batches = {
+        int(count): rows
+        for count, rows in steady[is_size].groupby("decodes")
+        if len(rows) >= FEWEST
+    }
+    slopes = {
+        count: each for count, rows in batches.items() if (each := slope_of(rows)) is not None
+    }
+    if not slopes:
+        raise InputError("the logged iterations have no batch of decodes with several contexts")
+    smooth = median_of_neighbours(list(slopes.values()))
+    counts = list(batches)
+    per_token = np.interp(counts, list(slopes), smooth)
+    at_zero = [
+        float(np.median(rows.ms - each * rows.decode_context))
+        for rows, each in zip(batches.values(), per_token, strict=True)
+    ]
+    shape = DecodeFit(counts, rising(at_zero), per_token)
+    level = _level(pd.concat(batches.values()), shape)
+    return DecodeFit(counts, level * shape.at_zero, level * per_token)
+
+
+def _level(rows: pd.DataFrame, shape: DecodeFit) -> float:
+    """Mean over predicted time: medians give the shape, but latencies are sums of all iterations,
+    those among them in which the host paused.
+    """
+    predicted = sum(map(shape.ms, rows.decodes, rows.decode_context))
+    return float(rows.ms.sum() / predicted)
+
+
+def slope_of(rows: pd.DataFrame) -> float | None:
+    """Milliseconds of a batch for each token that it reads; None where all its contexts are
+    alike.
+    """
+    every = rows.iloc[:: max(1, len(rows) // MOST)]
+    return slope(every.decode_context.to_numpy(float), every.ms.to_numpy(float))

@@ -1,0 +1,97 @@
+"""How long a vLLM's host plans, prepares and launches iterations.
+
+The host plans the next iteration as soon as it has launched one, if none is under way; with one
+under way it first waits for that one's results. So behind a launch that lasts longer than the GPU
+computes, results are read late: at its end.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit
+from testbed.experiments.real.vllm_engine.smooth import rising
+
+OVER = 1.1  # a launch that ends later than so many predicted times of the iteration before is seen
+MOST_HIDDEN = 0.2  # share of hidden launches up to which the others' median stands for all
+Curve = dict[int, float]
+
+
+class LaunchFit(NamedTuple):
+    """Milliseconds by sequences. prompts: the whole launch, by the most tokens that it stands for;
+    decodes: the first and the whole. Empty where none was seen.
+    """
+
+    prompts: dict[int, Curve]
+    first_decodes: Curve
+    whole_decodes: Curve
+
+    def first_of(self, num_seqs: int) -> float:
+        """Until the GPU has the first of an iteration, with prompts too: planning and inputs come
+        before; 0 where it is unknown.
+        """
+        if not self.first_decodes:
+            return 0.0
+        counts, times = zip(*self.first_decodes.items(), strict=True)
+        return float(np.interp(num_seqs, counts, times))
+
+
+def fit_launches(
+    lone: pd.DataFrame, among: pd.DataFrame, decodes: DecodeFit, largest_graph: int
+) -> LaunchFit:
+    """Curves that rise with the sequences. Of prompts, iterations within the graphs stand for all
+    up to the largest graph, and larger ones for all others.
+    """
+    seen = _seen(among, decodes)
+    every = pd.concat([lone.assign(is_seen=True), seen.assign(launch=seen.before_ms)])
+    prompts = curves_of_prompts(every, largest_graph)
+    seen = seen[seen.is_seen & (seen.decodes > 0)]
+    computing = _computing(seen, "decodes", "decode_context", decodes)
+    behind = seen.assign(first=seen.next_end_ms - computing, whole=seen.late_ms)
+    return LaunchFit(prompts, _least(behind, "first"), _least(behind, "whole"))
+
+
+def curves_of_prompts(every: pd.DataFrame, largest_graph: int) -> dict[int, Curve]:
+    """The curve of the iterations within the graphs, and of those beyond, by the most tokens."""
+    bounds = {False: largest_graph, True: int(every.num_tokens.max())}
+    return {
+        bounds[bool(is_large)]: _medians(kind)
+        for is_large, kind in every.groupby(every.num_tokens > largest_graph)
+    }
+
+
+def _least(behind: pd.DataFrame, column: str) -> Curve:
+    """By decodes, the least median of the kinds of prompts before: where the GPU computes them
+    longer than the decodes are launched, the launch is hidden.
+    """
+    medians = behind.groupby(["decodes", "num_tokens", "prompts"])[column].median()
+    least = medians.clip(lower=0).groupby("decodes").min()
+    return dict(zip(map(int, least.index), rising(least.tolist()), strict=True))
+
+
+def _seen(among: pd.DataFrame, decodes: DecodeFit) -> pd.DataFrame:
+    """With whether the launch lasted longer than the decodes before were computed."""
+    hidden_ms = _computing(among, "decodes_before", "context_before", decodes)
+    return among.assign(is_seen=among.before_ms > OVER * hidden_ms)
+
+
+def _computing(rows: pd.DataFrame, count: str, context: str, decodes: DecodeFit) -> pd.Series:
+    times = [decodes.ms(*pair) for pair in zip(rows[count], rows[context], strict=True)]
+    return pd.Series(times, index=rows.index, dtype=float)
+
+
+def _medians(rows: pd.DataFrame) -> Curve:
+    """By sequences, without numbers whose launches are mostly hidden; at the level of the mean, as
+    decodes are.
+    """
+    groups = {
+        int(count): of_count.launch[of_count.is_seen]
+        for count, of_count in rows.groupby("num_seqs")
+        if of_count.is_seen.mean() >= 1 - MOST_HIDDEN
+    }
+    medians = {count: float(times.median()) for count, times in groups.items()}
+    curve = rising(list(medians.values()))
+    predicted = sum(ms * len(times) for ms, times in zip(curve, groups.values(), strict=True))
+    level = sum(times.sum() for times in groups.values()) / predicted if predicted else 1.0
+    return dict(zip(medians, level * curve, strict=True))

@@ -1,0 +1,104 @@
+"""Logs of a workload that the user's vLLM serves: `testbed gpu record`.
+
+The folder is what `testbed validate` reads: requests.jsonl has the engine's times and the client's
+(arrival_time), steps.csv every iteration, meta.json the server, workload.jsonl what is in the
+prompts, where their contents are known.
+"""
+
+import csv
+import json
+from pathlib import Path
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS, Workload
+from testbed.experiments.real.vllm_engine.asked import (
+    CONTENTS,
+    plain_requests,
+    token_ids,
+    write_contents,
+)
+from testbed.experiments.real.vllm_engine.in_vllm.sweeps import WARM_UP, prompts
+from testbed.experiments.real.vllm_engine.installed import check_installed, engine_words, run_plan
+from testbed.experiments.vllm_server.command import read_command, serve_words
+from testbed.traces.vllm_log import META
+
+WARM_UP_WAVE = prompts(WARM_UP, 0, [[1, new, 0] for new in (16, 128, 512, 1024)])
+SERVED = "serve"
+REQUESTS = "requests.jsonl"
+
+
+def record(command: str, workload: Workload, python: str, out: Path, limit_s: float) -> None:
+    """Serve the workload by the vLLM that `command` starts; `out` is the new folder of its log.
+
+    Raises InputError for a command that is none, a vLLM that fails, and one that is out of time.
+    """
+    requests = plain_requests(workload)
+    read_command(command)
+    if out.exists():
+        raise InputError(f"--out {out}: is there already (name a new folder)")
+    check_installed(python)
+    out.mkdir(parents=True)
+    seed = 0
+    arrivals_s = [request.arrival_ps / PS for request in requests]
+    wave = {
+        "name": SERVED,
+        "arrivals_s": arrivals_s,
+        "requests": [
+            {"prompt": token_ids(request, seed), "output": request.output_len}
+            for request in requests
+        ],
+    }
+    plan = {
+        "arguments": engine_words(serve_words(command)),
+        "waves": [WARM_UP_WAVE, wave],
+        "deadline_s": limit_s,
+    }
+    run_plan(python, plan, out, limit_s + arrivals_s[-1])
+    (out / "plan.json").unlink()
+    num_served = add_preemptions(out)
+    if num_served < len(requests):
+        raise InputError(
+            f"vLLM: served {num_served} of {len(requests)} requests within {limit_s:.0f} s, which "
+            f"is no log of the workload (--limit-s)"
+        )
+    write_meta(out, command)
+    write_contents(out / CONTENTS, requests)
+
+
+def add_preemptions(folder: Path) -> int:
+    """Put how often each request was preempted into its line, and leave the warm-up's out; returns
+    the number of requests.
+
+    vLLM adds letters to a request's name.
+    """
+    with (folder / "preempted.csv").open(newline="", encoding="utf-8") as file:
+        counts = {
+            row["request_id"].partition("-")[0]: int(row["preemptions"])
+            for row in csv.DictReader(file)
+        }
+    path = folder / REQUESTS
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in rows if row.pop("wave", SERVED) == SERVED]
+    rows.sort(key=lambda row: int(row["request_id"].removeprefix("r")))
+    lines = [json.dumps(row | {"preemptions": counts.get(row["request_id"], 0)}) for row in rows]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return len(lines)
+
+
+def write_meta(folder: Path, command: str) -> None:
+    """What validate needs to know of the server."""
+    facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+    about = json.loads((folder / "machine.json").read_text(encoding="utf-8"))
+    meta = {
+        "vllm_version": about["vllm"],
+        "gpu": about["device"],
+        "host": about["host"],
+        "command": command,
+        "num_gpu_blocks": facts["num_gpu_blocks"],
+        "block_size": facts["block_size"],
+        "engine_kwargs": {
+            name: facts[name]
+            for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
+        },
+    }
+    (folder / META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,190 @@
+"""`testbed.check`: whether a memory policy, an eviction order, a scheduler, a preemption rule or a
+cost model keeps the contract.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+from testbed.checks.contract import check_policy
+from testbed.checks.contract.clauses import ClauseBroken
+from testbed.checks.contract.costs import check_cost
+from testbed.checks.contract.orders import check_order
+from testbed.checks.contract.questions import MakePolicy
+from testbed.checks.contract.search import POOLS, Told, tiers_below, unheard
+from testbed.checks.fast_and_slow import EFFICIENCIES, LIMITS, MODEL, SERVER, MakeRule, differs
+from testbed.checks.hash_seeds import follows_hashes
+from testbed.core.errors import InputError
+from testbed.cost.analytic import AnalyticCost
+from testbed.cost.model import CostModel
+from testbed.memory.contiguous.reservations import ContiguousMax
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.prefix_cache.eviction.order import EvictionOrder
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.run.oracles import with_lengths
+from testbed.run.parts import Part, check_methods, locate, plug_in_errors
+from testbed.sched.preemption import PreemptionRule, Recompute
+from testbed.sched.scheduler import IterationLevel, Scheduler
+
+# Under which a scheduler is checked; the first two may run out of slots while requests grow.
+POLICIES: tuple[MakePolicy, ...] = (
+    partial(Paged, block_size=8),
+    partial(PrefixCaching, block_size=8),
+    ContiguousMax,
+)
+
+
+def check(
+    plug_in: str | Callable[..., Any],
+    *,
+    num_slots: int | None = None,
+    max_len: int | None = None,
+    host_slots: int | None = None,
+    num_examples: int = 200,
+    told: Told = unheard,
+    **parameters: Any,
+) -> ClauseBroken | None:
+    """The first clause of the contract that a plug-in breaks, with the shortest calls that do; None
+    if it keeps all.
+
+    A scheduler is simulated under three policies, every plan compared with what happens; so is a
+    preemption rule, under three schedulers. A plug-in that can be imported by name is also compared
+    between two processes with different seeds of Python's hash. Raises InputError for what is no
+    such plug-in or cannot be made.
+
+    Args:
+        plug_in: a class of policies, eviction orders, schedulers, preemption rules or cost models,
+            a function that makes a policy of the PoolSpec, or MODULE:CLASS.
+        num_slots: slots of the device, in place of those of the contract's pools.
+        max_len: tokens of the longest sequence, in place of those of the contract's pools.
+        host_slots: slots of the host's pool, in place of those of the contract's pools.
+        num_examples: random histories of a policy in each pool, or of an eviction order, or
+            iterations of a cost model.
+        told: hears how many histories of a policy are done, of how many.
+        **parameters: of the plug-in's constructor, besides the pool.
+    """
+    target: Any = plug_in
+    if isinstance(plug_in, str):
+        if ":" not in plug_in and "." not in plug_in:
+            raise InputError(f"no class {plug_in!r}; give MODULE:CLASS")
+        target = locate(plug_in.replace(":", "."), "plug-in")
+    check_methods(target, "plug-in")
+    Part(target, parameters).check_parameters(target, "")
+    pools = _pools(num_slots, max_len, host_slots)
+    return _check(target, pools, num_examples, parameters, told) or follows_hashes(
+        target, pools, _constructor_values(target, parameters)
+    )
+
+
+def _constructor_values(target: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters with which a plug-in is made in a check."""
+    is_scheduler = inspect.isclass(target) and issubclass(target, Scheduler)
+    return {**_limits_of(target), **parameters} if is_scheduler else parameters
+
+
+def _check(
+    target: Any,
+    pools: list[PoolSpec],
+    num_examples: int,
+    parameters: dict[str, Any],
+    told: Told,
+) -> ClauseBroken | None:
+    if not inspect.isclass(target) or issubclass(target, MemoryPolicy):
+        return _check_policy(partial(target, **parameters), pools, num_examples, told)
+    if issubclass(target, Scheduler):
+        return _check_scheduler(target, pools, _constructor_values(target, parameters))
+    if issubclass(target, PreemptionRule):
+        return _check_rule(partial(target, **parameters), pools)
+    if issubclass(target, EvictionOrder):
+        make_order = partial(target, **parameters)
+        with plug_in_errors("eviction", target.__name__):
+            make_order()
+        return check_order(make_order, num_examples)
+    if issubclass(target, CostModel):
+        kind: Any = target
+        make_cost = partial(kind, MODEL, SERVER, **parameters)
+        with plug_in_errors("cost", target.__name__):
+            make_cost()
+        return check_cost(make_cost, num_examples)
+    raise InputError(
+        f"{target.__name__}: is no MemoryPolicy, EvictionOrder, Scheduler, PreemptionRule or "
+        "CostModel (derive it from one of these; other plug-ins are checked by a run)"
+    )
+
+
+def _check_policy(
+    make: Any, pools: list[PoolSpec], num_examples: int, told: Told
+) -> ClauseBroken | None:
+    """The first clause that a policy breaks; make: a function that makes it of a PoolSpec."""
+    for pool in pools:
+        with plug_in_errors("policy", f"the policy of a pool of {pool.num_slots} slots"):
+            built = make(pool)
+        if not isinstance(built, MemoryPolicy):
+            raise InputError(f"{type(built).__name__} is no MemoryPolicy")
+    broken = check_policy(make, pools, num_examples, told=told)
+    return broken or next(filter(None, (differs(make, pool) for pool in pools)), None)
+
+
+def _check_scheduler(
+    kind: type[Scheduler], pools: list[PoolSpec], options: dict[str, Any]
+) -> ClauseBroken | None:
+    refusals = list[InputError]()
+    for make, pool in product(POLICIES, pools):
+        with plug_in_errors("scheduler", kind.__name__):
+            with_lengths(kind, {})(make(pool), Recompute(), **options)
+        try:
+            broken = differs(make, pool, [kind], options)
+        except InputError as error:  # a scheduler may need another policy
+            refusals.append(error)
+            continue
+        if broken:
+            return broken
+    if len(refusals) == len(POLICIES) * len(pools):
+        raise refusals[0]
+    return None
+
+
+def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | None:
+    """The first clause that a preemption rule breaks, where single sequences and groups run out of
+    slots.
+    """
+    with plug_in_errors("preemption", Part(make_rule).name):
+        with_lengths(make_rule, {})(AnalyticCost(MODEL, SERVER, EFFICIENCIES))
+    for make, pool in product(POLICIES, pools):
+        broken = differs(make, pool, rules=[make_rule])
+        if broken:
+            return broken
+    return None
+
+
+def _limits_of(kind: type[Scheduler]) -> dict[str, Any]:
+    """Those of LIMITS that a scheduler's constructor takes by name, or hands on as **keywords to
+    IterationLevel's, which takes all of them. A compiled constructor has such keywords only.
+    """
+    parameters = inspect.signature(kind).parameters
+    hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if hands_on and issubclass(kind, IterationLevel):
+        return dict(LIMITS)
+    return {name: value for name, value in LIMITS.items() if name in parameters}
+
+
+def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -> list[PoolSpec]:
+    for name, number, least in (
+        ("slots", num_slots, 1),
+        ("max-len", max_len, 4),
+        ("host-slots", host_slots, 0),
+    ):
+        if number is not None and number < least:
+            raise InputError(f"--{name} {number}: must be at least {least}")
+    sizes: dict[str, Any] = {"num_slots": num_slots, "max_len": max_len}
+    pools = [
+        replace(pool, **{key: size for key, size in sizes.items() if size is not None})
+        for pool in POOLS
+    ]
+    if host_slots is not None:
+        pools = [replace(pool, tiers=tiers_below(host_slots)) for pool in pools]
+    return list(dict.fromkeys(pools))

@@ -1,6 +1,0 @@
-"""The contract of memory policies as reusable checks: `check_policy` for anyone's class."""
-
-from testbed.contract.clauses import ClauseBroken
-from testbed.contract.search import check_policy
-
-__all__ = ["ClauseBroken", "check_policy"]

@@ -1,0 +1,280 @@
+"""From a configuration to the objects of a run: the one builder, of simulator and GPU engine
+alike.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS, Workload
+from testbed.core.specs import ModelSpec
+from testbed.cost.model import UNBOUNDED, CostModel
+from testbed.fleet.faults import Fault, parse_faults
+from testbed.fleet.handovers.split import Split
+from testbed.fleet.handovers.whole import Whole
+from testbed.fleet.limits import check_fleet, check_split
+from testbed.fleet.parts import EngineParts
+from testbed.fleet.routers.round_robin import RoundRobin
+from testbed.fleet.routers.router import Router
+from testbed.memory.capabilities import Capabilities, capabilities_of
+from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.run.build_checks import check_kinds, check_tiers, check_workload, checked
+from testbed.run.config import RunConfig, Slo
+from testbed.run.description import contents_note, describe, samples_note, servers_of
+from testbed.run.machine import cost_of, make_pool
+from testbed.run.oracles import is_oracle
+from testbed.run.parts import Part, locate
+from testbed.run.summaries import CONTENTS, SAMPLES
+from testbed.run.workload import make_workload
+from testbed.sched.beams import BeamModel, SyntheticBeams
+from testbed.sched.scheduler import Scheduler
+from testbed.speculating import check_requests, speculative_cost, with_drafts
+from testbed.speculation.acceptance import Acceptance
+from testbed.speculation.speculation import Speculation
+
+
+@dataclass(frozen=True)
+class FleetSetup:
+    """What several engines need besides a Setup. parts: of each engine, as they begin; make_parts:
+    those of an engine that comes back.
+    """
+
+    parts: tuple[EngineParts, ...]
+    make_parts: Callable[[int], EngineParts]
+    router: Router
+    faults: tuple[Fault, ...]
+    split: Split | None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that a run needs, the objectives that its summary counts by, and what the run
+    is.
+
+    lengths: the mapping that the engine fills with true output lengths; the oracles of the run read
+    it. acceptance: how many drafts are accepted, of a run with speculation. Of several engines
+    the scheduler, the cost and the pool are those of the first.
+    """
+
+    config: RunConfig
+    workload: Workload
+    scheduler: Scheduler
+    beams: BeamModel
+    cost: CostModel
+    model: ModelSpec
+    pool: PoolSpec
+    window_ps: tuple[int, int] | None
+    slo: Slo
+    description: Mapping[str, Any]
+    lengths: dict[int, int]
+    fleet: FleetSetup | None = None
+    acceptance: Acceptance | None = None
+
+    @property
+    def num_slots(self) -> int:
+        """Slots of the KV pool, or of those of all engines together."""
+        return sum(self.pool_of(number).num_slots for number in range(self.config.replicas or 1))
+
+    def pool_of(self, number: int) -> PoolSpec:
+        """The pool of an engine, by its number."""
+        own = None if self.fleet is None else self.fleet.parts[number].pool
+        return own or self.pool
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one engine serves all, and never fails."""
+        return self.fleet is None or not (len(self.fleet.parts) > 1 or self.fleet.faults)
+
+    def check_alone(self, what: str) -> None:
+        """Raise InputError where the run has several engines, and `what` shows one."""
+        if not self.is_alone:
+            raise InputError(
+                f"replicas={self.config.replicas}: {what} shows one engine (leave replicas out, or "
+                "read the column engine of requests.csv and iterations.csv)"
+            )
+
+    def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
+        """Start and stop of the part to show, and where the run ends then: at the stop, or where it
+        ends by itself.
+        """
+        stop_ps = UNBOUNDED if stop_s is None else round(stop_s * PS)
+        return round(start_s * PS), stop_ps, min([stop_ps, *(self.window_ps or ())[1:]])
+
+
+def build(config: RunConfig, workload: Workload | None = None) -> Setup:
+    """The objects of one run. Policy, cost model and scheduler get what they serve as first
+    positional arguments. workload: that of the config's trace and arrivals by default.
+    """
+    check_kinds(config)
+    speculation = _speculation(config)
+    served = config if speculation is None else with_drafts(config, speculation)
+    lengths = dict[int, int]()
+    scheduler, cost, pool = _engine(served, lengths, speculation)
+    workload = make_workload(served) if workload is None else workload
+    check_workload(scheduler, workload)
+    if speculation is not None:
+        check_requests(workload)
+    _announce(workload, scheduler.memory)
+    beams = _beams(served, workload)
+    checked_pool = None if served.policy.is_instance else pool  # a made policy has its own
+    first = EngineParts(scheduler, cost, served.model.max_len, beams, lengths, checked_pool)
+    fleet = fleet_setup(served, workload, first)
+    return Setup(
+        config=config,
+        workload=workload,
+        scheduler=scheduler,
+        beams=beams,
+        cost=cost,
+        model=served.model,
+        pool=pool,
+        window_ps=_window_ps(config),
+        slo=config.slo,
+        description={
+            **describe(config, pool, scheduler, cost),
+            **({} if fleet is None else servers_of(config, fleet.parts)),
+            CONTENTS: contents_note(scheduler.memory, workload),
+            SAMPLES: samples_note(cost, workload),
+        },
+        lengths=lengths,
+        fleet=fleet,
+        acceptance=None if speculation is None else speculation.acceptance,
+    )
+
+
+def _engine(
+    config: RunConfig, lengths: dict[int, int], speculation: Speculation | None = None
+) -> tuple[Scheduler, CostModel, PoolSpec]:
+    """The scheduler of one engine, with its policy; its cost, and its pool in the policy's slots.
+    lengths: what the oracles of the engine read.
+    """
+    policy, pool = _policy_and_pool(config, lengths, speculation)
+    cost = cost_of(config)
+    if speculation is not None:
+        cost = speculative_cost(cost, speculation, config.model, config.server)
+    preemption = _made(config, "preemption", lengths, cost)
+    check_tiers(config, capabilities_of(policy), preemption)
+    scheduler = _made(config, "scheduler", lengths, policy, preemption)
+    return checked("scheduler", scheduler), cost, pool
+
+
+def _announce(workload: Workload, memory: Capabilities) -> None:
+    """Tell a policy what it may know of the workload before the run."""
+    _register(workload, memory)
+    if memory.foresees_prompts is not None:
+        memory.foresees_prompts.foresee_prompts(workload.rows.prompts())
+
+
+def _register(workload: Workload, memory: Capabilities) -> None:
+    if workload.rows.registered_prefix and memory.registers_prefixes is not None:
+        memory.registers_prefixes.register_prefix(workload.rows.registered_prefix)
+
+
+def _window_ps(config: RunConfig) -> tuple[int, int] | None:
+    if config.window_s is None:
+        return None
+    start_s, stop_s = config.window_s
+    return round(start_s * PS), round(stop_s * PS)
+
+
+def _speculation(config: RunConfig) -> Speculation | None:
+    if config.speculation is None:
+        return None
+    return checked("speculation", config.speculation.make("speculation"))  # type: ignore[no-any-return]
+
+
+def _beams(config: RunConfig, workload: Workload) -> BeamModel:
+    """The beams of the config; InputError if they are selected and no request uses them."""
+    beams: BeamModel = config.beams.make("beams")
+    if not (isinstance(beams, SyntheticBeams) or workload.has_beams):
+        raise InputError(
+            f"beams is {type(beams).__name__}, and no request uses beam search (give "
+            "workload.beam=true and workload.num_seqs, or leave beams out)"
+        )
+    return beams
+
+
+def fleet_setup(config: RunConfig, workload: Workload, first: EngineParts) -> FleetSetup | None:
+    """The engines behind a router, of which the first has these parts; None for a run without one.
+    Raises InputError for what is not modelled with several engines.
+    """
+    if config.replicas is None:
+        return None
+    router = _router(config)
+    check_fleet(config, workload, first.scheduler, router)
+
+    def make_parts(number: int) -> EngineParts:
+        lengths = dict[int, int]()
+        scheduler, cost, pool = _engine(config.of_engine(number), lengths)
+        _register(workload, scheduler.memory)
+        return EngineParts(scheduler, cost, first.max_len, first.beams, lengths, pool)
+
+    others = [make_parts(number) for number in range(1, config.replicas)]
+    faults = () if config.faults is None else parse_faults(config.faults, config.replicas)
+    split = split_of(config, workload, first.scheduler)
+    return FleetSetup((first, *others), make_parts, router, faults, split)
+
+
+def _router(config: RunConfig) -> Router:
+    if config.router is None:
+        return RoundRobin()
+    return checked("router", config.router.make("router"))  # type: ignore[no-any-return]
+
+
+def split_of(config: RunConfig, workload: Workload, scheduler: Scheduler) -> Split | None:
+    """How the first engines prefill for the others; None where each does all. The decode engine of
+    a request is chosen by a second router of the same kind.
+    """
+    if config.prefill_replicas is None:
+        return None
+    rule = Whole()
+    if config.handover is not None:
+        rule = checked("handover", config.handover.make("handover"))
+    check_split(config, workload, scheduler)
+    model = config.model
+    return Split(
+        num_prefill=config.prefill_replicas,
+        rule=rule,
+        decode_router=_router(config),
+        slot_bytes=model.kv_bytes_per_token,
+        num_layers=model.num_attention_layers,
+    )
+
+
+def _policy_and_pool(
+    config: RunConfig, lengths: dict[int, int], speculation: Speculation | None = None
+) -> tuple[MemoryPolicy, PoolSpec]:
+    """The policy, and its pool in the policy's own slots."""
+    pool = make_pool(config, speculation)
+    policy: MemoryPolicy = checked("policy", _made(config, "policy", lengths, pool))
+    memory, model = capabilities_of(policy), config.model
+    if config.policy.is_instance:
+        if policy.usage().allocated:
+            raise InputError(
+                f"policy is a {type(policy).__qualname__} whose pool is in use; give a new one, or "
+                "the class"
+            )
+        return policy, replace(pool, num_slots=policy.usage().total)
+    if memory.layered is None and model.states:
+        raise InputError(
+            f"model={model.name}: {model.states.num_layers} layers keep a state for each sequence, "
+            f"and {memory.name} stores none (policy=grouped does)"
+        )
+    if memory.layered is not None and config.server.num_blocks is not None and len(pool.groups) > 1:
+        raise InputError(
+            f"server.num_blocks={config.server.num_blocks}: counts blocks of all layers, and a "
+            f"server counts pages of {model.name}'s groups (give server.kv_memory_gib)"
+        )
+    return policy, memory.pool_in_slots(pool)
+
+
+def _made(config: RunConfig, group: str, lengths: dict[int, int], *first: Any) -> Any:
+    """The object of a part; an oracle gets a view of the true output lengths."""
+    part: Part = getattr(config, group)
+    if part.is_instance:
+        return part.make(group, *first)
+    target = locate(part.target, group) if isinstance(part.target, str) else part.target
+    if is_oracle(target):
+        part = part.updated(lengths=MappingProxyType(lengths))
+    return part.make(group, *first)

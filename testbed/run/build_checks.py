@@ -1,0 +1,129 @@
+"""Which parts of a run can be built, and which fit together; others are refused before the run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.core.request import Workload
+from testbed.cost.model import CostModel
+from testbed.engine.arrivals import ArrivalProcess
+from testbed.fleet.handovers.rule import HandoverRule
+from testbed.fleet.routers.router import Router
+from testbed.memory.capabilities import Capabilities
+from testbed.memory.policy import MemoryPolicy
+from testbed.memory.protocols import ReadsColumns
+from testbed.run.config import RunConfig
+from testbed.run.parts import locate
+from testbed.sched.beams import BeamModel
+from testbed.sched.preemption import PreemptionRule, Swap
+from testbed.sched.scheduler import Scheduler
+from testbed.sched.time_to_live import TimeToLive
+from testbed.speculation.speculation import Speculation
+from testbed.traces.reader import Trace
+
+KINDS: Mapping[str, type] = {
+    "policy": MemoryPolicy,
+    "scheduler": Scheduler,
+    "preemption": PreemptionRule,
+    "cost": CostModel,
+    "beams": BeamModel,
+    "trace": Trace,
+    "arrivals": ArrivalProcess,
+    "router": Router,
+    "handover": HandoverRule,
+    "speculation": Speculation,
+}
+
+# Of these a named class is refused too; the others are served by what they answer
+DERIVED = ("policy", "scheduler", "router", "handover", "speculation")
+
+
+def check_kinds(config: RunConfig) -> None:
+    """Raise InputError for a class or object that is not of its group's kind."""
+    for group, kind in KINDS.items():
+        part = getattr(config, group)
+        if part is None:
+            continue
+        is_located = part.is_named and group in DERIVED
+        target = locate(part.target, group) if is_located else part.target
+        if group == "trace" and isinstance(target, Workload):
+            continue
+        is_wrong_class = isinstance(target, type) and not issubclass(target, kind)
+        if is_wrong_class or (part.is_instance and not isinstance(target, kind)):
+            raise InputError(_no_kind(group, target))
+    if config.scheduler.is_instance:
+        raise InputError(
+            "scheduler is an object already; give its class, which is made with the policy of the "
+            "run"
+        )
+
+
+def checked(group: str, built: Any) -> Any:
+    """The built part. Raises InputError if it is not of its group's kind."""
+    if not isinstance(built, KINDS[group]):
+        raise InputError(_no_kind(group, type(built)))
+    return built
+
+
+def _no_kind(group: str, value: Any) -> str:
+    kind = KINDS[group]
+    name = getattr(value, "__qualname__", None) or type(value).__qualname__
+    base = f"{kind.__module__}.{kind.__qualname__}"
+    return f"{group} is {name}, which is no {base} (derive it from that class)"
+
+
+def check_tiers(config: RunConfig, memory: Capabilities, preemption: PreemptionRule) -> None:
+    """Raise InputError for tiers that the policy does not use, or that are not there."""
+    if isinstance(preemption, Swap) and memory.swaps is None:
+        raise InputError(
+            f"preemption=swap: {memory.name} moves no sequences to the host (choose "
+            "preemption=recompute, or policy=paged)"
+        )
+    if isinstance(preemption, Swap) and config.swap_space_gib == 0:
+        raise InputError(
+            "preemption=swap: swap_space_gib=0 leaves no slots on the host (give swap_space_gib, "
+            "or choose preemption=recompute)"
+        )
+    if config.server.tiers and memory.stores_below is None:
+        raise InputError(
+            f"server.tiers: {memory.name} uses no tier but the swap space (choose policy=tiered, "
+            f"or leave {', '.join(config.server.tiers)} out; a policy of yours that uses tiers has "
+            "tier_slots())"
+        )
+
+
+def check_workload(scheduler: Scheduler, workload: Workload) -> None:
+    """Raise InputError where scheduler or policy can serve no request of the workload, or decide by
+    what no request has: they would run as others under their names.
+    """
+    _check_num_sequences(scheduler.memory, workload)
+    _check_answers_are_found(scheduler)
+    there = workload.optional_fields()
+    readers = {"scheduler": scheduler, "policy.eviction": scheduler.memory.reads_columns}
+    for part, reader in readers.items():
+        columns = reader.columns_read() if isinstance(reader, ReadsColumns) else ()
+        missing = [name for name in columns if name not in there]
+        if missing:
+            raise InputError(
+                f"{part}: {type(reader).__name__} decides by the {missing[0]} of a request, and no "
+                f"request of the trace has one (choose a trace that has, or another {part})"
+            )
+
+
+def _check_num_sequences(memory: Capabilities, workload: Workload) -> None:
+    num_seqs, longest = workload.num_seqs, memory.policy.max_seq_len
+    is_uniform = workload.rows.num_seqs is None and num_seqs > 1
+    if is_uniform and longest(1, num_seqs) == 0 < longest(1, 1):
+        raise InputError(
+            f"workload.num_seqs={num_seqs}: {memory.name} can hold no request of {num_seqs} "
+            "sequences (give a smaller number, or choose another policy or pool)"
+        )
+
+
+def _check_answers_are_found(scheduler: Scheduler) -> None:
+    if isinstance(scheduler, TimeToLive) and scheduler.memory.publishes is None:
+        raise InputError(
+            f"scheduler=time_to_live: {scheduler.memory.name} finds nothing of an answered "
+            "request, whose slots would be kept for nobody (choose policy=prefix_caching, or "
+            "another policy that has lookup())"
+        )

@@ -1,0 +1,132 @@
+"""Where a run's costs come from, in words, and how far off such costs were."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from statistics import median
+from typing import Any
+
+from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
+from testbed.cost.known_profiles import NAME
+from testbed.cost.model import NO_SOFTWARE, CostModel
+from testbed.cost.sections import SYSTEM
+from testbed.cost.transfers import transfers_origin
+from testbed.run.config import RunConfig
+from testbed.run.identity import ROOT
+
+TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate costs` writes it
+# Who measured the profile that a prediction in that table starts from: ours, which ship
+SHIPPED = "measured"
+NOT_TESTED = "unknown, such costs were not tested"
+WHOLE_RUNS = {"TTFT": "ttft_percent", "TPOT": "tpot_percent", "latency": "latency_percent"}
+OF_NO_TIME = ("name", "iterations")  # fields of a SoftwareConfig
+
+
+def cost_source(config: RunConfig, cost: CostModel) -> str:
+    """The cost model of a run and, in brackets, where its times come from."""
+    software = asdict(config.software) if config.software else {}
+    times = {key: value for key, value in software.items() if key not in OF_NO_TIME}
+    name, where = config.cost.name.rpartition(".")[2], origin(cost, times)
+    if config.server.tiers:
+        where = f"{where}; transfers: {transfers_origin(config.server)}".removeprefix("; ")
+    if config.model.latent and config.model.latent.index_bytes:
+        where = f"{where}; attention reads all tokens, not only those that its indexer selects"
+    return f"{name} ({where.removeprefix('; ')})" if where else name
+
+
+def origin(cost: CostModel, software: Mapping[str, float | None]) -> str:
+    """Measured, derived or roofline, with GPU and date, and whose software time is charged; empty:
+    it does not say.
+
+    software: the times of the system that is simulated, as the choices have them; others are the
+    user's own.
+    """
+    fingerprint = cost.fingerprint or {}
+    where = _where(fingerprint) if fingerprint else cost.provenance
+    if not where or cost.software == NO_SOFTWARE:
+        return where
+    is_own = any(getattr(cost.choices, name, value) != value for name, value in software.items())
+    changed = ", changed" if cost.software and is_own else ""
+    return f"{where}; {_software(cost.software, fingerprint)}{changed}"
+
+
+def _where(fingerprint: Mapping[str, Any]) -> str:
+    device, began = fingerprint.get("device"), fingerprint.get("from")
+    if began is None:
+        stand_ins = [
+            f"{part} by {how}" for part, how in fingerprint.get("not_measured", {}).items()
+        ]
+        but = f", but {', '.join(stand_ins)}" if stand_ins else ""
+        return f"{fingerprint.get('source', 'from')} on {device}{_date(fingerprint)}{but}"
+    of = f"{began['model']} on " if fingerprint.get("way") in (OTHER_MODEL, OTHER_CACHE) else ""
+    cache = ", with another type of K and V" if fingerprint.get("way") == OTHER_CACHE else ""
+    return f"derived for {device} from {of}{began.get('device')}{_date(began)}{cache}"
+
+
+def _date(fingerprint: Mapping[str, Any]) -> str:
+    date = fingerprint.get("date") or str(fingerprint.get("profiled_at", ""))[:10]
+    return f", {date}" if date else ""
+
+
+def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
+    if SYSTEM in fingerprint:
+        iterations = f"whole iterations of {fingerprint[SYSTEM]}, its software included"
+        taken = f": {fingerprint[NAME]} (cost.iterations=null: none)" if NAME in fingerprint else ""
+        return iterations + taken
+    if name is not None:
+        return f"software time of {name}"
+    return (
+        "software time fitted on logs"
+        if "software_fitted_on" in fingerprint
+        else "software time as configured"
+    )
+
+
+def tested(cost: CostModel, model: ModelSpec, server: ServerSpec) -> str:
+    """How far off such costs were: of a measured profile on batches that it had not seen, else on
+    profiles left out, which are of plain models.
+    """
+    fingerprint = cost.fingerprint or {}
+    if fingerprint and "from" not in fingerprint:
+        if "tested" in fingerprint:
+            return str(fingerprint["tested"])
+        if not cost.fit:
+            return NOT_TESTED
+        error, num_batches = cost.fit["median_error"], cost.fit["num_batches"]
+        return f"{100 * error:.1f}% (median) in {num_batches} decode batches"
+    if not fingerprint and not (cost.provenance and model.is_plain):
+        return NOT_TESTED
+    return left_out(fingerprint.get("way", OTHER_GPU) if fingerprint else ROOFLINE, server)
+
+
+def left_out(way: str, server: ServerSpec) -> str:
+    """The errors of whole runs by this way, on one GPU or on several; for this GPU if it was
+    tested, else for all.
+    """
+    rows = [
+        row for row in left_out_rows() if row["way"] == way and row["source_by"] in (SHIPPED, "")
+    ]
+    rows = [row for row in rows if (row["num_gpus"] == "1") == (server.num_gpus == 1)]
+    here = [row for row in rows if row["gpu"] == server.gpu.name]
+    if not rows:
+        return NOT_TESTED
+    many = "on one GPU" if server.num_gpus == 1 else "on several GPUs"
+    chosen, whose = (
+        (here, f"profiles of {server.gpu.name} {many}") if here else (rows, f"profiles {many}")
+    )
+    reported = []
+    for name, column in WHOLE_RUNS.items():
+        errors = [abs(float(row[column])) for row in chosen]
+        reported.append(f"{name} {median(errors):.0f}% (largest {max(errors):.0f}%)")
+    return f"{', '.join(reported)} in whole runs of {len(chosen)} {whose} left out (median)"
+
+
+@cache
+def left_out_rows() -> list[dict[str, str]]:
+    """Errors of predictions from a profile for another one, which was left out; a row for each."""
+    if not TESTED.is_file():
+        return []
+    with TESTED.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))

@@ -1,0 +1,252 @@
+"""What a run was, in a few words, and how its costs were tested: every summary begins with it."""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from testbed.compiled import release
+from testbed.core.request import Workload
+from testbed.core.specs import GIB
+from testbed.cost.model import CostModel
+from testbed.cost.sections import SYSTEM, THIS_ENGINE
+from testbed.cost.speculative import SpeculativeCost
+from testbed.fleet.parts import EngineParts
+from testbed.memory.capabilities import Capabilities
+from testbed.memory.groups.grouped import Grouped
+from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout
+from testbed.memory.policy import PoolSpec
+from testbed.run.config import RunConfig
+from testbed.run.constructor_parameters import constructor_parameters
+from testbed.run.cost_words import cost_source, tested
+from testbed.run.identity import ROOT, code_hash
+from testbed.run.oracles import future_read
+from testbed.run.parts import Part
+from testbed.sched.scheduler import Scheduler
+from testbed.sched.vllm_v1 import VllmV1
+from testbed.vllm_pages import pages_of
+
+SIMULATED = {"acceptance", "found_share", "seed"}  # of a speculation, in the tokens' place
+SHOWN = (bool, int, float, str, Part)  # of parameters; others have no short text
+
+
+def describe(
+    config: RunConfig, pool: PoolSpec, scheduler: Scheduler, cost: CostModel
+) -> dict[str, Any]:
+    """Model, server, GPU, pool (slots, blocks, GiB), policy, scheduler, source of costs; the rest
+    follows them.
+
+    The pool's keys: see `_pool_numbers`.
+    """
+    model, server, policy = config.model, config.server, scheduler.policy
+    return {
+        "model": model.name,
+        "server": server.name,
+        "gpu": server.gpu.name,
+        "num_gpus": server.num_gpus,
+        **_pool_numbers(pool, scheduler.memory.layout),
+        **_vllms_numbers(config, pool, scheduler),
+        "policy": _part(config.policy, policy),
+        "scheduler": _part(config.scheduler, scheduler),
+        "cost": cost_source(config, cost),
+        "preemption": configured(config.preemption),
+        "future_read": future_read(policy=config.policy, scheduler=config.scheduler),
+        "trace": configured(config.trace),
+        "arrivals": configured(config.arrivals),
+        **fleet_of(config),
+        **speculation_of(config, cost),
+        "seed": config.seed,
+        "cost_error": tested(cost, model, server),
+        "scheduler_note": scheduler.note(
+            min(model.max_len, config.workload.max_len or model.max_len)
+        ),
+        "policy_note": promise_note(scheduler.memory) if config.fast_forward else None,
+        **software(),
+    }
+
+
+def _pool_numbers(pool: PoolSpec, layout: Layout | None) -> dict[str, Any]:
+    """slot_layers: the layers of which a slot has a token's K and V, all but for a policy of
+    several groups. pool_blocks and block_size (tokens) are None where the policy has no blocks;
+    pool_gib is over all GPUs together.
+    """
+    size = layout.block_size if isinstance(layout, BlockLayout | ExtentLayout) else None
+    block_size = size if isinstance(size, int) and size > 0 else None
+    return {
+        "pool_slots": pool.num_slots,
+        "slot_layers": pool.num_layers,
+        "pool_blocks": None if block_size is None else pool.num_slots // block_size,
+        "block_size": block_size,
+        "pool_gib": round(pool.num_slots * pool.layer_bytes * pool.num_layers / GIB, 4),
+    }
+
+
+def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> dict[str, Any]:
+    """What vLLM would log at its start: tokens of the KV cache, the null block's included, and how
+    many of its longest sequences fit; nothing of a scheduler that is not vLLM V1's.
+    """
+    policy = scheduler.policy
+    block_size = config.policy.parameters.get("block_size")
+    if not isinstance(scheduler, VllmV1) or not isinstance(block_size, int):
+        return {}
+    model, is_hybrid = config.model, isinstance(policy, Grouped)
+    num_batches = 2 if config.policy.parameters.get("frees_after_run") else 1
+    under_way = num_batches * scheduler.max_num_batched_tokens
+    pages = pages_of(
+        model, pool.num_gpus, block_size, is_hybrid=is_hybrid, tokens_under_way=under_way
+    )
+    if scheduler.drafts:  # of full attention, as all that drafts are modelled for
+        num_pages = pool.num_slots // block_size + 1
+    else:
+        num_bytes = pool.num_slots * pool.layer_bytes * pool.num_layers // pool.num_gpus
+        num_pages = num_bytes // pages.page_bytes + 1  # the null page
+    concurrency = num_pages / pages.of_sequence(model.max_len)
+    return {
+        "kv_cache_tokens": pages.num_tokens(num_pages),
+        "max_model_len": model.max_len,
+        "max_concurrency": round(concurrency, 2),
+    }
+
+
+def promise_note(memory: Capabilities) -> str | None:
+    """What to know of a run that takes many steps at once because a plug-in promises them; else
+    None. `testbed check` has tried such promises in small pools, and no other workload.
+    """
+    is_plug_in = not type(memory.policy).__module__.startswith("testbed.")
+    if not (is_plug_in and memory.measures_spans):
+        return None
+    return (
+        f"many steps are taken at once, as {memory.name} promises (guaranteed_steps); "
+        "testbed run -m fast_forward=true,false shows whether each by itself gives the same"
+    )
+
+
+def contents_note(memory: Capabilities, workload: Workload) -> str | None:
+    """What to know of the hits of a prefix cache whose workload names no contents; else None."""
+    if memory.publishes is None or workload.names_contents:
+        return None
+    return (
+        "the trace does not say what prompts contain, so none is found in the prefix cache "
+        "(trace=random, guidellm, chat_histories and files with prompt ids do)"
+    )
+
+
+def samples_note(cost: CostModel, workload: Workload) -> str | None:
+    """What to know of costs that were measured on this project's engine, whose iterations chose the
+    likeliest token of one sequence a request, where requests have several; else None.
+    """
+    if (cost.fingerprint or {}).get(SYSTEM) != THIS_ENGINE or not workload.has_samples:
+        return None
+    return (
+        "the profile's iterations choose the likeliest token of one sequence a request; drawing "
+        "those of several takes longer (on an H200 1.4 ms an iteration with 8 requests of four "
+        "samples, 2.9 ms with 32), and is left out"
+    )
+
+
+def fleet_of(config: RunConfig) -> dict[str, Any]:
+    """The number of engines, their router, their faults, how some prefill for others, and the
+    tiers that all use; nothing of a run without a router.
+    """
+    if config.replicas is None:
+        return {}
+    router = "RoundRobin()" if config.router is None else configured(config.router)
+    faults = {} if config.faults is None else {"faults": config.faults}
+    split = {}
+    if config.prefill_replicas is not None:
+        rule = "Whole()" if config.handover is None else configured(config.handover)
+        split = {"prefill_replicas": config.prefill_replicas, "handover": rule}
+    shared = ", ".join(config.server.shared_tiers)
+    tiers = {"shared_tiers": shared} if shared else {}
+    return {"replicas": config.replicas, "router": router, **faults, **split, **tiers}
+
+
+def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:
+    """Who drafts, and what the times of drafts rest on; nothing of a run without speculation."""
+    if config.speculation is None or not isinstance(cost, SpeculativeCost):
+        return {}
+    passes = "no time of the GPU" if cost.drafter is None else cost.drafter.provenance
+    costs = f"drafts: {passes}; attention of several queries reads what one does"
+    unread = {"efficiencies"}
+    if config.engine is not None:
+        costs = "measured; accepted are the drafts that the model generates itself"
+        unread |= SIMULATED
+    shown = {k: v for k, v in config.speculation.parameters.items() if k not in unread}
+    return {
+        "speculation": configured(Part(config.speculation.target, shown)),
+        "draft_cost": costs,
+    }
+
+
+def servers_of(config: RunConfig, parts: Sequence[EngineParts]) -> dict[str, str]:
+    """The servers, pools and costs of the engines that have another server than the first; nothing
+    where all have the same.
+    """
+    if not config.servers:
+        return {}
+    texts = [_server_of(config.of_engine(int(number)), number, parts) for number in config.servers]
+    return {"servers": "; ".join(texts)}
+
+
+def _server_of(config: RunConfig, number: str, parts: Sequence[EngineParts]) -> str:
+    own, server = parts[int(number)], config.server
+    slots = "" if own.pool is None else f", {own.pool.num_slots:,} slots"
+    costs = f"{cost_source(config, own.cost)}, error {tested(own.cost, config.model, server)}"
+    return f"engine {number}: {server.num_gpus} x {server.gpu.name}{slots}, {costs}"
+
+
+def configured(value: Any) -> str:
+    """A part of a config as one would write it in Python: `Paged(block_size=16,
+    watermark=0.01)`.
+    """
+    if isinstance(value, Part):
+        return value.name.rpartition(".")[2] + configured(value.parameters)
+    if isinstance(value, Mapping):
+        parameters = [f"{key}={configured(parameter)}" for key, parameter in value.items()]
+        return f"({', '.join(parameters)})"
+    return str(value)
+
+
+def _part(part: Part, built: object) -> str:
+    """A part with its parameters: the given ones, and of a class or object also what it has under
+    the names of the others.
+    """
+    if part.is_named:
+        return configured(part)
+    values = {name: getattr(built, name, None) for name in constructor_parameters(type(built))}
+    return type(built).__qualname__ + configured(
+        {k: v for k, v in (values | dict(part.parameters)).items() if isinstance(v, SHOWN)}
+    )
+
+
+@cache
+def software() -> dict[str, str | None]:
+    """Version, the commit where there is one (with + where files differ from it), and a hash of the
+    simulator.
+    """
+    return {"version": release(), "commit": _commit(), "simulator": code_hash()[:16]}
+
+
+def _commit() -> str | None:
+    if not (
+        ROOT.parent / ".git"
+    ).exists():  # installed: a repository around it would be another one
+        return None
+    command = [
+        "git",
+        "-C",
+        str(ROOT.parent),
+        "describe",
+        "--always",
+        "--abbrev=12",
+        "--dirty=+",
+        "--exclude=*",
+    ]
+    quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=5, env=quiet
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

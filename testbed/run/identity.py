@@ -1,0 +1,124 @@
+"""The id of a run: one hash of its configuration, of the files and plug-ins that it names, and of
+the package's own source.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from testbed.run.config import RunConfig
+from testbed.run.parts import Part, locate
+from testbed.run.plug_in_sources import plug_in_files
+
+ROOT = Path(__file__).parents[1]
+# Folders below the package that make a simulated result; they are hashed apart, and links in them
+# are not followed.
+CODE = ("", "traces", "experiments/runs")
+LINKED = ("kernels", "traces", "experiments")
+ENGINE = "kernels"  # makes the result of a run on a GPU too
+SOURCES = {".py", ".json", ".csv", ".toml", ".cu", ".cuh"}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The id of a run, and the SHA-256 of everything besides the configuration that it covers.
+
+    inputs: `files` by path as the configuration names them, plug-in `modules` by name, and `code`
+    of the package by folder.
+    """
+
+    id: str
+    inputs: Mapping[str, Mapping[str, str]]
+
+
+def identify(config: RunConfig) -> Identity:
+    """The identity of a run; its ids are equal exactly for runs that would give the same result."""
+    parts = [part for top in config.parts.values() for part in top.nested()]
+    files = dict[str, Path]()
+    if config.engine is not None:
+        files |= files_at(config.engine.weights) | files_at(config.engine.draft_weights)
+    for server in (config.server, *(config.servers or {}).values()):
+        files |= dict(files_at(server.gpu.transfers))
+    modules = dict[str, Path]()
+    for part in parts:
+        files |= files_of(part)
+        modules |= plug_in_files(part.name)
+    code = {"simulator": code_hash()}
+    if config.engine:
+        code[ENGINE] = folder_hash(ROOT / ENGINE)
+    inputs = {
+        "files": {name: content_hash(path) for name, path in sorted(files.items())},
+        "modules": {name: content_hash(path) for name, path in sorted(modules.items())},
+        "code": code,
+    }
+    return Identity(id_of(config.values, inputs), inputs)
+
+
+def run_id(config: RunConfig) -> str:
+    """The id of a run alone."""
+    return identify(config).id
+
+
+def id_of(values: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
+    """Sixteen hexadecimal digits of the plain values of a configuration and the recorded inputs."""
+    text = json.dumps([values, inputs], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def files_of(part: Part) -> dict[str, Path]:
+    """The data files that the parameters of a part name, and those that it reads beside them."""
+    files = dict[str, Path]()
+    for value in part.parameters.values():
+        files |= files_at(value)
+    if part.name.startswith("testbed."):  # a plug-in is not imported before it is made
+        companions = getattr(locate(part.name, "part"), "companions", None)
+        for path in companions(**part.parameters) if companions else ():
+            files |= files_at(str(path))
+    return files
+
+
+def files_at(value: Any) -> dict[str, Path]:
+    """The file of this path, all files of the folder; none where the value is no such path."""
+    if isinstance(value, list | tuple):
+        return {name: path for entry in value for name, path in files_at(entry).items()}
+    text = str(value) if isinstance(value, str | Path) else ""
+    if os.path.isfile(text):  # False for a text that cannot be a path, where Path.is_file raises
+        return {text: Path(text)}
+    below = sorted(Path(text).rglob("*")) if os.path.isdir(text) else ()
+    return {str(file): file for file in below if file.is_file()}
+
+
+def content_hash(path: str | Path) -> str:
+    """SHA-256 of a file's content; a file of the same size and time of change is read once."""
+    stat = Path(path).stat()
+    return _content_hash(str(path), stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _content_hash(path: str, size: int, mtime_ns: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@cache
+def code_hash() -> str:
+    """SHA-256 over the code and data that make a simulated result: a changed simulator is another
+    experiment.
+    """
+    return hashlib.sha256("".join(folder_hash(ROOT / name) for name in CODE).encode()).hexdigest()
+
+
+@cache
+def folder_hash(folder: Path) -> str:
+    """SHA-256 over the sources and data files in a folder and below it."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in SOURCES):
+        if folder == ROOT and path.relative_to(ROOT).parts[0] in LINKED:
+            continue
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,230 @@
+"""The pools of a configured server, and whether its costs were measured on such a machine."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.core.slots import DEVICE, HOST
+from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
+from testbed.cost.model import NO_SOFTWARE, CostModel
+from testbed.cost.transfers import tier_bandwidths
+from testbed.memory.policy import PoolSpec, Tier, host
+from testbed.run.config import Machine, RunConfig, ServerConfig, SoftwareConfig
+from testbed.run.parts import Part
+from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
+from testbed.speculation.speculation import Speculation
+
+ITERATIONS = "iterations"  # the parameter of costs that names profiles of whole iterations
+PLANS_AHEAD = "testbed.sched.vllm_v1.AsyncVllmV1"
+KNOWN_TIERS = {DEVICE: "the GPUs' memory", HOST: "the swap space"}
+
+
+def make_pool(config: RunConfig, speculation: Speculation | None = None) -> PoolSpec:
+    """The device's pool and the host's, from the server's memory or from a number of blocks. A slot
+    has a token's K and V of the drafter too.
+    """
+    model, server = config.model, config.server
+    drafter = drafter_memory(speculation, model, server.num_gpus)
+    _check_machine(model, server)
+    _check_heads(model, server.num_gpus)
+    block_size = _block_size(config)
+    num_slots = _num_slots(config, block_size, drafter)
+    copies = model.kv_copies(server.num_gpus)
+    token_bytes = model.kv_bytes_per_token * copies + drafter.token_bytes
+    layers = model.num_attention_layers + drafter.num_layers
+    if token_bytes % layers:  # layers of a draft model of another shape: a slot as a whole
+        layers = 1
+    groups = tuple(replace(group, slot_bytes=group.slot_bytes * copies) for group in model.groups)
+    host_slots = int(config.swap_space_gib * GIB) * server.num_gpus // token_bytes
+    lower = tuple(_lower_tiers(model, server))
+    _check_tiers(lower, block_size or 1)
+    tiers = (*host(host_slots, server.gpu.host_bandwidth), *lower)
+    return PoolSpec(
+        num_slots=num_slots,
+        max_len=model.max_len,
+        tiers=tiers,
+        layer_bytes=token_bytes // layers,
+        num_layers=layers,
+        num_gpus=server.num_gpus,
+        groups=groups,
+    )
+
+
+def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:
+    for name, tier in (server.tiers or {}).items():
+        if name in (DEVICE, HOST):
+            raise InputError(
+                f"server.tiers.{name}: is the name of {KNOWN_TIERS[name]} (choose another name)"
+            )
+        num_slots = int(tier.size_gib * GIB) // model.kv_bytes_per_token
+        bandwidth, write_bandwidth = tier_bandwidths(server, tier)
+        yield Tier(name, num_slots, bandwidth, write_bandwidth, tier.latency_s)
+
+
+def _check_tiers(tiers: Sequence[Tier], block_size: int) -> None:
+    """Each tier holds a block. What it has no room for goes to the next, which is not faster."""
+    for tier in tiers:
+        if tier.num_slots < block_size:
+            raise InputError(
+                f"server.tiers.{tier.name}: its {tier.num_slots} slots hold no block of "
+                f"{block_size} tokens (raise size_gib, or leave the tier out)"
+            )
+    for above, below in pairwise(tiers):
+        if below.bandwidth > above.bandwidth:
+            raise InputError(
+                f"server.tiers: {above.name} ({above.bandwidth / 1e9:g} GB/s) is above {below.name}"
+                f" ({below.bandwidth / 1e9:g} GB/s): give the faster tier first"
+            )
+
+
+def cost_of(config: RunConfig) -> CostModel:
+    """The cost model of a run. Whole iterations were measured with asynchronous scheduling, in one
+    engine without drafts: other runs take none by themselves, and refuse those of one's own.
+    """
+    part = config.cost
+    is_other = config.scheduler.name != PLANS_AHEAD or config.speculation is not None
+    if (is_other or config.prefill_replicas is not None) and ITERATIONS in part.parameters:
+        named = part.parameters[ITERATIONS]
+        if named is not None and named != (config.software and config.software.iterations):
+            raise InputError(
+                f"cost.{ITERATIONS}={named}: nothing reads it, for whole iterations were measured "
+                "with scheduler=vllm_v1_async, in one engine without drafts (leave it out)"
+            )
+        part = part.updated(**{ITERATIONS: None})
+    return make_cost(part, config.model, config.server, config.software)
+
+
+def make_cost(
+    part: Part, model: ModelSpec, server: ServerConfig, software: SoftwareConfig | None = None
+) -> CostModel:
+    """The cost model; one that was measured on another GPU than the server's is refused, and one
+    that charges the software time of another system than `software`.
+    """
+    cost: CostModel = part.make("cost", model, server)
+    charged = cost.software
+    if software is not None and charged not in (None, NO_SOFTWARE, software.name):
+        raise InputError(
+            f"software={software.name}: these costs charge the software time of {charged} "
+            f"(cost=auto charges that of {software.name}; software={charged} says that this is "
+            "meant; cost.choices.overhead_s=S is your own)"
+        )
+    origin = cost.fingerprint or {}
+    check_device(origin, server.gpu, "the server")
+    if "source" in part.parameters and "from" in origin:
+        check_device(origin["from"], part.parameters["source"].make("cost.source"), "cost.source")
+    return cost
+
+
+def check_device(fingerprint: Mapping[str, Any], gpu: GpuSpec, whose: str) -> None:
+    """A profile is of the GPU whose data sheet is at hand, measured there or derived for it."""
+    device = fingerprint.get("device")
+    if device in (None, gpu.name, gpu.device):
+        return
+    own_device = (
+        f"{gpu.name} ({gpu.device})"
+        if gpu.device
+        else f"{gpu.name} (whose data sheet names no device)"
+    )
+    raise InputError(
+        f"the profile is of {device}, {whose} has {own_device}: choose that GPU, or let cost=auto "
+        "derive the times for yours"
+    )
+
+
+def _check_machine(model: ModelSpec, server: ServerConfig) -> None:
+    """A pool in GiB is what one machine had left: it is valid for no other."""
+    if server.kv_memory_of is None or model.name not in server.kv_memory_gib:
+        return
+    here, there = Machine(server.gpu.name, server.num_gpus), server.kv_memory_of
+    if here == there:
+        return
+    different = [
+        name for name in ("gpu", "num_gpus") if getattr(here, name) != getattr(there, name)
+    ]
+    same = " ".join(f"server.kv_memory_of.{name}={getattr(here, name)}" for name in different)
+    raise InputError(
+        f"server.kv_memory_gib has {model.name}'s pool on {there.num_gpus} {there.gpu}, the server "
+        f"has {here.num_gpus} {here.gpu}: ~server.kv_memory_gib computes the pool, {same} keeps it"
+    )
+
+
+def _check_heads(model: ModelSpec, num_gpus: int) -> None:
+    """Tensor parallelism gives each GPU whole heads, as many as any other."""
+    if problem := model.heads_problem(num_gpus):
+        counts = [n for n in (1, 2, 4, 8, 16, 32) if not model.heads_problem(n)]
+        raise InputError(
+            f"server.num_gpus={num_gpus}: of {model.name} {problem} (give one of "
+            f"{', '.join(map(str, counts))})"
+        )
+
+
+def _check_given_pool(
+    server: ServerConfig, model: ModelSpec, num_slots: int, drafter: DrafterMemory
+) -> None:
+    pool_key = (
+        f"server.kv_memory_gib.{model.name}" if server.num_blocks is None else "server.num_blocks"
+    )
+    token_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus) + drafter.token_bytes
+    weight_bytes = model.weight_bytes + drafter.weight_bytes
+    memory, wanted = server.num_gpus * server.gpu.memory_bytes, num_slots * token_bytes
+    if wanted + weight_bytes > memory:
+        raise InputError(
+            f"{pool_key}: a pool of {wanted / GIB:,.4g} GiB with {weight_bytes / GIB:,.4g} GiB of "
+            f"weights does not fit the {memory / GIB:,.4g} GiB of {server.num_gpus} "
+            f"{server.gpu.name}; give a smaller pool"
+        )
+    for name in ("memory_utilization", "workspace_gib"):
+        if getattr(server, name) != server.default(name):
+            raise InputError(
+                f"server.{name}={getattr(server, name):g}: nothing reads it, for {pool_key} gives "
+                "the pool (~server.kv_memory_gib and server.num_blocks=null compute it)"
+            )
+
+
+def _block_size(config: RunConfig) -> int | None:
+    """The policy's tokens of a block; None where it has none, or will refuse what is given."""
+    block_size = config.policy.parameters.get("block_size")
+    if not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1:
+        return None
+    return block_size
+
+
+def _num_slots(config: RunConfig, block_size: int | None, drafter: DrafterMemory) -> int:
+    """The device's slots that sequences may have: without those of the null blocks, which the
+    server counts in its pool. Raises InputError for a pool that does not fit the memory.
+    """
+    model, server = config.model, config.server
+    num_slots = _slots_of_blocks(server, model, block_size) or server.kv_slots(
+        model,
+        more_token_bytes=drafter.token_bytes,
+        more_weight_bytes=drafter.weight_bytes,
+    )
+    if server.num_blocks is not None or model.name in server.kv_memory_gib:
+        _check_given_pool(server, model, num_slots, drafter)
+    null_slots = config.null_blocks * (block_size or 0)
+    if null_slots and null_slots >= num_slots:
+        raise InputError(
+            f"null_blocks={config.null_blocks}: the pool has no more than these; give it more "
+            "blocks"
+        )
+    return num_slots - null_slots
+
+
+def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | None) -> int | None:
+    if server.num_blocks is None:
+        return None
+    if block_size is None:
+        raise InputError(
+            f"server.num_blocks={server.num_blocks}: needs a policy with a block_size (without one "
+            f"give server.kv_memory_gib.{model.name}=GIB)"
+        )
+    if model.name in server.kv_memory_gib:
+        slots = server.kv_slots(model, block_size)
+        if slots != server.num_blocks * block_size:
+            raise InputError(
+                f"server.num_blocks={server.num_blocks}: server.kv_memory_gib has {model.name}'s "
+                f"pool, {slots // block_size} blocks (~server.kv_memory_gib leaves only the blocks)"
+            )
+    return server.num_blocks * block_size

@@ -1,0 +1,45 @@
+"""Which plug-ins are oracles, and how they get true output lengths (testbed/core/oracles.py)."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from testbed.core.oracles import LENGTHS, OutputLengths
+from testbed.memory.protocols import ForeseesChains
+from testbed.run.constructor_parameters import parameters_of
+from testbed.run.parts import Part, locate
+
+
+def is_oracle(make: Callable[..., Any]) -> bool:
+    """Whether a class, or a function that makes an object, has a parameter `lengths`."""
+    while isinstance(make, partial):
+        if LENGTHS in make.keywords:
+            return False
+        make = make.func
+    return LENGTHS in (parameters_of(make) or {})
+
+
+def with_lengths(make: Callable[..., Any], lengths: OutputLengths) -> Callable[..., Any]:
+    """The same function, which gives an oracle these lengths."""
+    return partial(make, lengths=lengths) if is_oracle(make) else make
+
+
+def future_read(**parts: Part) -> str | None:
+    """What these parts of a config read of the future, in words; None where none is an oracle."""
+    read = []
+    for group, part in parts.items():
+        if is_oracle(class_of(group, part)):
+            read.append(f"{group}: true output lengths")
+        eviction = part.parameters.get("eviction")
+        if isinstance(eviction, Part):
+            order = class_of("eviction", eviction)
+            if isinstance(order, type) and issubclass(order, ForeseesChains):
+                read.append(f"{group}.eviction: the prompts to come")
+    return "; ".join(read) or None
+
+
+def class_of(group: str, part: Part) -> Any:
+    """The class or the function of a part, or the class of the object that it is."""
+    if part.is_instance:
+        return type(part.target)
+    return locate(part.target, group) if isinstance(part.target, str) else part.target

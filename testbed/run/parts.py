@@ -1,0 +1,243 @@
+"""The exchangeable parts of a run: a class (or its dotted name) with parameters, or an instance."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic_core import core_schema
+
+from testbed.core.config_model import one_line
+from testbed.core.errors import InputError
+from testbed.core.spelling import did_you_mean, dotted
+from testbed.run.constructor_parameters import parameters_of, validator_of
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a run: `target` is a dotted name, a class or function, or an instance.
+
+    A class or function is called with its context (the pool, for a policy) and `parameters` by
+    name; parameters may be parts themselves.
+    """
+
+    target: Any
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """As a field of a model: its mapping stands for it."""
+        return core_schema.with_info_plain_validator_function(
+            lambda values, info: cls.from_values(values, str(info.field_name))
+        )
+
+    @classmethod
+    def from_values(cls, values: Any, key: str) -> "Part":
+        """From the mapping that describes it, or from a class or an object."""
+        if isinstance(values, Part):
+            return values
+        if not isinstance(values, Mapping):
+            if values is None or isinstance(values, str | int | float | list):
+                raise InputError(
+                    f"{key}={values!r}: names no class (`testbed list {key}` shows the options)"
+                )
+            return cls(values)
+        if not isinstance(values.get("_target_"), str):
+            raise InputError(
+                f"{key}: names no class (choose one by {key}=...; `testbed list` shows the options)"
+            )
+        parameters = {str(name): value for name, value in values.items() if name != "_target_"}
+        for name, value in parameters.items():
+            if isinstance(value, Mapping) and "_target_" in value:
+                parameters[name] = Part.from_values(value, dotted(key, name))
+        return cls(values["_target_"], parameters)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The mapping that describes the part, as in a run folder's config.yaml."""
+        plain = {
+            key: value.values if isinstance(value, Part) else value
+            for key, value in self.parameters.items()
+        }
+        return {"_target_": self.name, **plain}
+
+    def nested(self) -> "Iterator[Part]":
+        """The part, its parameters that are parts, theirs, and so on."""
+        yield self
+        for value in self.parameters.values():
+            if isinstance(value, Part):
+                yield from value.nested()
+
+    def updated(self, **parameters: Any) -> "Part":
+        return Part(self.target, {**self.parameters, **parameters})
+
+    @property
+    def name(self) -> str:
+        """The dotted name of the class, of the function, or of the object's class."""
+        if isinstance(self.target, str):
+            return self.target
+        named = self.target
+        while isinstance(named, partial):
+            named = named.func
+        named = named if hasattr(named, "__qualname__") else type(named)
+        return f"{named.__module__}.{named.__qualname__}"
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the target is a dotted name from a config, and not a class or instance that the
+        caller passed.
+        """
+        return isinstance(self.target, str)
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether the target is an instance, and not a class or function that builds one."""
+        makes_one = (
+            inspect.isclass(self.target)
+            or inspect.isroutine(self.target)
+            or isinstance(self.target, partial)
+        )
+        return not self.is_named and not makes_one
+
+    def make(self, key: str, *first: Any) -> Any:
+        """Build the instance; `key` is the part's name in messages. Every failure is an InputError
+        in one line.
+        """
+        if self.is_instance:
+            return self.target
+        target = locate(self.target, key) if isinstance(self.target, str) else self.target
+        check_methods(target, key)
+        self.check_parameters(target, key)
+        instances = {
+            name: value.make(dotted(key, name)) if isinstance(value, Part) else value
+            for name, value in self.parameters.items()
+        }
+        check_kinds_of_parts(target, self._parts_in(instances), key)
+        with plug_in_errors(key, self.name):
+            built = target(*first, **instances)
+        if built is None:
+            raise InputError(
+                f"{self.name}: returns None where {key} needs an object (name a class)"
+            )
+        return built
+
+    def _parts_in(self, instances: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the parameters that are parts, or texts in the place of one."""
+        names = (name for name, value in self.parameters.items() if isinstance(value, Part | str))
+        return {name: instances[name] for name in names}
+
+    def check_parameters(self, target: Any, key: str) -> None:
+        """Raise InputError for a parameter that is unknown or against its annotation.
+
+        Args:
+            target: the class or function of the part.
+            key: the part's name in messages.
+        """
+        declared = parameters_of(target)
+        if declared is None:
+            return
+        unknown = next((name for name in self.parameters if name not in declared), None)
+        if unknown is not None:
+            meant = did_you_mean(unknown, declared)
+            way_out = (
+                f"{meant or ';'} remove by ~{dotted(key, unknown)}" if self.is_named else meant
+            )
+            raise InputError(f"{self.name}: takes no {unknown}{way_out}")
+        values = {
+            name: value for name, value in self.parameters.items() if not isinstance(value, Part)
+        }
+        try:
+            validator_of(target).validate_python(values)
+        except ValidationError as error:
+            raise InputError(one_line(error, declared, key)) from None
+
+
+def check_kinds_of_parts(target: Any, values: Mapping[str, Any], key: str) -> None:
+    """Raise InputError for a parameter that is to be an object of one of this project's classes,
+    and is text or another object.
+    """
+    for name, hint in (parameters_of(target) or {}).items():
+        value, kinds = values.get(name), _kinds_of(hint)
+        if kinds and value is not None and not isinstance(value, kinds):
+            given = value if isinstance(value, str) else type(value).__qualname__
+            place, kind = dotted(key, name), kinds[0]
+            raise InputError(
+                f"{place}={given}: is no {kind.__module__}.{kind.__qualname__} (choose one by "
+                f"{name}@{place}=NAME, or derive a class from it)"
+            )
+
+
+def _kinds_of(hint: Any) -> tuple[type, ...]:
+    """The classes of an annotation, None aside, if all of them are this project's."""
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    are_ours = all(
+        isinstance(kind, type) and kind.__module__.startswith("testbed.") for kind in kinds
+    )
+    return tuple(kinds) if are_ours else ()
+
+
+def check_methods(target: Any, key: str) -> None:
+    """Raise InputError for a class that lacks methods of its kind: it cannot be built."""
+    missing = [f"{method}()" for method in sorted(getattr(target, "__abstractmethods__", ()))]
+    if missing:
+        raise InputError(
+            f"{key}={target.__module__}.{target.__qualname__}: does not define "
+            f"{', '.join(missing)} (its base class says what they do)"
+        )
+
+
+def locate(name: str, key: str) -> Callable[..., Any]:
+    """The class or function of a dotted name."""
+    with plug_in_errors(key, name):
+        try:
+            target = resolve_name(name)
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"{key}={name}: cannot be loaded: {error}{_way_to_load(name, error)}"
+            ) from error
+    if not callable(target):
+        raise InputError(f"{key}._target_={name}: is no class or function (give MODULE.CLASS)")
+    return target  # type: ignore[no-any-return]
+
+
+def _way_to_load(name: str, error: Exception) -> str:
+    """What to do about a name that cannot be loaded, where that is plain."""
+    module = name.partition(".")[0]
+    if f"{name}.".endswith(".py."):
+        return " (give MODULE:CLASS)"
+    if ".py." in name:
+        return f" (name the module without .py, as in {name.replace('.py.', ':')})"
+    if isinstance(error, ModuleNotFoundError) and error.name == module:
+        return f" (be in the folder of {module}.py, or add that folder to PYTHONPATH)"
+    return ""
+
+
+@contextmanager
+def plug_in_errors(key: str, name: str) -> Iterator[None]:
+    """Turn the errors of a plug-in that is loaded or built into InputErrors that name the key, or
+    the class where that is clearer.
+    """
+    try:
+        yield
+    except InputError as error:
+        raise InputError(_with_key(str(error), key)) from error
+    except SystemExit as error:
+        raise InputError(
+            f"{name}: calls sys.exit({error.code!r}) when loaded or built (raise an error instead)"
+        ) from error
+    except OSError as error:
+        message = f"{error.filename or name}: {error.strerror or error}"
+        raise InputError(_with_key(message, key)) from error
+    except ValueError as error:
+        raise InputError(_with_key(str(error), key)) from error
+    except Exception as error:
+        message = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
+        raise InputError(_with_key(f"{name}: {message}", key)) from error
+
+
+def _with_key(message: str, key: str) -> str:
+    return message if message.startswith(key) else f"{key}: {message}"

@@ -1,0 +1,224 @@
+"""`run(config)`: build one run, simulate it, and sum it up."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from testbed.core.errors import InputError
+from testbed.core.garbage import rare_collections
+from testbed.core.request import PS
+from testbed.cost.model import UNBOUNDED
+from testbed.engine.overload import Overloaded, WatchfulRecorder
+from testbed.engine.recorder import Recorder
+from testbed.engine.simulation import Environment, simulate
+from testbed.engine.totals import Totals
+from testbed.fleet.fleet import Fleet
+from testbed.fleet.parts import EngineParts
+from testbed.fleet.records import FleetProgress, together
+from testbed.fleet.simulation import simulate_fleet
+from testbed.fleet.summary import counters_of, summarize_fleet, summary_of
+from testbed.run.build import FleetSetup, Setup, build
+from testbed.run.config import RunConfig
+from testbed.run.metrics import overload, summarize
+from testbed.run.result import Result
+from testbed.run.summaries import ENGINES, RUN
+from testbed.speculating import drafts_of
+
+STOPPED = "stopped_at_latency"
+PROFILE = "cost_profile"
+COUNTERS = "counters"
+OVERLOAD = "overload"
+LATER = {"itl_s", "itl_max_s", "tokens_per_s_per_user"}  # which the folders that ship lack
+
+
+class Counts(Protocol):
+    """What can be watched of a run: a recorder, or those of a fleet."""
+
+    @property
+    def totals(self) -> Totals:
+        """Sums since the start."""
+
+
+Watch = Callable[[Counts, int], AbstractContextManager[None]]
+OneRecorder = TypeVar("OneRecorder", bound=Recorder)
+
+
+def unwatched(recorder: Counts, num_requests: int) -> AbstractContextManager[None]:
+    """Nobody watches the event loop."""
+    return nullcontext()
+
+
+def run(config: RunConfig, watch: Watch = unwatched) -> Result:
+    """Build and simulate one run: the one way in for command line, Python and studies.
+
+    `watch` is entered with the recorder and the number of requests while the event loop runs.
+    Raises InputError for a config that makes no sense, and for one of the GPU engine, whose runs
+    need a folder (`run_into`).
+    """
+    if config.engine is not None:
+        raise InputError(
+            "engine: a GPU's run needs a run folder; say testbed run engine=gpu, or leave the "
+            "engine out"
+        )
+    return run_setup(build(config), watch)
+
+
+def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
+    """Simulate what was built already."""
+    if setup.fleet is not None:
+        return run_fleet(setup, setup.fleet, watch)
+    limit = setup.config.stop_at_latency
+    recorder = Recorder() if limit is None else WatchfulRecorder(setup.workload, limit)
+    start_ps, stop_ps = setup.window_ps or (UNBOUNDED, UNBOUNDED)
+    overloaded = None
+    with watch(recorder, len(setup.workload)), rare_collections():
+        began = time.perf_counter()
+        try:
+            serve_alone(setup, recorder, snapshots_ps=[start_ps], stop_ps=stop_ps)
+        except Overloaded as stopped:
+            overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
+            recorder.settle()
+        wall_s = time.perf_counter() - began
+    summary = summarize(recorder, setup.pool.num_slots, setup.window_ps, setup.slo)
+    extra = {
+        STOPPED: overloaded,
+        OVERLOAD: _behind(recorder),
+        PROFILE: setup.cost.fingerprint,
+        COUNTERS: dict(setup.scheduler.policy.counters()),
+        **drafts_of(setup.scheduler),
+    }
+    return Result({RUN: dict(setup.description), **summary, **extra}, recorder, setup, wall_s)
+
+
+def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Result:
+    """Simulate several engines; the result is that of all together, with a part for each."""
+    recorders = [Recorder() for _ in fleet.parts]
+    first_ps, stop_ps = setup.window_ps or (UNBOUNDED, UNBOUNDED)
+    with watch(FleetProgress(recorders), len(setup.workload)), rare_collections():
+        began = time.perf_counter()
+        done = serve_by_fleet(setup, fleet, recorders, snapshots_ps=[first_ps], stop_ps=stop_ps)
+        wall_s = time.perf_counter() - began
+    merged = together(recorders)
+    pool_slots = [setup.pool_of(number).num_slots for number in range(len(fleet.parts))]
+    extra = {
+        STOPPED: None,
+        OVERLOAD: _behind(merged),
+        PROFILE: setup.cost.fingerprint,
+        COUNTERS: counters_of([engine for replica in done.replicas for engine in replica.engines]),
+    }
+    summary = {
+        RUN: dict(setup.description),
+        **summarize_fleet(recorders, merged, pool_slots, setup.window_ps, setup.slo),
+        **extra,
+    }
+    if late := [fault for fault in fleet.faults if fault.down_ps > merged.end_ps]:
+        numbers = ", ".join(str(fault.engine) for fault in late)
+        summary[RUN]["faults"] += f" (the run ended before that of engine {numbers})"
+    if len(recorders) > 1:
+        pairs = zip(done.replicas, recorders, strict=True)
+        summary[ENGINES] = {
+            str(replica.number): summary_of(replica, recorder) for replica, recorder in pairs
+        }
+    return Result(summary, merged, setup, wall_s)
+
+
+def recorded(
+    setup: Setup,
+    make_recorder: Callable[[], OneRecorder],
+    *,
+    snapshots_ps: Iterable[int] = (),
+    stop_ps: int = UNBOUNDED,
+    env: Environment | None = None,
+) -> list[OneRecorder]:
+    """The recorder of each engine, after these have served the workload until stop_ps. A caller's
+    environment can be observed during the run.
+    """
+    if setup.fleet is None:
+        recorder = make_recorder()
+        serve_alone(setup, recorder, snapshots_ps=snapshots_ps, stop_ps=stop_ps, env=env)
+        return [recorder]
+    recorders = [make_recorder() for _ in setup.fleet.parts]
+    serve_by_fleet(
+        setup, setup.fleet, recorders, snapshots_ps=snapshots_ps, stop_ps=stop_ps, env=env
+    )
+    return recorders
+
+
+def serve_alone(
+    setup: Setup,
+    recorder: Recorder,
+    *,
+    snapshots_ps: Iterable[int] = (),
+    stop_ps: int = UNBOUNDED,
+    env: Environment | None = None,
+) -> None:
+    """One engine serves the workload, and `recorder` records it. snapshots_ps: times at which
+    totals are kept. stop_ps: the end, where requests may be left. env: SimPy's, whose events a
+    caller may watch.
+    """
+    simulate(
+        setup.workload,
+        setup.scheduler,
+        setup.cost,
+        setup.model.max_len,
+        recorder=recorder,
+        pool=None if setup.config.policy.is_instance else setup.pool,  # a made policy has its own
+        fast_forward=setup.config.fast_forward,
+        beams=setup.beams,
+        snapshots_ps=snapshots_ps,
+        stop_ps=stop_ps,
+        env=env,
+        lengths=setup.lengths,
+        acceptance=setup.acceptance,
+    )
+
+
+def serve_by_fleet(
+    setup: Setup,
+    fleet: FleetSetup,
+    recorders: Sequence[Recorder],
+    *,
+    snapshots_ps: Iterable[int] = (),
+    stop_ps: int = UNBOUNDED,
+    env: Environment | None = None,
+) -> Fleet:
+    """The fleet after it has served the workload; see `testbed.fleet.simulation.simulate_fleet`."""
+    return simulate_fleet(
+        setup.workload,
+        fresh_parts(fleet),
+        recorders,
+        fleet.router,
+        split=fleet.split,
+        faults=fleet.faults,
+        shared_tiers=setup.config.server.shared_tiers,
+        fast_forward=setup.config.fast_forward,
+        snapshots_ps=snapshots_ps,
+        stop_ps=stop_ps,
+        env=env,
+    )
+
+
+def fresh_parts(fleet: FleetSetup) -> Callable[[int], EngineParts]:
+    """The parts of each engine as they begin, then new ones."""
+    unused = dict(enumerate(fleet.parts))
+    return lambda number: unused.pop(number, None) or fleet.make_parts(number)
+
+
+def _behind(recorder: Recorder) -> dict[str, float] | None:
+    """See `testbed.run.metrics.overload`; a rejected request never waits."""
+    columns = recorder.requests.columns()
+    accepted = ~np.isin(columns["request_id"], list(recorder.rejections))
+    first_ps = columns["first_token_ps"][accepted]
+    first_s = np.where(first_ps < 0, np.nan, first_ps / PS)
+    return overload(columns["arrival_ps"][accepted] / PS, first_s)
+
+
+@cache
+def keys_of_every_summary() -> frozenset[str]:
+    """What a run without any request writes, every run does, but for LATER keys."""
+    keys = frozenset(summarize(Recorder(), num_slots=1)) | {RUN, STOPPED, PROFILE, COUNTERS}
+    return keys - LATER

@@ -1,0 +1,1 @@
+"""Questions about many runs: capacity, the knee of a curve, seeds, sensitivity, trends."""

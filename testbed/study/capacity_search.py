@@ -1,0 +1,186 @@
+"""The search for the highest rate of requests that keeps objectives, one run for each rate."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from testbed.core.errors import InputError
+from testbed.run.config import RunConfig, plain_values
+from testbed.run.override_words import key_of
+from testbed.run.result import front_end
+from testbed.run.simulate import run
+from testbed.run.summaries import RUN, costs_of
+from testbed.study.knee import highest_rate
+from testbed.study.replications import Interval, interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHARE, PRECISION = 0.9, 0.02
+LOW, HIGH = 0.5, 2.0  # requests/s, a first guess
+RATE = "arrivals.rate"
+MAX_REQUESTS = 3_000_000
+Seen = Callable[[float, float], None]
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The highest rate that one seed found; 1 + precision times this rate misses the SLO.
+
+    Attributes:
+        rate: the highest simulated rate (requests/s) that meets the SLO.
+        share: the share of the requests that must meet it, above 0 and at most 1.
+        points: (rate, share inside, goodput in requests/s) of every simulated rate.
+        costs: the source of the runs' costs and their tested error; empty on a GPU.
+        future_read: what the runs read of the future, as no real server can; empty where they read
+            nothing.
+    """
+
+    rate: float
+    share: float
+    points: tuple[tuple[float, float, float], ...]
+    costs: str = ""
+    future_read: str = ""
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """What was simulated, in order of rate."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            self.points, columns=["rate_requests_per_s", "share_inside", "goodput_requests_per_s"]
+        )
+
+
+@dataclass(frozen=True)
+class Capacities:
+    """The capacity with each seed, in requests/s.
+
+    Attributes:
+        of_seed: what each seed found, by seed.
+    """
+
+    of_seed: Mapping[int, Capacity]
+
+    @property
+    def rate(self) -> Interval:
+        """The mean over the seeds, with its 95% interval."""
+        return interval([capacity.rate for capacity in self.of_seed.values()])
+
+
+class CapacitySearch:
+    """The runs of one search. Raises InputError for options with a rate or without an objective.
+
+    overrides, options: of every run, as in `testbed.simulate`; folder: where run folders are kept,
+    None for none; seen: called as seen(rate, share_inside) after every run.
+    """
+
+    def __init__(
+        self,
+        overrides: Sequence[str],
+        options: Mapping[str, Any],
+        folder: str | Path | None = None,
+        seen: Seen | None = None,
+    ) -> None:
+        _check_no_rate(overrides, options)
+        _check_objectives(front_end().configure(overrides, options))
+        self._overrides = overrides
+        self._options = options
+        self._folder = folder
+        self._seen = seen
+        self._summaries: dict[float, dict[str, Any]] = {}  # by rate
+
+    def highest(self, share: float, low: float, high: float, precision: float) -> Capacity:
+        """The highest rate at which this share of the requests meets the SLO; see
+        `testbed.capacity`. Raises InputError for limits that make no sense.
+        """
+        _check_limits(share, low, high, precision)
+        highest = highest_rate(self._share_inside, share, low, high, precision)
+        summaries = self._summaries
+        points = tuple((rate, *_inside(summaries[rate], rate)) for rate in sorted(summaries))
+        return Capacity(
+            rate=highest,
+            share=share,
+            points=points,
+            costs=costs_of(summaries[highest]),
+            future_read=_futures(summaries),
+        )
+
+    def _share_inside(self, rate: float) -> float:
+        summary = measured(self._overrides, {**self._options, "rate": rate}, self._folder)
+        self._summaries[rate] = summary
+        if self._seen:
+            self._seen(rate, summary["slo"]["share_inside"] or 0.0)
+        return _inside(summary, rate)[0]
+
+
+def measured(
+    overrides: Sequence[str], options: Mapping[str, Any], folder: str | Path | None
+) -> dict[str, Any]:
+    """The summary of one run, which is kept in the folder, if there is one."""
+    if folder is None:
+        return run(front_end().configure(overrides, options)).summary
+    config = front_end().configure(overrides, {"outputs": "summary", **options})
+    return front_end().measure(config, Path(folder))
+
+
+def given_objectives(**objectives: float | None) -> dict[str, float]:
+    """The objectives that are given, as options of a run."""
+    return {f"slo.{name}": seconds for name, seconds in objectives.items() if seconds is not None}
+
+
+def _futures(summaries: Mapping[float, dict[str, Any]]) -> str:
+    """What the runs read of the future, in words; an empty text for nothing."""
+    read = {summary.get(RUN, {}).get("future_read") for summary in summaries.values()}
+    return "; ".join(sorted(filter(None, read)))
+
+
+def _check_limits(share: float, low: float, high: float, precision: float) -> None:
+    """Raise InputError for limits of a search that make no sense."""
+    if not 0 < share <= 1:
+        raise InputError(f"share={share}: must be above 0 and at most 1")
+    if not 0 < low < high:
+        raise InputError(f"low={low} high={high}: must be rates above 0, the lower one first")
+    if not precision > 0:
+        raise InputError(f"precision={precision}: must be above 0")
+
+
+def _check_no_rate(overrides: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Raise InputError for a rate, which capacity looks for."""
+    has_option = any(options.get(key) is not None for key in ("rate", RATE))
+    if has_option or any(key_of(word) == RATE for word in overrides):
+        raise InputError("rate is what capacity looks for; say where to begin by low and high")
+
+
+def _check_objectives(config: RunConfig) -> None:
+    """Raise InputError unless the config has objectives, and its run serves every request."""
+    if not config.slo:
+        raise InputError(
+            "no objective is given; say slo.ttft_s=..., slo.tpot_s=..., slo.itl_s=... or "
+            "slo.e2e_s=..."
+        )
+    for name in ("stop_at_latency", "window_s"):
+        if getattr(config, name) is not None:
+            raise InputError(
+                f"{name}={plain_values(getattr(config, name))}: a run that stops before its end "
+                "leaves out the slowest requests, which capacity counts (set it to null)"
+            )
+    bound = config.arrivals.parameters.get("max_in_flight")
+    if bound is not None:
+        raise InputError(
+            f"arrivals.max_in_flight={bound}: what waits at its client is in no latency, so no "
+            "rate would miss the objectives (set it to null)"
+        )
+
+
+def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
+    slo, arrived = summary["slo"], summary["requests"]["arrived"]
+    if slo["share_inside"] is None:
+        raise InputError(
+            f"at {rate:g} requests/s none comes in time; the objectives may be out of reach (raise "
+            "arrivals.duration_s, or the objectives)"
+        )
+    if arrived > MAX_REQUESTS:
+        raise InputError(f"even {rate:g} requests/s keep the objectives; they limit nothing")
+    return slo["share_inside"], slo["goodput_requests_per_s"]

@@ -1,0 +1,150 @@
+"""How much a simulated figure depends on costs and arrival times, which nobody knows exactly.
+
+Near the load at which a server becomes full, a small error of the costs becomes a large one of the
+latencies. The variations are fixed, and no measurement changes them: one run with all costs larger
+by COST_ERROR, one with all costs smaller, and RESAMPLINGS runs whose arrivals are moved at random
+by up to MOVED_S. The interval of a figure goes from its smallest to its largest value over these
+runs and the unchanged one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS, Workload
+from testbed.engine.arrivals import AnswerDrivenWorkload
+from testbed.run.config import RunConfig, Slo
+from testbed.run.parts import Part
+from testbed.run.simulate import run
+from testbed.run.workload import make_workload
+from testbed.study.knee import highest_rate
+
+COST_ERROR = 0.03
+MOVED_S = 0.010  # arrivals are moved by at most so much, either way
+RESAMPLINGS = 20
+FACTORS = (1 - COST_ERROR, 1 + COST_ERROR)
+NEAR = 1.1  # the search for a varied capacity begins within this factor of the unchanged one
+RULE = (
+    f"all costs {COST_ERROR:.0%} up and down, and {RESAMPLINGS} times arrivals moved by up to "
+    f"{1000 * MOVED_S:.0f} ms"
+)
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class CapacityIntervals:
+    """Smallest and largest values.
+
+    rate: the highest rate that meets the SLO, in requests/s, over the variations of costs.
+    share_inside: the share of requests that meets the SLO at the highest rate of the unchanged
+    costs, over the variations of costs and of arrivals.
+    """
+
+    rate: Interval
+    share_inside: Interval
+
+
+def moved_s(arrival_s: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """The times (s), each moved at random by up to MOVED_S, but not to before 0. They may be out of
+    order.
+    """
+    moved = np.random.default_rng(seed).uniform(-MOVED_S, MOVED_S, len(arrival_s))
+    return np.maximum(arrival_s + moved, 0)
+
+
+def capacity_intervals(
+    config: RunConfig, rate: float, needed: float, precision: float
+) -> CapacityIntervals:
+    """The intervals around `rate` (requests/s), the highest at which a share of `needed` of all
+    requests meets the SLO. The rate of `config` does not matter.
+
+    Raises:
+        InputError: not all times of the run scale with its costs.
+    """
+    check_scalable(config)
+    unchanged = at_rate(config, rate)
+    shares = [share_inside(varied) for varied in (unchanged, *variations(unchanged))]
+    rates = [rate, *(_rate_with(factor, config, rate, needed, precision) for factor in FACTORS)]
+    return CapacityIntervals((min(rates), max(rates)), (min(shares), max(shares)))
+
+
+def check_scalable(config: RunConfig) -> None:
+    """Raise InputError for a run with other times than those of costs and arrivals: on a GPU, with
+    faults, or with requests that wait for answers.
+    """
+    for name in ("engine", "faults"):
+        if getattr(config, name) is not None:
+            raise InputError(f"{name}: --sensitivity scales the costs of plain simulations alone")
+    if isinstance(make_workload(config), AnswerDrivenWorkload):
+        raise InputError(
+            "arrivals: --sensitivity moves arrivals, and these wait for answers (choose "
+            "arrivals=poisson, or another process with times of its own)"
+        )
+
+
+def at_rate(config: RunConfig, rate: float) -> RunConfig:
+    """The run at another rate (requests/s)."""
+    return replace(config, arrivals=config.arrivals.updated(rate=rate))
+
+
+def variations(config: RunConfig) -> Iterator[RunConfig]:
+    """The run with other costs, then with other arrivals."""
+    for factor in FACTORS:
+        yield with_costs(config, factor)
+    workload = make_workload(config)
+    for seed in range(RESAMPLINGS):
+        yield replace(config, trace=Part(moved_workload(workload, seed)))
+
+
+def with_costs(config: RunConfig, factor: float) -> RunConfig:
+    """A run that is equivalent to one with costs `factor` times as long, in a longer unit of time:
+    the costs stay, and arrivals, objectives and the waits of scheduler and router are divided.
+    """
+    workload = make_workload(config)
+    arrival_ps = np.rint(workload.arrival_ps / factor).astype(np.int64)
+    limits = {
+        name: None if limit is None else limit / factor for name, limit in config.slo.limits.items()
+    }
+    return replace(
+        config,
+        trace=Part(replace(workload, arrival_ps=arrival_ps)),
+        slo=Slo(**limits),
+        scheduler=_divided(config.scheduler, factor),
+        router=None if config.router is None else _divided(config.router, factor),
+    )
+
+
+def _divided(part: Part, factor: float) -> Part:
+    """The part, with each parameter in seconds divided."""
+    times = {
+        name: value / factor
+        for name, value in part.parameters.items()
+        if name.endswith("_s") and isinstance(value, int | float)
+    }
+    return part.updated(**times)
+
+
+def moved_workload(workload: Workload, seed: int) -> Workload:
+    """The same requests at moved times, in their order."""
+    arrival_ps = np.rint(moved_s(workload.arrival_ps / PS, seed) * PS).astype(np.int64)
+    order = np.argsort(arrival_ps, kind="stable")
+    return replace(workload, rows=workload.rows.take(order), arrival_ps=arrival_ps[order])
+
+
+def share_inside(config: RunConfig) -> float:
+    """The share of the requests that meets the SLO; 0 where none does."""
+    return float(run(config).summary["slo"]["share_inside"] or 0.0)
+
+
+def _rate_with(
+    factor: float, config: RunConfig, rate: float, needed: float, precision: float
+) -> float:
+    """The capacity with costs `factor` times as long."""
+
+    def share_at(tried: float) -> float:
+        return share_inside(with_costs(at_rate(config, tried), factor))
+
+    return highest_rate(share_at, needed, rate / NEAR, rate * NEAR, precision)
