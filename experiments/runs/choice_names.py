@@ -50,6 +50,8 @@ KEYS = {  # the words that select an option, where they are not the group's name
 }
 CUSTOM = "custom"
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # MODULE:CLASS, as the command line names one
+# The line of an option's file that names its class
+CLASS_OF_FILE = re.compile(r"(  - /class/|_target_: )(?P<name>[\w.]+)(@_here_)?\s*(#.*)?$")
 # Of a model that ships and has no file, and with gpu=NAME: its other values suit any GPU
 ANY_SERVER = "h200"
 HIDDEN = "of-"  # server/of-NAME: the default server of a model

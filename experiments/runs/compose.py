@@ -21,13 +21,12 @@ from testbed.experiments.runs import own_options
 from testbed.experiments.runs.choice_names import CONF, GROUPS
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.unread_values import check_unread
-from testbed.experiments.runs.words import Words, read_words
+from testbed.experiments.runs.words import OF_HYDRA, Words, read_words
 from testbed.experiments.vllm_server import configured as vllm_server
 from testbed.run.config import RunConfig
 from testbed.run.override_words import key_of
 
 VERSION = "1.3"  # of Hydra's rules of composing
-OF_HYDRA = ("hydra.run.dir", "hydra.sweep.dir", "hydra/launcher")
 MOST_KEPT = 256  # compositions of options, some 0.2 MiB each
 vllm_server.register()
 
@@ -114,9 +113,9 @@ def set_value(config: DictConfig, override: Override) -> None:
         return _delete(config, key)
     is_new = override.is_add() or override.is_force_add()
     value = override.value()
-    if override.is_add() and not isinstance(value, dict | list):
-        if OmegaConf.select(config, key, throw_on_missing=False) is not None:
-            raise InputError(f"{word}: has a value already ({key}=... changes it)")
+    given = OmegaConf.select(config, key, throw_on_missing=False)
+    if override.is_add() and given is not None and not isinstance(value, dict | list):
+        raise InputError(f"{word}: has a value already ({key}=... changes it)")
     if not is_new:
         check_key(key, config)
     OmegaConf.update(config, key, value, merge=True, force_add=is_new)

@@ -1,9 +1,9 @@
 """The words of a command line as typed choices and values: what Hydra's grammar cannot say is read
 here, once, and becomes words of Hydra's.
 
-A `Choice` selects an option of a group: policy=paged, policy=MODULE:CLASS, gpu@3=l40s. A `Value` sets
-a key, in Hydra's grammar: arrivals.rate=2, ~server.kv_memory_gib. An unknown option is refused with
-the nearest known one.
+A `Choice` selects an option of a group: policy=paged, policy=MODULE:CLASS, gpu@3=l40s. A `Value`
+sets a key, in Hydra's grammar: arrivals.rate=2, ~server.kv_memory_gib. An unknown option is refused
+with the nearest known one.
 """
 
 import re
@@ -14,7 +14,7 @@ from pathlib import Path
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
-from testbed.core.spelling import did_you_mean
+from testbed.core.spelling import did_you_mean, no_key
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
     CLASS,
@@ -38,6 +38,8 @@ NONE = ("null", "")
 QUOTES = ("'", '"')
 POOL = ("server.num_blocks", "server.kv_memory_gib", "server.workspace_gib")
 WITH_MARKS = ("workload.mix", "faults")  # whose commas are no sweep, and whose semicolons no error
+LAUNCHER = "hydra/launcher"
+OF_HYDRA = ("hydra.run.dir", "hydra.sweep.dir", LAUNCHER)
 ENGINE = "engine"  # a group that is not listed: gpu or nothing
 
 
@@ -121,7 +123,7 @@ class Words:
 def read_words(arguments: Sequence[str]) -> Words:
     """The choices and values of the words, checked; `--config-dir=DIR` names a user's options."""
     folders = tuple(user_folders(arguments))
-    plain = [word for word in arguments if not word.startswith(FOLDER)]
+    plain = [word for word in arguments if not (word.startswith(FOLDER) or is_of_hydra(word))]
     texts = [part for word in plain for part in published_models(word, folders)]
     texts += hybrid_words(chosen(texts))
     keys = list(chosen(texts))
@@ -138,6 +140,18 @@ def read_words(arguments: Sequence[str]) -> Words:
         (*added, *values),
         folders,
     )
+
+
+def is_of_hydra(word: str) -> bool:
+    """Whether a word is about where runs go, not about the configuration: hydra.run.dir=DIR,
+    hydra/launcher=NAME. Raises InputError for another word of Hydra's own part.
+    """
+    key = key_of(word)
+    if not key.startswith(("hydra.", "hydra/")):
+        return False
+    if key not in OF_HYDRA and not key.startswith("hydra.launcher."):
+        raise InputError(no_key(key, OF_HYDRA))
+    return True
 
 
 def is_choice(key: str) -> bool:

@@ -134,9 +134,7 @@ def _defaults(owner: Any, parameters: Sequence[inspect.Parameter]) -> dict[str, 
         for field in (fields(owner) if is_dataclass(owner) else ())
         if field.default_factory is not MISSING
     }
-    given = {
-        entry.name: entry.default for entry in parameters if entry.default is not entry.empty
-    }
+    given = {entry.name: entry.default for entry in parameters if entry.default is not entry.empty}
     return given | made
 
 
