@@ -18,7 +18,7 @@ from testbed.experiments.runs.summary_table import summary_table
 from testbed.experiments.runs.sweep_progress import SweepProgress
 from testbed.experiments.runs.sweep_words import sweep_points
 from testbed.experiments.runs.whole_files import remove_leftovers
-from testbed.experiments.runs.words import FOLDER, chosen, is_of_hydra
+from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
 
 RUNS = "runs"  # the default folder of all runs
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
@@ -85,7 +85,7 @@ def _check_seeds(text: str) -> None:
 
 def _varying(point: Sequence[str], words: Sequence[str]) -> str:
     """The words of a point that other points do not have; all of them for one without others."""
-    own = [word for word in point if not word.startswith(FOLDER)]
+    own = [word for word in point if not word.startswith(OF_OPTIONS)]
     return " ".join([word for word in own if word not in words] or own)
 
 
@@ -117,7 +117,7 @@ class PointJob:
         state = "done" if stored.is_new else "complete already"
         line = f"{folder} {state}: {self.name}{latency}  {self.progress.text(self.place)}"
         wide_console().print(line, highlight=False)
-        own = [word for word in self.words if not word.startswith(FOLDER)]
+        own = [word for word in self.words if not word.startswith(OF_OPTIONS)]
         return Point(chosen(own), stored.summary, folder)
 
 

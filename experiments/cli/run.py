@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -39,7 +39,29 @@ class Sweep:
         return self.multirun or self.seeds is not None
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Shown:
+    """Hydra's options of the configuration."""
+
+    config_name: Annotated[
+        str | None,
+        Parameter(metavar="NAME", help="the primary config, of a --config-dir (default: run)"),
+    ] = None
+    cfg: Annotated[
+        Literal["job"] | None,
+        Parameter(metavar="job", help="print the configuration as Hydra composes it; run nothing"),
+    ] = None
+    resolve: Annotated[bool, Parameter(help="print it with --cfg without interpolations")] = False
+
+    @property
+    def name_words(self) -> list[str]:
+        """The word that names the primary config, if any does."""
+        return [] if self.config_name is None else [f"--config-name={self.config_name}"]
+
+
 ONE_RUN = Sweep()
+NOT_SHOWN = Shown()
 
 
 @app.default
@@ -53,6 +75,7 @@ def run(
     values: Annotated[
         bool, Parameter(help="print every value of this configuration with its unit; run nothing")
     ] = False,
+    shown: Shown = NOT_SHOWN,
     help: Annotated[
         bool, Parameter(name=("--help", "-h"), help="print this text and every group's options")
     ] = False,
@@ -69,10 +92,15 @@ def run(
     if help:
         return print_help(config_dir or [])
     words = given_words(overrides, config_dir or [], trust_plug_ins, from_vllm)
+    words = [*shown.name_words, *words]
     if values:
         from testbed.experiments.runs.shown_values import value_lines
 
         return print(*value_lines(words), sep="\n")
+    if shown.cfg:
+        from testbed.experiments.runs.shown_values import job_config
+
+        return print(job_config(words, resolved=shown.resolve), end="")
     from testbed.experiments.cli import launch
 
     if sweep.is_asked_for:

@@ -60,12 +60,14 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def composed(name: str, words: Sequence[str]) -> DictConfig:
-    """The config of this name with the words, for its caller alone.
+    """The config of this name with the words, for its caller alone; `--config-name` of the words
+    counts more.
 
     The options are composed by Hydra, once for the same choices in a process; the values are set as
     Hydra sets them.
     """
     read = read_words(words)
+    name = read.name or name
     with refusals(words):
         overrides = OverridesParser.create().parse_overrides(list(read.values))
         try:
@@ -92,13 +94,15 @@ def _kept(name: str, choices: tuple[str, ...]) -> DictConfig:
 def composed_by_hydra(
     name: str, words: Sequence[str], folders: Sequence[Any] = (), *, whole: bool = False
 ) -> DictConfig:
-    """What Hydra composes from words in its own grammar. folders: looked in behind the options that
-    ship; whole: with Hydra's own part.
+    """What Hydra composes from words in its own grammar. folders: of options besides those that
+    ship, and where the primary config may be; whole: with Hydra's own part.
     """
     own_options.register()
-    places = ", ".join(f"file://{folder.resolve()}" for folder in folders)
-    search = [f"hydra.searchpath=[{places}]"] if places else []
-    with initialize_config_dir(str(CONF), job_name="testbed", version_base=VERSION):
+    places = [CONF, *(folder.resolve() for folder in folders)]
+    first = next((place for place in places if (place / f"{name}.yaml").is_file()), CONF)
+    others = ", ".join(f"file://{place}" for place in places if place != first)
+    search = [f"hydra.searchpath=[{others}]"] if others else []
+    with initialize_config_dir(str(first), job_name="testbed", version_base=VERSION):
         return compose(name, [*words, *search], return_hydra_config=whole)
 
 

@@ -33,6 +33,11 @@ def value_lines(words: Sequence[str]) -> Iterator[str]:
             yield f"{line}  # {text}" if text else line
 
 
+def job_config(words: Sequence[str], *, resolved: bool) -> str:
+    """What `--cfg job` of Hydra prints: the configuration that the words compose, as YAML."""
+    return OmegaConf.to_yaml(composed("run", sweep_points(words)[0]), resolve=resolved)
+
+
 def _keys_and_lines(text: str) -> Iterator[tuple[list[str], str]]:
     """Each line of a YAML text indented by two, with the keys that lead to it."""
     path = list[str]()

@@ -1,14 +1,15 @@
 """The points of a sweep: every combination of the values that words list in Hydra's grammar."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
 from testbed.core.errors import InputError
-from testbed.experiments.runs.words import FOLDER, WITH_MARKS
+from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, names_of
+from testbed.experiments.runs.words import WITH_MARKS
 from testbed.run.override_words import key_of
 
 
@@ -22,17 +23,24 @@ def sweep_points(words: Sequence[str]) -> list[tuple[str, ...]]:
 
 def values_of(word: str) -> list[str]:
     """The word with each of its values."""
-    if word.startswith(("-", FOLDER)) or key_of(word) in WITH_MARKS:
+    if word.startswith("-") or key_of(word) in WITH_MARKS:
         return [word]
     override = _parsed(word)
     if override is None or not override.is_sweep_override():
         return [word]
-    if not override.is_discrete_sweep():
-        raise InputError(f"{word}: lists no values (give them with commas between)")
     key = word.partition("=")[0]
-    # Hydra writes a colon, as of MODULE:CLASS, with a backslash before it
-    values = (value.replace("\\:", ":") for value in override.sweep_string_iterator())
-    return [f"{key}={value}" for value in dict.fromkeys(values)]
+    return [f"{key}={value}" for value in dict.fromkeys(_listed(override))]
+
+
+def _listed(override: Override) -> Iterator[str]:
+    """The values of a sweep, as words have them; those of glob(...) are options of the group."""
+    group, pattern = override.key_or_group, override.value()
+    if isinstance(pattern, Glob) and group in GROUPS:
+        yield from pattern.filter([name for name in names_of(group) if name != CUSTOM])
+    elif isinstance(pattern, Glob) or not override.is_discrete_sweep():
+        raise InputError(f"{override.input_line}: lists no values (give them with commas between)")
+    else:  # Hydra writes a colon, as of MODULE:CLASS, with a backslash before it
+        yield from (text.replace("\\:", ":") for text in override.sweep_string_iterator())
 
 
 def _parsed(word: str) -> Override | None:

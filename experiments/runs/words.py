@@ -33,6 +33,8 @@ from testbed.run.override_words import key_of
 from testbed.vllm_pages import pages_of
 
 FOLDER = "--config-dir="
+NAME = "--config-name="  # of the primary config, run by default
+OF_OPTIONS = (FOLDER, NAME)
 PUBLISHED = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME
 NONE = ("null", "")
 QUOTES = ("'", '"')
@@ -78,12 +80,12 @@ class Choice:
         if self.group not in GROUPS:
             return self
         usual = KEYS.get(self.group, self.group)
-        if usual != self.group and self.key == self.group:
+        if usual != self.group and not self.at and self.key != usual:
             raise InputError(f"{self.word}: is chosen by {usual}={self.name}")
         if self.name in NONE:
             raise InputError(
-                f"{self.word}: no {self.group} selected (`testbed list {self.group}` shows the "
-                "options)"
+                f"{self.word}: selects nothing (leave {self.group} out; `testbed list "
+                f"{self.group}` shows the options)"
             )
         if self.name not in names_of(self.group, folders):
             _check_class(self.group, self.name, folders)
@@ -113,17 +115,23 @@ class Value:
 
 @dataclass(frozen=True)
 class Words:
-    """A command line. choices, values: words of Hydra's; folders: of the user's options."""
+    """A command line. choices, values: words of Hydra's; folders: of the user's options; name: of
+    the primary config, where the words say one.
+    """
 
     choices: tuple[str, ...]
     values: tuple[str, ...]
     folders: tuple[Path, ...] = ()
+    name: str | None = None
 
 
 def read_words(arguments: Sequence[str]) -> Words:
-    """The choices and values of the words, checked; `--config-dir=DIR` names a user's options."""
+    """The choices and values of the words, checked; `--config-dir=DIR` and `--config-name=NAME` are
+    words too.
+    """
     folders = tuple(user_folders(arguments))
-    plain = [word for word in arguments if not (word.startswith(FOLDER) or is_of_hydra(word))]
+    plain = [word for word in arguments if not (word.startswith(OF_OPTIONS) or is_of_hydra(word))]
+    names = [word.removeprefix(NAME) for word in arguments if word.startswith(NAME)]
     texts = [part for word in plain for part in published_models(word, folders)]
     texts += hybrid_words(chosen(texts))
     keys = list(chosen(texts))
@@ -139,6 +147,7 @@ def read_words(arguments: Sequence[str]) -> Words:
         tuple(word for word in hydra_words if word not in added),
         (*added, *values),
         folders,
+        names[-1] if names else None,
     )
 
 
@@ -211,8 +220,9 @@ def _with_marks(value: Value, own: set[str]) -> str:
         word = word.replace(":", ".")
     if value.key in WITH_MARKS and set(",;") & set(text) and text[0] not in QUOTES:
         word = word.replace(f"={text}", f"='{text}'")
-    is_new = text.startswith("{") or value.key.rpartition(".")[0] in own
-    return f"++{word}" if is_new and word[0] not in "+~" else word
+    if value.key.rpartition(".")[0] in own and not word.startswith("~"):
+        return f"++{word.lstrip('+')}"
+    return f"++{word}" if text.startswith("{") and word[0] not in "+~" else word
 
 
 def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
