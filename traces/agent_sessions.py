@@ -9,12 +9,39 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Rows, Turns
 from testbed.core.units import Count
-from testbed.traces.files import MAX_LEN, json_lines, wrong_count, wrong_time
+from testbed.traces.files import MAX_LEN, json_lines, unread_key, wrong_count, wrong_time
 from testbed.traces.reader import Trace
 
 SESSION_BITS = 32  # a content id is its session's number, followed by 32 bits of the file's id
 PARTIAL = 1 << 31  # the first id of partial last blocks, which are unique to their prompt
 OPTIONAL = ("think_time", "api_time")
+# What the format has; nothing here reads the models, types of content, sums and the recorded TTFT.
+AGENT = ("models", "tool_tokens", "system_tokens", "requests")
+OF_SESSION = ("id", "block_size", "hash_id_scope", "totals", *AGENT)
+OF_SUBAGENT = (
+    "t",
+    "type",
+    "agent_id",
+    "subagent_type",
+    "duration_ms",
+    "total_tokens",
+    "tool_use_count",
+    "status",
+    *AGENT,
+)
+OF_REQUEST = (
+    "t",
+    "type",
+    "model",
+    "in",
+    "out",
+    "hash_ids",
+    "input_types",
+    "output_types",
+    "stop",
+    "ttft",
+    *OPTIONAL,
+)
 
 
 class Turn(NamedTuple):
@@ -113,14 +140,15 @@ class AgentSessions(Trace):
     server, in s. A request of type "subagent" is a separate chain, whose last answer came `t`
     seconds after the session's start.
 
-    Equal ids are equal content only within one session, or, with shared_ids, in the whole file. An
-    answer without tokens (cancelled) counts
-    as one token. num_sessions keeps only the first lines. With max_len, a chain ends before its
-    first request of max_len tokens or more.
+    Equal ids are equal content within one session or in the whole file: as its sessions say by
+    hash_id_scope "local" or "global", or else as shared_ids says (None: within one session). A
+    request of type "s" and one of type "n" of the same prompt are two requests. An answer without
+    tokens (cancelled) counts as one token. num_sessions keeps only the first lines. With max_len, a
+    chain ends before its first request of max_len tokens or more.
     """
 
     def __init__(
-        self, path: str, num_sessions: Count | None = None, *, shared_ids: bool = False
+        self, path: str, num_sessions: Count | None = None, *, shared_ids: bool | None = None
     ) -> None:
         if num_sessions is not None and num_sessions < 1:
             raise InputError(
@@ -141,9 +169,9 @@ class AgentSessions(Trace):
             raise InputError(
                 f"{self.path}: has block sizes {sizes}: all sessions must have the same"
             )
-        limit = MAX_LEN if max_len is None else max_len
+        limit, shares = MAX_LEN if max_len is None else max_len, self._shares_ids(items)
         sessions = [
-            SessionTurns(number, item, limit, shares=self.shared_ids).turns
+            SessionTurns(number, item, limit, shares=shares).turns
             for number, item in enumerate(items)
         ]
         if not any(sessions):
@@ -152,6 +180,24 @@ class AgentSessions(Trace):
                 "workload.max_len)"
             )
         return joined([turns for turns in sessions if turns], sizes[0])
+
+    def _shares_ids(self, items: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether equal ids are equal content in the whole file."""
+        scopes = {item["hash_id_scope"] for item in items if "hash_id_scope" in item}
+        if len(scopes) > 1:
+            raise InputError(
+                f"{self.path}: has sessions of hash_id_scope local and global (split it)"
+            )
+        if not scopes:
+            return bool(self.shared_ids)
+        (scope,) = scopes
+        shares = scope == "global"
+        if self.shared_ids not in (None, shares):
+            raise InputError(
+                f"{self.path}: hash_id_scope is {scope!r} and trace.shared_ids "
+                f"{str(self.shared_ids).lower()} (leave trace.shared_ids out)"
+            )
+        return shares
 
 
 def joined(sessions: Sequence[Sequence[Turn]], tokens_per_id: int) -> Rows:
@@ -182,6 +228,9 @@ def joined(sessions: Sequence[Sequence[Turn]], tokens_per_id: int) -> Rows:
 def _problems(session: Any) -> Iterator[str | None]:
     if not isinstance(session.get("requests"), list):
         yield "is not a session: an object with a list 'requests'"
+    yield unread_key(session, OF_SESSION)
+    if session.get("hash_id_scope", "local") not in ("local", "global"):
+        yield f"hash_id_scope={session['hash_id_scope']!r}: is neither local nor global"
     if wrong_count(session, "block_size"):
         yield f"block_size={session.get('block_size')!r}: is not a whole number of tokens"
     for place, request in enumerate(session["requests"], start=1):
@@ -192,7 +241,10 @@ def _problems(session: Any) -> Iterator[str | None]:
 def _request_problems(request: Any, block_size: int) -> Iterator[str | None]:
     if not isinstance(request, dict):
         yield "is not a JSON object"
-    elif request.get("type") == "subagent":
+        return
+    is_subagent = request.get("type") == "subagent"
+    yield unread_key(request, OF_SUBAGENT if is_subagent else OF_REQUEST)
+    if is_subagent:
         yield wrong_time(request, "t")
         if wrong_time(request, "duration_ms") or not isinstance(request.get("requests"), list):
             yield "a sub-agent needs duration_ms and a list 'requests'"

@@ -9,6 +9,7 @@ from testbed.traces.reader import FileTrace
 
 TIME, PROMPT, OUTPUT = "Timestamp", "Request tokens", "Response tokens"
 SESSION = "Session ID"  # in the releases with conversations
+IGNORED = ("Elapsed time", "Model", "Total tokens", "Log Type")
 
 
 class BurstGptCsv(FileTrace):
@@ -18,7 +19,7 @@ class BurstGptCsv(FileTrace):
 
     def read(self) -> Rows:
         """The requests in file order; arrival_s counts from midnight of the first day."""
-        table = read_table(self.path, [TIME, PROMPT, OUTPUT], [SESSION])
+        table = read_table(self.path, [TIME, PROMPT, OUTPUT], [SESSION], IGNORED)
         answered = whole_numbers(
             self.path, OUTPUT, table[OUTPUT], "a whole number of tokens, 0 for a failure", least=0
         )

@@ -21,6 +21,7 @@ from testbed.traces.length_model import ConversationModel
 from testbed.traces.reader import Trace, stream
 
 HISTORY, OUTPUT = "history_plus_prompt_tokens", "output_tokens"
+IGNORED = ("turn", "new_prompt_tokens", "chat_input_tokens", "chat_output_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class ChatCsv(Chat):
 
     @cached_property
     def talks(self) -> Conversations:
-        table = read_table(self.path, ["conv_id", HISTORY, OUTPUT])
+        table = read_table(self.path, ["conv_id", HISTORY, OUTPUT], ignored=IGNORED)
         new = [True, *(a != b for a, b in pairwise(table["conv_id"])), True]
         prompts, outputs = (lengths(self.path, name, table[name]) for name in (HISTORY, OUTPUT))
         return Conversations(np.flatnonzero(new), prompts, outputs)

@@ -1,4 +1,5 @@
-"""Logs of benchmark clients: `vllm bench serve --save-detailed`, GuideLLM's benchmarks.json.
+"""Logs of benchmark clients: `vllm bench serve --save-detailed`, GuideLLM's benchmarks.json, and
+aiperf's profile_export.jsonl.
 
 Times are the client's: a request begins when the client sends it, and a token comes when the client
 receives it.
@@ -12,6 +13,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
+from testbed.traces.aiperf_log import aiperf_items
 from testbed.traces.files import read_json, wrong_count, wrong_time
 from testbed.traces.length_model import Floats
 from testbed.traces.reader import columns
@@ -129,6 +131,13 @@ def _guidellm(path: str, benchmark: Mapping[str, Any]) -> tuple[Rows, Floats, li
         items.append({"prompt": prompt, "output": output, "times_s": times_s})
     lost = sum(len(requests.get(kind) or ()) for kind in ("errored", "incomplete"))
     return _checked(path, items, lost, [])
+
+
+def read_aiperf(path: str) -> tuple[Rows, Floats, list[str]]:
+    """The served requests of aiperf's profile_export.jsonl, as read_client_log gives them."""
+    with _values_of("aiperf", path):
+        items, num_failed = aiperf_items(path)
+        return _checked(path, items, num_failed, [])
 
 
 def _checked(

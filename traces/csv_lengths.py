@@ -35,6 +35,21 @@ DEFAULTS = (
     "max_new_tokens",
     "think_s",
 )
+RESULTS = (  # what a run's own requests.csv says of them besides
+    "request_id",
+    "first_token_s",
+    "finish_s",
+    "num_swaps",
+    "num_recomputes",
+    "hit_tokens",
+    "rejected",
+    "cancelled_s",
+    "ttft_s",
+    "tpot_s",
+    "itl_max_s",
+    "e2e_s",
+)
+REMEDY = "rename or remove it, or name it in trace.ignored_columns"
 # Names of rows by the SHA-256 of their lines "prompt,output", whatever file has them.
 PUBLISHED = {
     "57b29944279c18794b4bb0c51fe598afbe94b8f255ae06bcf5b8e53e4d9fd130": (
@@ -50,7 +65,8 @@ class CsvLengths(FileTrace):
     The content of a prompt is ids separated by spaces, one for each tokens_per_id tokens. As in
     Mooncake's traces, an id identifies these tokens and all before them. The last id may cover
     fewer tokens. With tokens_per_id=1 the ids are token ids. A row without ids has a content that
-    no other has.
+    no other has. ignored_columns: names of columns that say nothing here; any other column that
+    nothing reads is refused.
     """
 
     path: str
@@ -65,6 +81,7 @@ class CsvLengths(FileTrace):
     priority_column: str = "priority"
     max_new_tokens_column: str = "max_new_tokens"
     think_column: str = "think_s"
+    ignored_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__init__(self.path)
@@ -107,13 +124,13 @@ class CsvLengths(FileTrace):
             self.think_column,
         )
         renamed = [name for name in optional if name not in DEFAULTS]
-        table = self.table([self.input_column, self.output_column, *renamed], DEFAULTS)
-        named = (self.input_column, self.output_column, *optional)
-        return {name: table[name] for name in named if name in table}
+        others = [name for name in optional if name in DEFAULTS]
+        return self.table([self.input_column, self.output_column, *renamed], others)
 
     def table(self, names: Sequence[str], optional: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """The named columns as text, and the optional ones that exist."""
-        return read_table(self.path, names, optional)
+        ignored = (*RESULTS, *self.ignored_columns)
+        return read_table(self.path, names, optional, ignored, REMEDY)
 
     def _ids(self, texts: Sequence[str], prompts: Column) -> list[tuple[int, ...]]:
         all_ids = []

@@ -4,7 +4,7 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,10 +20,12 @@ from testbed.core.request import Column
 MAX_LEN = 2**31 - 1
 ALIKE = 0.75  # similarity of names such as arrival_s and arrival_time, session and session_id
 OTHER_NAMES = {  # of columns that a trace may have, in files of others and in our own requests.csv
+    "arrival_s": ("timestamp", "time", "arrived_at", "arrival", "arrival_time"),
     "n": ("num_seqs", "num_seq", "num_sequences", "best_of"),
     "priority": ("prio",),
     "beam": ("use_beam_search",),
 }
+REMEDY = "rename or remove it"
 LATEST = 1e15  # the largest time in a file, in any unit; far above every real clock
 PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
     (FileNotFoundError, "no such file (give its path relative to the working folder)"),
@@ -56,9 +58,16 @@ def open_text(path: str) -> Iterator[TextIO]:
 
 
 def read_table(
-    path: str, names: Sequence[str], optional: Sequence[str] = ()
+    path: str,
+    names: Sequence[str],
+    optional: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+    remedy: str = REMEDY,
 ) -> dict[str, list[str]]:
-    """The named columns of a CSV with a header line as text, and the optional ones that exist."""
+    """The named columns of a CSV with a header line as text, and the optional ones that exist.
+
+    ignored, remedy: see places_of.
+    """
     csv.field_size_limit(MAX_LEN)  # one field contains all content ids of a prompt
     with open_text(path) as file:
         lines = list(csv.reader(file))
@@ -75,7 +84,7 @@ def read_table(
             raise InputError(
                 f"{path}, line {number}: {len(line)} fields where the header has {len(header)}"
             )
-    places = places_of(path, header, names, optional)
+    places = places_of(path, header, names, optional, ignored, remedy)
     return {
         name: [str(unguarded(line[place])) for line in lines[1:]] for name, place in places.items()
     }
@@ -94,12 +103,17 @@ def _check_header(path: str, header: Sequence[str]) -> None:
 
 
 def places_of(
-    path: str, header: Sequence[str], names: Sequence[str], optional: Sequence[str]
+    path: str,
+    header: Sequence[str],
+    names: Sequence[str],
+    optional: Sequence[str],
+    ignored: Sequence[str] = (),
+    remedy: str = REMEDY,
 ) -> dict[str, int]:
     """The positions of these columns in the header.
 
-    Raises InputError for a missing or repeated column. A column whose name is like that of an
-    absent optional one is an error too, since it would be ignored.
+    Raises InputError for a missing or repeated column, and for one that nothing reads, except those
+    that the format has beside what is read: `ignored`. The remedy is for one that nothing reads.
     """
     places = {name: header.index(name) for name in (*names, *optional) if name in header}
     for name in (*names, *places):
@@ -118,9 +132,11 @@ def places_of(
         renamed = [other for other in OTHER_NAMES.get(name, ()) if other in others]
         if alike := renamed or get_close_matches(name, others, 1, ALIKE):
             raise InputError(
-                f"{path}: nothing reads column {alike[0]!r}; did you mean {name!r}? (rename or "
-                "remove it)"
+                f"{path}: nothing reads column {alike[0]!r}; did you mean {name!r}? ({remedy})"
             )
+    unread = next((name for name in others if name not in ignored), None)
+    if unread is not None:
+        raise InputError(f"{path}: nothing reads column {unread!r} ({remedy})")
     return places
 
 
@@ -249,6 +265,12 @@ def json_lines(
             yield number, item
     if not has_items:
         raise InputError(f"{path}: is empty (give a file with rows)")
+
+
+def unread_key(item: Mapping[str, Any], known: Collection[str]) -> str | None:
+    """The error in an item of JSON that has a key beside the known ones, or None."""
+    unread = next((key for key in item if key not in known), None)
+    return None if unread is None else f"nothing reads {unread!r}, which the format lacks"
 
 
 def wrong_count(item: Mapping[str, Any], key: str, least: int = 1) -> str | None:

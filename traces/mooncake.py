@@ -3,29 +3,43 @@ block hashes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from testbed.core.errors import InputError, check_least
-from testbed.core.request import Rows
+from testbed.core.request import Column, Rows
 from testbed.core.units import PositiveCount, PositiveTokens
 from testbed.traces.contents import with_unknown
-from testbed.traces.files import json_lines, wrong_count, wrong_time
+from testbed.traces.files import json_lines, numbered, unread_key, wrong_count, wrong_time
+from testbed.traces.length_model import Floats
 from testbed.traces.reader import FileTrace, columns
 
 TOKENS_PER_ID = 512
+TimeUnit: TypeAlias = Literal["ms", "s"]
+UNITS = {"ms": 1000.0, "s": 1.0}  # of time stamps, a second
+TIME = "timestamp"
+LENGTHS = ("input_length", "output_length")
+CHAT, PARENT = (
+    "chat_id",
+    "parent_chat_id",
+)  # of Qwen-Bailian's traces; a first request has no parent
+OTHERS = ("hash_ids", CHAT, PARENT, "turn", "type")
 SIZES = tuple(1 << power for power in range(13))  # of blocks that a hint may name
 
 
 class MooncakeJsonl(FileTrace):
     """A trace of github.com/kvcache-ai/Mooncake: timestamp (ms), input_length, output_length,
-    hash_ids.
+    hash_ids. A file without timestamps has no times to replay.
 
     One hash id identifies tokens_per_id prompt tokens and all tokens before them, so equal ids are
     equal prefixes; the last block of a prompt may be partial. A row without hash_ids has a content
     that no other has. Rows repeated for a longer run repeat their content too. num_requests: only
     the first rows of the file; None: all.
+
+    time_unit: of timestamp, "ms" or "s". Qwen-Bailian's traces have these columns with blocks of 16
+    tokens, seconds, and chat_id and parent_chat_id, by which the requests of a chat are a session;
+    they are refused in ms, as is a fraction of a millisecond.
     """
 
     def __init__(
@@ -33,16 +47,20 @@ class MooncakeJsonl(FileTrace):
         path: str,
         tokens_per_id: PositiveTokens = TOKENS_PER_ID,
         num_requests: PositiveCount | None = None,
+        time_unit: TimeUnit = "ms",
     ) -> None:
         super().__init__(path)
+        if time_unit not in UNITS:
+            raise InputError(f"trace.time_unit={time_unit!r}: must be one of {', '.join(UNITS)}")
         check_least(1, tokens_per_id=tokens_per_id)
         if num_requests is not None:
             check_least(1, num_requests=num_requests)
         self.tokens_per_id = tokens_per_id
         self.num_requests = num_requests
+        self.time_unit = time_unit
 
     def read(self) -> Rows:
-        listed = [item for _, item in json_lines(self.path, _problems)]
+        listed = [item for _, item in json_lines(self.path, self._problems)]
         items = listed[: self.num_requests]
         if self.num_requests is not None and len(items) < self.num_requests:
             raise InputError(
@@ -50,21 +68,43 @@ class MooncakeJsonl(FileTrace):
                 f"{self.num_requests} (give fewer, or null for all)"
             )
         self._check_ids(items)
-        arrival_s = np.array([item["timestamp"] for item in items]) / 1000
+        arrival_s = self._times(items)
         prompts, outputs = columns(
             [(item["input_length"], item["output_length"]) for item in items]
         )
         ids = [tuple(item.get("hash_ids") or ()) for item in items]
-        if any(ids):
-            contents = with_unknown(ids, prompts.tolist(), self.tokens_per_id)
-            return Rows(
-                prompt_len=prompts,
-                output_len=outputs,
-                arrival_s=arrival_s,
-                prompt_ids=contents,
-                tokens_per_id=self.tokens_per_id,
+        contents = with_unknown(ids, prompts.tolist(), self.tokens_per_id) if any(ids) else None
+        return Rows(
+            prompt_len=prompts,
+            output_len=outputs,
+            arrival_s=arrival_s,
+            prompt_ids=contents,
+            tokens_per_id=1 if contents is None else self.tokens_per_id,
+            session=_sessions(items),
+        )
+
+    def _times(self, items: Sequence[Mapping[str, Any]]) -> Floats | None:
+        """The time of each request in s; None where the file has none."""
+        times = [item[TIME] for item in items if TIME in item]
+        if 0 < len(times) < len(items):
+            raise InputError(f"{self.path}: some lines have no timestamp (give all of them one)")
+        return np.array(times) / UNITS[self.time_unit] if times else None
+
+    def _problems(self, item: Any) -> Iterator[str | None]:
+        yield unread_key(item, (TIME, *LENGTHS, *OTHERS))
+        if TIME in item:
+            yield wrong_time(item, TIME, {"ms": "milliseconds", "s": "seconds"}[self.time_unit])
+        if self.time_unit == "ms" and (CHAT in item or item.get(TIME, 0) % 1):
+            yield (
+                f"timestamp={item.get(TIME)}: is in seconds, as in Qwen-Bailian's traces (give "
+                "trace.time_unit=s)"
             )
-        return Rows(prompts, outputs, arrival_s)
+        yield from (wrong_count(item, key) for key in LENGTHS)
+        ids = item.get("hash_ids") or []
+        if not isinstance(ids, list) or not all(type(block_id) is int for block_id in ids):
+            yield "hash_ids is not a list of whole numbers"
+        if any(key in item and type(item[key]) is not int for key in (CHAT, PARENT)):
+            yield f"{CHAT} or {PARENT} is not a whole number"
 
     def _check_ids(self, items: Sequence[Mapping[str, Any]]) -> None:
         """Raise InputError for a row with another number of ids, and name the size that fits."""
@@ -89,9 +129,12 @@ def _hint(items: Sequence[Mapping[str, Any]]) -> str:
     return f"the file's blocks have {fitting[-1]} tokens: give trace.tokens_per_id={fitting[-1]}"
 
 
-def _problems(item: Any) -> Iterator[str | None]:
-    yield wrong_time(item, "timestamp", "milliseconds")
-    yield from (wrong_count(item, key) for key in ("input_length", "output_length"))
-    ids = item.get("hash_ids") or []
-    if not isinstance(ids, list) or not all(type(block_id) is int for block_id in ids):
-        yield "hash_ids is not a list of whole numbers"
+def _sessions(items: Sequence[Mapping[str, Any]]) -> Column | None:
+    """The number of each request's chat, counted by its first request; None without chats."""
+    if not all(CHAT in item for item in items):
+        return None
+    number_of: dict[int, int] = {}
+    for item in items:
+        parent = item.get(PARENT, -1)
+        number_of[item[CHAT]] = number_of.get(parent, len(number_of))
+    return numbered([str(number_of[item[CHAT]]) for item in items])

@@ -18,13 +18,16 @@ WIDTH = 5  # a length is at most so many standard deviations from the mean
 
 
 class Spread(NamedTuple):
-    """A length: its mean, standard deviation and limits in tokens; None as GuideLLM's defaults."""
+    """A length in tokens or a time in s: its mean, standard deviation and limits; None as
+    GuideLLM's defaults. whole: it is a whole number, of at least `floor`.
+    """
 
     mean: float
     stdev: float | None
     least: float | None
     most: float | None
     floor: float = 1
+    whole: bool = True
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -34,15 +37,19 @@ class Spread(NamedTuple):
         return least, self.mean + reach if self.most is None else self.most
 
     def draw(self, size: int, rng: np.random.Generator) -> Table:
-        """Draws by GuideLLM's rule: normal and cut; without a deviation any whole number between
-        the limits, or the only value.
+        """Draws by GuideLLM's rule: normal and cut; without a deviation any value between the
+        limits, or the only one.
         """
         least, most = self.limits
         if self.stdev:
-            return np.clip(rng.normal(self.mean, self.stdev, size), least, most)
-        if least == most:
-            return np.full(size, float(least))
-        return rng.integers(round(least), round(most) + 1, size)
+            drawn = np.clip(rng.normal(self.mean, self.stdev, size), least, most)
+        elif least == most:
+            drawn = np.full(size, float(least))
+        elif self.whole:
+            drawn = rng.integers(round(least), round(most) + 1, size)
+        else:
+            drawn = rng.uniform(least, most, size)
+        return np.rint(drawn).astype(np.int64) if self.whole else drawn
 
 
 @dataclass(kw_only=True, eq=False)
@@ -53,8 +60,10 @@ class NormalLengths(Trace):
     the limits. Limits that are not given are five deviations away, and at least 1. Every
     conversation has `turns` turns: its next prompt is all before it, answers included, and so many
     new tokens. Conversations start with one of prefix_count prefixes of prefix_tokens tokens.
-    delay_s, delay_stdev_s: the think time before a turn after the first, which
-    arrivals=sessions heeds. A conversation ends before its first prompt that is too long.
+    first_prompt_tokens, first_output_tokens and their limits: of the first turn; None: as of the
+    others. delay_s, delay_stdev_s, delay_min_s, delay_max_s: the think time before each turn after
+    the first, which arrivals=sessions heeds; it is drawn once for a conversation, so that a slow
+    one stays slow. A conversation ends before its first prompt that is too long.
     """
 
     prompt_tokens: PositiveTokens
@@ -68,8 +77,18 @@ class NormalLengths(Trace):
     prefix_tokens: NumTokens = 0
     prefix_count: PositiveCount = 1
     turns: PositiveCount = 1
+    first_prompt_tokens: PositiveTokens | None = None
+    first_prompt_tokens_stdev: NumTokens | None = None
+    first_prompt_tokens_min: PositiveTokens | None = None
+    first_prompt_tokens_max: PositiveTokens | None = None
+    first_output_tokens: PositiveTokens | None = None
+    first_output_tokens_stdev: NumTokens | None = None
+    first_output_tokens_min: PositiveTokens | None = None
+    first_output_tokens_max: PositiveTokens | None = None
     delay_s: Seconds = 0.0
     delay_stdev_s: Seconds = 0.0
+    delay_min_s: Seconds | None = None
+    delay_max_s: Seconds | None = None
     num_conversations: PositiveCount = 1000
 
     def __post_init__(self) -> None:
@@ -83,18 +102,34 @@ class NormalLengths(Trace):
         check_least(1, **least)
         check_least(0, prefix_tokens=self.prefix_tokens)
         for name in ("prompt_tokens", "output_tokens"):
-            least, most = (getattr(self, f"{name}_{end}") for end in ("min", "max"))
-            if (least or 1) > (most or least or 1):
-                raise InputError(
-                    f"trace.{name}_min={least}: is above trace.{name}_max={most} (swap them)"
-                )
-            lowest, highest = self._spread(name).limits
-            if lowest > highest:
-                raise InputError(
-                    f"trace.{name}={getattr(self, name)}: lengths would be from {lowest:g} to "
-                    f"{highest:g} tokens (give trace.{name}_min and trace.{name}_max on both sides "
-                    f"of it)"
-                )
+            self._check(name, 1, "tokens")
+            self._check_first(f"first_{name}")
+        self._check("delay", 0, "s", "_s")
+
+    def _check_first(self, name: str) -> None:
+        """Refuse limits of a first turn that has no mean of its own."""
+        if getattr(self, name) is not None:
+            self._check(name, 1, "tokens")
+            return
+        for part in ("stdev", "min", "max"):
+            value = getattr(self, f"{name}_{part}")
+            if value is not None:
+                raise InputError(f"trace.{name}_{part}={value}: needs trace.{name} (give both)")
+
+    def _check(self, name: str, floor: int, unit: str, end: str = "") -> None:
+        """Refuse limits that leave nothing between them."""
+        mean, low, high = (f"trace.{name}{part}{end}" for part in ("", "_min", "_max"))
+        spread = self._spread(name, floor, end)
+        least = floor if spread.least is None else spread.least
+        if spread.most is not None and least > spread.most:
+            raise InputError(f"{low}={least}: is above {high}={spread.most} (swap them)")
+        lowest, highest = spread.limits
+        kind = "lengths" if spread.whole else "waits"
+        if lowest > highest:
+            raise InputError(
+                f"{mean}={spread.mean}: {kind} would be from {lowest:g} to {highest:g} {unit} "
+                f"(give {low} and {high} on both sides of it)"
+            )
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         """num_rows conversations of one turn; with None num_conversations of all their turns."""
@@ -118,12 +153,8 @@ class NormalLengths(Trace):
         """The turns of `count` conversations, each until its first that is too long."""
         shape = count, self.turns
         new, outputs = (
-            np.rint(self._spread(name).draw(count * self.turns, stream(seed, name))).astype(
-                np.int64
-            )
-            for name in ("prompt_tokens", "output_tokens")
+            self._lengths(name, shape, seed) for name in ("prompt_tokens", "output_tokens")
         )
-        new, outputs = new.reshape(shape), outputs.reshape(shape)
         ends = np.cumsum(new + outputs, axis=1) + self.prefix_tokens
         fits = np.full(shape, fill_value=True) if max_len is None else ends < max_len
         return self._of_turns(ends - outputs, outputs, fits, self._waits(shape, seed), seed)
@@ -148,15 +179,23 @@ class NormalLengths(Trace):
         links = Turns(talk_of_row, after, waits[fits], np.zeros(len(after)))
         return Rows(prompts[fits], outputs[fits], prompt_ids=ids, tokens_per_id=each, turns=links)
 
-    def _spread(self, name: str) -> Spread:
-        ends = (getattr(self, f"{name}_{part}") for part in ("stdev", "min", "max"))
-        return Spread(getattr(self, name), *ends)
+    def _lengths(self, name: str, shape: tuple[int, int], seed: int) -> Table:
+        """New tokens of each turn, or those of its answer."""
+        drawn = self._spread(name).draw(shape[0] * shape[1], stream(seed, name)).reshape(shape)
+        first = f"first_{name}"
+        if getattr(self, first) is not None:
+            drawn[:, 0] = self._spread(first).draw(shape[0], stream(seed, first))
+        return drawn
+
+    def _spread(self, name: str, floor: int = 1, end: str = "") -> Spread:
+        mean, *others = (getattr(self, f"{name}{p}{end}") for p in ("", "_stdev", "_min", "_max"))
+        return Spread(mean, *others, floor=floor, whole=not end)
 
     def _waits(self, shape: tuple[int, int], seed: int) -> Table:
-        """Think times in s before each turn, none before the first; lengths do not depend on
-        them.
+        """Think times in s before each turn, none before the first: one of each conversation.
+        Lengths do not depend on them.
         """
-        spread = Spread(mean=self.delay_s, stdev=self.delay_stdev_s, least=None, most=None, floor=0)
-        waits = spread.draw(shape[0] * shape[1], stream(seed, "delays")).reshape(shape)
+        drawn = self._spread("delay", 0, "_s").draw(shape[0], stream(seed, "delays"))
+        waits = np.repeat(drawn[:, np.newaxis], shape[1], axis=1)
         waits[:, 0] = 0
         return waits

@@ -10,7 +10,7 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.core.slots import ceil_div
-from testbed.traces.files import json_lines, wrong_count, wrong_time
+from testbed.traces.files import json_lines, numbered, unread_key, wrong_count, wrong_time
 from testbed.traces.reader import FileTrace, columns
 
 TOKENS_PER_ID = 16
@@ -18,6 +18,8 @@ TOKENS_PER_ID = 16
 PARTS = ("sys_prompt", "passages_ids", "history", "web_search", "user_input")
 PART_FILES = ("1_sys_prompt", "2_passages", "3_history", "4_user_input", "5_web_search")
 PART_BITS = 32
+SESSION = "session_id"
+KNOWN = ("timestamp", "input_length", "output_length", "hash_ids", SESSION)
 # A part's number and its tokens. The number replaces the id, which may have more than 31 bits.
 Part = tuple[int, int]
 
@@ -39,9 +41,10 @@ class RagPulseJsonl(FileTrace):
     def read(self) -> Rows:
         parts = dict(self._parts())
         names: dict[bytes, int] = {}
-        times, pairs, ids = [], [], []
+        times, pairs, ids, sessions = [], [], [], []
         for number, item in json_lines(self.path, lambda item: _problems(item, parts)):
             times.append(float(item["timestamp"]))
+            sessions.append(str(item.get(SESSION, "")))
             pairs.append((item["input_length"], item["output_length"]))
             blocks = _blocks(item, parts, first_id=-number)
             ids.append(tuple(names.setdefault(block.tobytes(), len(names)) for block in blocks))
@@ -52,6 +55,7 @@ class RagPulseJsonl(FileTrace):
             arrival_s=np.array(times),
             prompt_ids=ids,
             tokens_per_id=TOKENS_PER_ID,
+            session=numbered(sessions) if all(sessions) else None,
         )
 
     def _parts(self) -> Iterator[tuple[int, Part]]:
@@ -93,6 +97,9 @@ def _problems(item: Any, parts_by_id: Mapping[int, Part]) -> Iterator[str | None
     except (TypeError, ValueError, OverflowError):
         yield wrong_time(item, "timestamp")
     yield from (wrong_count(item, key) for key in ("input_length", "output_length"))
+    yield unread_key(item, KNOWN)
+    if not isinstance(item.get(SESSION, ""), str | int):
+        yield f"{SESSION}={item[SESSION]!r}: is not a name"
     parts = item.get("hash_ids")
     if not isinstance(parts, dict) or not all(
         isinstance(parts.get(name, []), list) for name in PARTS

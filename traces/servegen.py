@@ -65,6 +65,11 @@ class ServeGenFolder(Trace):
         self.start_s, self.end_s = start_s, start_s + duration_s
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
+        if Path(self.path).is_file():
+            raise InputError(
+                f"{self.path}: is a file, and trace=servegen reads a folder of clients (a list of "
+                "requests is for trace=csv or trace=mooncake)"
+            )
         if num_rows is not None:
             raise InputError(
                 f"{self.path}: its clients determine arrival times (choose arrivals=replay)"

@@ -11,7 +11,8 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
 from testbed.core.units import Count
-from testbed.traces.client_logs import read_client_log
+from testbed.traces.aiperf_log import is_aiperf
+from testbed.traces.client_logs import read_aiperf, read_client_log
 from testbed.traces.files import (
     MAX_LEN,
     json_lines,
@@ -22,6 +23,7 @@ from testbed.traces.files import (
     read_table,
     require,
     seconds,
+    unread_key,
     wrong_count,
     wrong_time,
 )
@@ -31,6 +33,18 @@ from testbed.traces.reader import FileTrace, columns
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 ARRIVAL = "arrival_time"  # by the client's clock
 PREEMPTIONS = "preemptions"  # of each request, or in meta.json of all
+KNOWN = (  # what a line of requests.jsonl may have
+    "request_id",
+    "input_toks",
+    "output_toks",
+    ARRIVAL,
+    "scheduled_ts",
+    *TIMES,
+    PREEMPTIONS,
+    "cached_toks",
+    "session_id",
+    "priority",
+)
 META = "meta.json"  # what is known of the server, in the log's folder
 SESSION = "session_id"
 MOST_IN_A_CHUNK = 16  # tokens that one event of a stream may bring, so that they come at one time
@@ -117,7 +131,15 @@ class VllmLog(FileTrace):
     @property
     def is_of_engine(self) -> bool:
         """Whether the engine wrote the log, so that it lacks the times of the front end."""
+        return self._is_lines and not self._is_aiperf
+
+    @property
+    def _is_lines(self) -> bool:
         return self.path.removesuffix(".gz").endswith(".jsonl")
+
+    @cached_property
+    def _is_aiperf(self) -> bool:
+        return self._is_lines and is_aiperf(self.path)
 
     @property
     def _is_json(self) -> bool:
@@ -130,6 +152,8 @@ class VllmLog(FileTrace):
             items = [item for _, item in json_lines(self.path, _problems)]
             rows, times = _vllm(items)
             self._preemptions = _preemptions(items)
+        elif self._is_aiperf:
+            rows, times, self.remarks = read_aiperf(self.path)
         elif self._is_json:
             rows, times, self.remarks = read_client_log(self.path, self.benchmark)
         else:
@@ -216,6 +240,7 @@ def _problems(item: Any) -> Iterator[str | None]:
             "does not say when requests were sent; take their lengths into a CSV with input_tokens "
             "and output_tokens, and run trace=csv arrivals=closed_loop"
         )
+    yield unread_key(item, KNOWN)
     priority = item.get("priority", 0)
     is_class = type(priority) is int and abs(priority) <= MAX_LEN
     if not is_class or type(item.get(SESSION, "")) not in (str, int):

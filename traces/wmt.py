@@ -12,6 +12,16 @@ from testbed.core.units import Count, NumTokens
 from testbed.traces.files import lengths, read_table
 from testbed.traces.reader import FileTrace
 
+IGNORED = (  # of the file of all tokenizers, from which two columns are chosen
+    "line",
+    "prompt_1shot_llama",
+    "prompt_5shot_llama",
+    "src_tokens_llama",
+    "tgt_tokens_llama",
+    "src_tokens_gpt2",
+    "tgt_tokens_gpt2",
+)
+
 
 @dataclass(eq=False, repr=False)
 class WmtCsv(FileTrace):
@@ -37,7 +47,8 @@ class WmtCsv(FileTrace):
 
     def read(self) -> Rows:
         names = [self.source_column, self.target_column]
-        table = read_table(self.path, names if self.year is None else [*names, "year"])
+        needed, unused = ([*names, "year"], ()) if self.year is not None else (names, ("year",))
+        table = read_table(self.path, needed, ignored=(*IGNORED, *unused))
         sources, targets = (lengths(self.path, name, table[name]) for name in names)
         rows = Rows(
             sources + self.registered_prefix, targets, registered_prefix=self.registered_prefix

@@ -11,7 +11,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows, Workload
 from testbed.core.units import LAST_S
 from testbed.run.override_words import key_of
-from testbed.traces.csv_lengths import CsvLengths
+from testbed.traces.csv_lengths import RESULTS, CsvLengths
 from testbed.traces.files import places_of
 from testbed.traces.reader import Trace
 
@@ -87,7 +87,7 @@ class FrameTrace(CsvLengths):
 
     def table(self, names: Sequence[str], optional: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """The named columns as text, and the optional ones that exist."""
-        places = places_of(self.path, self.columns, names, optional)
+        places = places_of(self.path, self.columns, names, optional, RESULTS)
         return {name: list(map(text, self._frame.iloc[:, place])) for name, place in places.items()}
 
 

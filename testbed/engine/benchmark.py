@@ -18,7 +18,8 @@ class Benchmark(AnswerDriven):
     The gaps between requests have a gamma distribution; `burstiness` is its squared coefficient of
     variation (1: Poisson arrivals; `vllm bench serve --burstiness` is the inverse). ends_on_time:
     the times are scaled so that the last one is num_requests / rate, as `vllm bench serve` does
-    (releases 0.19 and 0.33); False: as drawn, as `sglang.bench_serving` does. A request arrives
+    (releases 0.19 and 0.33); False: as drawn from the first request on, which is sent at 0, as
+    `sglang.bench_serving` does. A request arrives
     when it is sent, so that no latency includes its wait at the client, as in those benchmarks.
     """
 
@@ -48,7 +49,9 @@ class Benchmark(AnswerDriven):
         self.check_no_turns(rows)
         rng, shape = np.random.default_rng([seed, 1]), 1 / self.burstiness
         seconds = np.cumsum(rng.gamma(shape, 1 / (self.rate * shape), size=len(rows)))
-        if self.ends_on_time and seconds[-1] > 0:
+        if not self.ends_on_time:
+            seconds -= seconds[0]
+        elif seconds[-1] > 0:
             seconds *= len(rows) / self.rate / seconds[-1]
         if seconds[-1] > LAST_S:
             raise InputError(

@@ -461,3 +461,16 @@ class ForeseesChains(Protocol):
         Args:
             chain: that of the prompt.
         """
+
+
+@runtime_checkable
+class FollowsMisses(Protocol):
+    """An eviction order that chooses a victim by what takes its place."""
+
+    def missed(self, codes: Iterable[int]) -> None:
+        """These contents are not in the cache and come into it; victims make room for them one by
+        one, and then for what no prompt can name.
+
+        Args:
+            codes: their chained hashes, in the prompt's order.
+        """

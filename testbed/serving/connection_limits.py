@@ -21,6 +21,7 @@ class LimitedHttp(TimedHttp):
 
     limits = Limits()
     _head_bytes = 0  # what has come of a head after the part with its first byte
+    _parsed_bytes = 0  # of a head's path and whole headers
     _is_first_part = False
     _cycles: Sequence[RequestResponseCycle] = ()  # requests that are not answered, one or pipelined
     _deadline: asyncio.TimerHandle | None = None  # while a head is awaited
@@ -43,20 +44,43 @@ class LimitedHttp(TimedHttp):
         if self._deadline is not None and not self._is_first_part:
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.head_bytes:
-                message = f"the head: is longer than {self.limits.head_bytes} bytes (send less)"
-                self._refuse(ApiError(431, message))
+                self._too_long()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._is_first_part, self._head_bytes = True, 0
+        self._is_first_part, self._head_bytes, self._parsed_bytes = True, 0, 0
         if self._deadline is None:
             self._await_head()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count(len(name) + len(value) + len(": \r\n"))
+
+    def send_400_response(self, msg: str) -> None:
+        if self._parsed_bytes > self.limits.head_bytes:
+            self._too_long()
+        else:
+            super().send_400_response(msg)
 
     def on_headers_complete(self) -> None:
         self._head_is_whole()
         super().on_headers_complete()
         unanswered = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles = [*unanswered, self.cycle]
+
+    def _count(self, num_bytes: int) -> None:
+        """So much more of a head was parsed; one that is too long ends the parser's work."""
+        self._parsed_bytes += num_bytes
+        if self._parsed_bytes > self.limits.head_bytes:
+            raise ValueError("the head is too long")
+
+    def _too_long(self) -> None:
+        message = f"the head: is longer than {self.limits.head_bytes} bytes (send less)"
+        self._refuse(ApiError(431, message))
 
     def _await_head(self) -> None:
         self._deadline = self.loop.call_later(self.limits.head_s, self._too_late)

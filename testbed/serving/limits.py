@@ -9,8 +9,8 @@ from testbed.serving.errors import ApiError
 class Limits:
     """Limits of one request, and of all requests together.
 
-    head_bytes and head_s: size of what precedes a body, beyond the first part that is read of it,
-    and seconds in which it must arrive; body_bytes and body_s: of the body. max_prompts: prompts
+    head_bytes and head_s: size of what precedes a body, and seconds in which it must arrive;
+    body_bytes and body_s: of the body. max_prompts: prompts
     of one request. max_seqs: sequences of one request (best_of, or the beam's width, for each
     prompt), max_seqs_of_prompt those of one prompt, max_beam_width of one beam: how a wider one
     changes takes seconds to simulate. max_unfinished: prompts that are waiting or running.

@@ -92,6 +92,11 @@ class Live(ABC):
         if not served.is_ended and self.is_alive:
             self._withdraw(served.request_id)
 
+    def cancel_all(self) -> None:
+        """Free what all requests hold; their clients are told."""
+        for served in list(self.unfinished.values()):
+            self.cancel(served)
+
     def answered(self, served: Served) -> None:
         """The answer is whole; the engine may have to be told, where a stop string has ended it."""
         self.cancel(served)

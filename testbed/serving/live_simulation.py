@@ -65,8 +65,7 @@ class LiveSimulation(Live, Listener):
         self._task.add_done_callback(self._run_ended)
 
     async def stop(self) -> None:
-        for served in list(self.unfinished.values()):
-            self.cancel(served)
+        self.cancel_all()
         while self.unfinished and self.is_alive:
             await asyncio.sleep(0.005)
         self.real_time.close()

@@ -1,8 +1,8 @@
 """The log of a server: one line for each request that has ended, with its lengths and times."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS
@@ -11,26 +11,49 @@ from testbed.core.request import PS
 class RequestLog:
     """Writes a requests.jsonl, which `testbed validate` reads. Times are simulated seconds.
 
-    Prompts are not written, nor the number of sequences, which the format lacks.
+    A line is in the file when its request has ended. Prompts are not written, nor the number of
+    sequences, which the format lacks.
+
+    Attributes:
+        failure: why the file lacks a request; None while it has them all. Nothing is written
+            behind it.
+        on_failure: called once, then.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.name.endswith(".jsonl"):
             raise InputError(f"--log {path}: must end in .jsonl")
         try:
-            self._file: TextIO = path.open("x", encoding="utf-8")
+            self._file = path.open("xb", buffering=0)
         except OSError as error:
             raise InputError(f"--log {path}: {error.strerror} (give a new file)") from error
+        self._path = path
+        self._num_bytes = 0
+        self.failure: InputError | None = None
+        self.on_failure: Callable[[], None] = lambda: None
 
     def write(
         self, prompt_len: int, output_len: int, queued_ps: int, first_ps: int, last_ps: int
     ) -> None:
         """Append a request: lengths in tokens, times in ps."""
+        if self.failure is not None:
+            return
         lengths = {"input_toks": prompt_len, "output_toks": output_len}
         times = {"queued_ts": queued_ps, "first_token_ts": first_ps, "last_token_ts": last_ps}
         seconds = {name: time_ps / PS for name, time_ps in times.items()}
-        self._file.write(json.dumps({**lengths, **seconds}) + "\n")
+        try:
+            self._append(f"{json.dumps({**lengths, **seconds})}\n".encode())
+        except OSError as error:
+            self._file.truncate(self._num_bytes)
+            self.failure = InputError(f"--log {self._path}: {error.strerror} (it ends here)")
+            self.on_failure()
+
+    def _append(self, line: bytes) -> None:
+        left = memoryview(line)
+        while left:
+            left = left[self._file.write(left) :]
+        self._num_bytes += len(line)
 
     def close(self) -> None:
-        """Write what is left, and close the file."""
+        """Close the file."""
         self._file.close()

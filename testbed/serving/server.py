@@ -3,6 +3,7 @@
 import gc
 import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -17,6 +18,7 @@ from testbed.serving.app import Service, make_app
 from testbed.serving.bound_sockets import bound_sockets
 from testbed.serving.chat_template import chat_template
 from testbed.serving.connection_limits import http_with
+from testbed.serving.draining import LEFT_S, DrainingServer
 from testbed.serving.end_tokens import end_tokens
 from testbed.serving.engine_state import show_engine
 from testbed.serving.limits import Limits
@@ -142,8 +144,17 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
         loop="asyncio",  # uvloop sends nothing before every stream has had its turn
         http=http_with(options.limits),
         limit_concurrency=options.limits.max_connections,
-        timeout_graceful_shutdown=options.drain_s,
+        timeout_graceful_shutdown=options.drain_s + LEFT_S,
     )
+
+
+def make_server(service: Service, options: ServeOptions) -> DrainingServer:
+    """The server of a service, which ends where its log cannot be written."""
+    config = uvicorn_config(make_app(service), options)
+    server = DrainingServer(config, service.live, options.drain_s)
+    if service.live.log is not None:
+        service.live.log.on_failure = partial(setattr, server, "should_exit", True)
+    return server
 
 
 def _in_url(host: str) -> str:
@@ -164,10 +175,12 @@ def serve(config: RunConfig, options: ServeOptions) -> None:
         file=sys.stderr,
         flush=True,
     )
-    server = uvicorn.Server(uvicorn_config(make_app(service), options))
+    server = make_server(service, options)
     gc.collect()
     with left_alone():
         server.run(sockets)
     left_out = service.live.num_cancelled
     if left_out:
         print(f"{left_out} requests were cancelled; a log leaves them out", file=sys.stderr)
+    if service.live.log is not None and service.live.log.failure is not None:
+        raise service.live.log.failure

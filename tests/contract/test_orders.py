@@ -10,11 +10,18 @@ from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.belady import Belady
 from testbed.memory.prefix_cache.eviction.by_session import BySession
 from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
+from testbed.memory.prefix_cache.eviction.gdsf import Gdsf
 from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.eviction.lru_k import LruK
 from testbed.memory.prefix_cache.eviction.ranked import Fifo, Lfu
+from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
+from testbed.memory.prefix_cache.eviction.sieve import Sieve
+from testbed.memory.prefix_cache.eviction.two_queues import TwoQueues
+
+ORDERS = [Lru, Fifo, Lfu, Arc, BySession, CostAware, Belady, Sieve, S3Fifo, TwoQueues, Gdsf, LruK]
 
 
-@pytest.mark.parametrize("kind", [Lru, Fifo, Lfu, Arc, BySession, CostAware, Belady])
+@pytest.mark.parametrize("kind", ORDERS)
 def test_order_keeps_the_contract(kind):
     broken = testbed.check(kind)
     assert broken is None, f"{broken} {broken.calls}"

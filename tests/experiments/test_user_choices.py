@@ -3,12 +3,10 @@ name.
 """
 
 import importlib
-import inspect
 import re
 from dataclasses import asdict
 from pathlib import Path
 
-import hydra.utils
 import pytest
 import yaml
 from refusals import refuses

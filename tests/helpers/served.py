@@ -9,11 +9,9 @@ import threading
 import time
 
 import httpx
-import uvicorn
 
 from testbed.experiments.runs.compose import configured
-from testbed.serving.app import make_app
-from testbed.serving.server import ServeOptions, make_service, uvicorn_config
+from testbed.serving.server import ServeOptions, make_server, make_service
 
 MODEL = "opt-13b"
 LONG_S = 300.0  # what is not there by then never comes, however slow the machine is
@@ -30,7 +28,7 @@ class RunningServer:
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
         self.service = make_service(configured(list(words)), options)
         self.live = self.service.live
-        self.server = uvicorn.Server(uvicorn_config(make_app(self.service), options))
+        self.server = make_server(self.service, options)
         self.thread = threading.Thread(target=self._run)
 
     def _run(self):

@@ -5,6 +5,7 @@ of their own.
 import contextlib
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 import venv
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,19 +58,37 @@ def call(command):
 @contextlib.contextmanager
 def serving(*words):
     """`testbed serve` with these words; its address."""
+    with started(*words) as (server, url):
+        yield url
+        server.terminate()
+        _, errors = server.communicate(timeout=60)
+        assert b"Traceback" not in errors, errors.decode()
+
+
+@contextlib.contextmanager
+def started(*words, max_file_bytes=None):
+    """The process of `testbed serve` with these words, and its address; what it writes of a file
+    beyond max_file_bytes is refused, as on a full disk.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "testbed.experiments.cli.main", "serve", f"--port={port}"]
-    server = subprocess.Popen([*command, *words], stderr=subprocess.PIPE)
+
+    limited = None if max_file_bytes is None else partial(_limit_files, max_file_bytes)
+    server = subprocess.Popen([*command, *words], stderr=subprocess.PIPE, preexec_fn=limited)
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_for(url, server)
-        yield url
+        yield server, url
     finally:
-        server.terminate()
-        _, errors = server.communicate(timeout=60)
-        assert b"Traceback" not in errors, errors.decode()
+        if server.poll() is None:
+            server.kill()
+            server.communicate()
+
+
+def _limit_files(num_bytes):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
 
 
 def _wait_for(url, server, limit_s=300):

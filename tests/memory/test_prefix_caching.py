@@ -13,6 +13,7 @@ from testbed.core.slots import Refusal
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, Tier, host
+from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.belady import Belady
 from testbed.memory.prefix_cache.eviction.by_session import BySession
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -254,3 +255,16 @@ def test_check_notices_what_tables_and_counts_do_not_show(message):
     CORRUPTED[message](caching, caching._cache.index)
     with pytest.raises(AssertionError, match=message):
         caching.check()
+
+
+def test_arc_moves_its_target_before_the_victim_of_a_miss_on_a_ghost():
+    """Prompts of one readable block in a pool of two, as pages of the paper's pseudocode."""
+    caching = PrefixCaching(PoolSpec(8, max_len=8), block_size=4, watermark=0, eviction=Arc())
+    found_blocks = []
+    for number, page in enumerate([4, 1, 1, 3, 4, 1]):
+        seq = prompt(number, [page, page, page, page, 0])
+        (grant,) = caching.admit([seq], 4)
+        caching.publish(seq, 4)
+        release(caching, seq)
+        found_blocks.append(grant.num_cached // 4)
+    assert found_blocks == [0, 0, 1, 0, 0, 0]

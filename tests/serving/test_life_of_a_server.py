@@ -14,12 +14,13 @@ for package in ("fastapi", "uvicorn", "prometheus_client", "httpx"):
 import httpx  # noqa: E402
 from browser import chromium, new_tab  # noqa: E402
 from served import LONG_S, MODEL, get, running, wait_until  # noqa: E402
-from served_elsewhere import rows_of  # noqa: E402
+from served_elsewhere import rows_of, started  # noqa: E402
 from stalls import stalls_measured  # noqa: E402
 
 from testbed.experiments.cli.main import main  # noqa: E402
 from testbed.serving.limits import Limits  # noqa: E402
 
+RUNNING = f'num_requests_running{{model_name="{MODEL}"}} 1.0'
 BODY = {"model": MODEL, "prompt": "a b c", "max_tokens": 3}
 
 
@@ -44,12 +45,23 @@ ATTACKS = {
     "a length that is none": HEAD + b"content-length: five\r\n\r\n",
     "a huge header": HEAD + b"x-a: " + b"a" * (8 << 20) + b"\r\n\r\n",
     "headers without an end": HEAD + b"x-a: a\r\n" * (1 << 18),
+    "20,000 short headers at once": HEAD + b"x-a: bcd\r\n" * 20_000 + b"\r\n",
+    "a header of 200 kB at once": HEAD + b"x-a: " + b"a" * 200_000 + b"\r\n\r\n",
+    "a path of 200 kB at once": b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
     "a huge path": b"GET /" + b"a" * (8 << 20),
     "a huge length": HEAD + b"content-length: 99999999999\r\n\r\n{}",
     "a chunk of no size": HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
 }
 STATUS = {"a huge length": 413} | dict.fromkeys(
-    ("a huge header", "headers without an end", "a huge path"), 431
+    (
+        "a huge header",
+        "headers without an end",
+        "20,000 short headers at once",
+        "a header of 200 kB at once",
+        "a path of 200 kB at once",
+        "a huge path",
+    ),
+    431,
 )
 
 
@@ -150,6 +162,52 @@ def test_prompts_are_not_in_the_log(tmp_path):
     (row,) = rows_of(log)
     assert "secret" not in log.read_text()
     assert row["output_toks"] == 3
+
+
+def test_the_log_of_a_server_that_is_killed_has_every_answer(tmp_path):
+    log = tmp_path / "requests.jsonl"
+    with started("model=opt-13b", f"--log={log}", "--speed=100") as (server, url):
+        for _ in range(30):
+            httpx.post(f"{url}/v1/completions", json=BODY, timeout=LONG_S).raise_for_status()
+        server.kill()
+    assert [row["output_toks"] for row in rows_of(log)] == [3] * 30
+
+
+def test_a_log_that_cannot_be_written_ends_the_server(tmp_path):
+    """Its rows are whole, and the exit code says that some are missing."""
+    log = tmp_path / "requests.jsonl"
+    with started("model=opt-13b", f"--log={log}", "--speed=100", max_file_bytes=500) as (
+        server,
+        url,
+    ):
+        with contextlib.suppress(httpx.HTTPError):
+            while True:
+                httpx.post(f"{url}/v1/completions", json=BODY, timeout=LONG_S)
+        errors = server.communicate(timeout=LONG_S)[1].decode().splitlines()
+    assert server.returncode == 2
+    assert str(log) in errors[-1]
+    assert not any("Traceback" in line for line in errors)
+    assert 2 <= len(rows_of(log)) < 6
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["a stream", "a whole answer"])
+def test_an_answer_that_outlives_the_drain_is_told_in_order(stream):
+    """Its client gets an error, and the server prints no traceback."""
+    texts = []
+
+    def send(url):
+        body = BODY | {"max_tokens": 1900, "stream": stream}
+        texts.append(httpx.post(f"{url}/v1/completions", json=body, timeout=LONG_S).text)
+
+    with started("model=opt-13b", "--drain-s=1") as (server, url):
+        sender = threading.Thread(target=send, args=(url,))
+        sender.start()
+        wait_until(lambda: RUNNING in get(f"{url}/metrics").text)
+        server.terminate()
+        errors = server.communicate(timeout=LONG_S)[1].decode()
+        sender.join()
+    assert "Traceback" not in errors
+    assert "was cancelled" in texts[0]
 
 
 def test_a_server_that_is_told_to_end_lets_requests_end(tmp_path):

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Annotated, get_args, get_origin
 
 import pytest
-import yaml
 from annotated_types import Ge, Gt, Interval, Lt
+from omegaconf import OmegaConf
 from refusals import refuses
 
 from testbed.core.oracles import LENGTHS

@@ -34,7 +34,7 @@ def test_ends_are_rounded_outwards_and_an_output_has_a_token():
 
 def test_one_ratio_is_of_both_and_special_tokens_are_not_drawn():
     rows = RandomLengths(101, 10, input_ratio=0.5, num_special=1).rows(DRAWS, 0)
-    assert is_uniform(rows.prompt_len, 50, 150)
+    assert is_uniform(rows.prompt_len, 51, 151)
     assert is_uniform(rows.output_len, 5, 15)
 
 
@@ -50,6 +50,37 @@ def test_prompts_share_their_prefix_and_nothing_else(prefix_len):
     assert [len(ids) for ids in rows.prompt_ids] == (
         -(-rows.prompt_len // rows.tokens_per_id)
     ).tolist()
+
+
+@pytest.mark.parametrize(("prefix_len", "seen"), [(0, 100), (20, 120)])
+def test_a_prompt_has_its_special_tokens_which_all_prompts_begin_with(prefix_len, seen):
+    """As the server of `vllm bench serve` 0.33 sees them; without them each has one less."""
+    rows = RandomLengths(100, 1, prefix_len=prefix_len, num_special=1).rows(20, 0)
+    assert set(rows.prompt_len.tolist()) == {seen}
+    assert len({ids[: prefix_len + 1] for ids in rows.prompt_ids}) == 1
+    assert rows.tokens_per_id == 1
+    assert len({ids[prefix_len + 1] for ids in rows.prompt_ids}) == 20
+
+
+@pytest.mark.parametrize(("num_rows", "least", "most"), [(1_000, 2, 25), (10_000, 850, 1_100)])
+def test_prompts_of_a_vocabulary_recur_as_in_vllm(num_rows, least, most):
+    """V = 50,000: about n^2 / 2V prompts are the same as an earlier one, from their first token."""
+    trace = RandomLengths(128, 1, vocab_size=50_000)
+    rows = trace.rows(num_rows, 0)
+    assert least <= num_rows - len(set(rows.prompt_ids)) <= most
+    assert len({ids[0] for ids in rows.prompt_ids}) == len(set(rows.prompt_ids))
+    assert trace.rows(500, 0).prompt_ids == rows.prompt_ids[:500]
+    assert len(set(RandomLengths(128, 1).rows(num_rows, 0).prompt_ids)) == num_rows
+
+
+def test_a_longer_prompt_of_one_start_continues_the_shorter():
+    rows = RandomLengths(64, 1, input_ratio=0.9, vocab_size=3).rows(30, 0)
+    by_start = {}
+    for ids in sorted(rows.prompt_ids, key=len):
+        known = by_start.get(ids[0], ())
+        assert ids[: len(known)] == known
+        by_start[ids[0]] = ids
+    assert len(by_start) == 3
 
 
 def test_a_longer_run_begins_with_the_rows_of_a_shorter_one():
@@ -111,6 +142,35 @@ def test_think_time_moves_nothing_but_the_waits():
     assert not quick.turns.wait_s.any()
 
 
+def test_a_conversation_waits_equally_long_before_each_turn_as_in_guidellm():
+    rows = talks(delay_s=3.0, delay_stdev_s=2.0)
+    waits = np.reshape(rows.turns.wait_s, (30, 4))
+    assert not waits[:, 0].any()
+    assert (waits[:, 1:] == waits[:, 1:2]).all()
+    assert len(set(waits[:, 1])) > 20
+
+
+@pytest.mark.parametrize("deviation", [0.0, 3.0])
+def test_waits_stay_between_their_limits(deviation):
+    waits = talks(delay_s=3.0, delay_stdev_s=deviation, delay_min_s=2.5, delay_max_s=4.0).turns
+    drawn = np.reshape(waits.wait_s, (30, 4))[:, 1]
+    assert 2.5 <= drawn.min() < drawn.max() <= 4.0
+    assert len(set(drawn)) > 5
+
+
+def test_a_first_turn_has_lengths_of_its_own():
+    """Those of later turns stay as they are."""
+    own = talks(first_prompt_tokens=500, first_output_tokens=7, first_prompt_tokens_max=600)
+    plain = talks()
+    lengths = [np.reshape(rows.output_len, (30, 4)) for rows in (own, plain)]
+    assert set(lengths[0][:, 0]) == {7}
+    assert (lengths[0][:, 1:] == lengths[1][:, 1:]).all()
+    firsts = own.prompt_len.reshape(30, 4)[:, 0]
+    assert 500 <= firsts.min() <= firsts.max() <= 600
+    grown = [rows.prompt_len.reshape(30, 4) for rows in (own, plain)]
+    assert (np.diff(grown[0][:, 1:]) == np.diff(grown[1][:, 1:])).all()
+
+
 def test_a_conversation_ends_before_its_first_prompt_that_is_too_long():
     trace = NormalLengths(prompt_tokens=50, output_tokens=20, turns=4, num_conversations=3)
     rows = trace.rows(None, 0, 200)
@@ -132,6 +192,14 @@ def test_a_conversation_ends_before_its_first_prompt_that_is_too_long():
         (
             lambda: NormalLengths(prompt_tokens=9, output_tokens=9, prompt_tokens_max=4),
             "prompt_tokens=9: lengths would be from 9 to 4",
+        ),
+        (
+            lambda: NormalLengths(prompt_tokens=9, output_tokens=9, first_output_tokens_max=4),
+            "first_output_tokens_max=4",
+        ),
+        (
+            lambda: NormalLengths(prompt_tokens=9, output_tokens=9, delay_s=2, delay_max_s=1),
+            "delay_s=2",
         ),
         (
             lambda: NormalLengths(prompt_tokens=9, output_tokens=9, turns=2).rows(5, 0),

@@ -15,6 +15,7 @@ from testbed.traces.azure import AzureCsv
 from testbed.traces.burstgpt import BurstGptCsv
 from testbed.traces.csv_lengths import CsvLengths
 from testbed.traces.mooncake import MooncakeJsonl
+from testbed.traces.servegen import ServeGenFolder
 from testbed.traces.vllm_log import VllmLog
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +56,20 @@ def turn(length, ids, **more):
     return {"t": 0, "type": "n", "in": length, "out": 20, "hash_ids": ids, **more}
 
 
+def aiperf(*, error=None, phase="profiling", **metrics):
+    metadata = {"request_start_ns": 1_700_000_000_000_000_000, "benchmark_phase": phase}
+    counts = {"input_sequence_length": 250, "output_sequence_length": 3, **metrics}
+    values = {name: {"value": value, "unit": "tokens"} for name, value in counts.items()}
+    times = {"time_to_first_token": 120.5, "request_latency": 400.0}
+    values |= {name: {"value": value, "unit": "ms"} for name, value in times.items()}
+    return {"metadata": metadata, "metrics": {} if error else values, "error": error}
+
+
+QWEN = {"timestamp": 61.114, "input_length": 20, "output_length": 8, "hash_ids": [4, 5]}
+QWEN |= {"chat_id": 2, "parent_chat_id": 1, "turn": 2, "type": "text"}
+FIRST = QWEN | {"timestamp": 0.5, "chat_id": 1, "parent_chat_id": -1, "turn": 1}
+OTHER = FIRST | {"timestamp": 62.25, "chat_id": 3}
+SCOPED = [session(turn(64, [1])) | {"hash_id_scope": scope} for scope in ("global", "local")]
 VIDUR = {
     "input_column": "num_prefill_tokens",
     "output_column": "num_decode_tokens",
@@ -155,6 +170,38 @@ READ = [
         [10, 20],
     ),
     (
+        "qwen_bailian.jsonl",
+        MooncakeJsonl,
+        {"tokens_per_id": 16, "time_unit": "s"},
+        "q.jsonl",
+        lines(FIRST, QWEN, OTHER),
+        [20, 20, 20],
+    ),
+    (
+        "mooncake, no timestamps",
+        MooncakeJsonl,
+        {},
+        "m.jsonl",
+        lines({"input_length": 10, "output_length": 5}),
+        [10],
+    ),
+    (
+        "aiperf, profile_export.jsonl",
+        VllmLog,
+        {},
+        "p.jsonl",
+        lines(aiperf(phase="warmup"), aiperf(usage_prompt_tokens=256), aiperf(error={"code": 500})),
+        [256],
+    ),
+    (
+        "agent sessions, hash_id_scope",
+        AgentSessions,
+        {},
+        "s.jsonl",
+        lines(SCOPED[0], SCOPED[0]),
+        [64, 64],
+    ),
+    (
         "shared_prefix.jsonl",
         AgentSessions,
         {"shared_ids": True},
@@ -241,6 +288,66 @@ REFUSED = [
         mooncake((0, 10, 5, [1, 2, 3]), (0, 20, 5, [1])),
         "mend the file",
     ),
+    (
+        "qwen_bailian.jsonl",
+        MooncakeJsonl,
+        {"tokens_per_id": 16},
+        "q.jsonl",
+        lines(FIRST, QWEN),
+        "trace.time_unit=s",
+    ),
+    (
+        "mooncake, fractions of a millisecond",
+        MooncakeJsonl,
+        {"tokens_per_id": 16},
+        "q.jsonl",
+        mooncake((0, 10, 5, [0]), (61.114, 20, 8, [0, 1])),
+        "trace.time_unit=s",
+    ),
+    (
+        "mooncake, a line without a timestamp",
+        MooncakeJsonl,
+        {},
+        "m.jsonl",
+        lines(
+            {"input_length": 10, "output_length": 5},
+            {"timestamp": 0, "input_length": 10, "output_length": 5},
+        ),
+        "some lines have no timestamp",
+    ),
+    (
+        "aiperf, no streaming",
+        VllmLog,
+        {},
+        "p.jsonl",
+        lines({"metadata": {"request_start_ns": 1}, "metrics": {}, "error": None}),
+        "--streaming",
+    ),
+    (
+        "agent sessions, both scopes",
+        AgentSessions,
+        {},
+        "s.jsonl",
+        lines(*SCOPED),
+        "split it",
+    ),
+    (
+        "agent sessions, another scope than asked for",
+        AgentSessions,
+        {"shared_ids": False},
+        "s.jsonl",
+        lines(SCOPED[0]),
+        "leave trace.shared_ids out",
+    ),
+    (
+        "agent sessions, an unknown scope",
+        AgentSessions,
+        {},
+        "s.jsonl",
+        lines(SCOPED[0] | {"hash_id_scope": "file"}),
+        "neither local nor global",
+    ),
+    ("servegen, a file", ServeGenFolder, {}, "t.jsonl", TWO, "reads a folder of clients"),
     ("burstgpt, all failed", BurstGptCsv, {}, "b.csv", BURST + "5,s1,472,0", "another file"),
     (
         "agent sessions, several block sizes",
@@ -312,6 +419,35 @@ def test_sessions_and_think_times_are_kept(tmp_path):
     assert (rows.session.tolist(), rows.think_s.tolist()) == ([0, 0], [0.0, 2.5])
     assert rows_of("burstgpt.csv", tmp_path).session.tolist() == [0, 1]
     assert rows_of("agent sessions, think times", tmp_path).turns.wait_s.tolist() == [0.0, 3.5]
+
+
+def test_times_are_in_the_unit_that_the_format_has(tmp_path):
+    rows = rows_of("qwen_bailian.jsonl", tmp_path)
+    assert rows.arrival_s.tolist() == pytest.approx([0.0, 60.614, 61.75])
+    assert rows.session.tolist() == [0, 0, 1]
+    rows = rows_of("mooncake_two_ids.jsonl", tmp_path)
+    assert rows.arrival_s.tolist() == [0.0, 0.2]
+    assert rows_of("mooncake, no timestamps", tmp_path).arrival_s is None
+
+
+def test_aiperf_counts_by_the_server_and_times_by_the_client(tmp_path):
+    name = "aiperf, profile_export.jsonl"
+    _, kind, options, file, text, _ = next(item for item in READ if item[0] == name)
+    log = reader(kind, options, tmp_path, file, text)
+    assert log.times.ttft_s.tolist() == pytest.approx([0.1205], abs=1e-6)
+    assert log.times.e2e_s.tolist() == pytest.approx([0.4], abs=1e-6)
+    assert log.times.output_len.tolist() == [3]
+    assert not log.is_of_engine
+    assert "1 of 2 requests failed" in log.remarks[0]
+
+
+def test_a_file_s_scope_of_ids_decides_what_is_shared(tmp_path):
+    first, second = rows_of("agent sessions, hash_id_scope", tmp_path).prompt_ids
+    assert first == second
+    path = tmp_path / "local.jsonl"
+    path.write_text(lines(SCOPED[1], SCOPED[1]))
+    assert len(set(AgentSessions(str(path)).rows(None, 0).prompt_ids)) == 2
+    assert len(set(AgentSessions(str(path), shared_ids=False).rows(None, 0).prompt_ids)) == 2
 
 
 def test_ids_are_of_the_session_unless_they_are_shared(tmp_path):

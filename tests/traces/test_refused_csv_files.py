@@ -142,8 +142,13 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         ),
         pytest.param(
             "a,b\n1,2\n",
-            ("no column", "TIMESTAMP, ContextTokens, GeneratedTokens"),
+            ("nothing reads column 'a'",),
             id="columns of another file",
+        ),
+        pytest.param(
+            "TIMESTAMP,ContextTokens\n1,2\n",
+            ("no column", "TIMESTAMP, ContextTokens, GeneratedTokens"),
+            id="a column too few",
         ),
     ],
 )

@@ -270,7 +270,7 @@ def _skew_points(path: Path, ratio: float) -> tuple[list[list[Any]], int]:
     The skew of a bin is the percentage s of long sequences, whose length is `ratio` times the
     others', so the mean length is (1 + (ratio - 1) s / 100) / ratio of the longest.
     """
-    columns = read_table(str(path), ["pc", *SKEW_LABELS, "alpha"])
+    columns = read_table(str(path), ["pc", *SKEW_LABELS, "alpha"], ignored=["n_samples"])
     shares = seconds(str(path), "alpha", columns["alpha"], "a share")
     edges = [[_edge(path, label) for label in columns[name]] for name in SKEW_LABELS]
     points = []

@@ -21,6 +21,7 @@ PARTS = 4
 NAMES = dict(zip(KINDS, ("TTFT", "TPOT", "latency"), strict=True))
 FILLED = 0.95  # share of the pool from which memory counts as short
 POINTS = 400
+SAMPLED = ("prompt_throughput", "gen_throughput", "waiting", "kv_cache_pct")  # and not compared
 STYLES = {"real": "k-", "simulated": "C0--"}
 
 
@@ -70,7 +71,9 @@ def compare(log: str, real: Times, simulated: Times, label: str = "") -> list[Co
     ]
     if samples := log and plain_or_packed(Path(log).with_name("timeseries.csv")):
         moments = np.array(
-            seconds(str(samples), "t", read_table(str(samples), ["t", "running"])["t"])
+            seconds(
+                str(samples), "t", read_table(str(samples), ["t", "running"], ignored=SAMPLED)["t"]
+            )
         )
         means = (float(times.running_at(moments).mean()) for times in (real, simulated))
         rows.append(Compared(label, "running_mean", *means))

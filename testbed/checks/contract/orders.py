@@ -18,6 +18,7 @@ from testbed.checks.contract.search import shortest
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder, oracle_of
 from testbed.memory.prefix_cache.prefix_index import Node
+from testbed.memory.protocols import FollowsMisses
 
 MakeOrder: TypeAlias = Callable[[], EvictionOrder]
 NUM_BLOCKS = 8
@@ -67,6 +68,7 @@ class WatchedOrder(EvictionOrder):
     def __init__(self, order: EvictionOrder, *, one_by_one: bool) -> None:
         self.order = order
         self.one_by_one = one_by_one
+        self.follows_misses = order if isinstance(order, FollowsMisses) else None
         self.evictable: dict[Node, None] = {}
         self.victims_named: list[str] = []
         self.log: list[str] = []
@@ -82,6 +84,10 @@ class WatchedOrder(EvictionOrder):
         self._unchanged(nodes, lambda: self.order.hit(nodes))
         for node in nodes:
             self.evictable.pop(node, None)
+
+    def missed(self, codes: Iterable[int]) -> None:
+        if self.follows_misses is not None:
+            self.follows_misses.missed(codes)
 
     def victim(self) -> Node:
         self.log.append("victim()")
@@ -164,6 +170,7 @@ class Cache:
     def __init__(self, order: EvictionOrder, *, one_by_one: bool) -> None:
         self.order = WatchedOrder(order, one_by_one=one_by_one)
         self.pool = CachingPool(NUM_BLOCKS, self.order)
+        order.num_blocks = NUM_BLOCKS
         self.oracle = oracle_of(order)
         self.held: list[tuple[list[int], int | None]] = []  # blocks of a prompt, its session
 
@@ -196,6 +203,7 @@ class Cache:
             return
         if nodes:
             self.pool.hold(nodes)
+        self.pool.missed(prompt.contents, len(nodes))
         if missing > len(self.pool.free):
             self.pool.evict(missing - len(self.pool.free))
         new = self.pool.take(missing)

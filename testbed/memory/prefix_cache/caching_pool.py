@@ -8,17 +8,20 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node, PrefixIndex
+from testbed.memory.protocols import FollowsMisses
 
 
 class CachingPool(BlockPool):
     """Every block is free, referenced, or evictable: unreferenced, but indexed."""
 
-    __slots__ = ("evictions", "index", "num_unreferenced", "order")
+    __slots__ = ("evictions", "follows_misses", "index", "num_unreferenced", "order")
 
     def __init__(self, num_blocks: int, order: EvictionOrder) -> None:
         super().__init__(num_blocks)
         self.index = PrefixIndex(num_blocks)
         self.order = order
+        order.num_blocks = num_blocks
+        self.follows_misses = order if isinstance(order, FollowsMisses) else None
         self.num_unreferenced = 0
         self.evictions = 0
 
@@ -48,6 +51,11 @@ class CachingPool(BlockPool):
                 self.num_saved += 1
         self.num_unreferenced -= revived
         return revived
+
+    def missed(self, contents: Sequence[Content], num_found: int) -> None:
+        """A prompt has found num_found of its contents: blocks are evicted for the others now."""
+        if self.follows_misses is not None:
+            self.follows_misses.missed(self.index.chain(contents)[num_found:])
 
     def publish(self, node: Node, contents: Iterable[Content], blocks: Iterable[int]) -> Node:
         """Held `blocks` store `contents` behind `node`, in place of evictable equal ones; returns

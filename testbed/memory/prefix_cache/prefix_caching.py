@@ -190,6 +190,7 @@ class PrefixCaching(BlockMemory):
         nodes = nodes[:num_shared] if num_others else nodes
         if self._counts.add(first, self.block_size, len(nodes)) and self._oracle is not None:
             self._oracle.requested(self._cache.index.chain(contents))
+        self._cache.missed(contents, len(nodes))
         self._ensure_free_with_hits(nodes, total)
         num_cached = len(nodes) * self.block_size
         self._allocate_tables(seqs, max(num_tokens, num_cached), [node.block for node in nodes])

@@ -1,7 +1,7 @@
 """Adaptive replacement (Megiddo and Modha, FAST 2003)."""
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
@@ -15,19 +15,23 @@ class Arc(EvictionOrder):
     """Two LRU queues, of nodes found once and more often, whose balance follows hits on what each
     has evicted.
 
-    `target` is the wanted length of `recent`. The cache's size is the length of both queues,
-    because a victim is chosen only when there is no free block. A held node, which was found and so
-    is `frequent`, leaves that queue where it comes up, and returns to its end when it is evictable
-    again: its memo says so. Ghosts are known by their chained hash; a collision there moves only
-    the target.
+    `target` is the wanted length of `recent`. A miss on a ghost, which names an evicted node by its
+    chained hash, moves the target before the victim of that miss is chosen (a collision of hashes
+    moves only the target); the victims after `missed` make room for its codes one by one. Blocks of
+    one-block prompts are the paper's pages, and its size is the most nodes that the queues have had
+    together. A held node, which was found and so is `frequent`, leaves that queue where it comes
+    up, and returns to its end when it is evictable again: its memo says so.
     """
 
     def __init__(self) -> None:
         self.target = 0.0
+        self.size = 0
         self._recent: Queue = OrderedDict()
         self._frequent: Queue = OrderedDict()
         self._recent_ghosts: Ghosts = OrderedDict()
         self._frequent_ghosts: Ghosts = OrderedDict()
+        self._missed: deque[int] = deque()
+        self._returning: Ghosts = OrderedDict()  # ghosts whose nodes are not evictable yet
 
     def add(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
@@ -38,6 +42,7 @@ class Arc(EvictionOrder):
                 node.memo = None
             else:
                 self._enter(node)
+        self.size = max(self.size, len(self._recent) + len(self._frequent))
 
     def hit(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
@@ -47,41 +52,67 @@ class Arc(EvictionOrder):
             elif node in self._frequent:
                 self._frequent.move_to_end(node)
 
+    def missed(self, codes: Iterable[int]) -> None:
+        """See FollowsMisses."""
+        self._missed = deque(codes)
+
     def victim(self) -> Node:
-        prefer_recent = len(self._recent) > self.target or not self._frequent
-        queues = [(self._recent, self._recent_ghosts), (self._frequent, self._frequent_ghosts)]
-        for queue, ghosts in queues if prefer_recent else queues[::-1]:
+        code = self._missed.popleft() if self._missed else None
+        was_frequent = code in self._frequent_ghosts
+        ghosts: Ghosts | None = self._recent_ghosts
+        if code is None or not self._adapt(code):
+            ghosts = self._trimmed()
+        length = len(self._recent)
+        if length > self.target or (was_frequent and length == self.target):
+            return self._oldest([(self._recent, ghosts), (self._frequent, self._frequent_ghosts)])
+        return self._oldest([(self._frequent, self._frequent_ghosts), (self._recent, ghosts)])
+
+    def _oldest(self, queues: Iterable[tuple[Queue, Ghosts | None]]) -> Node:
+        """The first evictable node, which leaves its queue and becomes the newest of its ghosts."""
+        for queue, ghosts in queues:
             for _ in range(len(queue)):
                 node, _ = queue.popitem(last=False)
                 if node.evictable:
-                    self._remember(node, ghosts)
+                    if ghosts is not None:
+                        ghosts[node.code] = None
                     return node
                 node.memo = True
         raise IndexError("no node is evictable")
 
     def _enter(self, node: Node) -> None:
         """A node that is new to the cache, unless a ghost says that it left too early."""
-        recent, frequent, size = (
-            self._recent_ghosts,
-            self._frequent_ghosts,
-            len(self._recent) + len(self._frequent),
-        )
-        queue = self._frequent
-        if node.code in recent:
-            self.target = min(size, self.target + max(1.0, len(frequent) / len(recent)))
-            del recent[node.code]
-        elif node.code in frequent:
-            self.target = max(0.0, self.target - max(1.0, len(recent) / len(frequent)))
-            del frequent[node.code]
-        elif not node.hits:
-            queue = self._recent
+        returns = self._adapt(node.code)
+        self._returning.pop(node.code, None)
+        queue = self._frequent if returns or node.hits else self._recent
         queue[node] = None
 
-    def _remember(self, node: Node, ghosts: Ghosts) -> None:
-        """Keep as many ghosts as blocks, and no more of `recent` than that queue leaves."""
-        ghosts[node.code] = None
-        size = len(self._recent) + len(self._frequent) + 1
-        while self._recent_ghosts and len(self._recent) + len(self._recent_ghosts) > size:
-            self._recent_ghosts.popitem(last=False)
-        while len(self._recent_ghosts) + len(self._frequent_ghosts) > size:
-            (self._frequent_ghosts or self._recent_ghosts).popitem(last=False)
+    def _adapt(self, code: int) -> bool:
+        """Move the target where `code` is a ghost, which it is no longer; whether it was one."""
+        recent, frequent = self._recent_ghosts, self._frequent_ghosts
+        if code in recent:
+            self.target = min(self.size, self.target + max(1.0, len(frequent) / len(recent)))
+            del recent[code]
+        elif code in frequent:
+            self.target = max(0.0, self.target - max(1.0, len(recent) / len(frequent)))
+            del frequent[code]
+        else:
+            return code in self._returning
+        self._returning[code] = None
+        if len(self._returning) > self.size:
+            self._returning.popitem(last=False)
+        return True
+
+    def _trimmed(self) -> Ghosts | None:
+        """The ghosts of `recent`, after the oldest ghost has made room for one more; None where
+        that queue alone is as long as the cache: its victim leaves no ghost.
+        """
+        recent, size = self._recent_ghosts, self.size
+        num_recent = len(self._recent) + len(recent)
+        num_frequent = len(self._frequent) + len(self._frequent_ghosts)
+        if num_recent >= size:
+            if not recent:
+                return None
+            recent.popitem(last=False)
+        elif num_recent + num_frequent >= 2 * size and self._frequent_ghosts:
+            self._frequent_ghosts.popitem(last=False)
+        return recent

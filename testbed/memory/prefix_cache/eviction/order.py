@@ -19,9 +19,11 @@ class EvictionOrder(ABC):
     Attributes:
         session: that of the sequence whose slots come back, when nodes are added; None where it is
             unknown.
+        num_blocks: blocks of the pool that the order serves; its pool sets it.
     """
 
     session: int | None = None
+    num_blocks: int = 0
 
     @abstractmethod
     def add(self, nodes: Sequence[Node]) -> None:
