@@ -94,7 +94,9 @@ def switches_and_numbers(path):
     wrong = {
         key: "no" if isinstance(value, bool) else "many"
         for key, value in keys.items()
-        if isinstance(value, bool | int | float) and not key.startswith("server.kv_memory")
+        if isinstance(value, bool | int | float)
+        and not key.startswith("server.kv_memory")
+        and not key.rpartition(".")[2].isdigit()  # of a table by number
     }
     return [f"{group}={path.stem}", *requested], wrong if values.get("_target_") != "???" else {}
 
