@@ -10,7 +10,6 @@ from testbed.experiments.cli.parameters import (
     ConfigFolders,
     Override,
     Seeds,
-    TrustPlugIns,
     VllmCommand,
     seed_words,
 )
@@ -70,7 +69,6 @@ def run(
     sweep: Sweep = ONE_RUN,
     again: Annotated[bool, Parameter(help="repeat a run whose folder is complete")] = False,
     config_dir: ConfigFolders | None = None,
-    trust_plug_ins: TrustPlugIns = False,
     from_vllm: VllmCommand | None = None,
     values: Annotated[
         bool, Parameter(help="print every value of this configuration with its unit; run nothing")
@@ -91,7 +89,7 @@ def run(
     """
     if help:
         return print_help(config_dir or [])
-    words = given_words(overrides, config_dir or [], trust_plug_ins, from_vllm)
+    words = given_words(overrides, config_dir or [], from_vllm)
     words = [*shown.name_words, *words]
     if values:
         from testbed.experiments.runs.shown_values import value_lines
@@ -110,22 +108,17 @@ def run(
 
 
 def given_words(
-    overrides: tuple[str, ...], folders: list[Path], trust_plug_ins: bool, from_vllm: str | None
+    overrides: tuple[str, ...], folders: list[Path], from_vllm: str | None
 ) -> list[str]:
-    """The overrides, with those of vLLM's words, the folders of user options and the trust in
-    their plug-ins before them.
-    """
+    """The overrides, with those of vLLM's words and the folders of user options before them."""
     from testbed.core.errors import InputError
     from testbed.experiments.vllm_server.translation import expand
     from testbed.run.override_words import key_of
-    from testbed.run.trusted import FLAG
 
     for word in overrides:
         if key_of(word) == "hydra.mode":
             raise InputError(f"{word}: is not read (-m makes a sweep)")
     words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
-    if trust_plug_ins:
-        words = [FLAG, *words]
     return words if from_vllm is None else expand(from_vllm, words)
 
 

@@ -54,7 +54,7 @@ def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
     from testbed.run.machine import make_cost
 
     for name, value in roofline.parameters.items():
-        unread = choices.parameters.get(name), _of_system(typed, name), {}
+        unread: tuple[Any, ...] = choices.parameters.get(name), _of_system(typed, name), {}
         if value in (unread if name in SOFTWARE else (_usual_roofline().get(name),)):
             continue
         key = f"cost.roofline.{name}={value}: nothing reads it, for"
