@@ -155,7 +155,7 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
     arrival_s, first_s, finish_s = (slowness * moments for moments in engine[:3])
     finish_s = finish_s + before + np.where(engine.output_len > 1, after, 0)
     totals = recorder.totals
-    block_size = int(config.policy.parameters.get("block_size", 1))
+    block_size = setup.scheduler.memory.block_size or 1
     return Replayed(
         times=Times(arrival_s, first_s + before, finish_s, engine.output_len),
         engine_times=engine,

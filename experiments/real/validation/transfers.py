@@ -92,7 +92,7 @@ def engine_transfers(folder: Path, plug_ins: Collection[str] = ()) -> list[list[
     totals, link = TransferTotals(setup.cost), setup.cost.link
     run_setup(replace(setup, cost=totals))
     swaps = pd.read_csv(folder / "swaps.csv")
-    block_bytes = link.plane_bytes * setup.config.policy.parameters["block_size"]
+    block_bytes = link.plane_bytes * (setup.scheduler.memory.block_size or 1)
     lines = []
     for way, simulated_ps in (+totals.ps).items():
         own = swaps[swaps["way"] == way]
