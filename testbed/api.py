@@ -41,12 +41,10 @@ PolicyName = Literal[
     "grouped",
     "grouped_caching",
     "grouped_caching_v1",
-    "grouped_caching_v1_33",
     "paged",
     "paged_2023",
     "prefix_caching",
     "prefix_caching_v1",
-    "prefix_caching_v1_33",
     "tiered",
     "tiered_exclusive",
 ]

@@ -9,15 +9,16 @@ from testbed.core.request import Workload
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
 from testbed.cost.speculative import SpeculativeCost
+from testbed.memory.served import Drafts
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import parameters_of
 from testbed.run.oracles import class_of, is_oracle
 from testbed.run.parts import Part, locate
-from testbed.sched.draft_rules import OLDEST, draft_rules
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.speculation.speculation import Speculation
+from testbed.vllm.releases import release_numbered
 
 SPECULATION = "speculation"  # of a summary: what became of the drafts
 SPECULATING: Mapping[object, type] = {VllmV1: SpeculatingV1, AsyncVllmV1: AsyncSpeculatingV1}
@@ -42,27 +43,19 @@ def with_drafts(config: RunConfig, speculation: Speculation) -> RunConfig:
 
 
 def _policy(config: RunConfig, speculation: Speculation) -> Part:
-    part, values = config.policy, _cache_values(config, speculation)
-    if not values or part.is_instance:
+    part, release = config.policy, release_numbered(config.release)
+    if part.is_instance or not (release.admits_with_drafts or speculation.drops_last_block):
         return part
     target = locate(part.target, "policy") if isinstance(part.target, str) else part.target
     if not hasattr(target, "lookup"):
         return part  # it finds nothing
-    if not values.keys() <= (parameters_of(target) or {}).keys():
+    if "drafts" not in (parameters_of(target) or {}):
         raise InputError(
             f"speculation: what {type(speculation).__name__} needs of the cache of prefixes, "
             f"{part.name} does not do (policy=prefix_caching_v1, or policy=paged)"
         )
-    return part.updated(**values)
-
-
-def _cache_values(config: RunConfig, speculation: Speculation) -> dict[str, Any]:
-    """Parameters of a policy that finds prefixes, by the rules of the release."""
-    rules = draft_rules(config.scheduler.parameters.get("drafts_as", OLDEST))
-    values: dict[str, Any] = {"asks_ahead": True} if rules.admits_with_drafts else {}
-    if speculation.drops_last_block:
-        values["num_hashed_behind" if rules.hashes_next_token else "num_dropped_blocks"] = 1
-    return values
+    reads_states = speculation.drops_last_block
+    return part.updated(drafts=Drafts.OF_HIDDEN_STATES if reads_states else Drafts.OF_TOKENS)
 
 
 def drafts_of(scheduler: Scheduler) -> dict[str, Any]:

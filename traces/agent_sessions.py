@@ -191,7 +191,7 @@ class AgentSessions(Trace):
         if not scopes:
             return bool(self.shared_ids)
         (scope,) = scopes
-        shares = scope == "global"
+        shares: bool = scope == "global"
         if self.shared_ids not in (None, shares):
             raise InputError(
                 f"{self.path}: hash_id_scope is {scope!r} and trace.shared_ids "

@@ -41,6 +41,7 @@ class Spread(NamedTuple):
         limits, or the only one.
         """
         least, most = self.limits
+        drawn: Table
         if self.stdev:
             drawn = np.clip(rng.normal(self.mean, self.stdev, size), least, most)
         elif least == most:
@@ -188,8 +189,9 @@ class NormalLengths(Trace):
         return drawn
 
     def _spread(self, name: str, floor: int = 1, end: str = "") -> Spread:
-        mean, *others = (getattr(self, f"{name}{p}{end}") for p in ("", "_stdev", "_min", "_max"))
-        return Spread(mean, *others, floor=floor, whole=not end)
+        values = (getattr(self, f"{name}{part}{end}") for part in ("", "_stdev", "_min", "_max"))
+        mean, stdev, least, most = values
+        return Spread(mean, stdev, least, most, floor, whole=not end)
 
     def _waits(self, shape: tuple[int, int], seed: int) -> Table:
         """Think times in s before each turn, none before the first: one of each conversation.

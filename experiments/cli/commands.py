@@ -24,7 +24,7 @@ SECTIONS = {
     "Read results": (
         ("compare", "compare:compare", "Compare finished runs, simulated or on a GPU."),
         ("report", "report:report", "Write one self-contained HTML page of results."),
-        ("show", "show:app", "Show the memory or the timeline of a run."),
+        ("show", "show:app", "Show the charts, the memory or the timeline of a run."),
     ),
     "Reproduce the paper": (
         ("reproduce", "reproduce:reproduce", "Reproduce figures and tables of the paper."),

@@ -17,7 +17,7 @@ ServerCommand = Annotated[
     ),
 ]
 GpuName = Annotated[str, Parameter(name="GPU", help="gpu=NAME, as in `testbed list gpu`")]
-ReleaseNumber = Annotated[str, Parameter(metavar="NUMBER", help="vLLM's release: 0.19 or 0.33")]
+ReleaseNumber = Annotated[str | None, Parameter(metavar="NUMBER", help="vLLM's release")]
 TermsFile = Annotated[
     Path, Parameter(metavar="FILE", help="terms that testbed calibrate fit memory wrote")
 ]
@@ -31,7 +31,7 @@ def fits(
     gpu: GpuName,
     /,
     *,
-    release: ReleaseNumber = "0.19",
+    release: ReleaseNumber = None,
     terms: TermsFile | None = None,
     scratch_by_slot: ScratchBySlot = False,
     json: AsJson = False,
@@ -43,8 +43,8 @@ def fits(
     that start. Nothing is simulated.
     """
     from testbed.experiments.vllm_server.answer import fit_of, lines_of
-    from testbed.experiments.vllm_server.memory import terms_in
-    from testbed.experiments.vllm_server.release import release_numbered
+    from testbed.vllm.memory import terms_in
+    from testbed.vllm.releases import release_numbered
 
     key, _, name = gpu.partition("=")
     if key != "gpu" or not name:

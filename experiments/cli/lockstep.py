@@ -59,7 +59,7 @@ def lockstep(
 
     Both serve one workload, every iteration taking the same time; prints how many iterations
     decide the same, the first that does not, and the shortest such workload. Exit code 1 where one
-    differs. Unless a +system is given, it is the preset of the installed release. For example:
+    differs. Unless a release is given, it is the nearest to the installed one. For example:
 
     testbed lockstep vllm server.num_blocks=400 '~server.kv_memory_gib'
     arrivals.rate=2
@@ -84,17 +84,20 @@ def lockstep(
 
 
 def _served(overrides: Sequence[str], from_vllm: str | None) -> list[str]:
-    """The overrides with the preset of the installed release, unless they name one, and with those
-    of a server's command.
+    """The overrides with vLLM's system and the release nearest to the installed one, unless they
+    name others, and with those of a server's command.
     """
     from testbed.experiments.real.lockstep.vllm_installation import installed_release
-    from testbed.experiments.vllm_server.release import nearest_release
+    from testbed.experiments.vllm_server.release_words import SYSTEM, words_of_release
     from testbed.experiments.vllm_server.translation import expand
     from testbed.run.override_words import key_of
+    from testbed.vllm.releases import nearest_release
 
-    words = list(overrides)
-    if not any(key_of(word) == "system" for word in words):
-        words.insert(0, f"+system={nearest_release(installed_release()).preset}")
+    words, keys = list(overrides), {key_of(word) for word in overrides}
+    if "release" not in keys:
+        words[:0] = words_of_release(nearest_release(installed_release()))
+    if "system" not in keys:
+        words.insert(0, f"+system={SYSTEM}")
     return expand(from_vllm, words)
 
 

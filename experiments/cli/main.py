@@ -3,11 +3,13 @@
 `testbed --help` and `--version` are answered before the command-line library is imported.
 """
 
+import io
 import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -33,24 +35,49 @@ def main(words: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGTERM, _terminated)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    _write_whole_lines()
+    try:
+        code = _answered(words)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt as stopped:
+        return _stopped(stopped, words)
+    except BrokenPipeError:  # the reader of the output has closed it, as `head` does
+        _drop_output()
+        return EXIT_CLOSED_OUTPUT
+    except Exception as error:
+        if debug:
+            raise
+        return _refused(words, error)
+
+
+def _answered(words: Sequence[str]) -> int:
+    """Print the answer to these words; the exit code."""
     if not words or words[0] in HELP:
         print(help_text())
         return 0
     if words[0] in VERSION:
         print(version())
         return 0
-    try:
-        prepare_working_folder(words)
-        return call(words[0], words[1:]) or 0
-    except KeyboardInterrupt as stopped:
-        return _stopped(stopped, words)
-    except BrokenPipeError:  # the reader of the output has closed it, as `head` does
+    prepare_working_folder(words)
+    return call(words[0], words[1:]) or 0
+
+
+def _write_whole_lines() -> None:
+    """Give standard output a buffer where it has none (PYTHONUNBUFFERED): without one, Python
+    loses what is left of a text that the disk has taken in part, and raises nothing.
+    """
+    out = sys.stdout
+    if isinstance(getattr(out, "buffer", None), io.RawIOBase):
+        sys.stdout = open(  # noqa: SIM115 (open until the process ends)
+            out.fileno(), "w", 1, out.encoding, out.errors, out.newlines, closefd=False
+        )
+
+
+def _drop_output() -> None:
+    """What is left in the buffer of standard output goes nowhere."""
+    with suppress(OSError, ValueError):  # no file, as under a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_CLOSED_OUTPUT
-    except Exception as error:
-        if debug:
-            raise
-        return _refused(words, error)
 
 
 def call(command: str, arguments: Sequence[str] = ()) -> int | None:
@@ -84,7 +111,10 @@ def _refused(words: Sequence[str], error: Exception) -> int:
     from testbed.experiments.cli.usage_errors import command_of
     from testbed.experiments.runs.progress import one_line
 
-    print(f"{command_of(words)}: error: {one_line(error)}{_way_out(words, error)}", file=sys.stderr)
+    if isinstance(error, OSError) and error.filename is None:
+        _drop_output()
+    command = command_of(words) if words else "testbed"
+    print(f"{command}: error: {one_line(error)}{_way_out(words, error)}", file=sys.stderr)
     return EXIT_BAD_INPUT
 
 

@@ -1,4 +1,6 @@
-"""`testbed show memory` and `testbed show timeline`: a run simulated again, and looked into."""
+"""`testbed show`: the charts of a run from its tables; its memory and its timeline from the run
+simulated again.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import PlugIns, Seconds, WholeNumber
+from testbed.experiments.cli.parameters import Picture, PlugIns, Seconds, WholeNumber
 
 MEMORY_MAP = "memory_map.html"
 TIMELINE = "timeline.json"
@@ -17,7 +19,33 @@ RunFolder = Annotated[
 From = Annotated[Seconds, Parameter(name="--from", help="from this second on")]
 To = Annotated[Seconds, Parameter(name="--to", help="up to this second (default: the end)")]
 
-app = App(name="show", help="Show the memory or the timeline of a run.")
+app = App(name="show", help="Show the charts, the memory or the timeline of a run.")
+
+
+@app.command
+def charts(
+    run: RunFolder,
+    /,
+    *,
+    out: Annotated[
+        Picture | None,
+        Parameter(help="figure to write: .pdf, .png or .svg (default: RUN/charts.png)"),
+    ] = None,
+) -> None:
+    """Draw memory by kind, requests by state and latencies from the tables of a run."""
+    from testbed.experiments.cli.output import show
+    from testbed.experiments.look.compare.finished_run import read_run
+    from testbed.experiments.look.plots import figure_of, save
+    from testbed.experiments.look.run_charts import charts_of
+    from testbed.experiments.runs.run_folder import CHARTS
+
+    drawn = charts_of(read_run(run.name, run))
+    if not drawn:
+        raise InputError(f"{run}: has no tables to draw (run it again with outputs=tables)")
+    out = out or run / CHARTS
+    out.parent.mkdir(parents=True, exist_ok=True)
+    save(figure_of(drawn, columns=3), out)
+    show(str(out))
 
 
 @app.command

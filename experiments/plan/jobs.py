@@ -10,6 +10,7 @@ from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.progress import one_line
 from testbed.run.result import front_end
 from testbed.run.summaries import ID, RUN
+from testbed.study.knee import NoRate
 
 SUMMARIES = {"outputs": "summary"}
 
@@ -50,7 +51,7 @@ class RunJob:
         try:
             return self.simulated()
         except (Exception, SystemExit) as error:  # not every error can leave a launcher's process
-            return Failure(one_line(error))
+            return Failure(one_line(error), is_answer=False)
 
     def simulated(self) -> Outcome:
         """The run; raises InputError where none can be made of it."""
@@ -70,9 +71,13 @@ class RunJob:
 
 @dataclass(frozen=True)
 class Failure:
-    """The message of a job that gave no result. rates: of its runs, where it was a search."""
+    """The message of a job that gave no result. is_answer: it says something of the deployment, as
+    a search without an end does; else the job has failed, and so has its plan. rates: of its runs,
+    where it was a search.
+    """
 
     message: str
+    is_answer: bool
     rates: tuple[float, ...] = ()
 
 
@@ -107,7 +112,7 @@ class SearchJob:
         try:
             return self.searched(tried)
         except (Exception, SystemExit) as error:  # not every error can leave a launcher's process
-            return Failure(one_line(error), tuple(sorted(tried)))
+            return Failure(one_line(error), isinstance(error, NoRate), tuple(sorted(tried)))
 
     def searched(self, tried: dict[float, float]) -> Searched:
         """The search, which adds the share inside at each rate to `tried`; raises InputError where
@@ -149,7 +154,7 @@ class SearchJob:
                 folder=self.place.runs,
                 seen=tried.__setitem__,
             ).rate
-        except ValueError:  # also of a search that has no end
+        except NoRate:
             if not tried or max(tried.values()) >= self.share:
                 raise
             return None

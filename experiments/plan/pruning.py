@@ -9,10 +9,10 @@ from testbed.experiments.plan.bounds import DOES_NOT_FIT
 from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
 from testbed.experiments.plan.verdicts import REFUSED, Pruned
 from testbed.experiments.runs.progress import one_line
-from testbed.experiments.vllm_server.command import FLAG
 from testbed.run.build import build
 from testbed.run.config import RunConfig
 from testbed.run.workload import make_workload
+from testbed.vllm.command import FLAG
 
 SIZE = "number of GPUs"
 SAME = "same run"
@@ -70,6 +70,8 @@ def _checked(deployment: Deployment, num_gpus: int | None) -> Candidate | Pruned
             return Pruned(deployment, SIZE, f"has {candidate.num_gpus} GPUs, not {num_gpus}")
         build(candidate.config, make_workload(candidate.config))
     except InputError as error:
+        if has_cause(error, OSError):
+            raise
         text = one_line(_first(error)).removeprefix(f"{FLAG}: ")
         is_memory = any(phrase in text for phrase in NO_MEMORY)
         return Pruned(deployment, DOES_NOT_FIT if is_memory else REFUSED, text)
@@ -83,6 +85,14 @@ def _first(error: InputError) -> BaseException:
         first = cause if isinstance(cause, InputError) else first
         cause = cause.__cause__ or cause.__context__
     return first
+
+
+def has_cause(error: BaseException, kind: type[BaseException]) -> bool:
+    """Whether the error was raised by one of this kind, or by one that was."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, kind):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
 
 
 def _text(config: RunConfig) -> str:

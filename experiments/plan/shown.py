@@ -11,7 +11,7 @@ from testbed.experiments.plan.limits import broken
 from testbed.experiments.plan.plan import AT_LOAD, Plan
 from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
 from testbed.experiments.plan.space import label_of
-from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses
+from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses
 from testbed.experiments.runs.quantities import number
 from testbed.experiments.runs.run_words import future_read_by, remark_on_ways
 from testbed.run.summaries import RUN as DESCRIPTION
@@ -39,6 +39,7 @@ def lines_of(plan: Plan) -> list[str]:
         plan.prices.source,
         _counts(plan),
         *([_tied(plan)] if plan.ranked else [_nearest(plan)]),
+        *_refused(plan),
         *_costs(plan),
     ]
 
@@ -52,6 +53,17 @@ def _counts(plan: Plan) -> str:
     }
     texts = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return f"{len(plan.verdicts)} deployments: {texts}; {plan.num_simulations} simulations"
+
+
+def _refused(plan: Plan) -> list[str]:
+    """That the answer is of other deployments than those that could not be built."""
+    refused = [verdict for verdict in plan.pruned if verdict.limit == REFUSED]
+    if not refused:
+        return []
+    return [
+        f"incomplete: {len(refused)} of {len(plan.verdicts)} deployments are refused, such as "
+        f"{refused[0].deployment.name}: {refused[0].reason}"
+    ]
 
 
 def _tied(plan: Plan) -> str:
@@ -71,7 +83,7 @@ def _is_tied(row: Row) -> bool:
 def _nearest(plan: Plan) -> str:
     """The nearest miss and what breaks it, where nothing keeps the SLO."""
     if not plan.misses:
-        return "nothing keeps the SLO, and arithmetic says so of every deployment (see the reasons)"
+        return "nothing keeps the SLO: no deployment is simulated (see the reasons)"
     nearest = plan.misses[0]
     return (
         f"nothing keeps the SLO; nearest: {nearest.candidate.deployment.name}, "

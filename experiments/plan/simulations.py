@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from testbed.core.errors import InputError
 from testbed.experiments.plan.jobs import Failure, Outcome, Place, RunJob, Searched, SearchJob
 from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.space import Candidate
@@ -43,7 +44,7 @@ class Simulations:
         ]
         for job in jobs:
             self.counted.add((job.words, job.seed, job.rate))
-        return self._launched(jobs)
+        return self._launched(jobs, [candidate for candidate, *_ in wanted])
 
     def searches(self, wanted: Sequence[tuple[Candidate, int, float]]) -> list[Searched | Failure]:
         """The rate searches of candidates with a seed, around a guess in requests/s."""
@@ -60,7 +61,7 @@ class Simulations:
             )
             for candidate, seed, guess in wanted
         ]
-        results = self._launched(jobs)
+        results = self._launched(jobs, [candidate for candidate, *_ in wanted])
         for job, result in zip(jobs, results, strict=True):
             self.counted |= {(job.words, job.seed, rate) for rate in result.rates}
         return results
@@ -69,7 +70,16 @@ class Simulations:
     def _place(self) -> Place:
         return Place(self.runs.absolute(), Path.cwd())
 
-    def _launched(self, jobs: Sequence[RunJob] | Sequence[SearchJob]) -> list[Any]:
+    def _launched(
+        self, jobs: Sequence[RunJob] | Sequence[SearchJob], candidates: Sequence[Candidate]
+    ) -> list[Any]:
+        """The results of the jobs; raises InputError where one has failed: a plan without it would
+        rank the others as if it missed the SLO.
+        """
         if not jobs:
             return []
-        return launched(self.launcher, jobs, self._place.runs)
+        results = launched(self.launcher, jobs, self._place.runs)
+        for candidate, result in zip(candidates, results, strict=True):
+            if isinstance(result, Failure) and not result.is_answer:
+                raise InputError(f"{candidate.deployment.name}: {result.message}")
+        return results

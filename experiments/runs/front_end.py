@@ -67,6 +67,8 @@ class Requested:
         """Add one option: the name of an option, a spec, a class or object, or a value."""
         if isinstance(value, str) and key in GROUPS:
             self.words.append(f"{KEYS.get(key, key)}={value}")
+        elif key == "release":  # a word: other values follow from it
+            self.words.append(f"{key}={value}")
         elif isinstance(value, SPECS):
             blocks = {"num_blocks": None} if isinstance(value, ServerSpec) else {}
             self.specs["server.gpu" if key == "gpu" else key] = asdict(value) | blocks

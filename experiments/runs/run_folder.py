@@ -220,10 +220,12 @@ def write_everything(folder: Path, setup: Setup, result: Result) -> None:
 
 
 def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:
-    from testbed.experiments.look import plots  # imports matplotlib, which tables need not
+    from testbed.experiments.look.plots import figure_of
+    from testbed.experiments.look.plots import save as save_figure
+    from testbed.experiments.look.run_charts import run_charts
 
-    figure = plots.figure_of(plots.run_charts(requests, spans, setup.num_slots), columns=3)
-    plots.save(figure, folder / CHARTS)
+    charts = run_charts(requests, spans, setup.num_slots)
+    save_figure(figure_of(charts, columns=3), folder / CHARTS)
 
 
 def read_config(folder: Path, plug_ins: Collection[str] = ()) -> RunConfig:

@@ -7,7 +7,7 @@ from testbed.experiments.runs.part_words import part_words
 from testbed.experiments.runs.quantities import number
 from testbed.run.simulate import PROFILE
 from testbed.run.summaries import RUN, source_of_costs
-from testbed.vllm_pages import logged_lines
+from testbed.vllm.pages import logged_lines
 
 
 def run_words(run: Mapping[str, Any]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from hydra.errors import HydraException
 from testbed.core.errors import InputError
 from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, names_of
 from testbed.experiments.runs.words import WITH_MARKS
+from testbed.experiments.vllm_server.release_words import quoted
 from testbed.run.override_words import key_of
 
 
@@ -25,7 +26,7 @@ def values_of(word: str) -> list[str]:
     """The word with each of its values."""
     if word.startswith("-") or key_of(word) in WITH_MARKS:
         return [word]
-    override = _parsed(word)
+    override = _parsed(quoted(word))
     if override is None or not override.is_sweep_override():
         return [word]
     key = word.partition("=")[0]

@@ -28,9 +28,15 @@ from testbed.experiments.runs.choice_names import (
     plug_ins_of,
 )
 from testbed.experiments.runs.model_naming import name_of
-from testbed.experiments.vllm_server.release import release_of_preset
+from testbed.experiments.vllm_server.release_words import (
+    check_old_words,
+    quoted,
+    release_chosen,
+    software_words,
+    words_of_groups,
+)
 from testbed.run.override_words import key_of
-from testbed.vllm_pages import pages_of
+from testbed.vllm.pages import pages_of
 
 FOLDER = "--config-dir="
 NAME = "--config-name="  # of the primary config, run by default
@@ -132,8 +138,9 @@ def read_words(arguments: Sequence[str]) -> Words:
     folders = tuple(user_folders(arguments))
     plain = [word for word in arguments if not (word.startswith(OF_OPTIONS) or is_of_hydra(word))]
     names = [word.removeprefix(NAME) for word in arguments if word.startswith(NAME)]
-    texts = [part for word in plain for part in published_models(word, folders)]
-    texts += hybrid_words(chosen(texts))
+    check_old_words(plain)
+    texts = [quoted(part) for word in plain for part in published_models(word, folders)]
+    texts += [*software_words(chosen(texts)), *hybrid_words(chosen(texts))]
     keys = list(chosen(texts))
     parsed = [_parsed(text) for text in texts]
     choices = [word.checked(folders) for word in parsed if isinstance(word, Choice)]
@@ -249,21 +256,18 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
 
 
 def hybrid_words(choices: Mapping[str, str]) -> list[str]:
-    """What vLLM's hybrid manager is here, for a model with windows or states under a preset of
-    vLLM's; nothing where the words say which policy serves.
+    """What vLLM's hybrid manager is here, for a model with windows or states under vLLM's system;
+    nothing where the words say which policy serves.
     """
-    release = release_of_preset(choices.get("system", ""))
-    if release is None or "policy" in choices:
+    if release_chosen(choices) is None or "policy" in choices:
         return []
     model = choices.get("model", "")
     if model not in model_names() or not pages_of(read_model(model), 1, 16).is_grouped:
         return []
-    plans_ahead = choices.get("scheduler") != "vllm_v1"  # the presets' own does
-    words = release.words_of_groups(caches=True, plans_ahead=plans_ahead)
+    words = words_of_groups(caches=True)
     if any(key.startswith(POOL) for key in choices):
         return words
-    pool = f"${{vllm_server:{choices['system']}/pool_gib}}"
-    return [*words, "null_blocks=0", f"server.kv_memory_gib={{{model}: {pool}}}"]
+    return [*words, "null_blocks=0", f"server.kv_memory_gib={{{model}: ${{vllm_server:pool_gib}}}}"]
 
 
 def _another_server(server: str, gpu: str, keys: Sequence[str]) -> list[str]:

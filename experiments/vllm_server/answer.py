@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB
-from testbed.experiments.vllm_server.command import OFF, Command, read_command
-from testbed.experiments.vllm_server.memory import Terms, terms
-from testbed.experiments.vllm_server.option_table import options_of
-from testbed.experiments.vllm_server.release import DEFAULT, Release
-from testbed.experiments.vllm_server.server import Server, server_of
-from testbed.vllm_pages import logged_lines
+from testbed.experiments.vllm_server.named_server import server_of
+from testbed.vllm.command import OFF, Command, read_command
+from testbed.vllm.memory import Terms, terms
+from testbed.vllm.option_table import options_of
+from testbed.vllm.pages import logged_lines
+from testbed.vllm.releases import DEFAULT, Release
+from testbed.vllm.server import Server
 
 LARGEST_PARALLELISM = 64
 GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them later"

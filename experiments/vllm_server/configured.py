@@ -1,6 +1,6 @@
 """The pool and the limits of `+system=vllm-v1`, as vLLM takes them for a model on a GPU.
 
-Values of a preset are `${vllm_server:PRESET/NAME}`: what nothing else sets follows from the rest of
+Values of the preset are `${vllm_server:NAME}`: what nothing else sets follows from the rest of
 the configuration, by the rules that read a command's options.
 """
 
@@ -13,21 +13,21 @@ from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
-from testbed.experiments.vllm_server.command import FLAG, Command
-from testbed.experiments.vllm_server.option_table import options_of
-from testbed.experiments.vllm_server.release import Release, release_of_preset
-from testbed.experiments.vllm_server.server import (
+from testbed.run.config import ServerConfig
+from testbed.run.parts import Part
+from testbed.speculation.drafter_memory import drafter_memory
+from testbed.speculation.speculation import Speculation
+from testbed.vllm.command import FLAG, Command
+from testbed.vllm.option_table import options_of
+from testbed.vllm.pages import Pages, pages_of
+from testbed.vllm.releases import Release, release_numbered
+from testbed.vllm.server import (
     Server,
     block_size_of,
     limits_with,
     server_with,
     with_drafter,
 )
-from testbed.run.config import ServerConfig
-from testbed.run.parts import Part
-from testbed.speculation.drafter_memory import drafter_memory
-from testbed.speculation.speculation import Speculation
-from testbed.vllm_pages import Pages, pages_of
 
 RESOLVER = "vllm_server"
 LIMITS = {
@@ -48,12 +48,9 @@ def register() -> None:
     OmegaConf.register_new_resolver(RESOLVER, _value, replace=True)
 
 
-def _value(text: str, *, _root_: DictConfig) -> Any:
-    preset, _, name = text.partition("/")
-    release = release_of_preset(preset)
-    assert release is not None, f"no release serves as {preset}"
+def _value(name: str, *, _root_: DictConfig) -> Any:
     try:
-        return VALUES[name](Configured(_root_, release))
+        return VALUES[name](Configured(_root_, release_numbered(_root_.release)))
     except InputError as error:
         raise _in_keys(str(error)) from None
 

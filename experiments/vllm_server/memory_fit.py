@@ -8,7 +8,8 @@ from statistics import mean, median
 from typing import NamedTuple
 
 from testbed.core.errors import InputError
-from testbed.experiments.vllm_server.memory import (
+from testbed.experiments.vllm_server.startup_logs import StartUp
+from testbed.vllm.memory import (
     ServerMemory,
     Terms,
     expert_gib,
@@ -17,7 +18,6 @@ from testbed.experiments.vllm_server.memory import (
     sampling_gib,
     terms,
 )
-from testbed.experiments.vllm_server.startup_logs import StartUp
 
 FEWEST_SHAPES = 3
 

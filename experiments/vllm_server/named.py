@@ -18,7 +18,7 @@ from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.core.spelling import did_you_mean
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.runs.model_naming import Name, name_of
-from testbed.experiments.vllm_server.command import FLAG
+from testbed.vllm.command import FLAG
 
 NUMBER = re.compile(r"\d+(\.\d+)?e\d+")
 

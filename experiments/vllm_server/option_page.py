@@ -5,7 +5,7 @@
 
 from pathlib import Path
 
-from testbed.experiments.vllm_server.option_table import UNDERSTOOD, Option, options, releases_of
+from testbed.vllm.option_table import UNDERSTOOD, Option, options, releases_of
 
 PAGE = Path(__file__).parents[1] / "VLLM_OPTIONS.md"
 HEAD = """# Options of vLLM's server

@@ -3,34 +3,17 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.vllm_server.named import model_named
-
-if TYPE_CHECKING:  # it needs numpy, and a command without this option does not
-    from testbed.speculation.speculation import Speculation
+from testbed.vllm.server import Speculative
 
 OPTION = "--speculative-config"
 KNOWN = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 LOOKUPS = ("lookup_min", "lookup_max")
 NGRAM, DRAFT_MODEL = "ngram", "draft_model"
 HEADS = ("eagle", "eagle3", "mtp")
-
-
-class Speculative(NamedTuple):
-    """The drafter of a command: `speculation`, and the words by which it is an option of ours."""
-
-    speculation: "Speculation"
-    words: tuple[str, ...]
-
-    @property
-    def note(self) -> str:
-        """What the command does not say."""
-        return (
-            "how many drafts are accepted is not in a command; "
-            "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
-        )
 
 
 def speculative_of(text: str | None, folders: Sequence[Path] = ()) -> Speculative | None:

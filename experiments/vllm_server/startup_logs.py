@@ -14,11 +14,11 @@ from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
-from testbed.experiments.vllm_server.command import Command, read_command
-from testbed.experiments.vllm_server.memory import Limits
 from testbed.experiments.vllm_server.named import gpu_named
-from testbed.experiments.vllm_server.option_table import options_of
-from testbed.experiments.vllm_server.server import sized_server
+from testbed.experiments.vllm_server.named_server import sized_server
+from testbed.vllm.command import Command, read_command
+from testbed.vllm.memory import Limits
+from testbed.vllm.option_table import options_of
 
 LOGGED = (
     "logged_weights_gib",

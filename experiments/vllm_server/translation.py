@@ -9,12 +9,18 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
 from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.vllm_server.answer import kv_lines, rule_lines
-from testbed.experiments.vllm_server.command import FLAG, OFF, Command, read_command
 from testbed.experiments.vllm_server.configured import pool_gib
-from testbed.experiments.vllm_server.option_table import options_of
-from testbed.experiments.vllm_server.release import DEFAULT, RELEASES, release_of_preset
-from testbed.experiments.vllm_server.server import Server, plans_ahead, server_of
+from testbed.experiments.vllm_server.named_server import server_of
+from testbed.experiments.vllm_server.release_words import (
+    SYSTEM,
+    release_chosen,
+    words_of_groups,
+    words_of_release,
+)
 from testbed.run.override_words import key_of
+from testbed.vllm.command import FLAG, OFF, Command, read_command
+from testbed.vllm.option_table import options_of
+from testbed.vllm.server import Server, plans_ahead
 
 OPTION_OF_OVERRIDE = {  # overrides that replace the value of an option of the command
     "server.num_gpus": "--tensor-parallel-size",
@@ -40,11 +46,10 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     choices = chosen(others)
     merged = _with_overrides(read_command(command), choices)
     gpu = choices.get("gpu", choices.get("server", "").partition("-x")[0])
-    release = release_of_preset(choices.get("system", DEFAULT.preset))
+    release = release_chosen({"system": SYSTEM} | choices)
     if release is None:
         raise InputError(
-            f"+system={choices['system']}: is no release of vLLM's server (leave it out, or choose "
-            f"from {', '.join(release.preset for release in RELEASES.values())})"
+            f"+system={choices['system']}: is not vLLM's server (leave it out, or +system={SYSTEM})"
         )
     server = server_of(merged, gpu, user_folders(others), release=release)
     words = overrides_of(server, merged, choices)
@@ -83,7 +88,8 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
     model, limits, values = server.model, server.limits, command.values
     words = [
         f"model={server.option}",
-        f"+system={server.release.preset}",
+        f"+system={SYSTEM}",
+        *words_of_release(server.release),
         *_pool_words(server, choices),
     ]
     words += [f"server.num_gpus={limits.num_gpus}"]
@@ -92,7 +98,7 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
     speculative = server.speculative
     is_async = plans_ahead(values, None if speculative is None else speculative.speculation)
     words += [f"policy.block_size={server.block_size}"]
-    words += _policy_words(server, plans_ahead=is_async)
+    words += _policy_words(server)
     words += _model_words(model, server.option)
     if "--max-model-len" in values:
         words += [f"workload.max_len={model.max_len}"]
@@ -144,13 +150,12 @@ def _pool_words(server: Server, choices: dict[str, str]) -> list[str]:
     return [pool, "server.num_blocks=null", "null_blocks=0"]
 
 
-def _policy_words(server: Server, *, plans_ahead: bool) -> list[str]:
+def _policy_words(server: Server) -> list[str]:
     """Overrides for the policy: as in vLLM's manager, groups of layers where some layers store
     less than all tokens.
     """
     if server.pages.is_grouped:
-        caches = server.caches_prefixes
-        return server.release.words_of_groups(caches=caches, plans_ahead=plans_ahead)
+        return words_of_groups(caches=server.caches_prefixes)
     return [] if server.caches_prefixes else ["policy=paged", "policy.watermark=0"]
 
 

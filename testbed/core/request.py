@@ -68,19 +68,9 @@ class Request(NamedTuple):
     @property
     def incoming(self) -> Incoming:
         """The request without its output length, which schedulers and policies may read."""
-        return Incoming(
-            self.request_id,
-            self.arrival_ps,
-            self.prompt_len,
-            self.num_seqs,
-            self.beam,
-            self.registered_prefix,
-            self.prompt_ids,
-            self.tokens_per_id,
-            self.session,
-            self.priority,
-            self.max_new_tokens,
-        )
+        request_id, arrival_ps, prompt_len, _, *known = self
+        incoming: Incoming = tuple.__new__(Incoming, (request_id, arrival_ps, prompt_len, *known))
+        return incoming
 
     @property
     def final_len(self) -> int:
@@ -283,23 +273,9 @@ class Workload:
         limits = repeat(None, len(rows)) if declared is None else declared.tolist()
         arrivals = self.arrival_ps.tolist()
         prompt_ids = repeat(None, len(rows)) if rows.prompt_ids is None else rows.prompt_ids
-        columns = zip(
-            arrivals, *lengths, num_seqs, beam, prompt_ids, session, priority, limits, strict=True
-        )
-        for request_id, (at_ps, prompt, output, count, is_beam, ids, job, rank, most) in enumerate(
-            columns
-        ):
-            yield Request(
-                request_id,
-                arrival_ps=at_ps,
-                prompt_len=prompt,
-                output_len=output,
-                num_seqs=count,
-                beam=is_beam,
-                registered_prefix=rows.registered_prefix,
-                prompt_ids=ids,
-                tokens_per_id=rows.tokens_per_id,
-                session=job,
-                priority=rank,
-                max_new_tokens=most,
-            )
+        prefixes = repeat(rows.registered_prefix, len(rows))
+        widths = repeat(rows.tokens_per_id, len(rows))
+        identity = session, priority, limits
+        columns = (num_seqs, beam, prefixes, prompt_ids, widths, *identity)  # as Request has them
+        for row in zip(range(len(rows)), arrivals, *lengths, *columns, strict=True):
+            yield tuple.__new__(Request, row)

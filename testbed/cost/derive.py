@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from testbed.core.errors import InputError
 from testbed.core.shapes import check_plain
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
@@ -44,7 +47,8 @@ UNMOVED = (
 )
 Key = tuple[Any, ...]
 Point = tuple[Key, list[float]]
-Carry = Callable[[Key, list[float]], list[float]]  # the times (us) of a point, on another GPU
+Columns = Sequence[Any]  # the values of a key, or an array of them for each axis: [num_points]
+Carry = Callable[[Sequence[Point]], list[list[float]]]  # the times (us) of points, on another GPU
 
 
 def derive(
@@ -104,7 +108,8 @@ def _origin(target: GpuSpec, method: str, source: Mapping[str, Any]) -> dict[str
 
 def _carried(points: Sequence[Point], carry: Carry) -> list[list[Any]]:
     """The points with their times (us) carried to another shard and data sheet."""
-    return [[*key, *(round(us, 3) for us in carry(key, times))] for key, times in points]
+    moved = zip(points, carry(points), strict=True)
+    return [[*key, *(round(us, 3) for us in times)] for (key, _), times in moved]
 
 
 def measured(section: Mapping[str, Any]) -> list[Point]:
@@ -117,12 +122,14 @@ def measured(section: Mapping[str, Any]) -> list[Point]:
 
 def best_rates(loads: "Loads", name: str, points: Sequence[Point]) -> tuple[float, float]:
     """The highest bytes/s and FLOP/s of a section."""
-    byte_rates, flop_rates = list[float](), list[float]()
-    for key, times in points:
-        num_bytes, flops = loads.load(name, key)
-        byte_rates.append(num_bytes * US / times[0])
-        flop_rates.append(flops * US / times[0])
-    return max(byte_rates), max(flop_rates)
+    num_bytes, flops = loads.load(name, columns_of(points))
+    times_us = np.array([times[0] for _, times in points])
+    return float((num_bytes * US / times_us).max()), float((flops * US / times_us).max())
+
+
+def columns_of(points: Sequence[Point]) -> Columns:
+    """The keys of points as one array for each axis."""
+    return [np.array(column) for column in zip(*(key for key, _ in points), strict=True)]
 
 
 def _bandwidth_share(
@@ -165,8 +172,8 @@ class Loads:
         self.read = self.kv / byte_kv_bandwidth if value_bytes == 1 else self.kv
         self.pair = 4 * model.num_heads // num_gpus * model.head_size  # FLOPs of a query and a key
 
-    def load(self, section: str, key: Key) -> tuple[float, float]:
-        """Bytes of memory and FLOPs of a point with this key."""
+    def load(self, section: str, key: Columns) -> tuple[Any, Any]:
+        """Bytes of memory and FLOPs of a point with this key, or of each point of columns."""
         size = self.model.dtype_bytes
         if section in ("linear", "output_head"):
             weights = self.layer if section == "linear" else self.head
@@ -185,12 +192,12 @@ class Loads:
             return (new + past) * self.kv + num_seqs * mean * self.read, pairs * self.pair
         return key[-1] * self.read, 0.0
 
-    def sent(self, section: str, key: Key) -> float:
-        """Bytes that a point with this key sends over a link."""
+    def sent(self, section: str, key: Columns) -> Any:
+        """Bytes that a point with this key, or each point of columns, sends over a link."""
         if section == "swap":
-            return float(key[2] * key[3] * self.kv * self.model.num_layers)
+            return key[2] * key[3] * self.kv * self.model.num_layers
         num_gpus, num_bytes = key
-        return float(2 * (num_gpus - 1) / num_gpus * num_bytes)
+        return 2 * (num_gpus - 1) / num_gpus * num_bytes
 
 
 def _carrier(
@@ -206,7 +213,7 @@ def _carrier(
     of its kernels.
     """
     if name in UNMOVED:
-        return lambda key, times: times
+        return lambda points: [times for _, times in points]
     if name in LINKS:
         return _over_link(name, shards, gpus)
     _, flop_rate = best_rates(shards[0], name, points)
@@ -219,12 +226,16 @@ def _over_link(name: str, shards: tuple["Loads", "Loads"], gpus: tuple[GpuSpec, 
     source_loads, target_loads = shards
     source_us_per_byte, target_us_per_byte = (US / float(getattr(gpu, LINKS[name])) for gpu in gpus)
 
-    def over_link(key: Key, times: list[float]) -> list[float]:
-        num_bytes = source_loads.sent(name, key)
-        more_bytes = target_loads.sent(name, key) - num_bytes
-        slower_us = num_bytes * (target_us_per_byte - source_us_per_byte)
-        more_us = more_bytes * target_us_per_byte
-        return [max(us / 4, us + slower_us + more_us) for us in times]
+    def over_link(points: Sequence[Point]) -> list[list[float]]:
+        keys = columns_of(points)
+        num_bytes = source_loads.sent(name, keys)
+        more_bytes = target_loads.sent(name, keys) - num_bytes
+        slower_us = (num_bytes * (target_us_per_byte - source_us_per_byte)).tolist()
+        more_us = (more_bytes * target_us_per_byte).tolist()
+        return [
+            [max(us / 4, us + slower + more) for us in times]
+            for (_, times), slower, more in zip(points, slower_us, more_us, strict=True)
+        ]
 
     return over_link
 
@@ -240,21 +251,27 @@ def _over_roofline(
     source_loads, target_loads = shards
     source, target = gpus
 
-    def over_roofline(key: Key, times: list[float]) -> list[float]:
-        source_us = roofline_us(source, bandwidth_share, flops_share, *source_loads.load(name, key))
-        target_us = roofline_us(target, bandwidth_share, flops_share, *target_loads.load(name, key))
-        longer = target_us / source_us - 1
-        # Less than the roofline, where the L2 cache helped
-        return [us + min(us, source_us) * longer for us in times]
+    def over_roofline(points: Sequence[Point]) -> list[list[float]]:
+        keys, shares = columns_of(points), (bandwidth_share, flops_share)
+        source_us = roofline_us(source, shares, *source_loads.load(name, keys))
+        target_us = roofline_us(target, shares, *target_loads.load(name, keys))
+        longer = np.broadcast_to(target_us / source_us - 1, len(points)).tolist()
+        limits = np.broadcast_to(source_us, len(points)).tolist()
+        return [  # less than the roofline, where the L2 cache helped
+            [us + min(us, limit) * more for us in times]
+            for (_, times), limit, more in zip(points, limits, longer, strict=True)
+        ]
 
     return over_roofline
 
 
 def roofline_us(
-    gpu: GpuSpec, bandwidth_share: float, flops_share: float, num_bytes: float, flops: float
-) -> float:
+    gpu: GpuSpec, shares: tuple[float, float], num_bytes: Any, flops: Any
+) -> NDArray[np.float64]:
     """Microseconds that a GPU needs to move num_bytes or to compute `flops`, whichever takes
-    longer, at these shares of its data sheet's bandwidth and peak.
+    longer, for each point; shares: of its data sheet's bandwidth and peak.
     """
+    bandwidth_share, flops_share = shares
     moving = num_bytes / (gpu.memory_bandwidth * bandwidth_share)
-    return US * max(moving, flops / (gpu.fp16_flops * flops_share) if flops else 0.0)
+    computing = flops / (gpu.fp16_flops * flops_share) if np.any(flops) else 0.0
+    return US * np.maximum(moving, computing)

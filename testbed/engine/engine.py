@@ -13,8 +13,10 @@ from testbed.engine import audit
 from testbed.engine.audience import Audience
 from testbed.engine.changes import Change, Changes
 from testbed.engine.clock import Process
+from testbed.engine.decode_spans import DecodeSpans
 from testbed.engine.departures import Departures
 from testbed.engine.draft_meter import DraftMeter
+from testbed.engine.due_arrivals import DueArrivals
 from testbed.engine.executor import Executor, Flight
 from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.meter import Meter, PlainMeter
@@ -84,6 +86,7 @@ class Engine:
         recorder.policy = scheduler.memory.name
         executor.on_landed = self.replan
         self.side = Side()
+        self._takes_part = False
         self._alarm = executor.alarm
         self._windows = windows
         self._in_flight: deque[Flight] = deque()
@@ -95,9 +98,12 @@ class Engine:
         )
         self._changes = Changes()
         self._checks = SampledChecks(scheduler.state)
+        self._decode_spans = self._fused(windows)
         self._is_idle = False
         self._ended_ps: int | None = None  # of the last iteration, where nothing has slept since
         self._is_closed = False
+        self._arrivals: DueArrivals | None = None
+        self._arrival_ps = UNBOUNDED  # of the next of these
 
     def listen(self, listener: Listener) -> None:
         """Tell the listener of the end of each request."""
@@ -106,25 +112,48 @@ class Engine:
     def listen_to_tokens(self, listener: TokenListener) -> None:
         """Tell the listener of each token too."""
         self._audience.add_for_tokens(listener)
+        self._decode_spans = None
         self.executor.on_step = self._step_ended
 
     def take_part(self, side: Side) -> None:
         """Take part in hand-overs: `side` is asked and told what it needs for its part."""
         self.side = self._departures.side = side
+        self._takes_part = True
+        self._decode_spans = None
 
     def submit(self, request: Request) -> bool:
         """A request arrives now. False if it could never run, and is rejected at once."""
+        reason = self.never_fits(request)
+        self._arrived(request, reason)
+        return not reason
+
+    def follow(self, requests: Iterable[Request]) -> None:
+        """Take these requests, in order of arrival, at the boundaries at or after their times: as
+        if they were submitted then, for an engine whose queue nothing else sees.
+        """
+        self._arrivals = DueArrivals(requests, self.never_fits)
+        self._arrival_ps = 0
+
+    def _take_arrivals(self, now_ps: int) -> None:
+        assert self._arrivals is not None, "their times are known"
+        for request, reason in self._arrivals.take(now_ps):
+            self._arrived(request, reason)
+        self._arrival_ps = self._arrivals.next_ps
+        if self._arrivals.is_over:
+            self.close()
+
+    def _arrived(self, request: Request, reason: str) -> None:
+        """A request has arrived; reason: why it could never run, empty if it could."""
         self.recorder.totals.arrived += 1
-        if reason := self.never_fits(request):
+        if reason:
             self._departures.reject(request, reason, self.clock.now_ps)
-            return False
+            return
         self.outputs.arrived(request)
         self.executor.added(self.scheduler.add(request.incoming))
         self._wake_if_idle()
         for flight in self._in_flight:
             if flight.plan.ends_on_arrival:
                 self._cut(flight)
-        return True
 
     def never_fits(self, request: Request) -> str:
         """Why the request could never run; empty if it could."""
@@ -198,7 +227,10 @@ class Engine:
         """The loop, for the clock to run."""
         changes = self._changes
         yield self._alarm.set(self.clock.now_ps)
-        while (now_ps := self.clock.catch_up()) < self.stop_ps:
+        now_ps = self.clock.catch_up()
+        if self._arrival_ps <= now_ps:
+            self._take_arrivals(now_ps)
+        while now_ps < self.stop_ps:
             if self._snapshots.next_ps <= now_ps:
                 self._snapshots.at_boundary(now_ps)
             if changes.due or changes.unplanned:
@@ -213,6 +245,12 @@ class Engine:
                 if not plan.decode_seqs and not plan:
                     if not (yield from self._idle(plan)):
                         break
+                    now_ps = self.clock.catch_up()
+                    continue
+                if span := self._begin_decodes(plan, now_ps):
+                    yield self._alarm.set(span.end_ps)  # a cut brings both forward
+                    self._end_decodes(span)
+                    now_ps = span.end_ps
                     continue
                 self._in_flight.append(self.executor.start(plan))
             flight = self._in_flight[0]
@@ -222,19 +260,22 @@ class Engine:
             results = yield from self.executor.wait(flight)
             self._in_flight.popleft()
             self._current = None
+            if self._arrival_ps <= flight.end_ps:
+                self._take_arrivals(flight.end_ps)
             self._commit(flight, results)
+            now_ps = self.clock.catch_up()
         self._stop(now_ps)
 
     def _next_plan(self, now_ps: int) -> Plan:
         """The plan for what has arrived, ended and landed by now."""
         scheduler = self.scheduler
-        if landed := self.executor.take_landed():
-            transfers = scheduler.memory.transfers
-            assert transfers is not None, "the policy has begun these transfers"
+        transfers = scheduler.memory.transfers
+        if transfers is not None and (landed := self.executor.take_landed()):
             for move_id in landed:
                 transfers.landed(move_id)
             scheduler.state.memory_released()
-        self.side.before_plan()
+        if self._takes_part:
+            self.side.before_plan()
         scheduler.now_ps = now_ps
         plan = scheduler.plan()
         if plan.preempted:
@@ -242,6 +283,29 @@ class Engine:
         if plan.rejected:
             self._departures.reject_planned(plan, self.clock.now_ps)
         return plan
+
+    def _begin_decodes(self, plan: Plan, now_ps: int) -> Flight | None:
+        """Begin a span by the fused path; None where the plan takes the plain one."""
+        spans = self._decode_spans
+        if spans is None or not plan.guaranteed_steps:
+            return None
+        arrivals = self._arrivals if plan.ends_on_arrival else None
+        arrival_ps = UNBOUNDED if arrivals is None else arrivals.next_served_ps
+        flight = spans.begin(plan, self._ended_ps or now_ps, arrival_ps)
+        if flight is not None:
+            self._current = flight
+            self._in_flight.append(flight)
+        return flight
+
+    def _end_decodes(self, flight: Flight) -> None:
+        self._in_flight.clear()
+        self._current = None
+        self._ended_ps = flight.end_ps
+        if self._arrival_ps <= flight.end_ps:
+            self._take_arrivals(flight.end_ps)
+        assert self._decode_spans is not None, "it has begun the span"
+        self._decode_spans.end(flight)
+        self._check_balance()
 
     def _begin(self, flight: Flight, now_ps: int) -> None:
         """The plans before this one are committed: its first iteration begins, when the one before
@@ -266,6 +330,8 @@ class Engine:
             if usage.saved:
                 self._checks.repeated_reads(flight.work)
             max_steps, wake_ps = self._max_steps(plan, usage), plan.wake_ps
+            if plan.ends_on_arrival and self._arrivals is not None:
+                wake_ps = min(wake_ps, self._arrivals.next_served_ps)
         if self._audience.hears_tokens:
             self._audience.list_decoding(flight)
         self._current = flight
@@ -297,6 +363,8 @@ class Engine:
         yield from self.executor.wait_for_last(flight)
         now_ps, plan, steps = self.clock.catch_up(), flight.plan, flight.steps
         flight.is_last = True
+        if self._arrival_ps <= now_ps:
+            self._take_arrivals(now_ps)
         flight.accepted = self.outputs.accepted(plan)
         flight.ended = self.outputs.ended(plan, steps, flight.accepted)
         # Those that end whatever is accepted: so much a server knows too.
@@ -340,15 +408,20 @@ class Engine:
         recorder.tokens(plan, steps, flight.stepping, outcome.first_tokens, results, end_ps)
         if flight.preempted_behind:
             recorder.paused(flight.preempted_behind)
-        self.side.computed(plan, flight.start_ps, end_ps)
+        if self._takes_part:
+            self.side.computed(plan, flight.start_ps, end_ps)
         if self._audience.hears_tokens:
             self._audience.last_step_ended(flight, outcome, results.accepted, end_ps)
         for group in outcome.finished:
             self._departures.finish(group, end_ps)
+        self._check_balance()
+
+    def _check_balance(self) -> None:
+        """No request is lost: the queues have those that are being served."""
         state = self.scheduler.state
         num_queued = len(state.waiting) + len(state.running) + len(state.swapped)
         if len(self.outputs.requests) != num_queued:
-            audit.check_balance(self.scheduler, recorder.totals)
+            audit.check_balance(self.scheduler, self.recorder.totals)
 
     def _close(self, flight: Flight, outcome: Outcome, duration_ps: int) -> SpanMemory:
         """The memory that the iterations saw."""
@@ -423,9 +496,12 @@ class Engine:
                 f"a scheduler asks at {now_ps} ps to plan again at {wake_ps} ps, which is not later"
             )
         self._is_idle, self._ended_ps = True, None
-        yield self._alarm.set(min(self.stop_ps, wake_ps))
-        self._is_idle = False
-        self._snapshots.after_sleep(self.clock.now_ps)
+        arrival_ps = UNBOUNDED if self._arrivals is None else self._arrivals.wake_ps
+        yield self._alarm.set(min(self.stop_ps, wake_ps, arrival_ps))
+        self._is_idle, now_ps = False, self.clock.now_ps
+        if self._arrival_ps <= now_ps:
+            self._take_arrivals(now_ps)
+        self._snapshots.after_sleep(now_ps)
 
     def _move(self, plan: Plan) -> None:
         """The plan has begun transfers, or preempted groups; it computes nothing and takes no
@@ -450,6 +526,23 @@ class Engine:
         self.recorder.end_ps = now_ps
         self.recorder.settle()
         self._snapshots.at_boundary(now_ps)
+
+    def _fused(self, windows: tuple[int, ...]) -> DecodeSpans | None:
+        """The fused path of decode spans, where the parts of the engine have one."""
+        cost, meter = self.executor.decode_cost, self.meter
+        if cost is None or not isinstance(meter, SpanMeter):
+            return None
+        return DecodeSpans(
+            self.scheduler,
+            cost,
+            self.outputs,
+            meter,
+            self.recorder,
+            self._departures,
+            self._snapshots,
+            self._checks,
+            windows,
+        )
 
     def _step_ended(self, flight: Flight) -> None:
         self._audience.step_ended(flight, self.clock.now_ps)

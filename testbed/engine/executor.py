@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Transfer, Usage
-from testbed.cost.model import Affine, Launch, Work
+from testbed.cost.model import Affine, CostModel, Launch, Work
 from testbed.engine.clock import Alarm, Clock
 from testbed.engine.totals import SpanMemory
 from testbed.sched.plan import Outcome, Plan, Results
@@ -78,7 +78,8 @@ class Executor(ABC):
     nothing of it is left. After `begin` it waits by `wait`, commits the results, and calls
     `committed`. It is resumed by `alarm`. on_landed is called when a transfer in the background has
     landed, on_step at the end of each iteration but the last, if several are carried out at once
-    and it is set.
+    and it is set. decode_cost: the cost model, where it alone says how long decode iterations take,
+    so that the engine may leave `begin` and `wait` out.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -86,6 +87,7 @@ class Executor(ABC):
         self.alarm: Alarm = clock.alarm()
         self.on_landed: Callable[[], None] | None = None
         self.on_step: Callable[[Flight], None] | None = None
+        self.decode_cost: CostModel | None = None
 
     @abstractmethod
     def start(self, plan: Plan) -> Flight:

@@ -15,10 +15,11 @@ from testbed.core.request import PS, Request, Rows
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Usage
 from testbed.engine.audit import check_accounts, check_measures
+from testbed.engine.executor import Flight
 from testbed.engine.memory_accounting import fragmented_slots, reserved_slots, rounding_slots
 from testbed.engine.packed_rows import BATCH, Counts, PackedRows, packed
 from testbed.engine.token_gaps import TokenClock, TokenGaps
-from testbed.engine.totals import CHANGING, Measures, SpanMemory, Totals
+from testbed.engine.totals import CHANGING, Measures, SpanMemory, Totals, changes_of
 from testbed.sched.plan import Plan, Results
 
 Columns = dict[str, NDArray[Any]]
@@ -194,6 +195,22 @@ class Recorder:
         if len(shapes) == BATCH:
             self.settle()
 
+    def decoded(self, flight: Flight, memory: SpanMemory, ended: tuple[int, ...]) -> None:
+        """The same as `span` and `tokens` of iterations that decode and do nothing else, which
+        have ended at flight.end_ps with the whole outputs of the requests `ended`.
+        """
+        steps, start_ps, end_ps = flight.steps, flight.start_ps, flight.end_ps
+        decodes, growth_ps = flight.plan.decode_seqs, flight.durations.growth_ps
+        queued = flight.num_waiting, flight.num_swapped
+        row = (start_ps, end_ps - start_ps, steps, decodes, 0, 0, *queued, growth_ps)
+        self._shapes.append(row)
+        self._memory.append(memory)
+        self._tokens.stepped(steps, end_ps)
+        for request_id in ended:
+            self._tokens.left(request_id)
+        if len(self._shapes) == BATCH:
+            self.settle()
+
     def moved(self, plan: Plan) -> None:
         """A plan begins: count its copies and the groups that it has preempted, but for groups
         that have left since.
@@ -213,9 +230,8 @@ class Recorder:
         if not self._memory:
             return
         shape = list(zip(*self._shapes, strict=True))
-        running, accounts, internal, copies, changed, shared = zip(*self._memory, strict=True)
-        columns = list(zip(*changed, strict=True))
-        changes, changes_time = columns[: len(CHANGING)], columns[len(CHANGING) :]
+        running, accounts, internal, copies, grown, shared = zip(*self._memory, strict=True)
+        changes, changes_ps = changes_of(shape[2], shape[1], grown)
         self._shapes.clear()
         self._memory.clear()
         firsts = self._firsts(accounts, *map(packed, (running, internal, copies)))
@@ -223,12 +239,12 @@ class Recorder:
         over_time = [
             sum(map(mul, column.tolist(), shape[1])) if column.any() else 0 for column in firsts
         ]
-        for i, column in zip(CHANGING, changes_time, strict=True):
-            over_time[i] += sum(column)
+        for i, more in zip(CHANGING, changes_ps, strict=True):
+            over_time[i] += more
         counts = [*map(packed, shape)]
         steps = counts[2]
         sums = np.array(firsts) * steps
-        sums[CHANGING] += np.array([*map(packed, changes)])
+        sums[CHANGING] += np.array([packed(column) for column in zip(*changes, strict=True)])
         check_measures(sums, self.policy)
         totals = self.totals
         totals.busy_ps += sum(shape[1])

@@ -52,8 +52,13 @@ class SimAlarm(Alarm):
         if at_ps > UNBOUNDED:
             raise beyond_time(at_ps)
         self._last_ps, self._at_ps = self._at_ps, at_ps
-        delay_ps = UNBOUNDED if at_ps == UNBOUNDED else at_ps - int(self._env.now)
-        event = self._event = Due(self._env, delay_ps, self._priority, [])
+        event, delay_ps = self._event, at_ps - int(self._env.now)
+        if event is None or event.callbacks is not None or at_ps == UNBOUNDED:
+            delay_ps = UNBOUNDED if at_ps == UNBOUNDED else delay_ps
+            event = self._event = Due(self._env, delay_ps, self._priority, [])
+        else:  # it has happened, and SimPy has let go of it
+            event.callbacks = []
+            self._env.schedule(event, self._priority, delay_ps)
         return event
 
     def bring_forward(self, at_ps: int) -> None:

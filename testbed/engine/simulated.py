@@ -44,6 +44,9 @@ class SimulatedExecutor(Executor):
     ) -> None:
         super().__init__(clock)
         self.cost = cost
+        self._launches = type(cost).launch is not CostModel.launch  # else it says None of any
+        if not (self._launches or scheduler.plans_ahead):
+            self.decode_cost = cost
         self.outputs = outputs
         self.links = Links(clock, cost, self._landed, links)
         self._policy = scheduler.policy
@@ -55,10 +58,11 @@ class SimulatedExecutor(Executor):
 
     def start(self, plan: Plan) -> Flight:
         flight = Flight(plan)
-        launch = self.cost.launch(*self._launched_counts(plan))
-        if launch is not None:
-            audit.check_launch(self.cost, launch)
-            self._launch(flight, launch)
+        if self._launches:
+            launch = self.cost.launch(*self._launched_counts(plan))
+            if launch is not None:
+                audit.check_launch(self.cost, launch)
+                self._launch(flight, launch)
         return flight
 
     def _launched_counts(self, plan: Plan) -> tuple[int, int, int]:

@@ -7,6 +7,7 @@ from simpy import Environment as Environment
 
 from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED, CostModel
+from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.audit import check_policy
 from testbed.engine.clients import client_of
 from testbed.engine.clock import Clock
@@ -61,7 +62,10 @@ def simulate(
     """
     clock, recorder = SimClock(env), recorder or Recorder()
     engine = simulated_engine(clock, scheduler, cost, max_len, recorder, **options)
-    client_of(clock, engine, requests).start()
+    if env is None and not isinstance(requests, AnswerDrivenWorkload):
+        engine.follow(requests)
+    else:
+        client_of(clock, engine, requests).start()
     clock.env.run(until=clock.start(engine.serve()))
     return engine.recorder
 

@@ -19,10 +19,10 @@ from testbed.core.slots import (
     record,
 )
 from testbed.cost.model import UNBOUNDED, Affine
-from testbed.engine.memory_accounting import reserved_slots
+from testbed.engine.executor import Flight
 from testbed.engine.meter import Meter
 from testbed.engine.outputs import Outputs
-from testbed.engine.totals import NO_CHANGE, Changes, SharedSlots, Span, SpanMemory
+from testbed.engine.totals import SharedSlots, SpanGrowth, SpanMemory
 from testbed.sched.plan import Outcome, Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
 
@@ -52,7 +52,7 @@ class SpanMeter(Meter):
     their footprints.
 
     The never-used slots of a decoding group start to count at known steps of the batch; `_starts`
-    orders these steps. `_forked` holds groups whose sequences may share their last block, as they
+    orders these steps. `forked` has the groups whose sequences may share their last block, as they
     do from a fork to their next step.
     """
 
@@ -60,7 +60,7 @@ class SpanMeter(Meter):
         super().__init__(scheduler, outputs)
         self._tracked: dict[int, Tracked] = {}
         self._starts: list[tuple[int, int, int, Tracked]] = []
-        self._forked: dict[int, SequenceGroup] = {}
+        self.forked: dict[int, SequenceGroup] = {}
         self._serial = count()
         self._internal = self._repeated = 0
         self._copies = 0
@@ -78,9 +78,9 @@ class SpanMeter(Meter):
         for group in plan.swapped_in:
             self._track(group)
         self._repeated = 0
-        if plan.swapped_in or (self._forked and not plan.decode_seqs):
-            forked = () if plan.decode_seqs else self._forked.values()
-            self._repeated = sum(map(self._counted_again, (*forked, *plan.swapped_in)))
+        if plan.swapped_in or (self.forked and not plan.decode_seqs):
+            unstepped = () if plan.decode_seqs else self.forked.values()
+            self._repeated = sum(map(self._counted_again, (*unstepped, *plan.swapped_in)))
         state = self.state
         running, decoding, num_seqs = len(state.running), len(state.batch.sequences), state.num_seqs
         self._used, self._running, self._growing = used, running, decoding
@@ -100,32 +100,45 @@ class SpanMeter(Meter):
     def close(
         self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome
     ) -> SpanMemory:
-        state, starts, used, started, changes = (
-            self.state,
-            self._starts,
-            self._used,
-            NO_GROWTH,
-            NO_CHANGE,
-        )
+        state, starts, used, started = self.state, self._starts, self._used, NO_GROWTH
+        growth = None
         if plan.decode_seqs and starts and starts[0][0] < state.batch.steps:
             started = self._start(state.batch.steps, steps)
         if steps == 1:
             internal = self._internal + started.slots - self._repeated
         else:
             internal = self._internal
-            changes = self._changes(Span(steps, duration_ps, durations), started, outcome.grown)
+            growth = self._growth(durations, self._growing, started, outcome.grown)
         saved = used.saved + self._copies
         shared = self._shared(steps, durations, saved, outcome.grown) if saved else ()
         self._internal += started.slots
-        if plan.decode_seqs and (self._forked or state.beams):
-            self._forked = dict(state.beams)
+        if plan.decode_seqs and (self.forked or state.beams):
+            self.forked = dict(state.beams)
         for group in outcome.finished:
             self.forget(group)
         if plan.chunks or plan.swapped_in:
             for group in (*outcome.first_tokens, *plan.swapped_in):
                 if group.status is SequenceStatus.RUNNING:
                     self._joined(group)
-        return record(SpanMemory, (self._running, used, internal, self._copies, changes, shared))
+        return record(SpanMemory, (self._running, used, internal, self._copies, growth, shared))
+
+    def close_decodes(self, flight: Flight, outcome: Outcome) -> SpanMemory:
+        """The same as `open` and `close` of iterations that decode, while no slots are shared."""
+        starts, started, growth, steps = self._starts, NO_GROWTH, None, flight.steps
+        end = self.state.batch.steps
+        if starts and starts[0][0] < end:
+            started = self._start(end, steps)
+        internal = self._internal
+        self._internal += started.slots
+        if steps == 1:
+            internal += started.slots
+        else:
+            decodes = flight.plan.decode_seqs
+            growth = self._growth(flight.durations, decodes, started, outcome.grown)
+        for group in outcome.finished:
+            self.forget(group)
+        running = flight.work.num_requests
+        return record(SpanMemory, (running, flight.usage, internal, 0, growth, ()))
 
     def max_steps(self, used: Usage) -> int:
         """While slots are shared it must know when each step takes some, which whole blocks alone
@@ -164,34 +177,16 @@ class SpanMeter(Meter):
             )
         return tuple(rows)
 
-    def _changes(self, span: Span, started: Growth, grown: Grant) -> Changes:
-        live, live_time = span.ramp(self._growing * self._slots_per_token)
-        held, held_time = (
-            (0, 0) if grown.growth is NO_GROWTH else self._taken_after(span, grown.growth)
-        )
-        evicted, evicted_time = (
-            (0, 0) if grown.evicted is NO_GROWTH else self._taken_after(span, grown.evicted)
-        )
-        internal, internal_time = span.at(started) if started.slots else (0, 0)
-        reserved = reserved_slots(held, live, internal)
-        reserved_time = reserved_slots(held_time, live_time, internal_time)
-        changes = (
-            live,
-            reserved,
-            internal,
-            -evicted,
-            live_time,
-            reserved_time,
-            internal_time,
-            -evicted_time,
-        )
-        return record(Changes, changes)
-
-    def _taken_after(self, span: Span, growth: Growth) -> tuple[int, int]:
-        slots, time = span.after(growth)
-        if not type(slots) is type(time) is int:
-            raise wrong_answer(self.policy, growth, "a Growth has whole numbers (int)")
-        return slots, time
+    def _growth(
+        self, durations: Affine, decode_seqs: int, started: Growth, grown: Grant
+    ) -> SpanGrowth:
+        first_ps, growth_ps, _ = durations
+        live, held, evicted = decode_seqs * self._slots_per_token, grown.growth, grown.evicted
+        for growth in (held, evicted):
+            slots, slot_steps, squared = growth
+            if not type(slots) is type(slot_steps) is type(squared) is int:
+                raise wrong_answer(self.policy, growth, "a Growth has whole numbers (int)")
+        return record(SpanGrowth, (first_ps, growth_ps, live, started, held, evicted))
 
     def _track(self, group: SequenceGroup) -> Tracked:
         request_id, first = group.request.request_id, group.sequences[0]
@@ -232,7 +227,7 @@ class SpanMeter(Meter):
         tracked = self._tracked[group.request.request_id]
         if len(group.sequences) > 1:
             tracked = self._track(group)
-            self._forked[group.request.request_id] = group
+            self.forked[group.request.request_id] = group
         joined_at, num_tokens = self.state.batch.steps, group.sequences[0].num_slots
         for from_len, slots in tracked.later:
             heapq.heappush(
@@ -250,7 +245,7 @@ class SpanMeter(Meter):
     def forget(self, group: SequenceGroup) -> None:
         tracked = self._tracked.pop(group.request.request_id, None)
         if tracked is not None:
-            self._forked.pop(group.request.request_id, None)
+            self.forked.pop(group.request.request_id, None)
             tracked.alive = False
             self._internal -= tracked.active
 

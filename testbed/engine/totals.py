@@ -3,12 +3,12 @@ closed form.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from operator import sub
 from typing import NamedTuple
 
-from testbed.core.slots import Growth, Usage
-from testbed.cost.model import Affine
+from testbed.core.slots import NO_GROWTH, Growth, Usage
 
 
 class Measures(NamedTuple):
@@ -36,58 +36,60 @@ class Measures(NamedTuple):
         return Measures(*map(sub, self, other))
 
 
-class Span:
-    """Iterations in a row, whose durations are affine: the first takes first_ps, each later one
-    growth_ps more.
+class SpanGrowth(NamedTuple):
+    """What changes in a span of several iterations after its first one.
+
+    first_ps, growth_ps: the first iteration's duration, and what each later one takes more. live:
+    slots that become live with each iteration. started, held, evicted: the slots that begin to
+    count as never used in an iteration, that are taken after one, and that were cached until then;
+    each by the number of the iteration.
     """
 
-    __slots__ = ("duration_ps", "first_ps", "growth_ps", "steps")
-
-    def __init__(self, steps: int, duration_ps: int, durations: Affine) -> None:
-        self.steps, self.duration_ps = steps, duration_ps
-        self.first_ps, self.growth_ps, _ = durations
-
-    def ramp(self, slope: int) -> tuple[int, int]:
-        """Summed over the iterations, and integrated over their time: a count that grows by `slope`
-        with each.
-        """
-        steps = self.steps
-        pairs = steps * (steps - 1) // 2
-        return slope * pairs, slope * (
-            self.first_ps * pairs + self.growth_ps * (pairs * (2 * steps - 1) // 3)
-        )
-
-    def at(self, growth: Growth) -> tuple[int, int]:
-        """Sum and time integral of a count that steps up in the iteration of each event."""
-        w0, w1, w2 = growth
-        return w0 * self.steps - w1, w0 * self.duration_ps - w1 * self.first_ps - self.growth_ps * (
-            (w2 - w1) // 2
-        )
-
-    def after(self, growth: Growth) -> tuple[int, int]:
-        """Sum and time integral of a count that steps up after the iteration of each event."""
-        w0, w1, w2 = growth
-        time = w0 * self.duration_ps - (w0 + w1) * self.first_ps - self.growth_ps * ((w2 + w1) // 2)
-        return w0 * self.steps - w0 - w1, time
+    first_ps: int
+    growth_ps: int
+    live: int
+    started: Growth
+    held: Growth
+    evicted: Growth
 
 
-class Changes(NamedTuple):
-    """Changes in a span after its first iteration: summed over the iterations, and integrated over
-    picoseconds.
+CHANGING = [Measures._fields.index(name) for name in ("live", "reserved", "internal", "cached")]
+NO_CHANGE = (0, 0, 0, 0)
+
+
+def changes_of(
+    steps: Iterable[int], durations_ps: Iterable[int], grown: Iterable[SpanGrowth | None]
+) -> tuple[list[tuple[int, ...]], list[int]]:
+    """The changes of spans after their first iterations: summed over the iterations of each span,
+    and over the picoseconds of all of them; both in the order of CHANGING.
+
+    A count that grows by w after iteration t, from 0, adds w * (steps - 1 - t) over the iterations;
+    what begins in iteration t counts in it too. The sums may be more than 64 bits hold.
     """
-
-    live: int = 0
-    reserved: int = 0
-    internal: int = 0
-    cached: int = 0
-    live_time: int = 0
-    reserved_time: int = 0
-    internal_time: int = 0
-    cached_time: int = 0
-
-
-NO_CHANGE = Changes()
-CHANGING = [Measures._fields.index(name) for name in Changes._fields[:4]]
+    rows = list[tuple[int, ...]]()
+    live_ps = internal_ps = held_ps = cached_ps = 0
+    for num, whole_ps, growth in zip(steps, durations_ps, grown, strict=True):
+        if growth is None:
+            rows.append(NO_CHANGE)
+            continue
+        first_ps, growth_ps, slope, started, held, evicted = growth
+        pairs = num * (num - 1) // 2
+        live, taken, internal, cached = slope * pairs, 0, 0, 0
+        live_ps += slope * (first_ps * pairs + growth_ps * (pairs * (2 * num - 1) // 3))
+        if held is not NO_GROWTH:
+            w0, w1, w2 = held
+            taken = w0 * num - w0 - w1
+            held_ps += w0 * whole_ps - (w0 + w1) * first_ps - growth_ps * ((w2 + w1) // 2)
+        if started is not NO_GROWTH:
+            w0, w1, w2 = started
+            internal = w0 * num - w1
+            internal_ps += w0 * whole_ps - w1 * first_ps - growth_ps * ((w2 - w1) // 2)
+        if evicted is not NO_GROWTH:
+            w0, w1, w2 = evicted
+            cached = w0 + w1 - w0 * num
+            cached_ps -= w0 * whole_ps - (w0 + w1) * first_ps - growth_ps * ((w2 + w1) // 2)
+        rows.append((live, taken - live - internal, internal, cached))
+    return rows, [live_ps, held_ps - live_ps - internal_ps, internal_ps, cached_ps]
 
 
 class SharedSlots(NamedTuple):
@@ -105,14 +107,15 @@ class SpanMemory(NamedTuple):
 
     running, used, internal, copies: of the first iteration, its running requests, the pool, slots
     that will never be used, and slots of prompts that are computed once for several sequences.
-    changes: after the first iteration. shared: each iteration in which sharing saves slots.
+    growth: after the first iteration, where there are several. shared: each iteration in which
+    sharing saves slots.
     """
 
     running: int
     used: Usage
     internal: int
     copies: int
-    changes: Changes = NO_CHANGE
+    growth: SpanGrowth | None = None
     shared: tuple[SharedSlots, ...] = ()
 
     def lasting(self, duration_ps: int) -> "SpanMemory":

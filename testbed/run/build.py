@@ -26,6 +26,7 @@ from testbed.run.description import contents_note, describe, samples_note, serve
 from testbed.run.machine import cost_of, make_pool
 from testbed.run.oracles import is_oracle
 from testbed.run.parts import Part, locate
+from testbed.run.served_parts import check_release_is_read, served_parameters
 from testbed.run.summaries import CONTENTS, SAMPLES
 from testbed.run.workload import make_workload
 from testbed.sched.beams import BeamModel, SyntheticBeams
@@ -108,6 +109,7 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
     positional arguments. workload: that of the config's trace and arrivals by default.
     """
     check_kinds(config)
+    check_release_is_read(config)
     speculation = _speculation(config)
     served = config if speculation is None else with_drafts(config, speculation)
     lengths = dict[int, int]()
@@ -277,4 +279,4 @@ def _made(config: RunConfig, group: str, lengths: dict[int, int], *first: Any) -
     target = locate(part.target, group) if isinstance(part.target, str) else part.target
     if is_oracle(target):
         part = part.updated(lengths=MappingProxyType(lengths))
-    return part.make(group, *first)
+    return part.updated(**served_parameters(config, group)).make(group, *first)

@@ -27,6 +27,7 @@ from testbed.core.units import (
     Share,
 )
 from testbed.run.parts import Part
+from testbed.vllm.releases import DEFAULT, release_numbered
 
 # Values that a run folder's config.yaml leaves out where they are null.
 FLEET = ("replicas", "servers", "router", "faults", "prefill_replicas", "handover")
@@ -37,6 +38,7 @@ OPTIONAL = (
     "engine",
     "kv_memory_of",
     "max_new_tokens",
+    "release",
     "software",
     "speculation",
     "tiers",
@@ -253,6 +255,13 @@ class RunConfig:
         ),
     ] = None
     engine: Annotated[EngineConfig | None, doc("the GPU engine; null: the simulator")] = None
+    release: Annotated[
+        str | None,
+        doc(
+            "vLLM's release, whose rules the scheduler, the policy and the server follow; null: "
+            f"{DEFAULT.number}"
+        ),
+    ] = None
     seed: Annotated[Count, doc("of all random streams")] = 0
     workload: Annotated[WorkloadConfig, doc("limits and sampling of requests")] = WorkloadConfig()
     swap_space_gib: Annotated[Gib, doc("host memory for each GPU (protocol)")] = 20
@@ -306,8 +315,8 @@ class RunConfig:
     ] = None
     outputs: Annotated[
         Literal["full", "tables", "summary"],
-        doc("full: tables and plots too; tables: no plots; summary: no tables either"),
-    ] = "full"
+        doc("summary: numbers alone; tables: requests and iterations too; full: charts.png too"),
+    ] = "tables"
 
     def __post_init__(self) -> None:
         if self.window_s is not None:
@@ -318,6 +327,7 @@ class RunConfig:
                     f"window_s=[{shown}]: the end must come after the start, in seconds; or null"
                 )
         check_known_shape(self.model)
+        release_numbered(self.release)
         self._check_fleet()
         self._check_prefill_replicas()
         self._check_servers()

@@ -17,6 +17,7 @@ from testbed.memory.capabilities import Capabilities
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout
 from testbed.memory.policy import PoolSpec
+from testbed.memory.served import Batching
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import constructor_parameters
 from testbed.run.cost_words import cost_source, tested
@@ -25,7 +26,7 @@ from testbed.run.oracles import future_read
 from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.vllm_v1 import VllmV1
-from testbed.vllm_pages import pages_of
+from testbed.vllm.pages import pages_of
 
 SIMULATED = {"acceptance", "found_share", "seed"}  # of a speculation, in the tokens' place
 SHOWN = (bool, int, float, str, Part)  # of parameters; others have no short text
@@ -91,8 +92,8 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
     if not isinstance(scheduler, VllmV1) or block_size is None:
         return {}
     model, is_hybrid = config.model, isinstance(policy, Grouped)
-    num_batches = 2 if config.policy.parameters.get("frees_after_run") else 1
-    under_way = num_batches * scheduler.max_num_batched_tokens
+    batching = Batching(scheduler.max_num_batched_tokens, scheduler.plans_ahead and is_hybrid)
+    under_way = batching.tokens_under_way(scheduler.release)
     pages = pages_of(
         model, pool.num_gpus, block_size, is_hybrid=is_hybrid, tokens_under_way=under_way
     )

@@ -1,4 +1,4 @@
-"""Admission beside drafts, as vLLM 0.33 has it."""
+"""Admission beside drafts, in a release that admits_with_drafts."""
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import CacheHit

@@ -242,7 +242,7 @@ class Scheduler(ABC):
         state = self.state
         while (
             state.swapped
-            and not plan.preempted_any
+            and not plan.preempted
             and not state.swap_in_refused
             and state.returns_first()
         ):
@@ -351,14 +351,14 @@ class IterationLevel(Scheduler):
             plan: the one that is being made.
         """
         state = self.state
-        if state.not_loaded and not plan.preempted_any:
+        if state.not_loaded and not plan.preempted:
             state.prefetch(self.prefetch, plan)
         if (
             plan.chunks
             or len(state.batch.sequences) != state.num_seqs
             or not plan.repeats
             or state.beams
-            or plan.preempted_any
+            or plan.preempted
         ):
             return
         keeps_order = self._chooses_order is None

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from testbed.core.errors import InputError
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.memory.policy import MemoryPolicy
-from testbed.sched.draft_rules import OLDEST, DraftRules, draft_rules
 from testbed.sched.drafting_prefills import DraftingPrefills
 from testbed.sched.plan import Draft, Outcome, Plan, Results, plain_int
 from testbed.sched.preemption import (
@@ -22,6 +21,7 @@ from testbed.sched.token_budget import ConcurrentPrefills
 from testbed.sched.vllm_v1 import AsyncVllmV1, StateAhead, VllmV1
 from testbed.speculation.counts import DraftCounts
 from testbed.speculation.speculation import Speculation
+from testbed.vllm.releases import DEFAULT, Release
 
 NONE_FOUND: Mapping[int, int] = {}
 
@@ -30,21 +30,21 @@ class SpeculatingState(StateAhead):
     """Groups that decode are in no batch, because their lengths grow by different numbers.
 
     findable: by request, the tokens of a decoding sequence that its cache entries may cover, where
-    they are fewer than it has stored: vLLM 0.19 hashes a block when its tokens are known and
-    scheduled again, and not when they are accepted. rules: of the release. num_behind: tokens that
-    must be known behind a block that is hashed.
+    they are fewer than it has stored: a release that does not hash results hashes a block when its
+    tokens are known and scheduled again, and not when they are accepted. rules: of the release.
+    num_behind: tokens that must be known behind a block that is hashed.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
         super().__init__(policy)
         self.findable: dict[int, int] = {}
-        self.rules = draft_rules(OLDEST)
+        self.rules = DEFAULT
         self.num_behind = 0
 
-    def follow(self, rules: DraftRules, speculation: Speculation) -> None:
+    def follow(self, release: Release, speculation: Speculation) -> None:
         """Hash as the release does."""
-        self.rules = rules
-        self.num_behind = int(rules.hashes_next_token and speculation.drops_last_block)
+        self.rules = release
+        self.num_behind = int(release.hashes_next_token and speculation.drops_last_block)
 
     def join_batch(self, group: SequenceGroup) -> None:
         group.status = SequenceStatus.RUNNING
@@ -84,8 +84,8 @@ class SpeculatingV1(VllmV1):
 
     max_len: the longest sequence in tokens; one that the pool alone could not hold is no longer.
     Each needs slots for its tokens and for speculation.num_lookahead more; one that lacks them
-    preempts the last running request. Drafts are proposed when an iteration is over. DraftRules has
-    what the releases differ in.
+    preempts the last running request. Drafts are proposed when an iteration is over. `release` has
+    what differs.
     """
 
     state_class: ClassVar[type[SchedulerState]] = SpeculatingState
@@ -98,9 +98,9 @@ class SpeculatingV1(VllmV1):
         *,
         speculation: Speculation,
         max_len: int,
-        **release: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(policy, preemption, **release)
+        super().__init__(policy, preemption, **options)
         assert isinstance(self.state, SpeculatingState), "made by state_class"
         self.speculation = speculation
         self.max_len = min(max_len, plain_int(policy, "max_seq_len()", policy.max_seq_len(1, 1)))
@@ -108,8 +108,8 @@ class SpeculatingV1(VllmV1):
         self.counts = DraftCounts()
         self._proposed: dict[int, int] = {}
         _check_memory(self, speculation)
-        self.state.follow(self.draft_rules, speculation)
-        if self.draft_rules.admits_with_drafts:
+        self.state.follow(self.release, speculation)
+        if self.release.admits_with_drafts:
             self._num_charged = speculation.num_inserted
             self.prompts = self.chunks = self._drafting_prefills(self.chunks)
         else:
@@ -197,7 +197,7 @@ class SpeculatingV1(VllmV1):
 
     def _note_findable(self, group: SequenceGroup) -> None:
         """All tokens of the group are known when it is scheduled."""
-        if not self.draft_rules.hashes_results:
+        if not self.release.hashes_results:
             self._speculating.findable[group.request.request_id] = group.prefill_len
 
     def carry_out(self, plan: Plan, steps: int, results: Results) -> Outcome:
@@ -248,8 +248,8 @@ class AsyncSpeculatingV1(SpeculatingV1, AsyncVllmV1):
     The drafts themselves are not known either when they are scheduled, only their number.
     """
 
-    def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule, **release: Any) -> None:
-        super().__init__(policy, preemption, **release)
+    def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule, **options: Any) -> None:
+        super().__init__(policy, preemption, **options)
         _check_ahead(self.speculation)
 
     def _note_findable(self, group: SequenceGroup) -> None:

@@ -89,7 +89,8 @@ class SchedulerState(Queues):
 
     def guaranteed_steps(self) -> int:
         """Further steps of the batch that the policy promises."""
-        return 0 if self.stepwise else self.memory.guaranteed_steps(self.batch)
+        predicts = self.memory.predicts
+        return 0 if self.stepwise or predicts is None else predicts.guaranteed_steps(self.batch)
 
     # Getting slots
 

@@ -31,7 +31,7 @@ class Prefills:
         state, waiting = self.state, self.state.waiting
         if (
             self.partial is None and (not waiting or waiting[0] is state.refused)
-        ) or plan.preempted_any:
+        ) or plan.preempted:
             return
         budget = self.budget_left(plan)
         if self.partial is not None:

@@ -1,4 +1,4 @@
-"""The scheduler of vLLM V1 (release 0.19): one token budget, for running requests first, then for
+"""The scheduler of vLLM V1: one token budget, for running requests first, then for
 waiting ones.
 """
 
@@ -12,12 +12,12 @@ from testbed.core.slots import Granular, ceil_div
 from testbed.core.units import Count, NumTokens, PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
 from testbed.memory.protocols import ServesInTurn
-from testbed.sched.draft_rules import OLDEST, draft_rules
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
 from testbed.sched.scheduler import IterationLevel
 from testbed.sched.state import SchedulerState
 from testbed.sched.token_budget import ConcurrentPrefills
+from testbed.vllm.releases import DEFAULT, Release
 
 
 class VllmV1(IterationLevel):
@@ -43,8 +43,7 @@ class VllmV1(IterationLevel):
         long_prefill_token_threshold: NumTokens,
         scheduler_reserve_full_isl: bool,
         enable_chunked_prefill: bool = True,
-        cuts_lone_prompt: bool = True,
-        drafts_as: str = OLDEST,
+        release: Release = DEFAULT,
         prefetch: Count = 0,
     ) -> None:
         super().__init__(
@@ -61,8 +60,7 @@ class VllmV1(IterationLevel):
                 f"be at least max_num_seqs, which is {max_num_seqs}"
             )
         self.threshold = long_prefill_token_threshold or max_num_batched_tokens
-        self.cuts_lone_prompt = cuts_lone_prompt
-        self.draft_rules = draft_rules(drafts_as)
+        self.release = release
         self.prompts = self.chunks = ConcurrentPrefills(
             self.state,
             max_num_batched_tokens,
@@ -87,10 +85,9 @@ class VllmV1(IterationLevel):
 
     def limit_chunks(self) -> None:
         """Set the longest chunk of the next plan."""
-        is_alone = (
-            len(self.state.running) + len(self.state.waiting) == 1 and not self.cuts_lone_prompt
-        )
-        self.chunks.max_chunk_tokens = self.max_num_batched_tokens if is_alone else self.threshold
+        num_groups = len(self.state.running) + len(self.state.waiting)
+        is_cut = num_groups != 1 or self.release.cuts_lone_prompt
+        self.chunks.max_chunk_tokens = self.threshold if is_cut else self.max_num_batched_tokens
 
     def _admits_nobody(self) -> bool:
         """As in every scheduler, but a refused group that is asked again may be admitted in any
@@ -229,7 +226,7 @@ class StateAhead(SchedulerState):
 
 
 class AsyncVllmV1(VllmV1):
-    """The same with asynchronous scheduling, the release's default: the next plan is made while an
+    """The same with asynchronous scheduling, vLLM's default: the next plan is made while an
     iteration runs.
 
     When the last iteration of a plan begins, the engine calls `anticipate` and asks for the next
@@ -243,9 +240,9 @@ class AsyncVllmV1(VllmV1):
     plans_ahead: ClassVar[bool] = True
 
     def __init__(
-        self, policy: MemoryPolicy, preemption: PreemptionRule, *, ignore_eos: bool, **release: Any
+        self, policy: MemoryPolicy, preemption: PreemptionRule, *, ignore_eos: bool, **options: Any
     ) -> None:
-        super().__init__(policy, preemption, **release)
+        super().__init__(policy, preemption, **options)
         self.ignore_eos = ignore_eos
         assert isinstance(self.state, StateAhead), "made by state_class"
         self._ahead = self.state

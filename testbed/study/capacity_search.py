@@ -11,7 +11,7 @@ from testbed.run.override_words import key_of
 from testbed.run.result import front_end
 from testbed.run.simulate import run
 from testbed.run.summaries import RUN, costs_of
-from testbed.study.knee import highest_rate
+from testbed.study.knee import NoRate, highest_rate
 from testbed.study.replications import Interval, interval
 
 if TYPE_CHECKING:
@@ -177,10 +177,10 @@ def _check_objectives(config: RunConfig) -> None:
 def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
     slo, arrived = summary["slo"], summary["requests"]["arrived"]
     if slo["share_inside"] is None:
-        raise InputError(
+        raise NoRate(
             f"at {rate:g} requests/s none comes in time; the objectives may be out of reach (raise "
             "arrivals.duration_s, or the objectives)"
         )
     if arrived > MAX_REQUESTS:
-        raise InputError(f"even {rate:g} requests/s keep the objectives; they limit nothing")
+        raise NoRate(f"even {rate:g} requests/s keep the objectives; they limit nothing")
     return slo["share_inside"], slo["goodput_requests_per_s"]

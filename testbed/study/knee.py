@@ -3,9 +3,15 @@
 from collections.abc import Callable
 from math import sqrt
 
+from testbed.core.errors import InputError
+
 MAX_STEPS = 40
 FARTHER = 1.5  # a failed guess is followed by a wider one
 OUTWARD = 1.25  # beyond the ends of a grid
+
+
+class NoRate(InputError):
+    """A search has found no rate: no rate is sustained, or every one, or none says anything."""
 
 
 def sustained_rate(
@@ -15,7 +21,7 @@ def sustained_rate(
 
     low and high (requests/s) are a first guess, moved outward until `is_sustained(low)` and not
     `is_sustained(high)`. Close to the knee a rate may be sustained and a lower one not; the answer
-    is then one of the rates where that changes. Raises ValueError where no rate is sustained, or
+    is then one of the rates where that changes. Raises NoRate where no rate is sustained, or
     every rate.
     """
     for _ in range(MAX_STEPS):
@@ -23,13 +29,13 @@ def sustained_rate(
             break
         low, high = low / (high / low) ** FARTHER, low
     else:
-        raise ValueError(f"{low:.3g} requests/s: not even this rate is sustained")
+        raise NoRate(f"{low:.3g} requests/s: not even this rate is sustained")
     for _ in range(MAX_STEPS):
         if not is_sustained(high):
             break
         low, high = high, high * (high / low) ** FARTHER
     else:
-        raise ValueError(f"{high:.3g} requests/s: is sustained, so there is no knee")
+        raise NoRate(f"{high:.3g} requests/s: is sustained, so there is no knee")
     while high > low * (1 + precision):
         middle = sqrt(low * high)
         low, high = (middle, high) if is_sustained(middle) else (low, middle)

@@ -27,6 +27,7 @@ from testbed.memory.prefix_cache.eviction.ranked import Lfu
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.tiered_caching import TieredCaching
+from tests.helpers.releases import UNCACHED_FIRST
 
 
 def caching(block_size, order=Lru):
@@ -54,7 +55,7 @@ POLICIES = {
     "caching_cost_aware": caching(4, CostAware),
     "caching_outputs": lambda pool: OutputCaching(pool, 4, watermark=0),
     "caching_outputs_uncached_first": lambda pool: OutputCaching(
-        pool, 4, watermark=0, uncached_first=True
+        pool, 4, watermark=0, release=UNCACHED_FIRST
     ),
     "caching_weak_hash": weak_hash,
 }

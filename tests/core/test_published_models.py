@@ -13,7 +13,7 @@ from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.model_naming import name_of
 from testbed.experiments.vllm_server.named import model_named
 from testbed.run.build import build
-from testbed.vllm_pages import pages_of
+from testbed.vllm.pages import pages_of
 
 PUBLISHED = json.loads(
     (Path(__file__).parents[1] / "inputs" / "published_models.json").read_text(encoding="utf-8")

@@ -1,5 +1,6 @@
 """Costs from shipped profiles: measured points are met exactly, and what was not measured."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import Moved, Work
 from testbed.cost.profile import Choices, ProfileCost, check_shard, read_profile
+from testbed.cost.sections import check_profile
 
 FOLDER = Path(testbed.cost.__file__).parent / "profiles"
 SHIPPED = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -24,6 +26,20 @@ OPT_66B, FOUR = ModelSpec(**ON_FOUR["model"]), ServerSpec("four", H200, 4)
 
 def cost_of(**choices):
     return ProfileCost(OPT_13B, None, PROFILE, Choices(**choices))
+
+
+@pytest.mark.parametrize(
+    "path", sorted(FOLDER.rglob("*.json")), ids=lambda path: str(path.relative_to(FOLDER))
+)
+def test_shipped_profiles_keep_the_format(path):
+    """A run reads these without the check."""
+    check_profile(json.loads(path.read_text(encoding="utf-8")), path.name)
+
+
+def test_a_user_s_profile_is_checked_when_it_is_read(tmp_path):
+    wrong = {**PROFILE, "num_gpus": 0}
+    (tmp_path / "own.json").write_text(json.dumps(wrong), encoding="utf-8")
+    refuses("own.json: num_gpus", read_profile, tmp_path / "own.json")
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -125,7 +125,7 @@ def test_values_of_a_run_follow_its_overrides(testbed):
 
 COMPLETED = {  # a line, and the candidates for its last word in bash
     "testbed re": ["report", "reproduce"],
-    "testbed show ": ["memory", "timeline"],
+    "testbed show ": ["charts", "memory", "timeline"],
     "testbed list ev": ["eviction"],
     "testbed run pol": ["policy.block_size=", "policy.watermark=", "policy="],
     "testbed run policy=contiguous_max policy.": ["policy.block_size="],

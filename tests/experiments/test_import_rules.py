@@ -13,7 +13,14 @@ import testbed
 ROOT = Path(testbed.__file__).parent.parent
 ALLOWED = {
     "testbed.core": {"testbed.core"},
-    "testbed.memory": {"testbed.core", "testbed.memory"},
+    "testbed.vllm.releases": {"testbed.core"},
+    "testbed.vllm": {
+        "testbed.core",
+        "testbed.cost",
+        "testbed.speculation",
+        "testbed.vllm",
+    },
+    "testbed.memory": {"testbed.core", "testbed.memory", "testbed.vllm.releases"},
     "testbed.cost": {"testbed.core", "testbed.cost"},
     "testbed.speculation": {"testbed.core", "testbed.cost", "testbed.speculation"},
     "testbed.sched": {
@@ -22,6 +29,7 @@ ALLOWED = {
         "testbed.cost",
         "testbed.speculation",
         "testbed.sched",
+        "testbed.vllm.releases",
     },
     "testbed.engine": {
         "testbed.core",
@@ -91,11 +99,18 @@ def imports(path):
     return [*names, *(node.module or "" for node in nodes if isinstance(node, ast.ImportFrom))]
 
 
+def place(package):
+    """The folder of a package, or the file of a module."""
+    folder = ROOT / package.replace(".", "/")
+    return folder if folder.is_dir() else folder.with_suffix(".py")
+
+
 def sources(package):
-    """A package's files, but for those of packages in it that have rules of their own."""
-    inner = [ROOT / other.replace(".", "/") for other in ALLOWED if other.startswith(f"{package}.")]
-    paths = sorted((ROOT / package.replace(".", "/")).rglob("*.py"))
-    return [path for path in paths if not any(path.is_relative_to(folder) for folder in inner)]
+    """The files of a package or a module, but for those in it that have rules of their own."""
+    inner = [place(other) for other in ALLOWED if other.startswith(f"{package}.")]
+    own = place(package)
+    paths = sorted(own.rglob("*.py")) if own.is_dir() else [own]
+    return [path for path in paths if not any(path.is_relative_to(other) for other in inner)]
 
 
 @pytest.mark.parametrize("package", ALLOWED)

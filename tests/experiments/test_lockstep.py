@@ -24,11 +24,11 @@ from testbed.experiments.real.lockstep.comparison import (
 )
 from testbed.experiments.real.lockstep.draws import draw
 from testbed.experiments.real.lockstep.sides import Ours, served, sides_of
-from testbed.experiments.vllm_server.command import read_command
-from testbed.experiments.vllm_server.release import release_numbered
-from testbed.experiments.vllm_server.server import server_of
+from testbed.experiments.vllm_server.named_server import server_of
 from testbed.run.build import build
 from testbed.speculation.heads import Heads
+from testbed.vllm.command import read_command
+from testbed.vllm.releases import DEFAULT, nearest_release, release_numbered
 
 try:
     RELEASE = version("vllm")
@@ -37,7 +37,7 @@ except PackageNotFoundError:
 needs_vllm = pytest.mark.skipif(
     not RELEASE, reason="vllm is not installed: pip install --no-deps vllm==0.19.0"
 )
-BASE = ("+system=vllm-v1",) if RELEASE.startswith("0.19") else ("+system=vllm-v1-0.33",)
+BASE = ("+system=vllm-v1", f"release={nearest_release(RELEASE or DEFAULT.number).number}")
 DRAFTERS = ("speculation=ngram", "speculation=heads", "speculation=draft_model")
 SERVER = (
     "+system=vllm-v1",

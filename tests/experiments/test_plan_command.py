@@ -1,10 +1,15 @@
 """`testbed plan`: tables, JSON, page and figure; what it refuses; launchers and interruptions."""
 
+import errno
 import json
+import os
+import re
+import shutil
 import signal
 import subprocess
 import time
 from importlib.util import find_spec
+from itertools import count
 
 import pytest
 
@@ -90,6 +95,51 @@ def test_where_requests_wait_for_answers_the_cheaper_request_is_first(testbed):
     assert first["deployment"] == {"gpu": "h100-80gb"}
     assert first["per_million_requests"] < second["per_million_requests"]
     assert second["difference"].endswith("a million requests")
+
+
+MODES = {"a load": (*SPACE, *LOAD), "capacity": (*SPACE, *WORKLOAD, "arrivals.duration_s=2")}
+ONE_LINE = r"testbed plan: error: [^\n]+\n$"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_plan_that_cannot_keep_a_run_ranks_nothing(testbed, tmp_path, mode):
+    """A file is where the folder of the cheapest deployment's run should be."""
+    row = planned(testbed, *MODES[mode])["deployments"][0]
+    folder = tmp_path / "runs" / "plan" / row["runs"][0]
+    shutil.rmtree(folder)
+    folder.write_text("not a folder")
+    code, output, errors = testbed("plan", *MODES[mode])
+    assert code == 2
+    assert not output
+    assert folder.name in errors
+    assert re.search(ONE_LINE, errors)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_a_plan_on_a_full_disk_ranks_nothing(testbed, mode, place, monkeypatch):
+    calls, fsync = count(), os.fsync
+
+    def on_a_full_disk(descriptor):
+        if next(calls) >= place:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", on_a_full_disk)
+    code, output, errors = testbed("plan", *MODES[mode])
+    assert code == 2
+    assert not output
+    assert os.strerror(errno.ENOSPC) in errors
+    assert re.search(ONE_LINE, errors)
+
+
+def test_a_plan_says_which_deployments_are_refused(testbed):
+    """Those that remain are ranked, and the answer says that it is not of all."""
+    words = ("model=opt-13b", "gpu=a100-40gb", "policy=paged,prefix_caching", "swap_space_gib=1")
+    code, output, _ = testbed("plan", *words, *LOAD, "policy.block_size=16,100000")
+    refused = [line for line in output.splitlines() if line.startswith("incomplete: ")]
+    assert code == 0
+    assert len(refused) == 1
 
 
 def test_a_row_of_the_page_opens_its_run(testbed, tmp_path, web_page):

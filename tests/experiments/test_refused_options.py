@@ -20,9 +20,9 @@ WORDS = [
         id="a drafter that is a number",
     ),
     pytest.param(
-        "scheduler=vllm_v1 speculation=ngram scheduler.drafts_as=[]",
-        ("scheduler.drafts_as=[]", "vllm-0.33"),
-        id="rules of no release",
+        "+system=vllm-v1 release=[]",
+        ("release=[]", "0.33"),
+        id="no release",
     ),
     pytest.param("foo", ("foo",), id="an override without an equals sign"),
     pytest.param(

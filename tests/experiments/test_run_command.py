@@ -54,7 +54,7 @@ def test_screen_of_a_run(testbed, tiny, snapshot):
     assert testbed.done("run", *tiny, FOLDER, "slo.ttft_s=0.1") == snapshot
 
 
-def test_a_run_leaves_its_config_tables_summary_time_charts_and_the_meaning_of_columns(full):
+def test_a_run_leaves_its_config_tables_summary_time_and_the_meaning_of_columns(full):
     assert {path.name for path in full.iterdir()} == {
         "config.yaml",
         "contents.json",
@@ -63,7 +63,6 @@ def test_a_run_leaves_its_config_tables_summary_time_charts_and_the_meaning_of_c
         "iterations.csv",
         "summary.json",
         "timing.json",
-        "charts.png",
         "COLUMNS.md",
     }
 

@@ -112,8 +112,6 @@ def test_vllm_v1_has_the_defaults_of_its_release():
         "long_prefill_token_threshold": 0,
         "scheduler_reserve_full_isl": True,
         "ignore_eos": True,
-        "cuts_lone_prompt": True,
-        "drafts_as": "vllm-0.19",
         "enable_chunked_prefill": True,
         "prefetch": 0,
     }

@@ -1,6 +1,4 @@
-"""`testbed show memory` and `testbed show timeline`: thinned pages, changed replays, a trace that
-opens.
-"""
+"""`testbed show`: charts, thinned pages of memory, changed replays, and a timeline that opens."""
 
 import gzip
 import itertools
@@ -21,6 +19,18 @@ def data_of(folder):
     return json.loads(
         re.search(r'<script type="application/json" id="data">(.*?)</script>', text)[1]
     )
+
+
+def test_charts_of_a_finished_run_are_those_of_full_outputs(testbed, run):
+    full = run("arrivals.duration_s=20 outputs=full", "full").folder
+    tables = run("arrivals.duration_s=20 outputs=tables", "tables").folder
+    assert testbed.done("show", "charts", "tables").strip() == "tables/charts.png"
+    assert (tables / "charts.png").read_bytes() == (full / "charts.png").read_bytes()
+
+
+def test_a_run_without_tables_has_no_charts(testbed, run):
+    run("arrivals.duration_s=5 outputs=summary")
+    assert "out" in testbed.refused("show", "charts", "out")
 
 
 def test_thinning_of_many_states_is_reported(testbed, run):

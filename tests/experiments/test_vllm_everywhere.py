@@ -11,10 +11,13 @@ from testbed.experiments.real.lockstep.sides import sides_of
 from testbed.experiments.real.lockstep.vllm_installation import options_of
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.vllm_server.answer import fit_of
-from testbed.experiments.vllm_server.release import nearest_release, release_numbered
 from testbed.experiments.vllm_server.translation import expand
+from testbed.memory.served import Batching
 from testbed.run.build import build
 from testbed.run.result import front_end
+from testbed.run.served_parts import served_parameters
+from testbed.vllm.releases import nearest_release, release_numbered
+from tests.helpers.refusals import refuses
 
 GPU = "gpu=h100-80gb"
 SERVERS = [
@@ -119,61 +122,65 @@ def test_capacity_looks_for_the_rate_of_the_same_server(testbed):
     assert by_command[1] == by_words[1]
 
 
-def test_a_preset_is_the_servers_release():
-    later = "+system=vllm-v1-0.33"
-    words = expand("vllm serve meta-llama/Llama-3.1-8B", [GPU, later])
+def test_the_release_is_the_servers():
+    later = ("+system=vllm-v1", "release=0.33")
+    words = expand("vllm serve meta-llama/Llama-3.1-8B", [GPU, *later])
     fit = fit_of("vllm serve meta-llama/Llama-3.1-8B", "h100-80gb", release_numbered("0.33"))
     assert (
         server_in(configured(words))[0]
-        == server_in(configured([later, "model=llama-3.1-8b", GPU]))[0]
+        == server_in(configured([*later, "model=llama-3.1-8b", GPU]))[0]
     )
     assert build(configured(words)).pool.num_slots == (fit.num_blocks - 1) * 16
 
 
 @pytest.mark.parametrize(
-    ("preset", "switch", "expected"),
-    [
-        ("vllm-v1", "", False),
-        ("vllm-v1-0.33", "", True),
-        ("vllm-v1-0.33", "--no-async-scheduling", False),
-    ],
+    ("release", "switch", "plans_ahead"),
+    [("0.19", "", True), ("0.33", "", True), ("0.33", "--no-async-scheduling", False)],
 )
-def test_blocks_outside_windows_are_freed_as_the_release_does(preset, switch, expected):
-    command = f"vllm serve google/gemma-3-27b-it --max-model-len 4096 {switch}"
-    policy = configured(expand(command, [GPU, f"+system={preset}"])).policy
-    assert policy.parameters["frees_after_run"] is expected
-
-
-@pytest.mark.parametrize(("preset", "most"), [("vllm-v1", None), ("vllm-v1-0.33", 512)])
-@pytest.mark.parametrize("switch", ["", "--no-enable-prefix-caching"])
-def test_a_prompt_needs_what_its_windows_have_at_once_since_0_33(preset, most, switch):
+def test_a_manager_of_groups_knows_the_release_and_how_the_scheduler_plans(
+    release, switch, plans_ahead
+):
     command = f"vllm serve google/gemma-3-27b-it --max-num-batched-tokens 512 {switch}"
-    policy = configured(expand(command, [GPU, f"+system={preset}"])).policy
-    assert policy.parameters["max_batched_tokens"] == most
+    config = configured(expand(command, [GPU, f"release={release}"]))
+    assert served_parameters(config, "policy") == {
+        "release": release_numbered(release),
+        "batching": Batching(512, plans_ahead),
+    }
 
 
 @pytest.mark.parametrize(
-    ("preset", "words", "expected"),
-    [
-        ("vllm-v1", (), False),
-        ("vllm-v1-0.33", (), True),
-        ("vllm-v1-0.33", ("scheduler=vllm_v1",), False),
-    ],
+    ("installed", "number"),
+    [("0.19.0", "0.19"), ("0.20.2", "0.20"), ("0.33.0", "0.33"), ("1.2", "0.33")],
 )
-def test_a_preset_frees_blocks_outside_windows_as_its_scheduler_plans(preset, words, expected):
-    model = ("model=gemma-3-27b", "model.max_len=32768")
-    policy = configured([GPU, f"+system={preset}", *model, *words]).policy
-    assert policy.parameters["frees_after_run"] is expected
+def test_lockstep_takes_the_release_that_is_nearest_to_the_installed_one(installed, number):
+    assert nearest_release(installed).number == number
 
 
 @pytest.mark.parametrize(
-    ("installed", "preset"),
+    ("word", "remedy"),
     [
-        ("0.19.0", "vllm-v1"),
-        ("0.20.2", "vllm-v1"),
-        ("0.33.0", "vllm-v1-0.33"),
-        ("1.2", "vllm-v1-0.33"),
+        ("+system=vllm-v1-0.33", "system=vllm-v1 release=0.33"),
+        ("policy=prefix_caching_v1_33", "policy=prefix_caching_v1 release=0.33"),
+        ("policy=grouped_caching_v1_33", "policy=grouped_caching_v1 release=0.33"),
+        ("policy.uncached_first=true", "release=NUMBER"),
+        ("scheduler.drafts_as=vllm-0.33", "release=NUMBER"),
     ],
 )
-def test_lockstep_takes_the_preset_of_the_installed_release(installed, preset):
-    assert nearest_release(installed).preset == preset
+def test_words_that_named_a_release_are_refused_with_the_new_ones(word, remedy):
+    refuses(remedy, lambda: configured([word]))
+
+
+@pytest.mark.parametrize("words", [("release=0.33",), ("policy=paged", "release=0.19")])
+def test_a_release_that_no_part_follows_is_refused(words):
+    refuses("nothing reads it", lambda: build(configured([*words])))
+
+
+@pytest.mark.parametrize("release", ["0.20", "0.33.0"])
+def test_a_release_is_text_whatever_its_digits(release):
+    config = configured(["+system=vllm-v1", f"release={release}"])
+    assert config.release == release
+    assert config == front_end().configure([], {"system": "vllm-v1", "release": release})
+
+
+def test_an_unknown_release_is_refused():
+    refuses("choose from", lambda: configured(["+system=vllm-v1", "release=0.2"]))

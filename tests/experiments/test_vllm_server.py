@@ -19,18 +19,19 @@ from testbed.core.layers import Latent, States
 from testbed.core.specs import GIB, ModelSpec
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.vllm_server.answer import fit_of
-from testbed.experiments.vllm_server.command import read_command
-from testbed.experiments.vllm_server.memory import terms
 from testbed.experiments.vllm_server.memory_fit import fitted_terms, predicted
 from testbed.experiments.vllm_server.named import gpu_named
+from testbed.experiments.vllm_server.named_server import server_of
 from testbed.experiments.vllm_server.option_page import PAGE, page
-from testbed.experiments.vllm_server.option_table import option_named, options, parsers
-from testbed.experiments.vllm_server.release import release_numbered
-from testbed.experiments.vllm_server.server import server_of, server_with
 from testbed.experiments.vllm_server.startup_logs import start_ups_of
 from testbed.experiments.vllm_server.translation import overrides_of
 from testbed.speculation.heads import Heads
-from testbed.vllm_pages import pages_of
+from testbed.vllm.command import read_command
+from testbed.vllm.memory import terms
+from testbed.vllm.option_table import option_named, options, parsers
+from testbed.vllm.pages import pages_of
+from testbed.vllm.releases import release_numbered
+from testbed.vllm.server import server_with
 
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
 KEY = SHARED / "data" / "vllm_pools" / "startups.csv"

@@ -6,12 +6,12 @@ import hypothesis.strategies as st
 
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.sched.draft_rules import OLDEST, RULES
 from testbed.sched.preemption import Recompute
 from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
 from testbed.speculation.acceptance import Constant, Markov, PerPosition
 from testbed.speculation.heads import Heads
 from testbed.speculation.ngram import NGram
+from testbed.vllm.releases import DEFAULT, RELEASES
 
 ACCEPTANCES = (
     partial(Constant, 0.0),
@@ -30,7 +30,7 @@ def speculating_schedulers(draw, truncates):
         "max_num_batched_tokens": draw(st.sampled_from([40, 60, 300])),
         "long_prefill_token_threshold": draw(st.sampled_from([0, 3, 16])),
         "scheduler_reserve_full_isl": draw(st.booleans()),
-        "drafts_as": draw(st.sampled_from(list(RULES))),
+        "release": draw(st.sampled_from(list(RELEASES.values()))),
     }
     options = {
         "num_drafts": draw(st.integers(1, 5)),
@@ -50,7 +50,7 @@ def speculating_schedulers(draw, truncates):
 def made(scheduler, speculation, options, policy):
     """The scheduler; admissions beside drafts of 0.33 need a cache that knows of them."""
     if isinstance(policy, PrefixCaching) and not isinstance(policy, OutputCaching):
-        options = options | {"drafts_as": OLDEST}
+        options = options | {"release": DEFAULT}
     return scheduler(
         policy, Recompute(), speculation=speculation, max_len=policy.max_len, **options
     )

@@ -20,6 +20,7 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Fifo
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.served import Drafts
 from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
 from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.run.config import MixShare
@@ -32,6 +33,8 @@ from testbed.sched.ranked import PriorityClasses, SessionOrder
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.time_to_live import TimeToLive
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
+from testbed.vllm.releases import RELEASES
+from tests.helpers.releases import freeing_after_run
 
 MAX_LEN = 128
 CONTIGUOUS = (ContiguousMax, ContiguousPow2, ContiguousOracle)
@@ -55,8 +58,8 @@ def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
     if is_paged:
         options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.2]))
     if policy is OutputCaching:
-        options["uncached_first"] = draw(st.booleans())
-        options |= {"num_hashed_behind": draw(st.sampled_from([0, 1])), "asks_ahead": True}
+        options["release"] = draw(st.sampled_from(list(RELEASES.values())))
+        options["drafts"] = draw(st.sampled_from(Drafts))
     order = draw(st.sampled_from([Lru, Fifo, BySession, Arc, CostAware])) if is_cache else None
 
     def make():
@@ -115,7 +118,9 @@ def grouped_policies(draw, groups, classes=(GroupedCaching, GroupedCaching, Grou
     num_layers = sum(group.num_layers for group in groups)
     pool = replace(draw(pools()), tiers=(), layer_bytes=64, num_layers=num_layers, groups=groups)
     policy, rule = draw(st.sampled_from(classes)), draw(st.sampled_from(PAGE_RULES))
-    options = {"block_size": draw(st.sampled_from([4, 8])), "frees_after_run": draw(st.booleans())}
+    options = {"block_size": draw(st.sampled_from([4, 8]))}
+    if draw(st.booleans()):
+        options |= freeing_after_run()
     return lambda: policy(pool, page_rule=rule, **options)
 
 
@@ -151,7 +156,7 @@ def vllm_schedulers(draw):
         "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3, 16])),
         "scheduler_reserve_full_isl": draw(st.booleans()),
         "enable_chunked_prefill": draw(st.booleans()),
-        "cuts_lone_prompt": draw(st.booleans()),
+        "release": draw(st.sampled_from(list(RELEASES.values()))),
     }
     preemption = draw(st.sampled_from([Recompute, Recompute, Swap, RecomputeSingleSwapGroup]))
     ahead = {"ignore_eos": draw(st.booleans())}

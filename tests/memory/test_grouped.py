@@ -31,6 +31,8 @@ from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.policy import PoolSpec
 from testbed.run.simulate import run
 from testbed.sched.chunked import ChunkedPrefill
+from testbed.vllm.releases import DEFAULT
+from tests.helpers.releases import UNCACHED_FIRST, capping_windows, freeing_after_run
 
 MODELS = {
     "full": (KvGroup("full", num_layers=4, slot_bytes=64),),
@@ -55,12 +57,12 @@ KINDS = {
     "dropping": partial(GroupedCaching, num_dropped_blocks=1),
 }
 OUTPUTS = {
-    "outputs": partial(GroupedOutputCaching, uncached_first=True),
+    "outputs": partial(GroupedOutputCaching, release=UNCACHED_FIRST),
     "outputs by last use": GroupedOutputCaching,
 }
-RUNNING = {"plain": partial(Grouped, frees_after_run=True)}
-RUNNING["caching"] = partial(GroupedCaching, frees_after_run=True)
-RUNNING["outputs"] = partial(GroupedOutputCaching, frees_after_run=True)
+RUNNING = {"plain": partial(Grouped, **freeing_after_run())}
+RUNNING["caching"] = partial(GroupedCaching, **freeing_after_run())
+RUNNING["outputs"] = partial(GroupedOutputCaching, **freeing_after_run())
 CASES = [
     (model, rule)
     for model in MODELS
@@ -192,7 +194,7 @@ def test_a_window_holds_its_tokens_and_gives_the_others_back():
 
 def test_what_the_chunk_before_reads_is_kept_where_blocks_are_freed_after_the_run():
     """A window of 10 in blocks of 4; the chunk before a step may still run when it is granted."""
-    policy = Grouped(pools("hybrid", [(120, 64)])[0], 4, frees_after_run=True)
+    policy = Grouped(pools("hybrid", [(120, 64)])[0], 4, **freeing_after_run())
     seq = sequence(0, 30)
     policy.admit([seq], 20)
     seq.num_slots = 20
@@ -452,12 +454,12 @@ def test_a_preempted_sequence_finds_what_it_has_generated():
     assert policy.lookup(seq).num_cached(20) == 16
 
 
-@pytest.mark.parametrize(("uncached_first", "num_found"), [(True, 8), (False, 0)])
-def test_pages_without_content_are_taken_first_or_in_their_turn(uncached_first, num_found):
+@pytest.mark.parametrize(("release", "num_found"), [(UNCACHED_FIRST, 8), (DEFAULT, 0)])
+def test_pages_without_content_are_taken_first_or_in_their_turn(release, num_found):
     """A sequence leaves two full blocks, then one leaves a block that is not full. By last use the
     next one takes two pages of the first.
     """
-    policy = with_outputs(6, uncached_first=uncached_first)
+    policy = with_outputs(6, release=release)
     first, rest = generated(policy, 0, 8, 0), generated(policy, 1, 3, 0)
     policy.release(first)
     policy.release(rest)
@@ -517,7 +519,7 @@ def test_what_windows_give_back_is_older_than_a_sequence_that_is_preempted_for_w
 @pytest.mark.parametrize(("most", "ends"), [(None, False), (4, True)])
 def test_an_eviction_ends_refusals_where_a_prompt_may_need_less_without_its_hit(most, ends):
     """A sequence leaves two blocks of four pages, and another takes half of them."""
-    policy = with_outputs(8, max_batched_tokens=most)
+    policy = with_outputs(8, **capping_windows(most))
     policy.release(generated(policy, 0, prompt_len=8, num_tokens=0))
     batch = passing_batch([generated(policy, 1, prompt_len=7, num_tokens=0)])
     policy.extend(batch)

@@ -9,6 +9,8 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.vllm.releases import DEFAULT
+from tests.helpers.releases import UNCACHED_FIRST
 
 TEXT = tuple(range(100, 120))
 
@@ -96,7 +98,7 @@ def test_what_a_preempted_sequence_leaves_comes_too_late_for_those_before_it(in_
     """Of four blocks one is cached and not held. The first sequence needs a block, and the second
     lacks one and is preempted, which frees a block without content.
     """
-    policy = paged(4, OutputCaching, uncached_first=True)
+    policy = paged(4, OutputCaching, release=UNCACHED_FIRST)
     gone, first, second = sequence(0, 5, prompt_ids=TEXT[:5]), sequence(1, 4), sequence(2, 6)
     for seq in (gone, first, second):
         admit_and_prefill(policy, [seq], seq.prompt_len)
@@ -109,9 +111,9 @@ def test_what_a_preempted_sequence_leaves_comes_too_late_for_those_before_it(in_
     assert policy.lookup(gone).num_cached(5) == kept
 
 
-@pytest.mark.parametrize(("uncached_first", "kept"), [(False, 0), (True, 2)])
-def test_eviction_of_blocks_without_content_follows_the_order(uncached_first, kept):
-    policy = cache(4, uncached_first=uncached_first)
+@pytest.mark.parametrize(("release", "kept"), [(DEFAULT, 0), (UNCACHED_FIRST, 2)])
+def test_eviction_of_blocks_without_content_follows_the_order(release, kept):
+    policy = cache(4, release=release)
     cached, _ = admitted(policy, 0, 1, 2, 3)  # a full block and a partial one
     partial, _ = admitted(policy, 1, 4)
     policy.release(cached)

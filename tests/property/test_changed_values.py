@@ -26,7 +26,6 @@ NOT_THERE = {  # in these runs
     "server.gpu.link_bandwidth": "there is one GPU",
     "server.kv_memory_gib": "the pool of another model",
     "policy.watermark": "the pool is not full",
-    "policy.uncached_first": "the pool is not full",
     "scheduler.": "no limit is reached",
     "cost.choices.block_size": "the times of a roofline do not depend on it",
     "cost.choices.repeated_read": "nothing is shared",

@@ -17,6 +17,7 @@ from testbed.speculation.acceptance import Constant, Markov, PerPosition
 from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.heads import Heads
 from testbed.speculation.ngram import NGram
+from testbed.vllm.releases import V0_19, V0_33
 
 MAX_LEN = 64
 LIMITS = {
@@ -188,15 +189,15 @@ def test_drafters_take_memory_of_the_pool():
 
 
 @pytest.mark.parametrize(
-    ("system", "drafter", "hits"),
+    ("release", "drafter", "hits"),
     [
-        ("vllm-v1", "ngram", [0, 96, 96]),
-        ("vllm-v1", "heads", [0, 80, 80]),
-        ("vllm-v1-0.33", "ngram", [0, 96, 96]),
-        ("vllm-v1-0.33", "heads", [0, 96, 80]),
+        ("0.19", "ngram", [0, 96, 96]),
+        ("0.19", "heads", [0, 80, 80]),
+        ("0.33", "ngram", [0, 96, 96]),
+        ("0.33", "heads", [0, 96, 80]),
     ],
 )
-def test_heads_find_what_their_hidden_states_are_known_for(system, drafter, hits):
+def test_heads_find_what_their_hidden_states_are_known_for(release, drafter, hits):
     """The same prompt again, and one that differs behind 96 tokens: the last block of a hit is
     computed again, or since 0.33 known by the token behind it.
     """
@@ -206,13 +207,13 @@ def test_heads_find_what_their_hidden_states_are_known_for(system, drafter, hits
         Request(i, arrival_ps=i * 10**12, prompt_len=100, output_len=4, prompt_ids=ids)
         for i, ids in enumerate(prompts)
     ]
-    words = f"+system={system}", WORDS[1], "scheduler=vllm_v1", f"speculation={drafter}"
+    words = f"release={release}", *WORDS[:2], "scheduler=vllm_v1", f"speculation={drafter}"
     assert run(*words, trace=requests).requests["hit_tokens"].tolist() == hits
 
 
-@pytest.mark.parametrize(("release", "first_slots"), [("vllm-0.19", 10), ("vllm-0.33", 13)])
+@pytest.mark.parametrize(("release", "first_slots"), [(V0_19, 10), (V0_33, 13)])
 def test_first_chunk_needs_the_look_ahead_since_033(release, first_slots):
-    scheduler = scheduler_of(Heads(3), policy=NotedAdmissions, drafts_as=release)
+    scheduler = scheduler_of(Heads(3), policy=NotedAdmissions, release=release)
     served(scheduler, (10, 4))
     assert scheduler.policy.admitted == [first_slots]
 
@@ -220,8 +221,8 @@ def test_first_chunk_needs_the_look_ahead_since_033(release, first_slots):
 def test_prompt_of_one_token_is_as_long_as_the_drafts_beside_it_since_033():
     """Whose results are discarded: an output of 4 takes 4 iterations where none is accepted."""
     chunks = {}
-    for release in ("vllm-0.19", "vllm-0.33"):
-        scheduler = scheduler_of(NGram(3, acceptance=Constant(0.0)), drafts_as=release)
+    for release in (V0_19, V0_33):
+        scheduler = scheduler_of(NGram(3, acceptance=Constant(0.0)), release=release)
         plans = plans_of(scheduler)
         requests = [
             Request(0, arrival_ps=0, prompt_len=10, output_len=30),
@@ -233,20 +234,16 @@ def test_prompt_of_one_token_is_as_long_as_the_drafts_beside_it_since_033():
         assert recorder.totals.generated == 38
         chunks[release] = [(chunk.new, chunk.padding) for plan in plans for chunk in plan.chunks]
     prompts = [(10, 0), (1, 0), (9, 0)]
-    assert chunks == {"vllm-0.19": prompts, "vllm-0.33": [prompts[0], (1, 3), prompts[2]]}
+    assert chunks == {V0_19: prompts, V0_33: [prompts[0], (1, 3), prompts[2]]}
 
 
 def test_padded_prompt_waits_for_budget_for_all_its_rows():
     """A decode with 3 drafts leaves 3 of 7 tokens, and the rows of a prompt of one token are 4."""
-    scheduler = scheduler_of(
-        NGram(3), drafts_as="vllm-0.33", max_num_batched_tokens=7, max_num_seqs=4
-    )
+    scheduler = scheduler_of(NGram(3), release=V0_33, max_num_batched_tokens=7, max_num_seqs=4)
     plans = plans_of(scheduler)
     served(scheduler, (5, 9), (1, 2))
     assert [len(plan.chunks) for plan in plans[:2]] == [2, 0]  # beside a prompt it is not padded
-    scheduler = scheduler_of(
-        NGram(3), drafts_as="vllm-0.33", max_num_batched_tokens=7, max_num_seqs=4
-    )
+    scheduler = scheduler_of(NGram(3), release=V0_33, max_num_batched_tokens=7, max_num_seqs=4)
     plans = plans_of(scheduler)
     requests = [
         Request(0, arrival_ps=0, prompt_len=5, output_len=9),
@@ -257,11 +254,11 @@ def test_padded_prompt_waits_for_budget_for_all_its_rows():
     assert [len(plan.chunks) for plan in plans[:2]] == [1, 0]
 
 
-@pytest.mark.parametrize(("release", "first_chunk"), [("vllm-0.19", 56), ("vllm-0.33", 62)])
+@pytest.mark.parametrize(("release", "first_chunk"), [(V0_19, 56), (V0_33, 62)])
 def test_tokens_of_the_drafters_batch_are_charged_by_those_that_run_since_033(release, first_chunk):
     """A draft model computes a token more of each sequence; 64 tokens and 8 sequences at most."""
     drafter = DraftModel(2, acceptance=Constant(0.0))
-    scheduler = scheduler_of(drafter, num_blocks=80, drafts_as=release)
+    scheduler = scheduler_of(drafter, num_blocks=80, release=release)
     plans = plans_of(scheduler)
     served(scheduler, (60, 2), (60, 2))
     assert sum(chunk.new for chunk in plans[0].chunks) == first_chunk
@@ -279,7 +276,6 @@ def test_tokens_of_the_drafters_batch_are_charged_by_those_that_run_since_033(re
         (("speculation=heads", "preemption=swap"), "preemption=Swap with drafts"),
         (("speculation=heads", "model=gpt-oss-20b", "~server.kv_memory_gib"), "windows or states"),
         (("speculation=heads", "policy=prefix_caching"), "cache of prefixes"),
-        (("speculation=ngram", "scheduler.drafts_as=vllm-0.20"), "no release of vLLM here"),
         (("speculation=heads", "policy=contiguous_oracle"), "true output length"),
     ],
 )

@@ -18,6 +18,7 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
+from tests.helpers.releases import capping_windows
 
 LIMITS = {
     "max_num_batched_tokens": 16,
@@ -129,8 +130,8 @@ def test_windows_give_back_in_order_of_admission_though_decodes_come_first_in_a_
     ("options", "num_pages"),
     [
         ({}, 15 + 3 * 15),
-        ({"max_batched_tokens": 8}, 15 + 3 * (5 + 1)),
-        ({"max_batched_tokens": 8, "frees_after_run": True}, 15 + 3 * (7 + 1)),
+        (capping_windows(8), 15 + 3 * (5 + 1)),
+        (capping_windows(8, frees_after_run=True), 15 + 3 * (7 + 1)),
     ],
 )
 def test_a_prompt_is_admitted_if_what_its_windows_have_at_once_would_fit(options, num_pages):
@@ -147,7 +148,7 @@ def test_a_first_chunk_is_admitted_when_its_hit_was_evicted():
     """A hit of 8 blocks takes 17 pages (a window of 10 reads three blocks), and two blocks behind
     it 8: two more than are left. When a decode takes four of the 17, two blocks without a hit fit.
     """
-    run = driver_with_windows(35, scheduler_reserve_full_isl=False, max_batched_tokens=8)
+    run = driver_with_windows(35, scheduler_reserve_full_isl=False, **capping_windows(8))
     add(run, (32, 1), ids=range(32))
     assert [step(run) for _ in range(4)] == [(0, [(0, 8)])] * 4
     add(run, (9, 20))

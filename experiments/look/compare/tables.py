@@ -13,7 +13,7 @@ from testbed.experiments.look.compare.cost_terms import Term
 from testbed.experiments.look.compare.differences import readable, told_by_names
 from testbed.experiments.look.compare.finished_run import FinishedRun
 from testbed.experiments.look.pages.page import NUMBER, Chart, Series, Table, render, whole_page
-from testbed.experiments.look.plots import cdf_chart, over_time
+from testbed.experiments.look.run_charts import cdf_chart, over_time
 from testbed.experiments.runs.quantities import Quantity, main_quantities, number
 from testbed.experiments.runs.summary_table import ENGINE_COLUMNS, engine_rows
 

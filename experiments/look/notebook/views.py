@@ -54,7 +54,8 @@ class Page:
 
 def draw(result: "Result") -> "Figure":
     """Draw the memory, the batch and the latencies of a run."""
-    from testbed.experiments.look.plots import figure_of, run_charts
+    from testbed.experiments.look.plots import figure_of
+    from testbed.experiments.look.run_charts import run_charts
 
     return figure_of(run_charts(result.requests, result.iterations, result.num_slots), columns=3)
 

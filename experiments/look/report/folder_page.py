@@ -21,15 +21,14 @@ from testbed.experiments.look.compare.tables import charts as compared_charts
 from testbed.experiments.look.compare.tables import engines_table
 from testbed.experiments.look.pages.page import (
     NUMBER,
-    Chart,
     Table,
     render,
     whole_page,
 )
-from testbed.experiments.look.plots import run_charts
 from testbed.experiments.look.report.related_runs import equal, related, words_of
 from testbed.experiments.look.report.reproduction import CARD, reproduction
 from testbed.experiments.look.report.setting_tables import columns_table, setting_tables
+from testbed.experiments.look.run_charts import charts_of
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.points import Point, are_replicated
 from testbed.experiments.runs.quantities import main_numbers, number, quantities
@@ -54,19 +53,11 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
         alone=alone,
         anchor=anchor(title),
         overload=run.overload and in_words(run.overload),
-        charts=_charts(run),
+        charts=charts_of(run),
         main={title: text for title, (text,) in main_numbers([run.summary]).items()},
         engines=engines_table(run, title),
         numbers=Table(f"All numbers of {title}", ["quantity", "value"], rows, ["", NUMBER]),
     )
-
-
-def _charts(run: FinishedRun) -> list[Chart]:
-    if run.requests is None or run.spans is None:
-        return []
-    what = run.summary.get("run", {})
-    num_slots = int(what.get("pool_slots") or 1) * int(what.get("replicas") or 1)
-    return list(run_charts(run.requests, run.spans, num_slots))
 
 
 def anchor(title: str) -> str:
@@ -109,7 +100,7 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
         settings=setting_tables(points) if are_replicated(points) else [],
         table=_all_runs(points),
         equal=equal([replace(run, name=name) for run, name in named]),
-        cards=[(name, anchor(name), one_run(run, name)) for run, name in named if _charts(run)],
+        cards=[(name, anchor(name), one_run(run, name)) for run, name in named if charts_of(run)],
     )
 
 

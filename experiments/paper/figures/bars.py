@@ -14,10 +14,10 @@ from testbed.experiments.look.plots import (
     HATCH_COLOR,
     KIND_COLORS,
     KIND_HATCHES,
-    KIND_LABELS,
     SYSTEMS,
     new_figure,
 )
+from testbed.experiments.look.run_charts import KIND_LABELS
 from testbed.experiments.paper.scorecard import published
 from testbed.experiments.paper.studies.averages import SHARES
 

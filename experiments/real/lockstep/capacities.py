@@ -26,7 +26,7 @@ from testbed.memory.prefix_cache.hash_chain import block_contents
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
 from testbed.run.machine import make_pool
-from testbed.vllm_pages import pages_of
+from testbed.vllm.pages import pages_of
 
 MS = PS // 1000
 PS_PER_US = PS // 10**6

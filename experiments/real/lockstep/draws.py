@@ -6,8 +6,7 @@ from random import Random
 from testbed.core.request import Request
 from testbed.core.specs import GIB
 from testbed.experiments.real.lockstep.comparison import ITERATION_PS
-from testbed.experiments.runs.words import chosen
-from testbed.experiments.vllm_server.release import DEFAULT, release_of_preset
+from testbed.experiments.vllm_server.release_words import words_of_groups
 
 MODEL = "gemma-3-27b"  # 10 layers of full attention, 52 with a window, in pages of 10 layers
 PAGES_OF_A_BLOCK, PAGE_BYTES_OF_A_TOKEN = 7, 10 * 8192
@@ -47,7 +46,7 @@ def draw(
     if windows:
         num_pages = num_blocks * PAGES_OF_A_BLOCK
         words = (*words, *draw_windows(random, num_pages * block_size * PAGE_BYTES_OF_A_TOKEN))
-        words = (*words, *policy_of_windows(base, caches=caches, plans_ahead=is_async))
+        words = (*words, *words_of_groups(caches=caches))
     return words, requests(random, num_requests, longest, caches)
 
 
@@ -80,13 +79,6 @@ def draw_windows(random: Random, pool_bytes: int) -> tuple[str, ...]:
         "server.num_blocks=null",
         "null_blocks=0",
     )
-
-
-def policy_of_windows(base: Sequence[str], *, caches: bool, plans_ahead: bool) -> list[str]:
-    """The manager of groups of the release whose preset is in `base`."""
-    release = release_of_preset(chosen(base).get("system", DEFAULT.preset))
-    assert release is not None, "lockstep compares releases of vLLM"
-    return release.words_of_groups(caches=caches, plans_ahead=plans_ahead)
 
 
 def draw_speculation(random: Random, *, is_async: bool) -> tuple[str, ...]:

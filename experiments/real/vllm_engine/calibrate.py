@@ -22,8 +22,8 @@ from testbed.experiments.real.vllm_engine.profile import Machine, profile_of
 from testbed.experiments.real.vllm_engine.steps import left_out, read_steps
 from testbed.experiments.real.vllm_engine.sweep_folders import ABOUT, FACTS, read_swept
 from testbed.experiments.runs.whole_files import write_text
-from testbed.experiments.vllm_server.command import read_command, serve_words
 from testbed.experiments.vllm_server.named import model_named
+from testbed.vllm.command import read_command, serve_words
 
 KEPT = ("steps.csv", "waves.csv", FACTS, ABOUT, "vllm.log")
 CUT_SHORT = "sweeps_left_out"  # in a fingerprint

@@ -19,8 +19,8 @@ from testbed.experiments.real.vllm_engine.asked import (
 )
 from testbed.experiments.real.vllm_engine.in_vllm.sweeps import WARM_UP, prompts
 from testbed.experiments.real.vllm_engine.installed import check_installed, engine_words, run_plan
-from testbed.experiments.vllm_server.command import read_command, serve_words
 from testbed.traces.vllm_log import META
+from testbed.vllm.command import read_command, serve_words
 
 WARM_UP_WAVE = prompts(WARM_UP, 0, [[1, new, 0] for new in (16, 128, 512, 1024)])
 SERVED = "serve"

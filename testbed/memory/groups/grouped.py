@@ -45,6 +45,8 @@ from testbed.memory.layouts import Column, PageLayout
 from testbed.memory.leases import LeasingPolicy
 from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import PoolSpec
+from testbed.memory.served import Batching
+from testbed.vllm.releases import DEFAULT, Release
 
 Wanted = Row[tuple[Sequence, int]]  # sequences, and how many slots more for each
 ONE_SEQUENCE = "a policy of several KV groups serves one sequence a request"
@@ -64,15 +66,17 @@ class Grouped(LeasingPolicy):
     there are layers. A chunk keeps the window of its first token; a block that no token of the next
     chunk or step reads is given back as that one is granted. Admission keeps a watermark share of
     the pool free, unless the pool is empty. It serves one sequence a request and caches no
-    prefixes. window_share is fixed_split's. frees_after_run: a block is given back one chunk or
-    step later, when those that read it have run, though the scheduler plans ahead (vLLM 0.33).
+    prefixes. window_share is fixed_split's. Where the release frees_after_run and the scheduler
+    plans ahead, a block is given back one chunk or step later, when those that read it have run.
 
-    `fits` counts a block for all tokens of a sequence (vLLM 0.19). With max_batched_tokens, those
-    of an iteration at most, it counts of a window no more blocks than a sequence has at once that
-    is computed in chunks (0.33's SlidingWindowSpec.max_admission_blocks_per_request): for the
-    window before its newest token, the tokens of the iterations that may be under way, and one for
-    a window that begins within a block. A prompt may need less then when its hit is evicted, whose
-    pages nobody held: an `extend` that evicts ends refusals.
+    `fits` counts a block for all tokens of a sequence. Where the release caps_windows, it counts of
+    a window no more blocks than a sequence has at once that is computed in chunks: for the window
+    before its newest token, the tokens of the iterations that may be under way, and one for a
+    window that begins within a block. A prompt may need less then when its hit is evicted, whose
+    pages no sequence held: an `extend` that evicts ends refusals.
+
+    release: vLLM's, whose rules for windows are followed. batching: of the scheduler that the
+    policy serves; None: one that plans each iteration when the last has run, of any size.
     """
 
     def __init__(
@@ -82,8 +86,8 @@ class Grouped(LeasingPolicy):
         page_rule: str = "one_page_size",
         watermark: Share = 0.01,
         window_share: NonNegative = WINDOW_SHARE,
-        frees_after_run: bool = False,
-        max_batched_tokens: PositiveTokens | None = None,
+        release: Release = DEFAULT,
+        batching: Batching | None = None,
     ) -> None:
         super().__init__()
         check_least(1, block_size=block_size)
@@ -97,7 +101,8 @@ class Grouped(LeasingPolicy):
         self._nothing_cached = Hit(0, self.pages.nothing, [0] * len(self.pages.columns))
         self._max_len = pool.max_len
         self._watermark = Watermark(watermark, self.pages.total)
-        self._new_table = RunningPageTable if frees_after_run else PageTable
+        is_read_later = batching is not None and batching.frees_after_run(release)
+        self._new_table = RunningPageTable if is_read_later else PageTable
         self._tables: dict[int, PageTable] = {}
         self._holders: dict[PageOf, int] = {}  # of pages that several sequences hold
         self._returned = 0  # units that windows have given back since the last extend
@@ -106,10 +111,9 @@ class Grouped(LeasingPolicy):
         all_blocks = ceil_div(self._max_len, block_size)
         self._all_blocks = [all_blocks] * len(self.pages.columns)
         self._blocks_at_once = self._all_blocks
-        self._caps_windows = max_batched_tokens is not None
-        if max_batched_tokens is not None:
-            check_least(1, max_batched_tokens=max_batched_tokens)
-            under_way = max_batched_tokens * (2 if frees_after_run else 1)
+        self._caps_windows = release.caps_windows and batching is not None
+        if release.caps_windows and batching is not None:
+            under_way = batching.tokens_under_way(release)
             self._blocks_at_once = [self._at_once(c, under_way) for c in self.pages.columns]
         self._longest = self._longest_with(self._all_blocks)
         self._longest_in_chunks = self._longest_with(self._blocks_at_once)

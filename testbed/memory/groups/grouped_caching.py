@@ -18,6 +18,8 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.hash_chain import Content, block_contents
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
 from testbed.memory.prefix_cache.prefix_index import Node
+from testbed.memory.served import Batching
+from testbed.vllm.releases import DEFAULT, Release
 
 # Tokens: the window of a state in pages, so that the page before the present one is kept until read
 CHECKPOINTS = 2
@@ -64,8 +66,8 @@ class GroupedCaching(Grouped):
         window_share: NonNegative = WINDOW_SHARE,
         num_dropped_blocks: Count = 0,
         state_spacing: PositiveTokens | None = None,
-        frees_after_run: bool = False,
-        max_batched_tokens: PositiveTokens | None = None,
+        release: Release = DEFAULT,
+        batching: Batching | None = None,
     ) -> None:
         check_least(0, num_dropped_blocks=num_dropped_blocks)
         has_states = any(group.state_bytes for group in pool.groups)
@@ -81,8 +83,8 @@ class GroupedCaching(Grouped):
             page_rule,
             watermark,
             window_share,
-            frees_after_run,
-            max_batched_tokens,
+            release,
+            batching,
         )
         self._index = GroupIndex(self.pages)
         self._unready = dict[

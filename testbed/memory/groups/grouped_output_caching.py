@@ -14,6 +14,8 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.prefix_cache.output_caching import output_contents
 from testbed.memory.prefix_cache.prefix_index import Node
+from testbed.memory.served import Batching
+from testbed.vllm.releases import DEFAULT, Release
 
 
 class GroupedOutputCaching(GroupedCaching):
@@ -25,8 +27,8 @@ class GroupedOutputCaching(GroupedCaching):
     gives them back, not when they fill up, with the same result: until then no request could find
     them.
 
-    A page without known content that is given back waits for its turn behind those that are idle
-    (vLLM 0.19), or with uncached_first is taken before them (0.33).
+    A page without known content that is given back waits for its turn behind those that are idle,
+    or is taken before them where the release takes uncached_first.
 
     Raises:
         InputError: another page rule than vLLM's.
@@ -41,9 +43,8 @@ class GroupedOutputCaching(GroupedCaching):
         window_share: NonNegative = WINDOW_SHARE,
         num_dropped_blocks: Count = 0,
         state_spacing: PositiveTokens | None = None,
-        frees_after_run: bool = False,
-        max_batched_tokens: PositiveTokens | None = None,
-        uncached_first: bool = False,
+        release: Release = DEFAULT,
+        batching: Batching | None = None,
     ) -> None:
         if page_rule != "one_page_size":
             raise InputError(
@@ -58,10 +59,10 @@ class GroupedOutputCaching(GroupedCaching):
             window_share,
             num_dropped_blocks,
             state_spacing,
-            frees_after_run,
-            max_batched_tokens,
+            release,
+            batching,
         )
-        self._uncached_first = uncached_first
+        self._uncached_first = release.uncached_first
         self._with_output = set[int]()  # sequences whose prompt was computed; never iterated over
 
     def _drop_unread(self, table: PageTable) -> None:

@@ -4,11 +4,14 @@ and the steps at which the members of a batch cross a block boundary, found with
 
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Row
+from operator import itemgetter
 from typing import NoReturn
 
 from testbed.core.sequence import Batch, BatchIndex, Sequence
 from testbed.core.slots import NO_OPS, Copy, Growth, Ops, ceil_div, growth_of, record
 from testbed.memory.paged.block_pool import BlockPool
+
+FIRST = itemgetter(0)
 
 
 class BlockTable:
@@ -272,16 +275,18 @@ class BlockIndex(BatchIndex):
     def _in_turn(self, num_steps: int) -> list[tuple[int, dict[int, list[int]]]]:
         """Of num_steps more steps those at which members need blocks, with these, in order."""
         due, size, now = self.due, self.size, self.batch.extended
-        if num_steps <= len(due):  # no residue repeats, and few are left out
-            asked = [(step, due.get((now + step) % size)) for step in range(num_steps)]
-            return [(step, members) for step, members in asked if members is not None]
-        first_round = sorted([((residue - now) % size, residue) for residue in due])
-        return [
-            (begun + step, due[residue])
-            for begun in range(0, num_steps, size)
-            for step, residue in first_round
-            if begun + step < num_steps
-        ]
+        in_turn = []
+        if num_steps <= len(due):  # fewer steps than residues: no residue repeats
+            for step in range(num_steps):
+                members = due.get((now + step) % size)
+                if members is not None:
+                    in_turn.append((step, members))
+            return in_turn
+        for residue, members in due.items():
+            for step in range((residue - now) % size, num_steps, size):
+                in_turn.append((step, members))
+        in_turn.sort(key=FIRST)  # no two steps are equal
+        return in_turn
 
 
 def absent(seq: Sequence) -> NoReturn:

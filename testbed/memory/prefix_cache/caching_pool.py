@@ -108,9 +108,8 @@ class LastUsePool(CachingPool):
     """Unreferenced blocks form one queue, cached or not; the first is allocated, and its content is
     then not findable.
 
-    A block that was never used comes before all of them. With uncached_first (vLLM 0.33) so does
-    one that holds no full block of known content; without it (0.19) such a block waits for its turn
-    like the cached ones.
+    A block that was never used comes before all of them. With uncached_first so does one that holds
+    no full block of known content; without it such a block waits for its turn like the cached ones.
 
     A published block keeps its content though another block has the same: node.block is the one
     that was published first, which is found, and `copies` holds the others in order. The end of the

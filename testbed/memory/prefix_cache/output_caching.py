@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice
 
-from testbed.core.errors import InputError
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import Keep, Ops, ceil_div
-from testbed.core.units import Count, PositiveTokens, Share
+from testbed.core.units import PositiveTokens, Share
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool, LastUsePool
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -14,6 +13,8 @@ from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.hash_chain import Content, block_contents, with_next_ids
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching, PromptHit
 from testbed.memory.prefix_cache.prefix_index import Node
+from testbed.memory.served import Drafts
+from testbed.vllm.releases import DEFAULT, Release
 
 
 class OutputCaching(PrefixCaching):
@@ -25,17 +26,14 @@ class OutputCaching(PrefixCaching):
     released, not when they fill up, with the same result: until then no request could find them,
     nor does an order hear of a block that is held.
 
-    With the order `lru` blocks leave as in vLLM, see LastUsePool; uncached_first is for that order
-    alone. With another one, free blocks are taken before cached ones are evicted, and the cache
-    keeps one copy of equal contents.
+    With the order `lru` blocks leave as in the release, see LastUsePool. With another one, free
+    blocks are taken before cached ones are evicted, and the cache keeps one copy of equal contents.
 
     Sequences of a group share their prompt alone: beams change whose tokens they go on with, and
     samples come back together. On the host nothing is findable, as before.
 
-    num_dropped_blocks: blocks at the end of what is found that are computed again all the same (1
-    with the EAGLE and MTP drafts of vLLM 0.19). num_hashed_behind: tokens behind a block that it is
-    known by besides its own, 0 or 1 (1 with these drafts of 0.33). asks_ahead: an admission may ask
-    for more slots than the group has tokens, for drafts.
+    release: vLLM's. drafts: what a drafter reads; one of hidden states computes the last block of a
+    hit again, or knows each block by the token behind it too, as the release has it.
     """
 
     def __init__(
@@ -44,21 +42,16 @@ class OutputCaching(PrefixCaching):
         block_size: PositiveTokens = 16,
         watermark: Share = 0.0,
         eviction: EvictionOrder | None = None,
-        uncached_first: bool = False,
-        num_dropped_blocks: Count = 0,
-        num_hashed_behind: Count = 0,
-        asks_ahead: bool = False,
+        release: Release = DEFAULT,
+        drafts: Drafts = Drafts.NONE,
     ) -> None:
-        if num_hashed_behind > 1:
-            raise InputError(
-                f"policy.num_hashed_behind={num_hashed_behind}: a block is hashed with the token "
-                f"behind it or without it (1 or 0)"
-            )
-        self._num_dropped = num_dropped_blocks
-        self._num_behind = num_hashed_behind
-        self._asks_ahead = asks_ahead
+        reads_hidden_states = drafts is Drafts.OF_HIDDEN_STATES
+        self._num_behind = int(reads_hidden_states and release.hashes_next_token)
+        self._num_dropped = int(reads_hidden_states and not release.hashes_next_token)
+        # An admission may ask for more slots than the group has tokens.
+        self._asks_ahead = drafts is not Drafts.NONE and release.admits_with_drafts
         self._with_output = set[int]()  # sequences whose prompt was computed; never iterated over
-        self._uncached_first = uncached_first
+        self._uncached_first = release.uncached_first
         super().__init__(pool, block_size, watermark, eviction)
 
     def fork(self, parent: Seq, child: Seq) -> Ops:

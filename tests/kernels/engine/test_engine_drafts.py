@@ -28,13 +28,13 @@ from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.prefix_cache.output_caching import OutputCaching  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
 from testbed.run.metrics import summarize  # noqa: E402
-from testbed.sched.draft_rules import OLDEST, RULES  # noqa: E402
 from testbed.sched.preemption import Recompute  # noqa: E402
 from testbed.sched.speculating_v1 import SpeculatingV1  # noqa: E402
 from testbed.sched.vllm_v1 import VllmV1  # noqa: E402
 from testbed.speculation.acceptance import Acceptance  # noqa: E402
 from testbed.speculation.draft_model import DraftModel  # noqa: E402
 from testbed.speculation.ngram import NGram  # noqa: E402
+from testbed.vllm.releases import DEFAULT, RELEASES  # noqa: E402
 
 LENGTHS = [(5, 19), (17, 14), (1, 22), (30, 3), (8, 20), (33, 12), (3, 1)]
 LONG = [(9, 30), (8, 31), (10, 29)]
@@ -374,7 +374,7 @@ def check_history(history, pool, limits, debug):
     """Debug rereads every table, so that it hides those that were not reread."""
     family, policy, requests, speculation, options = history
     pool = tiny.pool(256 if policy is ContiguousMax else pool)
-    limits = limits | ({"drafts_as": OLDEST} if policy in CACHING else {})
+    limits = limits | ({"release": DEFAULT} if policy in CACHING else {})
     options = options | {"spec": pool, "limits": limits, "debug": debug}
     *_, verified = equal_outputs(requests, family, policy, speculation, **options)
     drafter = options.get("drafter")
@@ -389,7 +389,7 @@ LIMIT = st.fixed_dictionaries(
         "max_num_batched_tokens": st.sampled_from([12, 40]),
         "long_prefill_token_threshold": st.sampled_from([0, 5]),
         "scheduler_reserve_full_isl": st.booleans(),
-        "drafts_as": st.sampled_from(list(RULES)),
+        "release": st.sampled_from(list(RELEASES.values())),
     }
 )
 

@@ -1,26 +1,18 @@
 """The server that a command starts: its model, its limits and its pool, or vLLM's own refusal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
-from testbed.experiments.vllm_server.command import FLAG, OFF, Command
-from testbed.experiments.vllm_server.memory import Limits, ServerMemory, Terms, memory_of
-from testbed.experiments.vllm_server.named import gpu_named, model_named
-from testbed.experiments.vllm_server.option_reader import (
-    ESTIMATE_GRAPHS,
-    OptionReader,
-    check_release,
-    notes_of,
-)
-from testbed.experiments.vllm_server.release import DEFAULT, Release
-from testbed.experiments.vllm_server.speculative import Speculative, speculative_of
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
-from testbed.vllm_pages import Pages, pages_of
+from testbed.vllm.command import FLAG, OFF, Command
+from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
+from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
+from testbed.vllm.pages import Pages, pages_of
+from testbed.vllm.releases import DEFAULT, Release
 
 if TYPE_CHECKING:
     from testbed.speculation.speculation import Speculation
@@ -35,6 +27,21 @@ KV_BYTES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, 
 DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
 AUTO = ("auto", "-1")
 BLOCKS = "--num-gpu-blocks-override"
+
+
+class Speculative(NamedTuple):
+    """The drafter of a command: `speculation`, and the words by which it is an option of ours."""
+
+    speculation: "Speculation"
+    words: tuple[str, ...]
+
+    @property
+    def note(self) -> str:
+        """What the command does not say."""
+        return (
+            "how many drafts are accepted is not in a command; "
+            "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
+        )
 
 
 @dataclass(frozen=True)
@@ -59,30 +66,6 @@ class Server:
     values: Mapping[str, str]
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
-
-
-def server_of(
-    command: Command,
-    gpu: str | None,
-    folders: Sequence[Path] = (),
-    *,
-    release: Release = DEFAULT,
-    of: Terms | None = None,
-    for_memory: bool = False,
-) -> Server:
-    """The server of a command on a GPU. Raises InputError for an option that changes the answer and
-    is not modelled, and where vLLM would refuse to start.
-
-    of: terms of the memory (default: those that ship). for_memory: only memory is asked for, so
-    that options which change only time are read over.
-    """
-    check_release(command, release)
-    notes = notes_of(command, for_memory)
-    sheet, named = gpu_named(gpu, folders), model_named(command.model, folders)
-    speculative = speculative_of(command.values.get("--speculative-config"), folders)
-    speculation = None if speculative is None else speculative.speculation
-    server = server_with(command, named.shape, sheet, release, of, speculation)
-    return replace(server, option=named.option, notes=notes, speculative=speculative)
 
 
 def server_with(
@@ -185,15 +168,6 @@ def limits_with(
     """The limits of a command with this shape on this GPU, whether or not it starts."""
     reader = OptionReader(command)
     return _sizes(reader, _served(reader, shape), sheet, release)
-
-
-def sized_server(command: Command, gpu: str) -> tuple[ModelSpec, Limits, float]:
-    """The model as it is served, the limits and the utilization of a command, whether or not it
-    starts.
-    """
-    reader = OptionReader(command)
-    model = _served(reader, model_named(command.model).shape)
-    return model, _limits(reader, model, gpu_named(gpu), DEFAULT), _utilization(reader, DEFAULT)
 
 
 def _served(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
@@ -432,3 +406,14 @@ def _check_one_sequence(model: ModelSpec, pages: Pages, num_blocks: int) -> None
             f"{model.max_len:,}, {want:.2f} GiB of KV cache are needed, which is larger than the "
             f"available {have:.2f} GiB (--max-model-len {pages.longest(num_blocks)} or less starts)"
         )
+
+
+def limits_and_utilization(
+    command: Command, shape: ModelSpec, sheet: GpuSpec
+) -> tuple[ModelSpec, Limits, float]:
+    """The model as it is served, the limits and the utilization of a command with this shape on
+    this GPU, whether or not it starts.
+    """
+    reader = OptionReader(command)
+    model = _served(reader, shape)
+    return model, _limits(reader, model, sheet, DEFAULT), _utilization(reader, DEFAULT)

@@ -3,9 +3,9 @@
 import re
 
 from testbed.core.errors import InputError
-from testbed.experiments.vllm_server.command import FLAG, OFF, ON, Command
-from testbed.experiments.vllm_server.option_table import HARMLESS, REFUSED, releases_of
-from testbed.experiments.vllm_server.release import Release
+from testbed.vllm.command import FLAG, OFF, ON, Command
+from testbed.vllm.option_table import HARMLESS, REFUSED, may_have, releases_of
+from testbed.vllm.releases import Release
 
 SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 NUMBER = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kmgKMG])?")
@@ -59,11 +59,11 @@ class OptionReader:
 def check_release(command: Command, release: Release) -> None:
     """Refuse an option that only other releases have."""
     for name in command.values:
-        others = releases_of(name)
-        if release.number not in others:
+        if not may_have(release.number, name):
+            others = releases_of(name)
             raise InputError(
                 f"{FLAG}: {name}: is no option of vLLM {release.number}, but of "
-                f"{', '.join(others)} (+system= or testbed fits --release choose the release)"
+                f"{', '.join(others)} (release= or testbed fits --release chooses the release)"
             )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from testbed.core.errors import InputError
-from testbed.experiments.vllm_server.option_table import Option, option_named
+from testbed.vllm.option_table import Option, option_named
 
 FLAG = "--from-vllm"
 VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)

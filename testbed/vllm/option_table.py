@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.spelling import did_you_mean
+from testbed.vllm.releases import version_of
 
 UNDERSTOOD, HARMLESS, REFUSED = "understood", "harmless", "refused"
 
@@ -63,8 +64,20 @@ def parsers() -> dict[str, frozenset[str]]:
 
 
 def releases_of(name: str) -> list[str]:
-    """The releases whose parser has an option."""
+    """The releases whose parser has an option, of those whose parsers are listed."""
     return [number for number, names in parsers().items() if name in names]
+
+
+def may_have(number: str, name: str) -> bool:
+    """Whether the parser of a release has an option; of one that is not listed, whether the parser
+    before it or the one behind it has.
+    """
+    listed, wanted = parsers(), version_of(number)
+    if number in listed:
+        return name in listed[number]
+    older = [other for other in listed if version_of(other) < wanted]
+    newer = [other for other in listed if version_of(other) > wanted]
+    return any(name in listed[other] for other in (*older[-1:], *newer[:1]))
 
 
 def options_of(names: Iterable[str]) -> dict[str, Option]:

@@ -1,0 +1,45 @@
+"""The server of a command whose words name the model, the GPU and the drafter."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from testbed.core.specs import ModelSpec
+from testbed.experiments.vllm_server.named import gpu_named, model_named
+from testbed.experiments.vllm_server.speculative import speculative_of
+from testbed.vllm.command import Command
+from testbed.vllm.memory import Limits, Terms
+from testbed.vllm.option_reader import check_release, notes_of
+from testbed.vllm.releases import DEFAULT, Release
+from testbed.vllm.server import Server, limits_and_utilization, server_with
+
+
+def server_of(
+    command: Command,
+    gpu: str | None,
+    folders: Sequence[Path] = (),
+    *,
+    release: Release = DEFAULT,
+    of: Terms | None = None,
+    for_memory: bool = False,
+) -> Server:
+    """The server of a command on a GPU. Raises InputError for an option that changes the answer and
+    is not modelled, and where vLLM would refuse to start.
+
+    of: terms of the memory (default: those that ship). for_memory: only memory is asked for, so
+    that options which change only time are read over.
+    """
+    check_release(command, release)
+    notes = notes_of(command, for_memory)
+    sheet, named = gpu_named(gpu, folders), model_named(command.model, folders)
+    speculative = speculative_of(command.values.get("--speculative-config"), folders)
+    speculation = None if speculative is None else speculative.speculation
+    server = server_with(command, named.shape, sheet, release, of, speculation)
+    return replace(server, option=named.option, notes=notes, speculative=speculative)
+
+
+def sized_server(command: Command, gpu: str) -> tuple[ModelSpec, Limits, float]:
+    """The model as it is served, the limits and the utilization of a command, whether or not it
+    starts.
+    """
+    return limits_and_utilization(command, model_named(command.model).shape, gpu_named(gpu))

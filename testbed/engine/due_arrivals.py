@@ -1,0 +1,47 @@
+"""The arrivals of an open loop as times that an engine compares, without an event for each."""
+
+from collections.abc import Callable, Iterable
+
+from testbed.core.request import Request
+from testbed.cost.model import UNBOUNDED
+
+
+class DueArrivals:
+    """Requests in order of arrival, which the one engine that serves them takes at its boundaries:
+    as if each were submitted at its own time (`OpenLoop`), where nothing else sees the queue.
+
+    never_fits: why a request could never run; empty if it could. next_ps: when the next request
+    arrives. next_served_ps: when the next one arrives that could run, and so could end a span.
+    wake_ps: when the first of these arrives that wakes an idle engine, or the last request of all.
+    """
+
+    def __init__(self, requests: Iterable[Request], never_fits: Callable[[Request], str]) -> None:
+        self.next_ps = self.next_served_ps = self.wake_ps = 0
+        self.is_over = False
+        self._requests = iter(requests)
+        self._never_fits = never_fits
+        self._ahead: list[tuple[Request, str]] = []  # up to one that could run, the last one first
+        self._look_ahead()
+
+    def take(self, now_ps: int) -> list[tuple[Request, str]]:
+        """The requests that have arrived by now, each with the reason why it could never run."""
+        taken = []
+        while self._ahead and self._ahead[-1][0].arrival_ps <= now_ps:
+            taken.append(self._ahead.pop())
+            if not self._ahead:
+                self._look_ahead()
+        self.is_over = not self._ahead
+        self.next_ps = UNBOUNDED if self.is_over else self._ahead[-1][0].arrival_ps
+        return taken
+
+    def _look_ahead(self) -> None:
+        """Find the next request that could run, and those before it."""
+        ahead, self.next_served_ps = self._ahead, UNBOUNDED
+        for request in self._requests:
+            reason = self._never_fits(request)
+            ahead.append((request, reason))
+            if not reason:
+                self.next_served_ps = request.arrival_ps
+                break
+        self.wake_ps = ahead[-1][0].arrival_ps if ahead else UNBOUNDED
+        ahead.reverse()

@@ -1,0 +1,35 @@
+"""What a memory policy may know of the scheduler that it serves; a policy with a parameter of this
+kind gets it when a run is built.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from testbed.vllm.releases import Release
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """The iterations of a scheduler.
+
+    max_num_batched_tokens: of one. plans_ahead: the next one is planned while one runs.
+    """
+
+    max_num_batched_tokens: int
+    plans_ahead: bool
+
+    def frees_after_run(self, release: Release) -> bool:
+        """Whether the release frees a block that a window has left only when its readers ran."""
+        return release.frees_after_run and self.plans_ahead
+
+    def tokens_under_way(self, release: Release) -> int:
+        """Tokens that may be scheduled before a block that a window has left is freed."""
+        return self.max_num_batched_tokens * (2 if self.frees_after_run(release) else 1)
+
+
+class Drafts(Enum):
+    """What drafts the tokens that a run verifies."""
+
+    NONE = "none"
+    OF_TOKENS = "of tokens"
+    OF_HIDDEN_STATES = "of hidden states"

@@ -1,0 +1,52 @@
+"""What the constructors of a run's parts get besides their configured parameters: the release of
+vLLM, and a policy the batching of its scheduler.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.memory.served import Batching
+from testbed.run.config import RunConfig
+from testbed.run.constructor_parameters import parameters_of
+from testbed.run.oracles import class_of
+from testbed.vllm.releases import release_numbered
+
+LIMIT = "max_num_batched_tokens"
+RELEASED = ("policy", "scheduler")  # the parts that may follow a release
+
+
+def served_parameters(config: RunConfig, group: str) -> Mapping[str, Any]:
+    """The parameters of this kind that the constructor of a part has, and the config does not
+    give.
+    """
+    part = getattr(config, group)
+    if part.is_instance:
+        return {}
+    makers: dict[str, Callable[[RunConfig], Any]] = {
+        "release": lambda config: release_numbered(config.release),
+        "batching": batching_of,
+    }
+    declared = parameters_of(class_of(group, part)) or {}
+    names = [name for name in makers if name in declared and name not in part.parameters]
+    return {name: makers[name](config) for name in names}
+
+
+def batching_of(config: RunConfig) -> Batching | None:
+    """The iterations of the configured scheduler; None: their tokens have no limit."""
+    part = config.scheduler
+    limit = getattr(part.target, LIMIT, None) if part.is_instance else part.parameters.get(LIMIT)
+    if not isinstance(limit, int):
+        return None
+    return Batching(limit, bool(getattr(class_of("scheduler", part), "plans_ahead", False)))
+
+
+def check_release_is_read(config: RunConfig) -> None:
+    """Raise InputError for a release that no part of the config follows."""
+    if config.release is None:
+        return
+    if not any("release" in served_parameters(config, group) for group in RELEASED):
+        raise InputError(
+            f"release={config.release}: nothing reads it (choose +system=vllm-v1, "
+            "scheduler=vllm_v1, policy=prefix_caching_v1 or grouped_caching_v1, or leave it out)"
+        )

@@ -1,0 +1,1 @@
+"""vLLM's server: its releases, its options, its memory and its pages."""

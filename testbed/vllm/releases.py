@@ -1,0 +1,189 @@
+"""vLLM's releases: the facts in which they differ, each with the place in vLLM that has it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, NamedTuple, get_type_hints
+
+from testbed.core.errors import InputError
+
+
+class Fact(NamedTuple):
+    """A fact of a release. place: file and function of vLLM, below its package."""
+
+    meaning: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a release does where another one does something else; `number` is its version's
+    beginning. `facts` lists the fields with their meaning.
+    """
+
+    number: str
+    utilization: Annotated[
+        float,
+        Fact("default of --gpu-memory-utilization", "config/cache.py CacheConfig"),
+    ]
+    subtracts_graphs: Annotated[
+        bool,
+        Fact(
+            "the KV cache is what is left after an estimate of the CUDA graphs' memory",
+            "v1/worker/gpu_worker.py Worker.determine_available_memory",
+        ),
+    ]
+    has_largest_limits: Annotated[
+        bool,
+        Fact(
+            "a GPU of 160 GiB has a default of 16,384 tokens in an iteration",
+            "engine/arg_utils.py EngineArgs.get_batch_defaults",
+        ),
+    ]
+    caches_states: Annotated[
+        bool,
+        Fact(
+            "prefixes of a model with states are cached by default",
+            "config/model.py ModelConfig.is_prefix_caching_supported",
+        ),
+    ]
+    checks_usable_blocks: Annotated[
+        bool,
+        Fact(
+            "the server starts if the longest sequence fits the pool without its null block; else "
+            "if it fits the memory that profiling finds, or --kv-cache-memory-bytes",
+            "v1/core/kv_cache_planning.py get_kv_cache_configs",
+        ),
+    ]
+    caps_windows: Annotated[
+        bool,
+        Fact(
+            "a prompt is admitted if the blocks fit that a window holds at once, not those of all "
+            "its tokens",
+            "v1/kv_cache_interface.py SlidingWindowSpec.max_admission_blocks_per_request",
+        ),
+    ]
+    frees_after_run: Annotated[
+        bool,
+        Fact(
+            "under asynchronous scheduling a block outside a window is freed when the iterations "
+            "that read it have run, not when the next one is scheduled",
+            "v1/core/kv_cache_manager.py KVCacheManager.allocate_slots",
+        ),
+    ]
+    uncached_first: Annotated[
+        bool,
+        Fact(
+            "a freed block without known content is taken before all cached ones, not in its turn",
+            "v1/core/block_pool.py BlockPool.free_blocks",
+        ),
+    ]
+    cuts_lone_prompt: Annotated[
+        bool,
+        Fact(
+            "long_prefill_token_threshold cuts the prompt of a request that is alone too",
+            "v1/core/sched/scheduler.py Scheduler.schedule",
+        ),
+    ]
+    admits_with_drafts: Annotated[
+        bool,
+        Fact(
+            "drafts count in an admission: its first chunk gets look-ahead slots, a last token "
+            "rows for drafts, and each sequence a drafter's token of the budget; else the "
+            "drafter's tokens are taken off the budget for max_num_seqs sequences",
+            "v1/core/sched/scheduler.py Scheduler.schedule",
+        ),
+    ]
+    hashes_results: Annotated[
+        bool,
+        Fact(
+            "with drafts a block is findable when the results of its tokens are in, not when the "
+            "next iteration is scheduled",
+            "v1/core/sched/scheduler.py Scheduler.update_from_output",
+        ),
+    ]
+    hashes_next_token: Annotated[
+        bool,
+        Fact(
+            "with drafters that read hidden states a block is known by the token behind it too; "
+            "else the last block of a hit is computed again",
+            "v1/core/block_pool.py BlockPool.cache_full_blocks",
+        ),
+    ]
+    software: Annotated[
+        str | None,
+        Fact(
+            "the option of `software` whose times are taken; null: those of this project's engine",
+            "experiments/REAL_SERVERS.md",
+        ),
+    ]
+
+
+V0_19 = Release(
+    number="0.19",
+    utilization=0.9,
+    subtracts_graphs=False,
+    has_largest_limits=False,
+    caches_states=False,
+    checks_usable_blocks=False,
+    caps_windows=False,
+    frees_after_run=False,
+    uncached_first=False,
+    cuts_lone_prompt=True,
+    admits_with_drafts=False,
+    hashes_results=False,
+    hashes_next_token=False,
+    software="vllm-0.19",
+)
+V0_20 = replace(V0_19, number="0.20", utilization=0.92, subtracts_graphs=True, caps_windows=True)
+V0_33 = Release(
+    number="0.33",
+    utilization=0.92,
+    subtracts_graphs=True,
+    has_largest_limits=True,
+    caches_states=True,
+    checks_usable_blocks=True,
+    caps_windows=True,
+    frees_after_run=True,
+    uncached_first=True,
+    cuts_lone_prompt=False,
+    admits_with_drafts=True,
+    hashes_results=True,
+    hashes_next_token=True,
+    software=None,
+)
+RELEASES: Mapping[str, Release] = {release.number: release for release in (V0_19, V0_20, V0_33)}
+DEFAULT = V0_19
+
+
+def facts() -> dict[str, Fact]:
+    """The facts by the name of their field."""
+    hints = get_type_hints(Release, include_extras=True)
+    names = [field.name for field in fields(Release) if field.name != "number"]
+    return {name: hints[name].__metadata__[0] for name in names}
+
+
+def release_numbered(number: str | None) -> Release:
+    """The release of a version such as 0.19.0; the default one for None. Raises InputError for one
+    whose facts are not known.
+    """
+    if number is None:
+        return DEFAULT
+    short = ".".join(str(number).removeprefix("v").split(".")[:2])
+    if short not in RELEASES:
+        raise InputError(
+            f"release={number}: the facts of this release of vLLM are not known (choose from "
+            f"{', '.join(RELEASES)})"
+        )
+    return RELEASES[short]
+
+
+def nearest_release(number: str) -> Release:
+    """The newest known release that is no newer than `number`, else the oldest."""
+    wanted = version_of(number)
+    older = [release for release in RELEASES.values() if version_of(release.number) <= wanted]
+    return older[-1] if older else DEFAULT
+
+
+def version_of(number: str) -> tuple[int, ...]:
+    """The first two parts of a version, which sort as numbers."""
+    return tuple(int(part) for part in number.split(".")[:2] if part.isdigit())

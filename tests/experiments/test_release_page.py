@@ -1,0 +1,34 @@
+"""The page of vLLM's releases, and the facts that it lists."""
+
+import importlib.util
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from testbed.experiments.vllm_server.release_page import PAGE, page
+from testbed.vllm.releases import RELEASES, Release, facts
+
+
+def test_the_page_is_up_to_date():
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_every_fact_has_a_meaning_and_differs_between_two_releases():
+    assert [*facts()] == [field.name for field in fields(Release) if field.name != "number"]
+    for name in facts():
+        assert len({getattr(release, name) for release in RELEASES.values()}) > 1, name
+
+
+def test_the_installed_vllm_has_the_files_of_the_facts():
+    spec = importlib.util.find_spec("vllm")
+    if spec is None:
+        pytest.skip("vllm is not installed")
+    package = Path(spec.origin).parent
+    for name, fact in facts().items():
+        file, *function = fact.place.split(" ")
+        path = package / file
+        if not function or not path.is_file():  # a measurement, or a file of another release
+            continue
+        last = function[0].rpartition(".")[2]
+        assert f" {last}" in path.read_text(encoding="utf-8"), name
