@@ -20,6 +20,7 @@ from testbed.experiments.runs.sweep_words import sweep_points
 from testbed.experiments.runs.whole_files import remove_leftovers
 from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
 
+QUOTES = "'\""
 RUNS = "runs"  # the default folder of all runs
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 
@@ -118,7 +119,8 @@ class PointJob:
         line = f"{folder} {state}: {self.name}{latency}  {self.progress.text(self.place)}"
         wide_console().print(line, highlight=False)
         own = [word for word in self.words if not word.startswith(OF_OPTIONS)]
-        return Point(chosen(own), stored.summary, folder)
+        values = {key: value.strip(QUOTES) for key, value in chosen(own).items()}
+        return Point(values, stored.summary, folder)
 
 
 def _latency(summary: Mapping[str, Mapping[str, float | None]]) -> str:
