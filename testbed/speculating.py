@@ -17,6 +17,7 @@ from testbed.run.parts import Part, locate
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
+from testbed.speculation.pass_cost import NO_SOFTWARE
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import release_numbered
 
@@ -29,6 +30,7 @@ def with_drafts(config: RunConfig, speculation: Speculation) -> RunConfig:
     drafter has. Raises InputError for what is not modelled with drafts.
     """
     _check_run(config)
+    _check_software(config)
     target = config.scheduler.target
     target = locate(target, "scheduler") if isinstance(target, str) else target
     if target not in SPECULATING:
@@ -40,6 +42,26 @@ def with_drafts(config: RunConfig, speculation: Speculation) -> RunConfig:
         speculation=speculation, max_len=config.model.max_len
     )
     return replace(config, scheduler=scheduler, policy=_policy(config, speculation))
+
+
+def _check_software(config: RunConfig) -> None:
+    """Refuse software times of the drafter's own: the model's costs charge these, once an
+    iteration.
+    """
+    part = config.speculation
+    own = part.parameters.get("efficiencies") if part is not None else None
+    if not isinstance(own, Part):
+        return
+    software = config.software
+    usual = {"software": software.name if software else None}
+    for name in NO_SOFTWARE:
+        value = own.parameters.get(name)
+        of_system = usual.get(name, getattr(software, name, None))
+        if value and value != of_system:
+            raise InputError(
+                f"speculation.efficiencies.{name}={value}: nothing reads it, for software times "
+                "are the model's (leave it out)"
+            )
 
 
 def _policy(config: RunConfig, speculation: Speculation) -> Part:

@@ -152,11 +152,13 @@ def _pool_words(server: Server, choices: dict[str, str]) -> list[str]:
 
 def _policy_words(server: Server) -> list[str]:
     """Overrides for the policy: as in vLLM's manager, groups of layers where some layers store
-    less than all tokens.
+    less than all tokens. Without the hybrid manager all of them store all tokens.
     """
     if server.pages.is_grouped:
         return words_of_groups(caches=server.caches_prefixes)
-    return [] if server.caches_prefixes else ["policy=paged", "policy.watermark=0"]
+    if not server.caches_prefixes:
+        return ["policy=paged", "policy.watermark=0"]
+    return ["policy=prefix_caching_v1"] if len(server.model.groups) > 1 else []
 
 
 SWITCHES = {

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.derive import Loads
+from testbed.cost.profile import check_data_sheet
 from testbed.cost.sections import PROFILES, SYSTEM, read_profile
 
 NAME = "profile"  # key of a fingerprint: the name of a profile that ships
@@ -77,6 +78,16 @@ def profiles_of(system: str | None, gpu: GpuSpec) -> Iterator[Known]:
         candidate = Known(profile, gpu, of_system=True)
         if not is_elsewhere(candidate, gpu):
             yield candidate
+
+
+def check_shipped_sheet(fingerprint: Mapping[str, Any], gpu: GpuSpec) -> None:
+    """Times that were measured on a device of a shipped profile follow its data sheet alone, even
+    where their own file has none. Raises InputError where the GPU's differs.
+    """
+    for profile in shipped():
+        measured_there = fingerprint.get("device") == profile["fingerprint"]["device"]
+        if measured_there and fingerprint.get("source") == "measured":
+            check_data_sheet(GpuSpec(**profile["gpu"]), gpu)
 
 
 @cache

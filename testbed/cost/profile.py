@@ -68,6 +68,7 @@ class ProfileCost(CostModel):
         profile = path if isinstance(path, Mapping) else read_profile(path)
         num_gpus = server.num_gpus if server else profile["num_gpus"]
         check_shard(profile, model, num_gpus)
+        self.has_data_sheet = profile.get("gpu") is not None
         if server and profile.get("gpu") and profile["fingerprint"]["source"] != "derived":
             check_data_sheet(GpuSpec(**profile["gpu"]), server.gpu)
         choices = choices or Choices()

@@ -23,12 +23,17 @@ class Interval(NamedTuple):
     num_values: int
 
     def __str__(self) -> str:
-        """The mean with the digits that the interval carries, and the half width."""
+        """The mean with the digits that the interval carries, and the half width; a mean within its
+        half width keeps two digits, or those of a half width of two digits.
+        """
         if self.half_width is None:
             return _rounded(self.mean, 3)
         places = decimals(self.half_width)
         if places is None:
             return _rounded(self.mean, 4)
+        has_one_digit = self.half_width * 10.0**places < 10
+        if has_one_digit and abs(self.mean) < min(self.half_width, 10.0 ** (1 - places)):
+            places += 1
         shown = [round(value, places) for value in (self.mean, self.half_width)]
         return " ± ".join(f"{value:,.{max(places, 0)}f}" for value in shown)
 

@@ -11,14 +11,17 @@ from testbed.memory.prefix_cache.eviction.belady import Belady
 from testbed.memory.prefix_cache.eviction.by_session import BySession
 from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
 from testbed.memory.prefix_cache.eviction.gdsf import Gdsf
+from testbed.memory.prefix_cache.eviction.lirs import Lirs
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.lru_k import LruK
 from testbed.memory.prefix_cache.eviction.ranked import Fifo, Lfu
 from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
 from testbed.memory.prefix_cache.eviction.sieve import Sieve
 from testbed.memory.prefix_cache.eviction.two_queues import TwoQueues
+from testbed.memory.prefix_cache.eviction.w_tiny_lfu import WTinyLfu
 
-ORDERS = [Lru, Fifo, Lfu, Arc, BySession, CostAware, Belady, Sieve, S3Fifo, TwoQueues, Gdsf, LruK]
+ORDERS = [Lru, Fifo, Lfu, Arc, BySession, CostAware, Belady]
+ORDERS += [Sieve, S3Fifo, TwoQueues, Gdsf, LruK, Lirs, WTinyLfu]
 
 
 @pytest.mark.parametrize("kind", ORDERS)

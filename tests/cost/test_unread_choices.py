@@ -2,6 +2,8 @@
 software times of its system.
 """
 
+import json
+
 import pytest
 from refusals import refuses
 from tiny import analytic
@@ -9,6 +11,7 @@ from tiny import analytic
 from testbed import simulate
 from testbed.core.request import PS
 from testbed.cost.model import Work
+from testbed.cost.sections import PROFILES
 
 SHORT = {"rate": 1, "duration_s": 3}
 US = PS // 10**6
@@ -50,3 +53,16 @@ def test_a_roofline_charges_inputs_and_forks():
     forks = analytic(overhead_per_sequence_s=10e-6, sequences_per_fork=2.5)
     assert inputs.iteration(work) - plain.iteration(work) == 2 * 7 * US
     assert forks.iteration(work) - plain.iteration(work) == 3 * 25 * US
+
+
+@pytest.mark.parametrize("has_sheet", [True, False])
+@pytest.mark.parametrize("name", ["memory_bandwidth", "fp16_flops", "fp8_flops"])
+def test_a_changed_data_sheet_is_refused_whether_or_not_the_file_has_one(name, has_sheet, tmp_path):
+    profile = json.loads((PROFILES / "h200-opt-13b-tp1.json").read_text())
+    if not has_sheet:
+        del profile["gpu"]
+    (tmp_path / "p.json").write_text(json.dumps(profile))
+    words = ("model=opt-13b", "gpu=h200", "cost=profile", f"cost.path={tmp_path / 'p.json'}")
+    key = f"server.gpu.{name}"
+    refuses(key, simulate, *words, f"{key}=1e12", rate=1, duration_s=1)
+    simulate(*words, rate=1, duration_s=1)

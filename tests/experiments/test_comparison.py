@@ -18,6 +18,7 @@ from testbed.cost.model import WORK_COLUMNS, Work
 from testbed.cost.speculative import verified_as_prompts
 from testbed.experiments.look.compare.comparison import compare, tidy
 from testbed.experiments.look.compare.cost_terms import cost_models, predicted, terms
+from testbed.experiments.look.compare.differences import independent_differences, words_of_each
 from testbed.experiments.look.compare.finished_run import FinishedRun
 from testbed.experiments.look.compare.tables import (
     change,
@@ -479,3 +480,23 @@ def test_a_field_that_differs_between_runs_of_one_name_is_shown(run):
     small, large = named_model(run, "a", "small"), named_model(run, "b", "large", num_layers=9)
     longer = named_model(run, "c", "large", num_layers=12)
     assert "model.num_layers" in shown_lines(compare([small, large, longer]))
+
+
+def test_runs_of_several_kinds_are_named_by_their_parts(run):
+    """Not by the number of blocks, which follows from them and is absent in one of them."""
+    kinds = [
+        {"policy": {"_target_": "a.Paged"}, "speculation": None, "server": {"num_blocks": None}},
+        {"policy": {"_target_": "a.Caching"}, "speculation": None, "server": {"num_blocks": 28043}},
+        {
+            "policy": {"_target_": "a.Caching"},
+            "speculation": {"_target_": "a.Heads"},
+            "server": {"num_blocks": 27000},
+        },
+    ]
+    runs = [replace(run, name=str(n), config=config) for n, config in enumerate(kinds)]
+    words = words_of_each(independent_differences(runs))
+    assert words == [
+        "paged, no speculation, no num_blocks",
+        "caching, no speculation, num_blocks 28043",
+        "caching, heads, num_blocks 27000",
+    ]

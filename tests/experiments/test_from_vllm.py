@@ -114,3 +114,18 @@ def test_a_command_without_a_gpu_is_refused(testbed, option):
 def test_a_gpu_of_no_known_name_is_refused(testbed):
     error = testbed.refused("fits", "vllm serve opt-13b", "gpu=h100")
     check_words(("no gpu/h100", "did you mean h100-80gb"), error)
+
+
+@pytest.mark.parametrize("release", ["0.19", "0.33"])
+@pytest.mark.parametrize("model", ["google/gemma-3-27b-it", "openai/gpt-oss-20b"])
+def test_without_the_hybrid_manager_all_layers_store_all_tokens(
+    translated, testbed, model, release
+):
+    """The run has the pool that `fits` says."""
+    command = f"vllm serve {model} --disable-hybrid-kv-cache-manager"
+    words, notes = translated(command, "gpu=h200", f"release={release}")
+    assert "policy=prefix_caching_v1" in words
+    code, output, _ = testbed("fits", command, "gpu=h200", "--release", release)
+    assert code == 0
+    (size,) = (line for line in output.splitlines() if "GPU KV cache size" in line)
+    assert size.strip() in notes

@@ -7,11 +7,13 @@ from random import Random
 
 import pytest
 
+from testbed.memory.prefix_cache.eviction.lirs import Lirs
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.lru_k import LruK
 from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
 from testbed.memory.prefix_cache.eviction.sieve import Sieve
 from testbed.memory.prefix_cache.eviction.two_queues import TwoQueues
+from testbed.memory.prefix_cache.eviction.w_tiny_lfu import WTinyLfu
 from testbed.memory.prefix_cache.replay import Prompt, replay
 
 SIZES = (20, 50, 200)
@@ -48,6 +50,7 @@ HITS = {  # of libcachesim 0.3.5, by SIZES
     ("LRUK", "skewed"): (3605, 4504, 5814),
     ("LRUK", "scanned"): (550, 1313, 3729),
 }
+LIRS_HITS = {"skewed": (3388, 4363, 5756), "scanned": (533, 1292, 3873)}  # the same
 
 
 def hits_of(order, trace, size):
@@ -75,3 +78,26 @@ def test_each_hit_equals_the_installed_implementation(name):
                 request.obj_id, request.obj_size, request.clock_time = block + 1, 1, time
                 theirs.append(int(cache.get(request)))
             assert hits_of(ORDERS[name], accesses, size) == theirs
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_lirs_differs_from_libcachesim_by_the_blocks_that_it_evicts_at_hits(trace):
+    theirs = LIRS_HITS[trace]
+    accesses = TRACES[trace]()
+    for size, hits in zip(SIZES, theirs, strict=True):
+        assert sum(hits_of(Lirs, accesses, size)) == pytest.approx(hits, rel=0.01)
+
+
+def test_lirs_keeps_a_part_of_a_loop_that_does_not_fit():
+    """Ten times around a loop of 101 blocks with a pool of 100: 99 low blocks stay."""
+    loop = [block for _ in range(10) for block in range(101)]
+    assert sum(hits_of(Lru, loop, 100)) == 0
+    assert sum(hits_of(Lirs, loop, 100)) == 9 * 99
+
+
+def test_w_tiny_lfu_keeps_blocks_in_use_through_a_scan():
+    in_use = list(range(50)) * 5
+    scan = list(range(1000, 1500))
+    hits = hits_of(WTinyLfu, [*in_use, *scan, *range(50)], 60)
+    assert sum(hits[-50:]) == 50
+    assert sum(hits_of(Lru, [*in_use, *scan, *range(50)], 60)[-50:]) == 0

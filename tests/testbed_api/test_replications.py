@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from testbed.study.replications import decimals, interval, paired, student_t
+from testbed.study.replications import Interval, decimals, interval, paired, student_t
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,22 @@ def test_one_value_has_no_interval_and_tells_no_difference():
 )
 def test_no_digit_is_shown_that_the_interval_does_not_carry(values, text):
     assert str(interval(values)) == text
+
+
+@pytest.mark.parametrize(
+    ("mean", "half_width", "text"),
+    [
+        (3.4, 27.3, "3 ± 27"),
+        (12.3, 68.2, "12 ± 68"),
+        (-0.31, 2.6, "-0.3 ± 2.6"),
+        (0.4, 30.1, "0 ± 30"),
+        (280.4, 512.0, "280 ± 510"),
+        (31.0, 27.3, "30 ± 30"),
+        (3.4, 13.2, "3 ± 13"),
+    ],
+)
+def test_a_mean_within_its_half_width_is_not_rounded_away(mean, half_width, text):
+    assert str(Interval(mean, half_width, 3)) == text
 
 
 def test_width_beginning_with_one_keeps_its_second_digit():

@@ -85,7 +85,9 @@ def independent_differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
         index=range(len(runs)),
     )
     independent: list[str] = []
-    for name in sorted(shown, key=lambda name: (are_numbers(shown[name]), _rank(str(name)))):
+    for name in sorted(
+        shown, key=lambda name: (_are_numbers_if_any(shown[name]), _rank(str(name)))
+    ):
         words = {legible(str(name), value) for value in shown[name]}
         follows = any(shown.groupby(other)[name].nunique().max() == 1 for other in independent)
         if len(words) > 1 and not follows:
@@ -107,3 +109,9 @@ def _rank(name: str) -> int:
 def are_numbers(values: pd.Series) -> bool:
     """Whether all these texts are numbers."""
     return bool(pd.to_numeric(values, errors="coerce").notna().all())
+
+
+def _are_numbers_if_any(values: pd.Series) -> bool:
+    """Whether those of these texts that name a value are numbers, and some do."""
+    named = values[~values.isin((ABSENT, "null"))]
+    return bool(len(named)) and are_numbers(named)

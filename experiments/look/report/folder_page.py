@@ -79,6 +79,7 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
     different = different.reset_index(drop=True)
     names = [words or run.name for run, words in zip(runs, words_of_each(different), strict=True)]
     named = list(zip(runs, names, strict=True))
+    titles = [name if name == run.name else f"{name} ({run.name})" for run, name in named]
     with_tables = [
         replace(run, name=name)
         for run, name in named
@@ -100,7 +101,11 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
         settings=setting_tables(points) if are_replicated(points) else [],
         table=_all_runs(points),
         equal=equal([replace(run, name=name) for run, name in named]),
-        cards=[(name, anchor(name), one_run(run, name)) for run, name in named if charts_of(run)],
+        cards=[
+            (title, anchor(title), one_run(run, title))
+            for run, title in zip(runs, titles, strict=True)
+            if charts_of(run)
+        ],
     )
 
 

@@ -37,7 +37,7 @@ class Painter {
   }
 
   base(owner) {
-    return owner === SEVERAL ? OF_SEVERAL : colorOf(this.data.colors[owner]);
+    return owner === SEVERAL ? OF_SEVERAL : colorOf(this.data.colors[owner] ?? owner); // one of a legend may be gone
   }
 
   color(kind, owner) {
