@@ -117,12 +117,24 @@ def set_value(config: DictConfig, override: Override) -> None:
         return _delete(config, key)
     is_new = override.is_add() or override.is_force_add()
     value = override.value()
-    given = OmegaConf.select(config, key, throw_on_missing=False)
-    if override.is_add() and given is not None and not isinstance(value, dict | list):
+    if override.is_add() and not isinstance(value, dict | list) and _is_given(config, key):
         raise InputError(f"{word}: has a value already ({key}=... changes it)")
     if not is_new:
         check_key(key, config)
     OmegaConf.update(config, key, value, merge=True, force_add=is_new)
+
+
+def _is_given(config: DictConfig, key: str) -> bool:
+    """Whether a key has a value; one that follows from others is not computed."""
+    above, _, last = key.rpartition(".")
+    node = OmegaConf.select(config, above) if above else config
+    if (
+        not isinstance(node, DictConfig)
+        or last not in list(node)
+        or OmegaConf.is_missing(node, last)
+    ):
+        return False
+    return OmegaConf.is_interpolation(node, last) or node[last] is not None
 
 
 def _delete(config: DictConfig, key: str) -> None:
