@@ -112,14 +112,17 @@ def given_words(
 ) -> list[str]:
     """The overrides, with those of vLLM's words and the folders of user options before them."""
     from testbed.core.errors import InputError
-    from testbed.experiments.vllm_server.translation import expand
     from testbed.run.override_words import key_of
 
     for word in overrides:
         if key_of(word) == "hydra.mode":
             raise InputError(f"{word}: is not read (-m makes a sweep)")
     words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
-    return words if from_vllm is None else expand(from_vllm, words)
+    if from_vllm is None:
+        return words
+    from testbed.experiments.vllm_server.translation import expand
+
+    return expand(from_vllm, words)
 
 
 def print_help(folders: list[Path]) -> None:

@@ -9,12 +9,11 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from testbed.checks.contract import check_policy
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import check_cost
 from testbed.checks.contract.orders import check_order
 from testbed.checks.contract.questions import MakePolicy
-from testbed.checks.contract.search import POOLS, Told, tiers_below, unheard
+from testbed.checks.contract.search import POOLS, Told, check_policy, tiers_below, unheard
 from testbed.checks.fast_and_slow import EFFICIENCIES, LIMITS, MODEL, SERVER, MakeRule, differs
 from testbed.checks.hash_seeds import follows_hashes
 from testbed.core.errors import InputError

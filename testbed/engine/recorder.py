@@ -123,7 +123,9 @@ class Recorder:
         times_ps = request.arrival_ps, self._first_ps.pop(request_id), now_ps
         lengths = request.prompt_len, output_len, num_seqs
         preempted = group.num_swaps, group.num_recomputes
-        self.requests.append((request_id, *times_ps, *lengths, *preempted, hits(request, group)))
+        is_named = request.prompt_ids is not None or request.registered_prefix > 0
+        cached = group.num_cached if is_named else NOT_YET  # as `hits`
+        self.requests.append((request_id, *times_ps, *lengths, *preempted, cached))
         self.totals.finished += 1
         self.totals.generated += output_len * num_seqs
 

@@ -68,7 +68,7 @@ class TokenClock:
         paused_ps = self._paused_ps.pop(request_id, None)
         if paused_ps is not None:
             self._single.append((request_id, now_ps - paused_ps))
-        self.joined(request_id, now_ps)
+        self._members[request_id] = self._num_steps, now_ps
 
     def verified(self, request_id: int, num_tokens: int, now_ps: int) -> None:
         """A member has num_tokens tokens at once, of an iteration with drafts, in which the batch
@@ -104,8 +104,9 @@ class TokenClock:
         """The request has its whole output, or nobody waits for it any more."""
         member = self._members.pop(request_id, None)
         self._paused_ps.pop(request_id, None)
-        if member is not None:
-            self._keep(request_id, *member)
+        if member is not None and self._num_steps > member[0]:
+            first_step, last_ps = member
+            self._stays.append((request_id, first_step, self._num_steps, last_ps))
 
     def _keep(self, request_id: int, first_step: int, last_ps: int) -> None:
         if self._num_steps > first_step:

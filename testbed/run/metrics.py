@@ -28,6 +28,7 @@ SERVED, OFFERED = "served_requests_per_s", "offered_requests_per_s"
 WAIT_GROWTH = "wait_growth_s_per_s"
 # A smaller share of the arrivals that begin is an overload, unless within the noise of few requests
 KEPT_UP = 0.9
+MOST_EXACT = 2.0**62  # what a product of floats may be so that 64 bits certainly hold the sum
 
 
 def spread(values: Floats) -> dict[str, float | None]:
@@ -52,11 +53,18 @@ def spread_of_counts(values: Counts, counts: Counts) -> dict[str, float | None]:
         for place in (np.floor(places), np.ceil(places))
     )
     percentiles = (below + (above - below) * (places % 1)) / PS
-    total = sum(map(mul, values.tolist(), counts.tolist()))  # may be more than 64 bits hold
+    total = exact_product_sum(values, counts)
     return {
         "mean": total / int(ends[-1]) / PS,
         **{f"p{p}": value for p, value in zip(PERCENTILES, percentiles.tolist(), strict=True)},
     }
+
+
+def exact_product_sum(values: Counts, counts: Counts) -> int:
+    """The sum of the products, which may be more than 64 bits hold; both are at least 0."""
+    if float(values.max()) * float(counts.sum()) < MOST_EXACT:
+        return int(np.dot(values, counts))
+    return sum(map(mul, values.tolist(), counts.tolist()))
 
 
 def user_speeds(log: PackedRows) -> dict[str, float | None]:

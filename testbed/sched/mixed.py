@@ -31,7 +31,8 @@ class MixedPrefill(IterationLevel):
             self.prompts.schedule_prefills(plan)
         if not plan.chunks:
             self.decode(plan)
-            self.swap_in(plan)
+            if self.state.swapped:
+                self.swap_in(plan)
             self.prompts.schedule_prefills(plan)
         self.enable_fast_forward(plan)
         return plan

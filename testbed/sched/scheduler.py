@@ -78,6 +78,8 @@ class Scheduler(ABC):
         Args:
             request: without its output length.
         """
+        if request.num_seqs == 1:
+            return SequenceGroup(request, [Sequence(next(self._seq_ids), request)])
         sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
         return SequenceGroup(request, sequences)
 
@@ -167,8 +169,7 @@ class Scheduler(ABC):
                 if not isinstance(answer, Grant) or answer.ops != NO_OPS:
                     raise broken_promise(state.policy, steps - 1, answer)
                 grown = answer
-                state.batch.extend(steps - 1)
-            state.batch.advance(steps)
+            state.batch.advance(steps, extended=steps - 1)
             for request_id in results.ended:
                 group = state.running[request_id]
                 if group.batch is not None:
@@ -209,9 +210,8 @@ class Scheduler(ABC):
         while num_seqs := len(batch.sequences):
             answer = policy.extend(batch, 1)
             if isinstance(answer, Grant):
-                batch.extend(1)
                 plan.decode_seqs = num_seqs
-                plan.decode_context, plan.decode_max_context = batch.context, batch.max_context_len
+                plan.decode_context, plan.decode_max_context = batch.take_step()
                 if state.memory.drops_tokens is not None:
                     stored = [state.memory.num_stored(seq.num_slots) for seq in batch]
                     plan.decode_context, plan.decode_max_context = sum(stored), max(stored)
@@ -272,7 +272,8 @@ class Scheduler(ABC):
         """Groups that are prefilled, or back from the host, join the batch; returns those that have
         ended instead.
         """
-        state, stepping, finished = self.state, plan.stepping, []
+        state, finished = self.state, list[SequenceGroup]()
+        stepping = plan.stepping if plan.swapped_in else ()
         for group in (*prefilled, *stepping):
             group.generate()
         for group in stepping:
@@ -356,7 +357,10 @@ class IterationLevel(Scheduler):
         if (
             plan.chunks
             or len(state.batch.sequences) != state.num_seqs
-            or not plan.repeats
+            or plan.ops
+            or plan.swapped_in
+            or plan.forks
+            or not plan.decode_seqs
             or state.beams
             or plan.preempted
         ):

@@ -16,6 +16,7 @@ from testbed.core.slots import (
     Lease,
     Ops,
     Refusal,
+    record,
     round_down,
 )
 from testbed.memory.capabilities import capabilities_of
@@ -98,7 +99,8 @@ class SchedulerState(Queues):
         """What the cache has of a waiting group, for one attempt to admit it."""
         if group is self.partially_preempted:
             return NO_HIT
-        return self.memory.lookup(group.sequences[0])
+        publishes = self.memory.publishes
+        return NO_HIT if publishes is None else publishes.lookup(group.sequences[0])
 
     def admit(self, group: SequenceGroup, num_tokens: int, plan: Plan, hit: CacheHit) -> Answers:
         """Slots for the first num_tokens tokens of the sequences of the first waiting group, all or
@@ -194,8 +196,9 @@ class SchedulerState(Queues):
         seq, left, num_stored = todo.pop(0)
         if new < left:
             todo.insert(0, Item(seq, left - new, num_stored + new))
-        plan.chunks.append(Chunk(group, seq, new, num_stored, not todo))
-        self.publish(seq, num_stored + new)
+        plan.chunks.append(record(Chunk, (group, seq, new, num_stored, not todo, 0)))
+        if self.memory.publishes is not None:
+            self.publish(seq, num_stored + new)
 
     def publish(self, seq: Sequence, num_tokens: int) -> None:
         """The first num_tokens tokens of `seq` are in the cache once this iteration has run."""
@@ -283,7 +286,8 @@ class SchedulerState(Queues):
 
     def _stop_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
         self.remove_running(group, status)
-        self.pending_forks.drop_copies_of(group)
+        if self.pending_forks.copies:
+            self.pending_forks.drop_copies_of(group)
 
     def _release_slots(self, group: SequenceGroup) -> None:
         if group.status is SequenceStatus.FINISHED and self.lessee.needs(group):

@@ -40,7 +40,7 @@ class Prefills:
             group = waiting[0]
             if (state.swapped and state.returns_first()) or self.is_full_with(group):
                 return
-            if not (plan.is_idle or self.goes_into(budget, group)):
+            if not (self.goes_into(budget, group) or plan.is_idle):
                 return
             hit = state.lookup(group)
             num_tokens = self.first_tokens(group, budget, hit, plan)
@@ -55,7 +55,8 @@ class Prefills:
     def budget_left(self, plan: Plan) -> int:
         """Tokens that the plan may have on top."""
         budget = self.max_num_batched_tokens - plan.decode_seqs
-        budget -= sum([1 + draft.num_drafts for draft in plan.drafts])
+        if plan.drafts:
+            budget -= sum([1 + draft.num_drafts for draft in plan.drafts])
         return budget - sum([chunk.new for chunk in plan.chunks]) if plan.chunks else budget
 
     def is_full_with(self, group: SequenceGroup) -> bool:

@@ -8,7 +8,7 @@ from manual_driver import scheduler_of
 from refusals import refuses
 from tiny import FastMillisecond
 
-from testbed.checks.contract import check_policy
+from testbed.checks.contract.search import check_policy
 from testbed.compiled import is_compiled
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request

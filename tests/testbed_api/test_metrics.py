@@ -13,12 +13,14 @@ from testbed.engine.totals import Measures, Totals
 from testbed.run.metrics import (
     KINDS,
     Slo,
+    exact_product_sum,
     goodput,
     kept,
     latencies,
     longest_gaps,
     overload,
     pool_shares,
+    spread_of_counts,
     summarize,
     user_speeds,
 )
@@ -189,3 +191,11 @@ def test_an_output_of_one_token_has_no_speed_and_no_tpot_however_long_its_batch_
     rows = log_of((0, PS, 3 * PS, 1), (0, PS, 3 * PS, 9))
     assert user_speeds(rows)["mean"] == 4.0
     assert kept(rows, Slo(tpot_s=0.2), GAPS).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("largest", [9, 1 << 61])
+def test_a_mean_of_gaps_is_exact_where_64_bits_do_not_hold_their_sum(largest):
+    values, counts = np.array([1, largest, largest]), np.array([3, 5, 2])
+    expected = sum(map(int.__mul__, values.tolist(), counts.tolist()))
+    assert exact_product_sum(values, counts) == expected
+    assert spread_of_counts(values, counts)["mean"] == expected / 10 / PS

@@ -1,4 +1,4 @@
-"""The fused path of decode spans, and arrivals that the engine takes itself, give what the plain
+"""The fused path, and arrivals that the engine takes itself, give what the plain
 path gives with an event for each arrival: the same rows of requests and spans, the same totals.
 """
 
@@ -48,7 +48,7 @@ many = settings(
     st.lists(st.integers(0, 10**13), max_size=3),
     st.one_of(st.none(), st.integers(10**10, 10**13)),
 )
-def test_fused_spans_equal_the_plain_path(
+def test_the_fused_path_equals_the_plain_path(
     make_policy, make_scheduler, requests, cost, snapshots_ps, stop_ps
 ):
     options = {"snapshots_ps": snapshots_ps}
@@ -61,7 +61,7 @@ def test_fused_spans_equal_the_plain_path(
         return simulate(requests, scheduler, cost, MAX_LEN, lengths=lengths, env=env, **options)
 
     fused = serve(None)
-    with patch.object(Engine, "_fused", lambda *_: None):
+    with patch.object(Engine, "_make_fused_path", lambda *_: None):
         plain = serve(Environment(0))
     assert fused.totals == plain.totals
     assert (fused.end_ps, fused.snapshots) == (plain.end_ps, plain.snapshots)
