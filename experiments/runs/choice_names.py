@@ -20,6 +20,7 @@ GROUPS = (
     "policy",
     "eviction",
     "scheduler",
+    "order",
     "preemption",
     "beams",
     "cost",

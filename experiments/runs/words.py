@@ -43,6 +43,7 @@ NAME = "--config-name="  # of the primary config, run by default
 OF_OPTIONS = (FOLDER, NAME)
 PUBLISHED = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME
 NONE = ("null", "")
+ORDER = "scheduler.order"  # where an order of service is
 QUOTES = ("'", '"')
 POOL = ("server.num_blocks", "server.kv_memory_gib", "server.workspace_gib")
 WITH_MARKS = ("workload.mix", "faults")  # whose commas are no sweep, and whose semicolons no error
@@ -70,7 +71,7 @@ class Choice:
     @property
     def node(self) -> str:
         """Where the option's values are."""
-        return self.at or self.group
+        return ORDER if self.group == "order" else self.at or self.group
 
     def is_own(self, folders: Sequence[Path]) -> bool:
         """Whether it is a class of the user's: MODULE:CLASS, a plug-in, or `custom`."""
@@ -99,6 +100,8 @@ class Choice:
 
     def words(self, keys: Sequence[str]) -> list[str]:
         """The choice as words of Hydra's; keys: those of all words."""
+        if self.group == "order" and not self.at:
+            return [f"+order@{ORDER}={self.name}"]
         if self.group != "gpu" or self.at.startswith(("server", "cost")):
             return [self.word]
         if not self.at:

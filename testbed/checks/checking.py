@@ -133,9 +133,9 @@ def _check_scheduler(
 ) -> ClauseBroken | None:
     refusals = list[InputError]()
     for make, pool in product(POLICIES, pools):
-        with plug_in_errors("scheduler", kind.__name__):
-            with_lengths(kind, {})(make(pool), Recompute(), **options)
         try:
+            with plug_in_errors("scheduler", kind.__name__):
+                with_lengths(kind, {})(make(pool), Recompute(), **options)
             broken = differs(make, pool, [kind], options)
         except InputError as error:  # a scheduler may need another policy
             refusals.append(error)

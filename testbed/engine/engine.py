@@ -232,9 +232,9 @@ class Engine:
         changes, requests, state = self._changes, self.outputs.requests, self.scheduler.state
         yield self._alarm.set(self.clock.now_ps)
         now_ps = self.clock.catch_up()
-        if self._arrival_ps <= now_ps:
-            self._take_arrivals(now_ps)
         while now_ps < self.stop_ps:
+            if self._arrival_ps <= now_ps:
+                self._take_arrivals(now_ps)
             if self._snapshots.next_ps <= now_ps:
                 self._snapshots.at_boundary(now_ps)
             if changes.due or changes.unplanned:
@@ -263,10 +263,6 @@ class Engine:
             if self.scheduler.plans_ahead and self.scheduler.can_plan_ahead():
                 yield from self._plan_ahead(flight)
             results = yield from self.executor.wait(flight)
-            self._in_flight.popleft()
-            self._current = None
-            if self._arrival_ps <= flight.end_ps:
-                self._take_arrivals(flight.end_ps)
             self._commit(flight, results)
             now_ps = self.clock.catch_up()
         self._stop(now_ps)
@@ -393,6 +389,10 @@ class Engine:
     def _commit(self, flight: Flight, results: Results) -> None:
         """The iterations have run: commit their results, record them, tell who listens."""
         plan, steps, recorder = flight.plan, flight.steps, self.recorder
+        self._in_flight.popleft()
+        self._current = None
+        if self._arrival_ps <= flight.end_ps:
+            self._take_arrivals(flight.end_ps)
         outcome = self.scheduler.commit(plan, steps, results)
         if steps > 1 and flight.outcome is None and not outcome.finished:
             self._checks.growth(flight.usage, outcome.grown)
@@ -548,4 +548,6 @@ def _meter(scheduler: Scheduler, outputs: Outputs, *, fast_forward: bool) -> Met
     """The fastest meter for the memory of the scheduler; the plain one is right for any."""
     if not (fast_forward and scheduler.memory.measures_spans):
         return PlainMeter(scheduler, outputs)
-    return DraftMeter(scheduler, outputs) if scheduler.drafts else SpanMeter(scheduler, outputs)
+    return (
+        DraftMeter(scheduler, outputs) if scheduler.steps_in_turn else SpanMeter(scheduler, outputs)
+    )

@@ -169,6 +169,42 @@ class Estimates(Protocol):
 
 
 @runtime_checkable
+class PinsHits(Protocol):
+    """It keeps what a waiting sequence would find, so that a scheduler can decide about several
+    admissions before any of them takes slots, as SGLang does.
+    """
+
+    def match(self, seq: Seq, num_tokens: int) -> CacheHit:
+        """As `lookup` of the first num_tokens tokens, but it counts as a use of what is found.
+
+        Args:
+            seq: one that waits.
+            num_tokens: those that may be found.
+        """
+
+    def pin(self, hit: CacheHit) -> None:
+        """What was found is not evicted until `unpin`.
+
+        Args:
+            hit: what `match` answered.
+        """
+
+    def unpin(self, hit: CacheHit) -> None:
+        """Undo one `pin`.
+
+        Args:
+            hit: that was pinned.
+        """
+
+    def make_free(self, num_slots: int) -> None:
+        """Evict until num_slots slots are free, or nothing more can be evicted.
+
+        Args:
+            num_slots: how many.
+        """
+
+
+@runtime_checkable
 class Truncates(Protocol):
     """It takes back the last slots of a sequence: rejected drafts, or the tail of a preempted
     one. Needs Estimates.
@@ -441,7 +477,7 @@ class ReadsColumns(Protocol):
     """
 
     def columns_read(self) -> tuple[str, ...]:
-        """What it reads, of `session` and `priority`."""
+        """What it reads, of `session`, `priority` and `max_new_tokens`."""
 
 
 @runtime_checkable

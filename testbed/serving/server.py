@@ -61,7 +61,7 @@ def make_service(config: RunConfig, options: ServeOptions) -> Service:
     live, answering, prompts = make(setup, options, metrics)
     show_engine(metrics, live, pool_labels(setup))
     name, limits, key = setup.model.name, options.limits, options.api_key
-    if setup.scheduler.drafts:  # which are modelled for one sequence of a request
+    if setup.scheduler.steps_in_turn:  # which are modelled for one sequence of a request
         limits = replace(limits, max_seqs_of_prompt=1)
     return Service(live, name, metrics, answering, prompts, limits, key)
 

@@ -21,7 +21,7 @@ from testbed.experiments.runs.progress import one_line
 from testbed.run.config import ServerConfig
 from testbed.run.machine import make_cost
 from testbed.run.parts import Part, locate
-from testbed.speculating import SPECULATION, speculative_cost
+from testbed.run.speculating import SPECULATION, speculative_cost
 
 SOFTWARE = "software"
 MEASURED = ("start_s", "duration_s", "gpu_s")
