@@ -23,8 +23,6 @@ VARIANTS = {
     "cost/auto",  # measured shares of bandwidth
     "cost/sosp23",
     "efficiencies/h200",
-    "policy/grouped_caching_v1_33",
-    "policy/prefix_caching_v1_33",
     "policy/tiered_exclusive",
     "tier/dram",
     "tier/nvme",
