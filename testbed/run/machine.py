@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotFit, InputError
 from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.known_profiles import check_shipped_sheet
@@ -176,7 +176,7 @@ def _check_given_pool(
     weight_bytes = model.weight_bytes + drafter.weight_bytes
     memory, wanted = server.num_gpus * server.gpu.memory_bytes, num_slots * token_bytes
     if wanted + weight_bytes > memory:
-        raise InputError(
+        raise DoesNotFit(
             f"{pool_key}: a pool of {wanted / GIB:,.4g} GiB with {weight_bytes / GIB:,.4g} GiB of "
             f"weights does not fit the {memory / GIB:,.4g} GiB of {server.num_gpus} "
             f"{server.gpu.name}; give a smaller pool"
