@@ -88,8 +88,8 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
     many of its longest sequences fit; nothing of a scheduler that is not vLLM V1's.
     """
     policy = scheduler.policy
-    block_size = config.policy.parameters.get("block_size")
-    if not isinstance(scheduler, VllmV1) or not isinstance(block_size, int):
+    block_size = scheduler.memory.block_size
+    if not isinstance(scheduler, VllmV1) or block_size is None:
         return {}
     model, is_hybrid = config.model, isinstance(policy, Grouped)
     batching = Batching(
