@@ -103,7 +103,7 @@ def chunks_of(fields: Fields, kind: str, num_layers: int) -> Chunks | None:
     return Chunks(fields.whole("attention_chunk_size"), count) if count else None
 
 
-def latent_of(fields: Fields) -> Latent:
+def latent_of(fields: Fields, kind: str) -> Latent:
     """Latent attention, with the indexer of a sparse one.
 
     vLLM stores a key of it in fp8 with a scale of 4 bytes for 128 values (DeepseekV32IndexerCache,
@@ -122,6 +122,7 @@ def latent_of(fields: Fields) -> Latent:
         q_rank=rank,
         index_bytes=index_bytes,
         index_params=index_params,
+        prefers_fp8=True if kind == "glm_moe_dsa" else None,
     )
 
 

@@ -140,6 +140,13 @@ class Release:
             "v1/core/kv_cache_utils.py get_kv_cache_capacity",
         ),
     ]
+    prefers_fp8: Annotated[
+        bool,
+        Fact(
+            "GLM-5's latents are cached in FP8 on Blackwell unless the command says otherwise",
+            "model_executor/models/config.py GlmMoeDsaForCausalLM",
+        ),
+    ]
     null_is_untied: Annotated[
         bool,
         Fact(
@@ -174,6 +181,7 @@ V0_19 = Release(
     has_wide_states=False,
     multiplies_yarn=True,
     logs_longest=False,
+    prefers_fp8=False,
     null_is_untied=True,
     software="vllm-0.19",
 )
@@ -196,6 +204,7 @@ V0_33 = Release(
     has_wide_states=True,
     multiplies_yarn=False,
     logs_longest=True,
+    prefers_fp8=True,
     null_is_untied=False,
     software=None,
 )
