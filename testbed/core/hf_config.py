@@ -83,9 +83,9 @@ def uncounted_parts(path: Path, shape: ModelSpec) -> str:
     return "; ".join(parts)
 
 
-def model_of(path: Path, name: str | None = None, *, null_is_untied: bool = False) -> ModelSpec:
+def model_of(path: Path, name: str | None = None, *, null_is_false: bool = False) -> ModelSpec:
     """The shape in a config.json, named `name` or after its file; one with a ModelSpec's fields is
-    read unchanged. null_is_untied: as of Fields.
+    read unchanged. null_is_false: as of Fields.
     """
     config = _contents(path)
     if "num_layers" in config and "ffn_matrices" in config:
@@ -94,7 +94,7 @@ def model_of(path: Path, name: str | None = None, *, null_is_untied: bool = Fals
             {key: value for key, value in config.items() if not key.startswith("_")},
             str(path),
         )
-    shape, _ = _described(config, path, name, null_is_untied=null_is_untied)
+    shape, _ = _described(config, path, name, null_is_false=null_is_false)
     return shape
 
 
@@ -118,7 +118,7 @@ def _contents(path: Path) -> dict[str, Any]:
 
 
 def _described(
-    config: Mapping[str, Any], path: Path, name: str | None, *, null_is_untied: bool = False
+    config: Mapping[str, Any], path: Path, name: str | None, *, null_is_false: bool = False
 ) -> tuple[ModelSpec, Fields]:
     """The shape that a config.json describes, and what was read of it."""
     kind = config.get("model_type")
@@ -131,7 +131,7 @@ def _described(
             f"{path}: model_type {kind!r} is none of the supported model types ({listed}); write "
             "the ModelSpec by hand"
         )
-    fields = Fields(text, path, class_name, null_is_untied=null_is_untied)
+    fields = Fields(text, path, class_name, null_is_false=null_is_false)
     try:
         shape = shape_of(name or _called(config, path), fields, text["model_type"])
         return replace(shape, vision_params=vision_params(config)), fields

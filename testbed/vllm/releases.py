@@ -147,10 +147,11 @@ class Release:
             "model_executor/models/config.py GlmMoeDsaForCausalLM",
         ),
     ]
-    null_is_untied: Annotated[
+    null_is_false: Annotated[
         bool,
         Fact(
-            "its Transformers, before 5, takes a null of tie_word_embeddings for false",
+            "its Transformers, before 5, takes a null of tie_word_embeddings or use_sliding_window "
+            "for false",
             "transformers/configuration_utils.py",
         ),
     ]
@@ -182,7 +183,7 @@ V0_19 = Release(
     multiplies_yarn=True,
     logs_longest=False,
     prefers_fp8=False,
-    null_is_untied=True,
+    null_is_false=True,
     software="vllm-0.19",
 )
 V0_20 = replace(V0_19, number="0.20", utilization=0.92, subtracts_graphs=True, caps_windows=True)
@@ -205,7 +206,7 @@ V0_33 = Release(
     multiplies_yarn=False,
     logs_longest=True,
     prefers_fp8=True,
-    null_is_untied=False,
+    null_is_false=False,
     software=None,
 )
 RELEASES: Mapping[str, Release] = {release.number: release for release in (V0_19, V0_20, V0_33)}
