@@ -355,8 +355,8 @@ class Engine:
         promised = plan.guaranteed_steps
         if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
             raise audit.wrong_promise(self.scheduler, plan)
-        # min of two: the compiler has no call for these
-        return min(min(1 + promised, self.outputs.steps_to_end()), self.meter.max_steps(usage))
+        left = self.outputs.steps_to_end()
+        return min(1 + promised, left, self.meter.max_steps(usage))
 
     def _plan_ahead(self, flight: Flight) -> Generator[Any, None, None]:
         """When the last iteration begins, make the next plan as if that iteration had run."""
@@ -548,4 +548,6 @@ def _meter(scheduler: Scheduler, outputs: Outputs, *, fast_forward: bool) -> Met
     """The fastest meter for the memory of the scheduler; the plain one is right for any."""
     if not (fast_forward and scheduler.memory.measures_spans):
         return PlainMeter(scheduler, outputs)
-    return DraftMeter(scheduler, outputs) if scheduler.drafts else SpanMeter(scheduler, outputs)
+    return (
+        DraftMeter(scheduler, outputs) if scheduler.steps_in_turn else SpanMeter(scheduler, outputs)
+    )
