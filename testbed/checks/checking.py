@@ -133,9 +133,9 @@ def _check_scheduler(
 ) -> ClauseBroken | None:
     refusals = list[InputError]()
     for make, pool in product(POLICIES, pools):
-        with plug_in_errors("scheduler", kind.__name__):
-            with_lengths(kind, {})(make(pool), Recompute(), **options)
         try:
+            with plug_in_errors("scheduler", kind.__name__):
+                with_lengths(kind, {})(make(pool), Recompute(), **options)
             broken = differs(make, pool, [kind], options)
         except InputError as error:  # a scheduler may need another policy
             refusals.append(error)
@@ -162,7 +162,7 @@ def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | No
 
 def _limits_of(kind: type[Scheduler]) -> dict[str, Any]:
     """Those of LIMITS that a scheduler's constructor takes by name, or hands on as **keywords to
-    IterationLevel's, which takes all of them. A compiled constructor has such keywords only.
+    IterationLevel's, which takes all of them.
     """
     parameters = inspect.signature(kind).parameters
     hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

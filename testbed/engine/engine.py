@@ -232,9 +232,9 @@ class Engine:
         changes, requests, state = self._changes, self.outputs.requests, self.scheduler.state
         yield self._alarm.set(self.clock.now_ps)
         now_ps = self.clock.catch_up()
-        if self._arrival_ps <= now_ps:
-            self._take_arrivals(now_ps)
         while now_ps < self.stop_ps:
+            if self._arrival_ps <= now_ps:
+                self._take_arrivals(now_ps)
             if self._snapshots.next_ps <= now_ps:
                 self._snapshots.at_boundary(now_ps)
             if changes.due or changes.unplanned:
@@ -263,10 +263,6 @@ class Engine:
             if self.scheduler.plans_ahead and self.scheduler.can_plan_ahead():
                 yield from self._plan_ahead(flight)
             results = yield from self.executor.wait(flight)
-            self._in_flight.popleft()
-            self._current = None
-            if self._arrival_ps <= flight.end_ps:
-                self._take_arrivals(flight.end_ps)
             self._commit(flight, results)
             now_ps = self.clock.catch_up()
         self._stop(now_ps)
@@ -359,8 +355,8 @@ class Engine:
         promised = plan.guaranteed_steps
         if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
             raise audit.wrong_promise(self.scheduler, plan)
-        # min of two: the compiler has no call for these
-        return min(min(1 + promised, self.outputs.steps_to_end()), self.meter.max_steps(usage))
+        left = self.outputs.steps_to_end()
+        return min(1 + promised, left, self.meter.max_steps(usage))
 
     def _plan_ahead(self, flight: Flight) -> Generator[Any, None, None]:
         """When the last iteration begins, make the next plan as if that iteration had run."""
@@ -393,6 +389,10 @@ class Engine:
     def _commit(self, flight: Flight, results: Results) -> None:
         """The iterations have run: commit their results, record them, tell who listens."""
         plan, steps, recorder = flight.plan, flight.steps, self.recorder
+        self._in_flight.popleft()
+        self._current = None
+        if self._arrival_ps <= flight.end_ps:
+            self._take_arrivals(flight.end_ps)
         outcome = self.scheduler.commit(plan, steps, results)
         if steps > 1 and flight.outcome is None and not outcome.finished:
             self._checks.growth(flight.usage, outcome.grown)
@@ -548,4 +548,6 @@ def _meter(scheduler: Scheduler, outputs: Outputs, *, fast_forward: bool) -> Met
     """The fastest meter for the memory of the scheduler; the plain one is right for any."""
     if not (fast_forward and scheduler.memory.measures_spans):
         return PlainMeter(scheduler, outputs)
-    return DraftMeter(scheduler, outputs) if scheduler.drafts else SpanMeter(scheduler, outputs)
+    return (
+        DraftMeter(scheduler, outputs) if scheduler.steps_in_turn else SpanMeter(scheduler, outputs)
+    )
