@@ -1,7 +1,8 @@
-"""`testbed lockstep`: the installed vLLM's scheduler against ours."""
+"""`testbed lockstep`: the scheduler of the installed vLLM or SGLang against ours."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
 
@@ -9,15 +10,26 @@ from cyclopts import Parameter
 
 from testbed.experiments.cli.parameters import AtLeastOne, Override, VllmCommand, WholeNumber
 
-Server = Annotated[Literal["vllm"], Parameter(metavar="SERVER", help="the other scheduler")]
+Server = Annotated[
+    Literal["vllm", "sglang"], Parameter(metavar="SERVER", help="the other scheduler")
+]
 RandomConfigs = Annotated[
     AtLeastOne | None, Parameter(help="N random configurations instead of yours")
 ]
 Seed = Annotated[WholeNumber, Parameter(help="of the random configurations")]
 NumRequests = Annotated[AtLeastOne, Parameter(help="in each of them")]
 Drafts = Annotated[bool, Parameter(help="random configurations speculate")]
+Priority = Annotated[bool, Parameter(help="random configurations serve by priority")]
 Windows = Annotated[bool, Parameter(help="most layers of random configurations have a window")]
 Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
+Configs = Annotated[
+    Path | None,
+    Parameter(
+        metavar="FOLDER",
+        help="`fits` for every config.json in it and variations of each, beside vLLM's own classes "
+        "(an empty folder gets a file of each family)",
+    ),
+]
 Capacity = Annotated[bool, Parameter(help="pages and blocks of the shapes that ship, on H200s")]
 
 
@@ -30,17 +42,29 @@ class RandomRuns:
     seed: Seed = 0
     drafts: Drafts = False
     windows: Windows = False
+    priority: Priority = False
     requests: NumRequests = 150
 
-    def draw(self, overrides: Sequence[str]) -> Iterator[tuple[str, Sequence[str], Any]]:
+    def draw(
+        self, server: str, overrides: Sequence[str]
+    ) -> Iterator[tuple[str, Sequence[str], Any]]:
         """The name of each run, its overrides and its requests."""
-        from testbed.experiments.real.lockstep.draws import draw
+        from testbed.experiments.real.lockstep import draws, sglang_draws
 
         for seed in range(self.seed, self.seed + (self.random or 0)):
-            words, requests = draw(
-                Random(seed), overrides, self.requests, drafts=self.drafts, windows=self.windows
-            )
-            yield f"seed {seed}: ", words, requests
+            random, count = Random(seed), self.requests
+            if server == "sglang":
+                drawn = sglang_draws.draw(random, overrides, count)
+            else:
+                drawn = draws.draw(
+                    random,
+                    overrides,
+                    count,
+                    drafts=self.drafts,
+                    windows=self.windows,
+                    priority=self.priority,
+                )
+            yield f"seed {seed}: ", *drawn
 
 
 NONE_DRAWN = RandomRuns()
@@ -54,8 +78,9 @@ def lockstep(
     drawn: RandomRuns = NONE_DRAWN,
     histories: Histories = None,
     capacity: Capacity = False,
+    configs: Configs = None,
 ) -> int:
-    """Compare the installed vLLM's scheduler with ours.
+    """Compare the scheduler of the installed vLLM or SGLang with ours.
 
     Both serve one workload, every iteration taking the same time; prints how many iterations
     decide the same, the first that does not, and the shortest such workload. Exit code 1 where one
@@ -63,13 +88,19 @@ def lockstep(
 
     testbed lockstep vllm server.num_blocks=400 '~server.kv_memory_gib'
     arrivals.rate=2
+
+    testbed lockstep sglang --random 20
     """
+    if server == "sglang":
+        _refuse_of_vllm(drawn, from_vllm=from_vllm, histories=histories, capacity=capacity)
     if histories:
         from testbed.experiments.real.lockstep.manager_histories import check_histories
 
         lines = check_histories(histories, drawn.seed)
         print(*lines, sep="\n")
         return int(len(lines) > 1)
+    if configs is not None:
+        return _check_configs(configs)
     if capacity:
         from testbed.experiments.real.lockstep.capacities import check_capacities
         from testbed.experiments.vllm_server.translation import expand
@@ -77,10 +108,21 @@ def lockstep(
         lines, is_different = check_capacities(expand(from_vllm, list(overrides)))
         print(*lines, sep="\n")
         return int(is_different)
-    words = tuple(_served(overrides, from_vllm))
-    runs = drawn.draw(words) if drawn.random else [("", words, None)]
-    different = [_differs(*run) for run in runs]
+    words = tuple(overrides) if server == "sglang" else tuple(_served(overrides, from_vllm))
+    runs = drawn.draw(server, words) if drawn.random else [("", words, None)]
+    different = [_differs(server, *run) for run in runs]
     return int(any(different))
+
+
+def _check_configs(folder: Path) -> int:
+    """Compare and print; whether anything is answered otherwise than by vLLM."""
+    from testbed.experiments.real.lockstep.config_comparison import check_configs
+
+    lines = list[str]()
+    for line in check_configs(folder):
+        print(line, flush=True)
+        lines.append(line)
+    return int(len(lines) > 1)
 
 
 def _served(overrides: Sequence[str], from_vllm: str | None) -> list[str]:
@@ -101,7 +143,18 @@ def _served(overrides: Sequence[str], from_vllm: str | None) -> list[str]:
     return expand(from_vllm, words)
 
 
-def _differs(name: str, overrides: Sequence[str], requests: Any) -> bool:
+def _refuse_of_vllm(drawn: RandomRuns, **options: Any) -> None:
+    """Raise InputError for an option that only vLLM's lockstep has."""
+    from testbed.core.errors import InputError
+
+    given = {**options, "drafts": drawn.drafts, "windows": drawn.windows}
+    name = next((name for name, value in given.items() if value), None)
+    if name is not None:
+        option = f"--{name.replace('_', '-')}"
+        raise InputError(f"{option}: is not compared with SGLang (testbed lockstep vllm {option})")
+
+
+def _differs(server: str, name: str, overrides: Sequence[str], requests: Any) -> bool:
     """Whether a run decides anything differently; prints the report. requests: None where the
     configuration has some.
     """
@@ -113,13 +166,16 @@ def _differs(name: str, overrides: Sequence[str], requests: Any) -> bool:
         shortest,
         workload,
     )
+    from testbed.experiments.real.lockstep.sglang_sides import sides_of_sglang
     from testbed.experiments.real.lockstep.sides import served, sides_of
 
-    make, setup = sides_of(overrides, requests)
+    make, setup = (sides_of_sglang if server == "sglang" else sides_of)(overrides, requests)
     taken, left_out = served(setup)
     sides = make()
     comparison = compare(sides, taken, ITERATION_PS)
-    lines = [*report(sides, comparison), *third_column(setup, taken, ITERATION_PS)]
+    lines = report(sides, comparison)
+    if server == "vllm":
+        lines += third_column(setup, taken, ITERATION_PS)
     if left_out:
         lines.append(f"{left_out:,} requests never fit the pool, and are left out")
     print(name + lines[0], *lines[1:], sep="\n", flush=True)

@@ -3,6 +3,7 @@
 `testbed --help` and `--version` are answered before the command-line library is imported.
 """
 
+import atexit
 import io
 import os
 import signal
@@ -14,6 +15,7 @@ from types import FrameType
 from typing import NoReturn
 
 from testbed.core.errors import InputError, PlugInError
+from testbed.core.garbage import OF_A_COMMAND, collections_after, leave_garbage
 from testbed.experiments.cli.commands import help_text
 from testbed.experiments.cli.working_folder import plug_ins_in, prepare_working_folder
 
@@ -31,6 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     if words is None:
         words = sys.argv[1:]
+        atexit.register(leave_garbage)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminated)
     debug = "--debug" in words
@@ -60,7 +63,8 @@ def _answered(words: Sequence[str]) -> int:
         print(version())
         return 0
     prepare_working_folder(words)
-    return call(words[0], words[1:]) or 0
+    with collections_after(OF_A_COMMAND):
+        return call(words[0], words[1:]) or 0
 
 
 def _write_whole_lines() -> None:
@@ -99,8 +103,8 @@ def call(command: str, arguments: Sequence[str] = ()) -> int | None:
 
 
 def version() -> str:
-    """The versions of the package and of Python, and whether the package is compiled."""
-    from testbed.compiled import release
+    """The versions of the package and of Python."""
+    from testbed.version import release
 
     installed = release() or "of a source tree that is not installed"
     return f"testbed {installed}, Python {sys.version.partition(' ')[0]}"

@@ -14,7 +14,7 @@ from testbed.kernels.engine.held_memory import held_memory
 from testbed.memory.policy import PoolSpec
 from testbed.run.build import build
 from testbed.run.config import RunConfig
-from testbed.run.machine import make_pool
+from testbed.run.machine import block_size_of, make_pool
 
 COMMAND = ["testbed", "run"]
 NAMES = {
@@ -34,7 +34,9 @@ NAMES = {
 
 @dataclass(frozen=True)
 class EngineFit:
-    """The answer of `testbed fits --json` for this engine; GiB on each GPU."""
+    """The answer of `testbed fits --json` for this engine; GiB on each GPU. host_gib: pinned in the
+    host's memory for each GPU, by the tiers below it.
+    """
 
     model: str
     gpu: str
@@ -42,6 +44,7 @@ class EngineFit:
     gpu_gib: float
     held_gib: dict[str, float]
     total_gib: float
+    host_gib: float
     num_slots: int
 
 
@@ -57,7 +60,7 @@ def engine_fit(command: str, gpu: str) -> EngineFit:
     if config.engine is None or config.engine.device == "cpu":
         raise InputError(f"{command}: counts an engine on GPUs (engine=gpu)")
     pool, drafter = _pool_and_drafter(config)
-    server, block_size = config.server, config.policy.parameters.get("block_size") or 1
+    server, block_size = config.server, block_size_of(config.policy) or 1
     held = held_memory(config.model, pool, block_size, config.engine, drafter)
     return EngineFit(
         model=config.model.name,
@@ -66,6 +69,7 @@ def engine_fit(command: str, gpu: str) -> EngineFit:
         gpu_gib=server.gpu.memory_bytes / GIB,
         held_gib={name: size / GIB for name, size in held._asdict().items()},
         total_gib=sum(held) / GIB,
+        host_gib=_host_bytes(pool, block_size) / pool.num_gpus / GIB,
         num_slots=pool.num_slots,
     )
 
@@ -80,6 +84,12 @@ def _pool_and_drafter(config: RunConfig) -> tuple[PoolSpec, ModelSpec | None]:
     return setup.pool, None if speculation is None else speculation.drafter(config.model)
 
 
+def _host_bytes(pool: PoolSpec, block_size: int) -> int:
+    """Of the pools of all tiers, in whole blocks."""
+    slots = sum(tier.num_slots // block_size * block_size for tier in pool.tiers)
+    return slots * pool.layer_bytes * pool.num_layers
+
+
 def lines_of(fit: EngineFit) -> Iterator[str]:
     """The answer for the terminal."""
     names = NAMES | {"kv_cache": f"KV cache ({fit.num_slots:,} tokens)"}
@@ -89,5 +99,7 @@ def lines_of(fit: EngineFit) -> Iterator[str]:
     width = max(len(name) for name, _ in rows) + 2
     yield f"{fit.model} on {fit.num_gpus} x {fit.gpu}, this project's engine; GiB on each GPU"
     yield from (f"  {name:<{width}}{size:8.2f}" for name, size in rows)
+    if fit.host_gib:
+        yield f"pinned in the host's memory for each GPU: {fit.host_gib:.2f}"
     if fit.total_gib > fit.gpu_gib:
         yield f"does not fit: the GPU has {fit.gpu_gib:.2f} (fewer server.num_blocks, or more GPUs)"

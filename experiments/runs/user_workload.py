@@ -35,17 +35,24 @@ LEAST = {
 }
 
 
-@dataclass(frozen=True)  # without slots, which would hide those of a compiled Workload
+@dataclass(frozen=True)
 class UserRequests(Workload):
     """Requests that the caller built; rows: their lengths."""
 
     requests: tuple[Request, ...] = ()
 
     def optional_fields(self) -> tuple[str, ...]:
-        """What the requests have, of `session` and `priority` (0 is that of a request without)."""
+        """What the requests have, of `session`, `priority` (0 is that of a request without) and
+        `max_new_tokens`.
+        """
         with_session = any(request.session is not None for request in self.requests)
         with_priority = any(request.priority for request in self.requests)
-        named = {"session": with_session, "priority": with_priority}
+        declares = any(request.max_new_tokens is not None for request in self.requests)
+        named = {
+            "session": with_session,
+            "priority": with_priority,
+            "max_new_tokens": declares,
+        }
         return tuple(name for name, is_there in named.items() if is_there)
 
     @property
@@ -128,6 +135,7 @@ def user_requests(requests: Sequence[Any]) -> UserRequests:
     ordered = tuple(sorted(map(plain_request, requests), key=lambda request: request.arrival_ps))
     if len({request.request_id for request in ordered}) < len(ordered):
         raise InputError("trace: two requests have the same request_id")
+    limits = [request.max_new_tokens for request in ordered]
     listed = [request.prompt_ids for request in ordered if request.prompt_ids is not None]
     rows = Rows(
         prompt_len=np.array([request.prompt_len for request in ordered], dtype=np.int64),
@@ -139,6 +147,7 @@ def user_requests(requests: Sequence[Any]) -> UserRequests:
             {request.tokens_per_id for request in ordered if request.prompt_ids is not None},
             1,
         ),
+        max_new_tokens=None if None in limits else np.array(limits, dtype=np.int64),
         registered_prefix=the_only(
             "registered prefix", {request.registered_prefix for request in ordered} - {0}, 0
         ),

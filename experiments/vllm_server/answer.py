@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.named_server import server_of
 from testbed.vllm.command import OFF, Command, read_command
@@ -92,10 +92,10 @@ def fit_of(
         kv_cache_gib=server.num_blocks * server.pages.page_bytes / GIB,
         num_blocks=server.num_blocks,
         block_size=server.block_size,
-        kv_tokens=server.pages.num_tokens(server.num_blocks),
+        kv_tokens=num_tokens(server),
         max_model_len=server.model.max_len,
         max_concurrency=_concurrency_by_slot(server) if scratch_by_slot else concurrency(server),
-        longest_model_len=_longest(question, server),
+        longest_model_len=longest(question, server),
         smallest_tensor_parallel=_smallest(question),
         activation_rmse_gib=(of or terms()).rmse_gib,
         notes=server.notes,
@@ -106,16 +106,24 @@ def _started(question: Question) -> Server:
     """The server; the InputError of one that does not start says how many GPUs are enough."""
     try:
         return question.server
-    except InputError as error:
+    except DoesNotStart as error:
         smallest = _smallest(question)
-        if "does not start" not in str(error) or smallest is None:
+        if smallest is None:
             raise
-        raise InputError(f"{error}; --tensor-parallel-size {smallest} starts") from None
+        enough = f"{error}; --tensor-parallel-size {smallest} starts"
+        raise DoesNotStart(enough) from None
 
 
 def concurrency(server: Server) -> float:
     """vLLM's maximum concurrency: pools of one sequence of the longest length."""
     return server.pages.concurrency(server.num_blocks, server.model.max_len)
+
+
+def num_tokens(server: Server) -> int:
+    """vLLM's "GPU KV cache size", as the release computes it."""
+    if server.release.logs_longest:
+        return int(concurrency(server) * server.model.max_len)
+    return server.pages.num_tokens(server.num_blocks)
 
 
 def _concurrency_by_slot(server: Server) -> float:
@@ -135,8 +143,7 @@ def _concurrency_by_slot(server: Server) -> float:
 
 def kv_lines(server: Server) -> list[str]:
     """The two lines that vLLM logs at its start."""
-    num_tokens = server.pages.num_tokens(server.num_blocks)
-    return logged_lines(num_tokens, server.model.max_len, concurrency(server))
+    return logged_lines(num_tokens(server), server.model.max_len, concurrency(server))
 
 
 def rule_lines(server: Server) -> list[str]:
@@ -153,10 +160,10 @@ def rule_lines(server: Server) -> list[str]:
     ]
 
 
-def _longest(question: Question, server: Server) -> int:
+def longest(question: Question, server: Server) -> int:
     """The longest --max-model-len that starts."""
-    longest = question.updated("--max-model-len", "auto").server
-    return max(longest.model.max_len, server.model.max_len)
+    found = question.updated("--max-model-len", "auto").server
+    return max(found.model.max_len, server.model.max_len)
 
 
 def _smallest(question: Question) -> int | None:

@@ -36,10 +36,10 @@ from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import PoolSpec
 from testbed.run.build import Setup
 from testbed.run.config import EngineConfig
+from testbed.run.speculating import drafts_of
 from testbed.run.summaries import RUN
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.scheduler import Scheduler
-from testbed.speculating import drafts_of
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ def _runner(
         TokenBuffers(arch.spec.vocab_size, options.seed),
         options.parallel or TopP(seed=options.seed),
     )
+    sampler.get_ready(weights.embedding)
     # In pages all layers share a pool, whose slots are those of one layer
     num_tokens = pool.num_slots // (arch.spec.num_layers if isinstance(layout, Pages) else 1)
     timer = Timer(weights.embedding.is_cuda, lead.device_wait)

@@ -9,12 +9,11 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from testbed.checks.contract import check_policy
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import check_cost
 from testbed.checks.contract.orders import check_order
 from testbed.checks.contract.questions import MakePolicy
-from testbed.checks.contract.search import POOLS, Told, tiers_below, unheard
+from testbed.checks.contract.search import POOLS, Told, check_policy, tiers_below, unheard
 from testbed.checks.fast_and_slow import EFFICIENCIES, LIMITS, MODEL, SERVER, MakeRule, differs
 from testbed.checks.hash_seeds import follows_hashes
 from testbed.core.errors import InputError
@@ -134,9 +133,9 @@ def _check_scheduler(
 ) -> ClauseBroken | None:
     refusals = list[InputError]()
     for make, pool in product(POLICIES, pools):
-        with plug_in_errors("scheduler", kind.__name__):
-            with_lengths(kind, {})(make(pool), Recompute(), **options)
         try:
+            with plug_in_errors("scheduler", kind.__name__):
+                with_lengths(kind, {})(make(pool), Recompute(), **options)
             broken = differs(make, pool, [kind], options)
         except InputError as error:  # a scheduler may need another policy
             refusals.append(error)
@@ -163,7 +162,7 @@ def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | No
 
 def _limits_of(kind: type[Scheduler]) -> dict[str, Any]:
     """Those of LIMITS that a scheduler's constructor takes by name, or hands on as **keywords to
-    IterationLevel's, which takes all of them. A compiled constructor has such keywords only.
+    IterationLevel's, which takes all of them.
     """
     parameters = inspect.signature(kind).parameters
     hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

@@ -17,8 +17,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from testbed.checks.contract import ClauseBroken
-from testbed.checks.contract.clauses import call_raised
+from testbed.checks.contract.clauses import ClauseBroken, call_raised
 from testbed.checks.contract.questions import MakePolicy
 from testbed.checks.contract.search import histories_of, shortest, shown_pool, without_runs
 from testbed.checks.scheduler_checks import Decision, Watcher, watched

@@ -258,8 +258,13 @@ class Workload:
         return self.rows.prompt_ids is not None or self.rows.registered_prefix > 0
 
     def optional_fields(self) -> tuple[str, ...]:
-        """What the requests have, of `session` and `priority`."""
-        columns = {"session": self.rows.sessions, "priority": self.rows.priority}
+        """What the requests have, of `session`, `priority` and `max_new_tokens`."""
+        rows = self.rows
+        columns = {
+            "session": rows.sessions,
+            "priority": rows.priority,
+            "max_new_tokens": rows.max_new_tokens,
+        }
         return tuple(name for name, column in columns.items() if column is not None)
 
     def __iter__(self) -> Iterator[Request]:

@@ -228,13 +228,23 @@ class Batch:
         """
         self.extended += num_tokens
 
-    def advance(self, steps: int) -> None:
-        """Every member has stored `steps` more tokens.
+    def take_step(self) -> tuple[int, int]:
+        """Every member has one more slot, to which the next step writes; `context` and
+        `max_context_len` then.
+        """
+        extended = self.extended = self.extended + 1
+        context = self._slot_counts + extended * len(self.sequences)
+        return context, extended - self._offsets[0][0] if self._offsets else 0
+
+    def advance(self, steps: int, extended: int = 0) -> None:
+        """Every member has stored `steps` more tokens, and has `extended` more slots.
 
         Args:
             steps: tokens more that each member has stored.
+            extended: slots more that each has, of steps taken at once.
         """
         self.steps += steps
+        self.extended += extended
 
 
 def passing_batch(seqs: Iterable[Sequence]) -> Batch:
@@ -305,7 +315,7 @@ class SequenceGroup:
         self.num_swaps = 0
         self.num_recomputes = 0
         self.num_cached = -1
-        self.rank: tuple[int, int] = (0, 0)
+        self.rank: tuple[int, ...] = ()
         self.batch: Batch | None = None
         self.generated_offset = 0
 

@@ -148,7 +148,7 @@ def growth_of(events: Iterable[tuple[int, int]]) -> Growth:
         slots += taken
         slot_steps += taken * step
         slot_steps_squared += taken * step * step
-    return Growth(slots, slot_steps, slot_steps_squared)
+    return record(Growth, (slots, slot_steps, slot_steps_squared))
 
 
 class Grant(NamedTuple):

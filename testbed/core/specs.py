@@ -7,8 +7,16 @@ from typing import Annotated
 from annotated_types import Unit, doc
 
 from testbed.core.config_model import model
-from testbed.core.errors import InputError
-from testbed.core.layers import Experts, KvGroup, Latent, States, Window
+from testbed.core.errors import DoesNotFit, InputError
+from testbed.core.layers import (
+    Chunks,
+    Experts,
+    KvGroup,
+    Latent,
+    Rope,
+    States,
+    Window,
+)
 from testbed.core.units import (
     Flops,
     Gib,
@@ -84,7 +92,9 @@ class ModelSpec:
     vision_params: Annotated[
         PositiveCount | None, doc("weights of a vision tower, which no token of text goes through")
     ] = None
+    rope: Annotated[Rope | None, doc("lengths of a rope that stretches positions")] = None
     window: Annotated[Window | None, doc("sliding windows")] = None
+    chunks: Annotated[Chunks | None, doc("layers of chunked attention")] = None
     latent: Annotated[Latent | None, doc("multi-head latent attention")] = None
     experts: Annotated[Experts | None, doc("a mixture of experts")] = None
     states: Annotated[States | None, doc("layers with a state")] = None
@@ -430,8 +440,9 @@ class ServerSpec:
             pool_bytes -= more_weight_bytes
         blocks = pool_bytes // (token_bytes * block_size)
         if blocks < 1:
-            raise InputError(
-                f"{model.name} on {self.name}: leaves no memory for a KV cache (choose a larger "
-                "server)"
+            raise DoesNotFit(
+                "leaves no memory for a KV cache",
+                key=f"{model.name} on {self.name}",
+                remedy="choose a larger server",
             )
         return blocks * block_size

@@ -12,19 +12,21 @@ from testbed.sched.state import SchedulerState
 class Audience:
     """All listeners of one engine, in the order in which they came.
 
-    requests: those that the engine serves now, by id. hears_tokens: somebody listens to tokens.
+    requests: those that the engine serves now, by id. listens: it has a listener;
+    hears_tokens: one that listens to tokens.
     """
 
     def __init__(self, state: SchedulerState, requests: Mapping[int, Request]) -> None:
         self._state = state
         self._requests = requests
-        self.hears_tokens = False
+        self.listens = self.hears_tokens = False
         self._listeners: list[Listener] = []
         self._token_listeners: list[TokenListener] = []
 
     def add(self, listener: Listener) -> None:
         """Tell the listener of the end of each request."""
         self._listeners.append(listener)
+        self.listens = True
 
     def add_for_tokens(self, listener: TokenListener) -> None:
         """Tell the listener of each token too."""

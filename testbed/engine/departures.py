@@ -18,7 +18,7 @@ class Departures:
     """Each request leaves the scheduler, the executor, the outputs and the meter; then it is
     recorded, and the audience hears of it.
 
-    side: the engine's part in hand-overs, which may take an answered group over.
+    side: the engine's part in hand-overs, if it has one, which may take an answered group over.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Departures:
         recorder: Recorder,
         audience: Audience,
     ) -> None:
-        self.side = Side()
+        self.side: Side | None = None
         self._scheduler = scheduler
         self._executor = executor
         self._outputs = outputs
@@ -43,15 +43,17 @@ class Departures:
         that takes it over.
         """
         request = self._outputs.removed(group.request.request_id)
-        if self.side.takes(group):
+        if self.side is not None and self.side.takes(group):
             self._recorder.moved_on(request, now_ps)
             return
         self._recorder.served(request, group, now_ps)
-        self._audience.finished(request.request_id, now_ps)
+        if self._audience.listens:
+            self._audience.finished(request.request_id, now_ps)
 
     def reject(self, request: Request, reason: str, now_ps: int) -> None:
         """The request could never run, and is not served."""
-        self._recorder.rejected(self.side.sent(request), reason)
+        sent = request if self.side is None else self.side.sent(request)
+        self._recorder.rejected(sent, reason)
         self._audience.rejected(request.request_id, reason, now_ps)
 
     def reject_planned(self, plan: Plan, now_ps: int) -> None:

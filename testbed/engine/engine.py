@@ -13,11 +13,11 @@ from testbed.engine import audit
 from testbed.engine.audience import Audience
 from testbed.engine.changes import Change, Changes
 from testbed.engine.clock import Process
-from testbed.engine.decode_spans import DecodeSpans
 from testbed.engine.departures import Departures
 from testbed.engine.draft_meter import DraftMeter
 from testbed.engine.due_arrivals import DueArrivals
 from testbed.engine.executor import Executor, Flight
+from testbed.engine.fused_path import FusedPath
 from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.meter import Meter, PlainMeter
 from testbed.engine.outputs import Outputs
@@ -89,6 +89,7 @@ class Engine:
         self._takes_part = False
         self._alarm = executor.alarm
         self._windows = windows
+        self._transfers = scheduler.memory.transfers
         self._in_flight: deque[Flight] = deque()
         self._current: Flight | None = None  # the plan in flight whose iterations have begun
         self._snapshots = SnapshotTimes(recorder, [*snapshots_ps, stop_ps])
@@ -98,7 +99,7 @@ class Engine:
         )
         self._changes = Changes()
         self._checks = SampledChecks(scheduler.state)
-        self._decode_spans = self._fused(windows)
+        self._fused_path = self._make_fused_path(windows)
         self._is_idle = False
         self._ended_ps: int | None = None  # of the last iteration, where nothing has slept since
         self._is_closed = False
@@ -112,14 +113,14 @@ class Engine:
     def listen_to_tokens(self, listener: TokenListener) -> None:
         """Tell the listener of each token too."""
         self._audience.add_for_tokens(listener)
-        self._decode_spans = None
+        self._fused_path = None
         self.executor.on_step = self._step_ended
 
     def take_part(self, side: Side) -> None:
         """Take part in hand-overs: `side` is asked and told what it needs for its part."""
         self.side = self._departures.side = side
         self._takes_part = True
-        self._decode_spans = None
+        self._fused_path = None
 
     def submit(self, request: Request) -> bool:
         """A request arrives now. False if it could never run, and is rejected at once."""
@@ -150,18 +151,21 @@ class Engine:
             return
         self.outputs.arrived(request)
         self.executor.added(self.scheduler.add(request.incoming))
-        self._wake_if_idle()
+        if self._is_idle:
+            self._wake_if_idle()
         for flight in self._in_flight:
             if flight.plan.ends_on_arrival:
                 self._cut(flight)
 
     def never_fits(self, request: Request) -> str:
         """Why the request could never run; empty if it could."""
-        final_len, policy = request.final_len, self.scheduler.state.policy
+        final_len, policy = request.prompt_len + request.output_len, self.scheduler.state.policy
         if final_len > self.max_len:
             return f"{final_len} tokens are more than the longest sequence of {self.max_len}"
         longest = policy.max_seq_len(request.prompt_len, request.num_seqs)
-        if final_len > plain_int(policy, "max_seq_len()", longest):
+        if type(longest) is not int:
+            plain_int(policy, "max_seq_len()", longest)
+        if final_len > longest:
             return f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
         return ""
 
@@ -225,12 +229,12 @@ class Engine:
 
     def serve(self) -> Process:
         """The loop, for the clock to run."""
-        changes = self._changes
+        changes, requests, state = self._changes, self.outputs.requests, self.scheduler.state
         yield self._alarm.set(self.clock.now_ps)
         now_ps = self.clock.catch_up()
-        if self._arrival_ps <= now_ps:
-            self._take_arrivals(now_ps)
         while now_ps < self.stop_ps:
+            if self._arrival_ps <= now_ps:
+                self._take_arrivals(now_ps)
             if self._snapshots.next_ps <= now_ps:
                 self._snapshots.at_boundary(now_ps)
             if changes.due or changes.unplanned:
@@ -241,16 +245,17 @@ class Engine:
                     self._drop_emptied()
                     continue
             if not self._in_flight:
+                if len(requests) != len(state.waiting) + len(state.running) + len(state.swapped):
+                    audit.check_balance(self.scheduler, self.recorder.totals)
                 plan = self._next_plan(now_ps)
                 if not plan.decode_seqs and not plan:
                     if not (yield from self._idle(plan)):
                         break
                     now_ps = self.clock.catch_up()
                     continue
-                if span := self._begin_decodes(plan, now_ps):
-                    yield self._alarm.set(span.end_ps)  # a cut brings both forward
-                    self._end_decodes(span)
-                    now_ps = span.end_ps
+                if self._fused_path and (flight := self._begin_fused(plan, now_ps)):
+                    yield self._alarm.set(flight.end_ps)  # a cut brings both forward
+                    now_ps = self._end_fused(flight)
                     continue
                 self._in_flight.append(self.executor.start(plan))
             flight = self._in_flight[0]
@@ -258,10 +263,6 @@ class Engine:
             if self.scheduler.plans_ahead and self.scheduler.can_plan_ahead():
                 yield from self._plan_ahead(flight)
             results = yield from self.executor.wait(flight)
-            self._in_flight.popleft()
-            self._current = None
-            if self._arrival_ps <= flight.end_ps:
-                self._take_arrivals(flight.end_ps)
             self._commit(flight, results)
             now_ps = self.clock.catch_up()
         self._stop(now_ps)
@@ -269,7 +270,7 @@ class Engine:
     def _next_plan(self, now_ps: int) -> Plan:
         """The plan for what has arrived, ended and landed by now."""
         scheduler = self.scheduler
-        transfers = scheduler.memory.transfers
+        transfers = self._transfers
         if transfers is not None and (landed := self.executor.take_landed()):
             for move_id in landed:
                 transfers.landed(move_id)
@@ -284,28 +285,27 @@ class Engine:
             self._departures.reject_planned(plan, self.clock.now_ps)
         return plan
 
-    def _begin_decodes(self, plan: Plan, now_ps: int) -> Flight | None:
-        """Begin a span by the fused path; None where the plan takes the plain one."""
-        spans = self._decode_spans
-        if spans is None or not plan.guaranteed_steps:
-            return None
+    def _begin_fused(self, plan: Plan, now_ps: int) -> Flight | None:
+        """Begin a plan by the fused path; None where it takes the plain one."""
+        assert self._fused_path is not None, "asked where there is one"
         arrivals = self._arrivals if plan.ends_on_arrival else None
         arrival_ps = UNBOUNDED if arrivals is None else arrivals.next_served_ps
-        flight = spans.begin(plan, self._ended_ps or now_ps, arrival_ps)
+        flight = self._fused_path.begin(plan, self._ended_ps or now_ps, arrival_ps)
         if flight is not None:
-            self._current = flight
             self._in_flight.append(flight)
+            self._current = flight
         return flight
 
-    def _end_decodes(self, flight: Flight) -> None:
+    def _end_fused(self, flight: Flight) -> int:
+        """The plan has run; when."""
         self._in_flight.clear()
         self._current = None
-        self._ended_ps = flight.end_ps
-        if self._arrival_ps <= flight.end_ps:
-            self._take_arrivals(flight.end_ps)
-        assert self._decode_spans is not None, "it has begun the span"
-        self._decode_spans.end(flight)
-        self._check_balance()
+        end_ps = self._ended_ps = flight.end_ps
+        if self._arrival_ps <= end_ps:
+            self._take_arrivals(end_ps)
+        assert self._fused_path is not None, "it has begun the plan"
+        self._fused_path.end(flight)
+        return end_ps
 
     def _begin(self, flight: Flight, now_ps: int) -> None:
         """The plans before this one are committed: its first iteration begins, when the one before
@@ -355,8 +355,8 @@ class Engine:
         promised = plan.guaranteed_steps
         if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
             raise audit.wrong_promise(self.scheduler, plan)
-        # min of two: the compiler has no call for these
-        return min(min(1 + promised, self.outputs.steps_to_end()), self.meter.max_steps(usage))
+        left = self.outputs.steps_to_end()
+        return min(1 + promised, left, self.meter.max_steps(usage))
 
     def _plan_ahead(self, flight: Flight) -> Generator[Any, None, None]:
         """When the last iteration begins, make the next plan as if that iteration had run."""
@@ -389,6 +389,10 @@ class Engine:
     def _commit(self, flight: Flight, results: Results) -> None:
         """The iterations have run: commit their results, record them, tell who listens."""
         plan, steps, recorder = flight.plan, flight.steps, self.recorder
+        self._in_flight.popleft()
+        self._current = None
+        if self._arrival_ps <= flight.end_ps:
+            self._take_arrivals(flight.end_ps)
         outcome = self.scheduler.commit(plan, steps, results)
         if steps > 1 and flight.outcome is None and not outcome.finished:
             self._checks.growth(flight.usage, outcome.grown)
@@ -414,14 +418,6 @@ class Engine:
             self._audience.last_step_ended(flight, outcome, results.accepted, end_ps)
         for group in outcome.finished:
             self._departures.finish(group, end_ps)
-        self._check_balance()
-
-    def _check_balance(self) -> None:
-        """No request is lost: the queues have those that are being served."""
-        state = self.scheduler.state
-        num_queued = len(state.waiting) + len(state.running) + len(state.swapped)
-        if len(self.outputs.requests) != num_queued:
-            audit.check_balance(self.scheduler, self.recorder.totals)
 
     def _close(self, flight: Flight, outcome: Outcome, duration_ps: int) -> SpanMemory:
         """The memory that the iterations saw."""
@@ -527,12 +523,12 @@ class Engine:
         self.recorder.settle()
         self._snapshots.at_boundary(now_ps)
 
-    def _fused(self, windows: tuple[int, ...]) -> DecodeSpans | None:
-        """The fused path of decode spans, where the parts of the engine have one."""
+    def _make_fused_path(self, windows: tuple[int, ...]) -> FusedPath | None:
+        """The fused path, where the parts of the engine have one."""
         cost, meter = self.executor.decode_cost, self.meter
         if cost is None or not isinstance(meter, SpanMeter):
             return None
-        return DecodeSpans(
+        return FusedPath(
             self.scheduler,
             cost,
             self.outputs,
@@ -552,4 +548,6 @@ def _meter(scheduler: Scheduler, outputs: Outputs, *, fast_forward: bool) -> Met
     """The fastest meter for the memory of the scheduler; the plain one is right for any."""
     if not (fast_forward and scheduler.memory.measures_spans):
         return PlainMeter(scheduler, outputs)
-    return DraftMeter(scheduler, outputs) if scheduler.drafts else SpanMeter(scheduler, outputs)
+    return (
+        DraftMeter(scheduler, outputs) if scheduler.steps_in_turn else SpanMeter(scheduler, outputs)
+    )

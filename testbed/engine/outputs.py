@@ -73,9 +73,11 @@ class Outputs:
             group, _, num_drafts = draft
             if draft.is_over:
                 continue
-            assert self._acceptance is not None, "a scheduler that drafts has one"
             request_id, num_generated = group.request.request_id, group.num_generated
-            drawn = self._acceptance.accepted(request_id, num_generated, num_drafts)
+            drawn = 0
+            if num_drafts:
+                assert self._acceptance is not None, "a scheduler that drafts has one"
+                drawn = self._acceptance.accepted(request_id, num_generated, num_drafts)
             accepted[request_id] = min(drawn, self.lengths[request_id] - num_generated - 1)
         return accepted
 
@@ -90,7 +92,8 @@ class Outputs:
         if plan.decode_seqs and self._ends and self._ends[0][0] <= state.batch.steps + steps:
             ended = self._pop_ended(state.batch.steps + steps)
         if plan.chunks or plan.swapped_in:
-            for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *plan.stepping):
+            stepping = plan.stepping if plan.swapped_in else ()
+            for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *stepping):
                 if group.num_generated + 1 == self.lengths[group.request.request_id]:
                     ended.append(group.request.request_id)
         for draft in plan.drafts:
@@ -99,6 +102,13 @@ class Outputs:
             if not draft.is_over and num_generated == self.lengths[request_id]:
                 ended.append(request_id)
         return tuple(ended)
+
+    def decoded(self, steps: int) -> Results:
+        """`results` of iterations that only decode, with sequences of requests without beams."""
+        ends, step = self._ends, self._state.batch.steps + steps
+        if not ends or ends[0][0] > step:
+            return NOTHING
+        return record(Results, (tuple(self._pop_ended(step)), {}, {}, {}))
 
     def end_with_next(self, group: SequenceGroup, num_tokens: int = 1) -> None:
         """The present iteration brings so many tokens, the last one of each sequence of the group;

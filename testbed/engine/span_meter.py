@@ -122,11 +122,19 @@ class SpanMeter(Meter):
                     self._joined(group)
         return record(SpanMemory, (self._running, used, internal, self._copies, growth, shared))
 
-    def close_decodes(self, flight: Flight, outcome: Outcome) -> SpanMemory:
-        """The same as `open` and `close` of iterations that decode, while no slots are shared."""
+    def begin_chunks(self, plan: Plan) -> None:
+        """The same as `open` of a plan of the fused path (fused_path.py), which has chunks."""
+        for chunk in plan.chunks:
+            self._track(chunk.group)
+        self._repeated = self._copies = 0
+
+    def close_plain(self, flight: Flight, outcome: Outcome) -> SpanMemory:
+        """The same as `open` and `close` of a plan of the fused path: slots are shared in a single
+        iteration at most, and all groups have one sequence.
+        """
         starts, started, growth, steps = self._starts, NO_GROWTH, None, flight.steps
-        end = self.state.batch.steps
-        if starts and starts[0][0] < end:
+        usage, shared, end = flight.usage, (), self.state.batch.steps
+        if flight.plan.decode_seqs and starts and starts[0][0] < end:
             started = self._start(end, steps)
         internal = self._internal
         self._internal += started.slots
@@ -137,8 +145,18 @@ class SpanMeter(Meter):
             growth = self._growth(flight.durations, decodes, started, outcome.grown)
         for group in outcome.finished:
             self.forget(group)
+        if flight.plan.chunks:
+            if flight.plan.decode_seqs and self.state.beams:
+                self.forked = dict(self.state.beams)
+            for group in outcome.first_tokens:
+                if group.status is SequenceStatus.RUNNING:
+                    self._joined(group)
+        if usage.saved:
+            duration_ps = flight.end_ps - flight.start_ps
+            saved = usage.saved
+            shared = (record(SharedSlots, (usage.held, saved, saved * duration_ps)),)
         running = flight.work.num_requests
-        return record(SpanMemory, (running, flight.usage, internal, 0, growth, ()))
+        return record(SpanMemory, (running, usage, internal, 0, growth, shared))
 
     def max_steps(self, used: Usage) -> int:
         """While slots are shared it must know when each step takes some, which whole blocks alone
@@ -169,7 +187,7 @@ class SpanMeter(Meter):
         for step in range(steps):
             if step:
                 held, step_ps = held + taken[(step - 1) % len(taken)], step_ps + durations.growth_ps
-            rows.append(SharedSlots(held, saved, saved * step_ps))
+            rows.append(record(SharedSlots, (held, saved, saved * step_ps)))
         if (whole := held - self._used.held) != grown.growth.slots:
             name = type(self.policy).__name__
             raise PlugInError(
@@ -192,7 +210,8 @@ class SpanMeter(Meter):
         request_id, first = group.request.request_id, group.sequences[0]
         if request_id in self._tracked:
             self.forget(group)
-        footprint = self.memory.footprint(first)
+        predicts = self.memory.predicts
+        footprint = None if predicts is None else predicts.footprint(first)
         if footprint is None:
             name = type(self.policy).__name__
             raise PlugInError(
@@ -212,9 +231,9 @@ class SpanMeter(Meter):
             raise wrong_answer(
                 self.policy, num_slots, "num_slots is a whole number, of the type int itself"
             )
-        tracked = Tracked(
-            footprint, self.outputs.requests[request_id].final_len, len(group.resident), num_slots
-        )
+        request = self.outputs.requests[request_id]
+        final_len = request.prompt_len + request.output_len
+        tracked = Tracked(footprint, final_len, len(group.resident), num_slots)
         self._tracked[request_id] = tracked
         self._internal += tracked.active
         return tracked

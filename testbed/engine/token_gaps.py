@@ -12,20 +12,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.engine.gap_runs import GapRuns, all_runs, single_gaps
 from testbed.engine.packed_rows import PackedRows
 
 Counts = NDArray[np.int64]
 
 
+STEPS = ("decode_seqs", "start_ps", "duration_ps", "iterations", "growth_ps")
+
+
 class TokenGaps(NamedTuple):
     """Gaps between tokens of one request, in ps.
 
-    gaps_ps, counts: lengths, and how often each occurs; a length may stand there several times.
-    request_ids, longest_ps: the requests that have a gap, and the longest of each.
+    runs: all gaps. request_ids, longest_ps: the requests that have a gap, and the longest of each.
     """
 
-    gaps_ps: Counts
-    counts: Counts
+    runs: GapRuns
     request_ids: Counts
     longest_ps: Counts
 
@@ -68,7 +70,7 @@ class TokenClock:
         paused_ps = self._paused_ps.pop(request_id, None)
         if paused_ps is not None:
             self._single.append((request_id, now_ps - paused_ps))
-        self.joined(request_id, now_ps)
+        self._members[request_id] = self._num_steps, now_ps
 
     def verified(self, request_id: int, num_tokens: int, now_ps: int) -> None:
         """A member has num_tokens tokens at once, of an iteration with drafts, in which the batch
@@ -104,16 +106,16 @@ class TokenClock:
         """The request has its whole output, or nobody waits for it any more."""
         member = self._members.pop(request_id, None)
         self._paused_ps.pop(request_id, None)
-        if member is not None:
-            self._keep(request_id, *member)
+        if member is not None and self._num_steps > member[0]:
+            first_step, last_ps = member
+            self._stays.append((request_id, first_step, self._num_steps, last_ps))
 
     def _keep(self, request_id: int, first_step: int, last_ps: int) -> None:
         if self._num_steps > first_step:
             self._stays.append((request_id, first_step, self._num_steps, last_ps))
 
     def gaps(self, spans: Mapping[str, NDArray[Any]]) -> TokenGaps:
-        """All gaps so far; spans: the columns of the recorder's spans."""
-        ends_ps = step_ends(spans)
+        """All gaps so far; spans: the columns STEPS of the recorder's spans."""
         stays = self._stays.columns()
         unfinished = [
             (request_id, first_step, self._num_steps, last_ps)
@@ -122,26 +124,41 @@ class TokenClock:
         ]
         rows = np.array(unfinished, np.int64).reshape(-1, 4).T
         columns = [np.concatenate(pair) for pair in zip(stays.values(), rows, strict=True)]
-        return _gaps(ends_ps, _by_first_step(columns), list(self._single.columns().values()))
+        steps = DecodeSteps(spans)
+        return _gaps(steps, _by_first_step(columns), list(self._single.columns().values()))
 
 
-def step_ends(spans: Mapping[str, NDArray[Any]]) -> Counts:
-    """When each step of the batch ended, in ps; the iterations of a span grow by growth_ps."""
-    decodes = spans["decode_seqs"] > 0
-    start, duration, steps, growth = (
-        spans[name][decodes] for name in ("start_ps", "duration_ps", "iterations", "growth_ps")
-    )
-    first = (duration - growth * (steps * (steps - 1) // 2)) // np.maximum(steps, 1)
-    number = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps) + 1
-    start, first, growth = (np.repeat(column, steps) for column in (start, first, growth))
-    ends: Counts = start + number * first + growth * (number * (number - 1) // 2)
-    return ends
+class DecodeSteps:
+    """The spans of a recorder in which the batch takes steps, whose iterations grow evenly.
+
+    start_ps, end_ps: of each span. first_ps, growth_ps: its first iteration, and what each later
+    one takes more. num: its steps; bounds: the steps before each, and all of them.
+    """
+
+    def __init__(self, spans: Mapping[str, NDArray[Any]]) -> None:
+        decodes = spans["decode_seqs"] > 0
+        self.start_ps, duration, self.num, self.growth_ps = (
+            spans[name][decodes] for name in ("start_ps", "duration_ps", "iterations", "growth_ps")
+        )
+        pairs = self.num * (self.num - 1) // 2
+        self.first_ps = (duration - self.growth_ps * pairs) // np.maximum(self.num, 1)
+        self.end_ps = self.start_ps + self.num * self.first_ps + self.growth_ps * pairs
+        self.bounds = np.concatenate([[0], np.cumsum(self.num)])
+
+    def gaps(self) -> tuple[Counts, Counts]:
+        """The gaps of a request that takes all steps: the longest within each span, 0 where it has
+        one step, and from each span's last step to the next one's first.
+        """
+        last_ps = self.first_ps + self.growth_ps * (self.num - 1)
+        first_end_ps = self.start_ps + self.first_ps
+        return np.where(self.num > 1, last_ps, 0), first_end_ps[1:] - self.end_ps[:-1]
 
 
 def together(parts: Sequence[TokenGaps]) -> TokenGaps:
     """The gaps of several engines. A request that was served by two has the longest of both."""
-    gaps_ps, counts, request_ids, longest_ps = map(np.concatenate, zip(*parts, strict=True))
-    return TokenGaps(gaps_ps, counts, *_longest(request_ids, longest_ps))
+    runs, request_ids, longest_ps = zip(*parts, strict=True)
+    ids, longest = _longest(np.concatenate(request_ids), np.concatenate(longest_ps))
+    return TokenGaps(all_runs(runs), ids, longest)
 
 
 def _by_first_step(columns: list[Counts]) -> list[Counts]:
@@ -149,27 +166,44 @@ def _by_first_step(columns: list[Counts]) -> list[Counts]:
     return [column[order] for column in columns]
 
 
-def _gaps(ends_ps: Counts, stays: list[Counts], single: list[Counts]) -> TokenGaps:
+def _gaps(steps: DecodeSteps, stays: list[Counts], single: list[Counts]) -> TokenGaps:
     """A stay's first gap begins at the last token before it, each other one at the step before.
 
-    stays: request, steps of the batch before and after it, last token before it; by the second.
+    stays: request, steps of the batch before and after it, last token before it; by the second. A
+    request comes and goes between spans.
     """
     request_id, first_step, last_step, before_ps = stays
-    first_ps = ends_ps[first_step] - before_ps
-    between_ps = np.append(np.diff(ends_ps), 0)  # one more, so that every range has a start
-    changes = np.zeros(len(between_ps) + 1, np.int64)
-    np.add.at(changes, first_step, 1)
-    np.add.at(changes, last_step - 1, -1)
-    members = np.cumsum(changes[:-1])
-    longest_ps = np.maximum(first_ps, _range_maxima(between_ps, first_step, last_step - 1))
-    ids, gap_ps = single
-    ones = np.ones(len(first_ps) + len(gap_ps), np.int64)
-    used = members > 0
-    return TokenGaps(
-        np.concatenate([between_ps[used], first_ps, gap_ps]),
-        np.concatenate([members[used], ones]),
-        *_longest(np.concatenate([request_id, ids]), np.concatenate([longest_ps, gap_ps])),
+    begin, end = (np.searchsorted(steps.bounds, step) for step in (first_step, last_step))
+    first_ps = (steps.start_ps + steps.first_ps)[begin] - before_ps
+    within_ps, between_ps = steps.gaps()
+    members, staying = (
+        _num_within(begin, end, len(within_ps)),
+        _num_within(begin, end - 1, len(between_ps)),
     )
+    in_turn = np.empty(len(within_ps) + len(between_ps), np.int64)
+    in_turn[::2], in_turn[1::2] = within_ps, between_ps
+    in_turn = np.append(in_turn, 0)  # one more, so that every range has a start
+    longest_ps = np.maximum(first_ps, _range_maxima(in_turn, 2 * begin, 2 * end - 1))
+    ids, gap_ps = single
+    several, stay = (members > 0) & (steps.num > 1), staying > 0
+    inside = steps.first_ps + steps.growth_ps, steps.growth_ps, steps.num - 1, members
+    first_and_single = np.concatenate([first_ps, gap_ps])
+    runs = [
+        GapRuns(*[column[several] for column in inside]),
+        single_gaps(between_ps[stay], staying[stay]),
+        single_gaps(first_and_single, np.ones(len(first_and_single), np.int64)),
+    ]
+    longest = np.concatenate([request_id, ids]), np.concatenate([longest_ps, gap_ps])
+    return TokenGaps(all_runs(runs), *_longest(*longest))
+
+
+def _num_within(starts: Counts, stops: Counts, length: int) -> Counts:
+    """How many ranges [start, stop) contain each of the numbers below length."""
+    changes = np.zeros(length + 1, np.int64)
+    some = stops > starts
+    np.add.at(changes, starts[some], 1)
+    np.add.at(changes, stops[some], -1)
+    return np.cumsum(changes[:-1])
 
 
 def _range_maxima(values: Counts, starts: Counts, stops: Counts) -> Counts:

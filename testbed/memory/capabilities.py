@@ -34,6 +34,7 @@ from testbed.memory.protocols import (
     Leases,
     ListsOtherSlots,
     Loads,
+    PinsHits,
     Predicts,
     Publishes,
     ReadsColumns,
@@ -57,6 +58,7 @@ METHODS: Mapping[type, tuple[str, ...]] = {
     protocols.RegistersPrefixes: ("register_prefix",),
     protocols.Publishes: ("lookup", "publish"),
     protocols.Estimates: ("fits",),
+    protocols.PinsHits: ("match", "pin", "unpin", "make_free"),
     protocols.Truncates: ("truncate",),
     protocols.Swaps: ("move", "swapped_table"),
     protocols.Leases: ("end_lease",),
@@ -78,6 +80,7 @@ METHODS: Mapping[type, tuple[str, ...]] = {
 NEEDS: Mapping[type, tuple[type, ...]] = {
     protocols.RegistersPrefixes: (protocols.Forks, protocols.ListsOtherSlots),
     protocols.Truncates: (protocols.Estimates,),
+    protocols.PinsHits: (protocols.Publishes,),
     protocols.Advances: (protocols.Predicts,),
     protocols.Loads: (protocols.Publishes, protocols.Transfers),
     protocols.Layered: (protocols.LaidOut, protocols.ServesInTurn),
@@ -106,6 +109,7 @@ class Capabilities:
         "leases",
         "lists_other_slots",
         "loads",
+        "pins_hits",
         "policy",
         "predicts",
         "publishes",
@@ -131,6 +135,7 @@ class Capabilities:
         )
         self.publishes: Publishes | None = _having(policy, protocols.Publishes)
         self.estimates: Estimates | None = _having(policy, protocols.Estimates)
+        self.pins_hits: PinsHits | None = _having(policy, protocols.PinsHits)
         self.truncates: Truncates | None = _having(policy, protocols.Truncates)
         self.swaps: Swaps | None = _having(policy, protocols.Swaps)
         self.leases: Leases | None = _having(policy, protocols.Leases)
@@ -167,6 +172,11 @@ class Capabilities:
     def layout(self) -> Layout | None:
         """The form of its tables; None: they have no regular form."""
         return None if self.laid_out is None else self.laid_out.layout()
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens of a block of its tables; None: they have no blocks."""
+        return None if self.layout is None else self.layout.block_size
 
     def lookup(self, seq: Sequence) -> CacheHit:
         """What others have stored of the tokens of `seq`."""

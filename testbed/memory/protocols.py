@@ -2,8 +2,7 @@
 each capability.
 
 A policy has a capability by defining its methods; nothing else declares it. They are found once, by
-`capabilities_of`, which also says what needs what. This module is not compiled: compiled protocols
-cannot be looked for in an object.
+`capabilities_of`, which also says what needs what.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -165,6 +164,42 @@ class Estimates(Protocol):
             seq: one that waits.
             num_tokens: for which slots would be wanted.
             hit: what `lookup` answered.
+        """
+
+
+@runtime_checkable
+class PinsHits(Protocol):
+    """It keeps what a waiting sequence would find, so that a scheduler can decide about several
+    admissions before any of them takes slots, as SGLang does.
+    """
+
+    def match(self, seq: Seq, num_tokens: int) -> CacheHit:
+        """As `lookup` of the first num_tokens tokens, but it counts as a use of what is found.
+
+        Args:
+            seq: one that waits.
+            num_tokens: those that may be found.
+        """
+
+    def pin(self, hit: CacheHit) -> None:
+        """What was found is not evicted until `unpin`.
+
+        Args:
+            hit: what `match` answered.
+        """
+
+    def unpin(self, hit: CacheHit) -> None:
+        """Undo one `pin`.
+
+        Args:
+            hit: that was pinned.
+        """
+
+    def make_free(self, num_slots: int) -> None:
+        """Evict until num_slots slots are free, or nothing more can be evicted.
+
+        Args:
+            num_slots: how many.
         """
 
 
@@ -441,7 +476,7 @@ class ReadsColumns(Protocol):
     """
 
     def columns_read(self) -> tuple[str, ...]:
-        """What it reads, of `session` and `priority`."""
+        """What it reads, of `session`, `priority` and `max_new_tokens`."""
 
 
 @runtime_checkable

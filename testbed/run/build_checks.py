@@ -15,9 +15,14 @@ from testbed.memory.protocols import ReadsColumns
 from testbed.run.config import RunConfig
 from testbed.run.parts import locate
 from testbed.sched.beams import BeamModel
-from testbed.sched.preemption import PreemptionRule, Swap
+from testbed.sched.preemption import (
+    PreemptionRule,
+    Recompute,
+    RecomputeSingleSwapGroup,
+    Swap,
+)
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.time_to_live import TimeToLive
+from testbed.sched.sglang import SGLang
 from testbed.speculation.speculation import Speculation
 from testbed.traces.reader import Trace
 
@@ -33,6 +38,9 @@ KINDS: Mapping[str, type] = {
     "handover": HandoverRule,
     "speculation": Speculation,
 }
+
+# Rules by which single sequences are computed again
+RECOMPUTING = (Recompute, RecomputeSingleSwapGroup)
 
 # Of these a named class is refused too; the others are served by what they answer
 DERIVED = ("policy", "scheduler", "router", "handover", "speculation")
@@ -98,6 +106,7 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
     """
     _check_num_sequences(scheduler.memory, workload)
     _check_answers_are_found(scheduler)
+    _check_fixed_outputs(scheduler, workload)
     there = workload.optional_fields()
     readers = {"scheduler": scheduler, "policy.eviction": scheduler.memory.reads_columns}
     for part, reader in readers.items():
@@ -108,6 +117,28 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
                 f"{part}: {type(reader).__name__} decides by the {missing[0]} of a request, and no "
                 f"request of the trace has one (choose a trace that has, or another {part})"
             )
+
+
+def _check_fixed_outputs(scheduler: Scheduler, workload: Workload) -> None:
+    declared, outputs = workload.rows.max_new_tokens, workload.rows.output_len
+    if not (isinstance(scheduler, SGLang) and scheduler.ignore_eos) or declared is None:
+        return
+    if (declared != outputs).any():
+        row = int((declared != outputs).argmax())
+        raise InputError(
+            f"scheduler.ignore_eos=true: row {row} declares {declared[row]} output tokens and "
+            f"generates {outputs[row]} (workload.max_new_tokens=1x, or ignore_eos=false)"
+        )
+
+
+def check_preemption(scheduler: Scheduler) -> None:
+    """Raise InputError for a rule that the scheduler would not follow."""
+    rule = scheduler.preemption
+    if isinstance(scheduler, SGLang) and not isinstance(rule, RECOMPUTING):
+        raise InputError(
+            f"preemption={type(rule).__name__}: SGLang chooses its victims itself, and computes "
+            "them again (preemption=recompute)"
+        )
 
 
 def _check_num_sequences(memory: Capabilities, workload: Workload) -> None:
@@ -121,9 +152,9 @@ def _check_num_sequences(memory: Capabilities, workload: Workload) -> None:
 
 
 def _check_answers_are_found(scheduler: Scheduler) -> None:
-    if isinstance(scheduler, TimeToLive) and scheduler.memory.publishes is None:
+    if scheduler.state.retention is not None and scheduler.memory.publishes is None:
         raise InputError(
-            f"scheduler=time_to_live: {scheduler.memory.name} finds nothing of an answered "
+            f"order=time_to_live: {scheduler.memory.name} finds nothing of an answered "
             "request, whose slots would be kept for nobody (choose policy=prefix_caching, or "
             "another policy that has lookup())"
         )

@@ -4,17 +4,17 @@ level objectives.
 
 from collections.abc import Mapping
 from math import fsum, sqrt
-from operator import mul
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.core.request import PS
+from testbed.engine.gap_runs import GapRuns
 from testbed.engine.memory_accounting import pool_parts
 from testbed.engine.packed_rows import PackedRows
 from testbed.engine.recorder import Recorder
-from testbed.engine.token_gaps import Counts, TokenGaps
+from testbed.engine.token_gaps import TokenGaps
 from testbed.engine.totals import Measures, Totals
 from testbed.run.config import Slo as Slo
 from testbed.study.waiting_trend import wait_growth
@@ -40,21 +40,17 @@ def spread(values: Floats) -> dict[str, float | None]:
     }
 
 
-def spread_of_counts(values: Counts, counts: Counts) -> dict[str, float | None]:
-    """The `spread` of times in ps that occur `counts` times each, in s."""
-    order = np.argsort(values)
-    in_order, ends = values[order], np.cumsum(counts[order])
-    if not len(ends):
+def spread_of_gaps(runs: GapRuns) -> dict[str, float | None]:
+    """The `spread` of all gaps of these runs, in s."""
+    total = runs.total
+    if not total:
         return spread(np.empty(0))
-    places = np.array(PERCENTILES) / 100 * (ends[-1] - 1)
-    below, above = (
-        in_order[np.searchsorted(ends, place, side="right")]
-        for place in (np.floor(places), np.ceil(places))
-    )
+    places = np.array(PERCENTILES) / 100 * (total - 1)
+    ranks = [int(rank) for place in places for rank in (np.floor(place), np.ceil(place))]
+    below, above = np.array(runs.ranked(ranks)).reshape(-1, 2).T
     percentiles = (below + (above - below) * (places % 1)) / PS
-    total = sum(map(mul, values.tolist(), counts.tolist()))  # may be more than 64 bits hold
     return {
-        "mean": total / int(ends[-1]) / PS,
+        "mean": runs.sum_ps() / total / PS,
         **{f"p{p}": value for p, value in zip(PERCENTILES, percentiles.tolist(), strict=True)},
     }
 
@@ -144,7 +140,7 @@ def summarize(
     return {
         "requests": _request_counts(totals),
         **{name: spread(values) for name, values in latencies(recorder.requests).items()},
-        "itl_s": spread_of_counts(gaps.gaps_ps, gaps.counts),
+        "itl_s": spread_of_gaps(gaps.runs),
         "itl_max_s": spread(longest_gaps(recorder.requests, gaps)),
         "tokens_per_s_per_user": user_speeds(recorder.requests),
         "slo": goodput(recorder.requests, slo or Slo(), seconds, gaps),

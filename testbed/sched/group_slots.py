@@ -6,7 +6,7 @@ These functions know no queue: `SchedulerState` decides when to ask, and what an
 from typing import Any
 
 from testbed.core.sequence import Item, Sequence, SequenceGroup, disband, passing_batch
-from testbed.core.slots import Answer, Answers, CacheHit, Grant, Refusal
+from testbed.core.slots import Answer, Answers, CacheHit, Grant, Refusal, record
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import one_answer, wrong_answer
@@ -32,7 +32,6 @@ def request_first_slots(
     Raises:
         PlugInError: the answer is neither a refusal nor a valid grant for each sequence.
     """
-    # Any: compiled code would check the list before the error below explains what is wrong with it
     answers: Any = memory.admit(seqs, num_tokens, hit)
     if isinstance(answers, Refusal):
         return answers
@@ -55,16 +54,16 @@ def begin_prefill(
     Where a group without output has slots for several sequences, the first is computed and the
     others are filled by a copy of its prompt.
     """
-    prefill_len, todo = group.prefill_len, list[Item]()
-    if group.num_cached < 0 and not group.num_generated:
+    prefill_len, has_output, todo = group.prefill_len, group.num_generated > 0, list[Item]()
+    if group.num_cached < 0 and not has_output:
         group.num_cached = grants[0].num_cached
     for seq, grant in zip(seqs, grants, strict=True):
         cached = grant.num_cached
         seq.set_counts(num_slots=max(num_tokens, cached), num_stored=cached)
-        if group.num_generated or not todo:
+        if has_output or not todo:
             # The last token is computed even if it is cached: it yields the next output token.
             past = min(cached, prefill_len - 1)
-            todo.append(Item(seq, prefill_len - past, past))
+            todo.append(record(Item, (seq, prefill_len - past, past)))
     group.todo, group.resident = todo, seqs
 
 

@@ -16,7 +16,7 @@ class MixedPrefill(IterationLevel):
     """
 
     def note(self, max_len: int) -> str | None:
-        tokens = self.max_num_batched_tokens
+        tokens = self.limits.max_num_batched_tokens
         if max_len <= tokens:
             return None
         return (
@@ -31,7 +31,8 @@ class MixedPrefill(IterationLevel):
             self.prompts.schedule_prefills(plan)
         if not plan.chunks:
             self.decode(plan)
-            self.swap_in(plan)
+            if self.state.swapped:
+                self.swap_in(plan)
             self.prompts.schedule_prefills(plan)
         self.enable_fast_forward(plan)
         return plan

@@ -10,12 +10,12 @@ class PendingForks:
     """Forks since the last plan. A policy that shares blocks answers a fork without copies; any
     other one asks for a copy of the parent's tokens.
 
-    num_forks: how many there were.
+    num_forks: how many there were. copies: what the next plan copies, and for which groups.
     """
 
     def __init__(self, memory: Capabilities) -> None:
         self._memory = memory
-        self._copies: list[tuple[SequenceGroup, Ops]] = []
+        self.copies: list[tuple[SequenceGroup, Ops]] = []
         self.num_forks = 0
 
     def fork(self, group: SequenceGroup, parent: Sequence, child: Sequence) -> None:
@@ -27,14 +27,14 @@ class PendingForks:
                 child.num_slots = parent.num_slots
         self.num_forks += 1
         if ops != NO_OPS:
-            self._copies.append((group, ops))
+            self.copies.append((group, ops))
 
     def drop_copies_of(self, group: SequenceGroup) -> None:
         """The group does not run any more: its copies need not be made."""
-        if self._copies:
-            self._copies = [left for left in self._copies if left[0] is not group]
+        if self.copies:
+            self.copies = [left for left in self.copies if left[0] is not group]
 
     def move_into(self, plan: Plan) -> None:
         """The plan counts the forks and makes their copies."""
         plan.forks, self.num_forks = self.num_forks, 0
-        plan.ops, self._copies = [ops for _, ops in self._copies], []
+        plan.ops, self.copies = [ops for _, ops in self.copies], []

@@ -227,6 +227,8 @@ def decoding(plan: Plan, batch: Batch) -> tuple[Batch, list[Sequence]]:
     """Who decodes in a plan: the batch, an empty one where it takes no step, and those just
     swapped in or with drafts.
     """
+    if not (plan.swapped_in or plan.drafts):
+        return batch if plan.decode_seqs else Batch(), []
     back = [seq for group in plan.stepping for seq in group.sequences]
     if plan.drafts:
         return Batch(), [draft.seq for draft in plan.drafts if not draft.is_over]

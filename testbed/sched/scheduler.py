@@ -11,6 +11,8 @@ from testbed.core.slots import DEVICE, GRANTED, NO_OPS, Grant, Refusal, record
 from testbed.core.units import Count, PositiveCount, PositiveTokens
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.limits import Limits
+from testbed.sched.orders import FIRST_COME, Order
 from testbed.sched.plan import Outcome, Plan, Results, broken_promise, one_answer
 from testbed.sched.preemption import PreemptionRule, preempt_victim
 from testbed.sched.protocols import ChoosesOrder, chooses_order
@@ -33,12 +35,11 @@ class Scheduler(ABC):
         preemption: the rule that names victims.
         now_ps: the time in picoseconds at which `plan` is called.
         plans_ahead: it makes a plan while another is in flight.
-        drafts: it plans draft tokens, whose sequences are in no batch.
+        steps_in_turn: its sequences decode one by one, in no batch (Plan.drafts).
     """
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
     plans_ahead: ClassVar[bool] = False
-    drafts: ClassVar[bool] = False
 
     def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
         """A scheduler without requests; further parameters are given by name.
@@ -50,6 +51,7 @@ class Scheduler(ABC):
         self.state = self.state_class(policy)
         self.preemption = preemption
         self.now_ps = 0
+        self.steps_in_turn = False
         self._seq_ids = count()
         self._chooses_order: ChoosesOrder | None = chooses_order(self)
 
@@ -61,6 +63,11 @@ class Scheduler(ABC):
     def memory(self) -> Capabilities:
         """What the policy can do."""
         return self.state.memory
+
+    @property
+    def serves_as_they_come(self) -> bool:
+        """Whether requests are served in order of arrival."""
+        return self._chooses_order is None
 
     def add(self, request: Incoming) -> SequenceGroup:
         """Queue a request that has arrived.
@@ -78,6 +85,8 @@ class Scheduler(ABC):
         Args:
             request: without its output length.
         """
+        if request.num_seqs == 1:
+            return SequenceGroup(request, [Sequence(next(self._seq_ids), request)])
         sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
         return SequenceGroup(request, sequences)
 
@@ -87,7 +96,7 @@ class Scheduler(ABC):
         Args:
             session: its number.
         """
-        self.memory.close_session(session)
+        self.state.close_session(session)
 
     def finish(self, group: SequenceGroup) -> None:
         """The group has its whole output: remove it and release its slots.
@@ -167,8 +176,7 @@ class Scheduler(ABC):
                 if not isinstance(answer, Grant) or answer.ops != NO_OPS:
                     raise broken_promise(state.policy, steps - 1, answer)
                 grown = answer
-                state.batch.extend(steps - 1)
-            state.batch.advance(steps)
+            state.batch.advance(steps, extended=steps - 1)
             for request_id in results.ended:
                 group = state.running[request_id]
                 if group.batch is not None:
@@ -186,10 +194,12 @@ class Scheduler(ABC):
         return record(Outcome, (first_tokens, finished, grown))
 
     def new_plan(self) -> Plan:
-        """The queue is put in order; a plan that has the forks since the last one, and what they
-        left to copy.
+        """The queue is put in order, and what was retained for its time is released; a plan that
+        has the forks since the last one, and what they left to copy.
         """
         plan, state = Plan(), self.state
+        if state.retention is not None:
+            plan.wake_ps = state.expire(self.now_ps)
         if self._chooses_order is not None and state.waiting:
             self._chooses_order.choose_order(state.waiting)
         if state.pending_forks.num_forks:
@@ -204,24 +214,31 @@ class Scheduler(ABC):
         Args:
             plan: the one that is being made.
         """
+        while self.state.batch.sequences and not self.step(plan):
+            self.make_room(plan)
+
+    def step(self, plan: Plan) -> bool:
+        """Extend the batch, which is not empty, by one step; whether it has the slots.
+
+        Args:
+            plan: the one that is being made.
+        """
         state, policy = self.state, self.state.policy
         batch = state.batch
-        while num_seqs := len(batch.sequences):
-            answer = policy.extend(batch, 1)
-            if isinstance(answer, Grant):
-                batch.extend(1)
-                plan.decode_seqs = num_seqs
-                plan.decode_context, plan.decode_max_context = batch.context, batch.max_context_len
-                if state.memory.drops_tokens is not None:
-                    stored = [state.memory.num_stored(seq.num_slots) for seq in batch]
-                    plan.decode_context, plan.decode_max_context = sum(stored), max(stored)
-                if answer.ops is not NO_OPS:
-                    state.order(answer.ops, plan)
-                if answer.ends_refusals:
-                    state.memory_released()
-                return
+        answer = policy.extend(batch, 1)
+        if not isinstance(answer, Grant):
             one_answer(policy, answer)
-            self.make_room(plan)
+            return False
+        plan.decode_seqs = len(batch.sequences)
+        plan.decode_context, plan.decode_max_context = batch.take_step()
+        if state.memory.drops_tokens is not None:
+            stored = [state.memory.num_stored(seq.num_slots) for seq in batch]
+            plan.decode_context, plan.decode_max_context = sum(stored), max(stored)
+        if answer.ops is not NO_OPS:
+            state.order(answer.ops, plan)
+        if answer.ends_refusals:
+            state.memory_released()
+        return True
 
     def make_room(self, plan: Plan) -> None:
         """Preempt, because the batch lacks slots for its next step.
@@ -272,7 +289,8 @@ class Scheduler(ABC):
         """Groups that are prefilled, or back from the host, join the batch; returns those that have
         ended instead.
         """
-        state, stepping, finished = self.state, plan.stepping, []
+        state, finished = self.state, list[SequenceGroup]()
+        stepping = plan.stepping if plan.swapped_in else ()
         for group in (*prefilled, *stepping):
             group.generate()
         for group in stepping:
@@ -296,6 +314,8 @@ class IterationLevel(Scheduler):
 
     Attributes:
         prefills: the class of `prompts`.
+        limits: of an iteration.
+        order: of requests.
         prompts: puts prefills into a plan.
     """
 
@@ -309,6 +329,7 @@ class IterationLevel(Scheduler):
         max_num_batched_tokens: PositiveTokens,
         max_num_seqs: PositiveCount,
         prefetch: Count = 0,
+        order: Order | None = None,
     ) -> None:
         """A scheduler without requests.
 
@@ -318,16 +339,21 @@ class IterationLevel(Scheduler):
             max_num_batched_tokens: tokens of an iteration at most.
             max_num_seqs: sequences that run at most.
             prefetch: what lower tiers have of so many waiting requests is loaded before their turn.
+            order: of requests; None: first come, first served.
         """
         super().__init__(policy, preemption)
+        self.limits = Limits(max_num_batched_tokens, max_num_seqs)
+        self.order = order or FIRST_COME
+        self.state.follow(self.order)
+        if self._chooses_order is None and not self.order.keeps_arrival:
+            self._chooses_order = self.order
         if prefetch and self.memory.loads is None:
             raise InputError(
                 f"scheduler.prefetch={prefetch}: {self.memory.name} loads nothing from lower tiers "
                 "(choose policy=tiered, or leave prefetch out)"
             )
         self.prefetch = prefetch
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.prompts = self.prefills(self.state, max_num_batched_tokens, max_num_seqs)
+        self.prompts = self.prefills(self.state, self.limits)
 
     def add(self, request: Incoming) -> SequenceGroup:
         """Queue a request that has arrived.
@@ -336,9 +362,15 @@ class IterationLevel(Scheduler):
             request: without its output length.
         """
         group = super().add(request)
+        if not self.order.keeps_arrival:
+            group.rank = (*self.order.rank(request), request.request_id)
         if self.prefetch:
             self.state.not_loaded.add(group)
         return group
+
+    def columns_read(self) -> tuple[str, ...]:
+        """See ReadsColumns."""
+        return self.order.columns_read()
 
     def enable_fast_forward(self, plan: Plan) -> None:
         """Offer further identical steps where only an end or an arrival matters; requests that wait
@@ -356,7 +388,10 @@ class IterationLevel(Scheduler):
         if (
             plan.chunks
             or len(state.batch.sequences) != state.num_seqs
-            or not plan.repeats
+            or plan.ops
+            or plan.swapped_in
+            or plan.forks
+            or not plan.decode_seqs
             or state.beams
             or plan.preempted
         ):

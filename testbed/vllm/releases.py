@@ -109,6 +109,68 @@ class Release:
             "v1/core/block_pool.py BlockPool.cache_full_blocks",
         ),
     ]
+    skips_behind_victims: Annotated[
+        bool,
+        Fact(
+            "with priorities, a running request that loses its slots without having been scheduled "
+            "in this iteration takes the turn of the one behind it with it",
+            "v1/core/sched/scheduler.py Scheduler.schedule",
+        ),
+    ]
+    serves_behind_victims: Annotated[
+        bool,
+        Fact(
+            "with priorities, the running requests behind one that has lost its own slots are "
+            "still served in this iteration",
+            "v1/core/sched/scheduler.py Scheduler.schedule",
+        ),
+    ]
+    exports_states: Annotated[
+        bool,
+        Fact(
+            "a prefill exports a state within it where its kernel can: blocks are aligned to that, "
+            "and a sequence has a page more; else Mamba-2 keeps a state at the end of each block",
+            "v1/kv_cache_interface.py MambaSpec.max_memory_usage_bytes",
+        ),
+    ]
+    has_wide_states: Annotated[
+        bool,
+        Fact(
+            "a state whose type config.json does not say is of float32; else of 16 bits",
+            "model_executor/models/config.py NemotronHForCausalLMConfig",
+        ),
+    ]
+    multiplies_yarn: Annotated[
+        bool,
+        Fact(
+            "the longest sequence is the original length of a YaRN rope times its factor; else "
+            "max_position_embeddings",
+            "config/model.py _get_and_verify_max_len",
+        ),
+    ]
+    logs_longest: Annotated[
+        bool,
+        Fact(
+            "'GPU KV cache size' is the concurrency times the longest sequence; else the blocks of "
+            "one group",
+            "v1/core/kv_cache_utils.py get_kv_cache_capacity",
+        ),
+    ]
+    prefers_fp8: Annotated[
+        bool,
+        Fact(
+            "GLM-5's latents are cached in FP8 on Blackwell unless the command says otherwise",
+            "model_executor/models/config.py GlmMoeDsaForCausalLM",
+        ),
+    ]
+    null_is_false: Annotated[
+        bool,
+        Fact(
+            "its Transformers, before 5, takes a null of tie_word_embeddings or use_sliding_window "
+            "for false",
+            "transformers/configuration_utils.py",
+        ),
+    ]
     software: Annotated[
         str | None,
         Fact(
@@ -132,6 +194,14 @@ V0_19 = Release(
     admits_with_drafts=False,
     hashes_results=False,
     hashes_next_token=False,
+    skips_behind_victims=True,
+    serves_behind_victims=False,
+    exports_states=False,
+    has_wide_states=False,
+    multiplies_yarn=True,
+    logs_longest=False,
+    prefers_fp8=False,
+    null_is_false=True,
     software="vllm-0.19",
 )
 V0_20 = replace(V0_19, number="0.20", utilization=0.92, subtracts_graphs=True, caps_windows=True)
@@ -149,6 +219,14 @@ V0_33 = Release(
     admits_with_drafts=True,
     hashes_results=True,
     hashes_next_token=True,
+    skips_behind_victims=False,
+    serves_behind_victims=True,
+    exports_states=True,
+    has_wide_states=True,
+    multiplies_yarn=False,
+    logs_longest=True,
+    prefers_fp8=True,
+    null_is_false=False,
     software=None,
 )
 RELEASES: Mapping[str, Release] = {release.number: release for release in (V0_19, V0_20, V0_33)}

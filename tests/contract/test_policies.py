@@ -11,9 +11,9 @@ from histories import keeps_the_contract, num_rejections
 from same_runs import FEW_AND_MANY
 from two_tiers import TwoTiers
 
-from testbed.checks.contract import check_policy, search
+from testbed.checks.contract import search
 from testbed.checks.contract.histories import Act, Admit
-from testbed.checks.contract.search import broken_by, histories_of
+from testbed.checks.contract.search import broken_by, check_policy, histories_of
 from testbed.core.layers import KvGroup
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.groups.grouped import Grouped

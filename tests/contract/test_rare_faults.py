@@ -6,7 +6,7 @@ import pytest
 from refusals import refuses
 
 from testbed import check
-from testbed.checks.contract import check_policy
+from testbed.checks.contract.search import check_policy
 from testbed.core.slots import Keep, Refusal
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host

@@ -22,11 +22,13 @@ from tiny import analytic
 
 from testbed.core.request import PS, Request
 from testbed.cost.model import UNBOUNDED
+from testbed.engine import gap_runs
+from testbed.engine.gap_runs import GapRuns
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.run.metrics import spread, spread_of_counts
+from testbed.run.metrics import spread, spread_of_gaps
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
@@ -38,7 +40,7 @@ def assert_gaps(recorder, listener):
     gaps = recorder.token_gaps()
     expected = listener.gaps_ps
     every = sorted(gap for one in expected.values() for gap in one)
-    assert np.sort(np.repeat(gaps.gaps_ps, gaps.counts)).tolist() == every
+    assert np.sort(np.repeat(*gaps.runs.listed())).tolist() == every
     longest = dict(zip(gaps.request_ids.tolist(), gaps.longest_ps.tolist(), strict=True))
     assert longest == {one: max(times) for one, times in expected.items()}
 
@@ -82,16 +84,23 @@ def test_tokens_of_an_iteration_with_drafts_come_at_once(make_policy, build, req
     policy = make_policy()
     policy.max_len = MAX_LEN
     scheduler = build(policy)
-    acceptance = scheduler.speculation.acceptance
+    acceptance = scheduler.drafter.acceptance
     options = {"acceptance": acceptance, "stop_ps": stop_ps}
     assert_gaps(*heard(of_one_sequence(requests), scheduler, ANALYTIC, **options))
 
 
-def test_spread_of_counted_times_is_that_of_all_times():
+@pytest.mark.parametrize("most", [1, 10**12])
+@pytest.mark.parametrize("few", [3, 1 << 14])
+def test_spread_of_runs_is_that_of_all_their_gaps(few, most, monkeypatch):
+    monkeypatch.setattr(gap_runs, "FEW", few)
     rng = np.random.default_rng(0)
-    times_ps, counts = rng.integers(1, 10**12, 200), rng.integers(1, 40, 200)
-    plain = spread(np.repeat(times_ps, counts) / PS)
-    assert spread_of_counts(times_ps, counts) == pytest.approx(plain, rel=1e-12)
+    columns = [rng.integers(*bounds, 200) for bounds in ((1, most + 1), (0, 9), (1, 30), (1, 40))]
+    runs = GapRuns(*columns)
+    every = np.sort(np.repeat(*runs.listed()))
+    assert len(every) == runs.total
+    assert runs.ranked(range(0, runs.total, 97)) == every[::97].tolist()
+    assert runs.sum_ps() == sum(every.tolist())
+    assert spread_of_gaps(runs) == pytest.approx(spread(every / PS), rel=1e-12)
 
 
 def test_preempted_request_has_one_long_gap():

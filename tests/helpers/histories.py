@@ -2,8 +2,7 @@
 
 from dataclasses import asdict, dataclass, field
 
-from testbed.checks.contract import check_policy
-from testbed.checks.contract.search import POOLS, Harness, histories_of
+from testbed.checks.contract.search import POOLS, Harness, check_policy, histories_of
 from testbed.core.slots import Grant, Ops, Refusal, Usage
 
 

@@ -29,7 +29,7 @@ def assert_same_gaps(one, other):
     """The gaps between tokens of two runs are the same, all together and the longest of each
     request.
     """
-    gaps = [np.sort(np.repeat(some.gaps_ps, some.counts)).tolist() for some in (one, other)]
+    gaps = [np.sort(np.repeat(*some.runs.listed())).tolist() for some in (one, other)]
     assert gaps[0] == gaps[1]
     assert one.request_ids.tolist() == other.request_ids.tolist()
     assert one.longest_ps.tolist() == other.longest_ps.tolist()

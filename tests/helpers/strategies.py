@@ -20,6 +20,7 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Fifo
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.radix.radix import Radix
 from testbed.memory.served import Drafts
 from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
 from testbed.memory.tiers.tiered_caching import TieredCaching
@@ -28,10 +29,9 @@ from testbed.run.oracles import with_lengths
 from testbed.run.workload import with_mix
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
+from testbed.sched.orders import Aging, ByPriority, SessionOrder, TimeToLive
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
-from testbed.sched.ranked import PriorityClasses, SessionOrder
 from testbed.sched.separate import SeparatePrefill
-from testbed.sched.time_to_live import TimeToLive
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.vllm.releases import RELEASES
 from tests.helpers.releases import freeing_after_run
@@ -54,7 +54,8 @@ def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
     """A function that makes the policy; where it shares it may have registered a prefix."""
     policy, pool = draw(st.sampled_from(classes)), draw(pools())
     is_cache, is_paged = issubclass(policy, PrefixCaching), issubclass(policy, BlockMemory)
-    options = {"block_size": draw(st.sampled_from([8, 1, 4, 16] if is_cache else [1, 3, 8, 16]))}
+    finds = is_cache or policy is Radix
+    options = {"block_size": draw(st.sampled_from([8, 1, 4, 16] if finds else [1, 3, 8, 16]))}
     if is_paged:
         options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.2]))
     if policy is OutputCaching:
@@ -170,17 +171,14 @@ def ranked_schedulers(draw):
     """The same for schedulers that serve by rank, one of which retains what is answered."""
     preemption = draw(st.sampled_from([Recompute, Swap, RecomputeSingleSwapGroup]))
     time_s = draw(st.sampled_from([1e-6, 1e-3, 0.02, 1e3]))
-    scheduler, options = draw(
-        st.sampled_from(
-            [
-                (SessionOrder, {}),
-                (PriorityClasses, {"patience_s": time_s}),
-                (TimeToLive, {"time_to_live_s": time_s}),
-                (TimeToLive, {"time_to_live_s": time_s}),
-            ]
-        )
-    )
-    return partial(built, scheduler, preemption, draw(LIMITS), **options)
+    kinds = [SessionOrder, ByPriority, partial(Aging, time_s), partial(TimeToLive, time_s)]
+    order = draw(st.sampled_from([*kinds, kinds[-1]]))
+    return partial(in_order, ChunkedPrefill, preemption, draw(LIMITS), order)
+
+
+def in_order(scheduler, preemption, limits, make_order, policy):
+    """A scheduler of a policy, with an order of its own."""
+    return scheduler(policy, preemption(), **limits, order=make_order())
 
 
 @st.composite

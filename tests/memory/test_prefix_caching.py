@@ -6,7 +6,7 @@ import pytest
 from manual_driver import admit, admit_and_prefill, extend, paged, release, sequence
 from refusals import refuses
 
-from testbed.checks.contract import check_policy
+from testbed.checks.contract.search import check_policy
 from testbed.core.errors import OracleError
 from testbed.core.sequence import disband, passing_batch
 from testbed.core.slots import Refusal

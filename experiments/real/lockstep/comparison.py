@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from testbed.checks.contract import search
@@ -17,16 +18,18 @@ class Iteration(NamedTuple):
     """One iteration of a scheduler.
 
     now_ps: its begin. tokens: the number of computed tokens by request. preempted: the requests
-    preempted since the iteration before.
+    preempted since the iteration before. cached: the stored tokens before the first
+    computed one of each prompt, where a comparison counts them.
     """
 
     now_ps: int
     tokens: Mapping[int, int]
     preempted: tuple[int, ...]
+    cached: Mapping[int, int] = MappingProxyType({})
 
     def decides_as(self, other: "Iteration | None") -> bool:
         """Whether both compute the same tokens and preempt the same requests, in any order."""
-        if other is None or self.tokens != other.tokens:
+        if other is None or (self.tokens, self.cached) != (other.tokens, other.cached):
             return False
         return sorted(self.preempted) == sorted(other.preempted)
 
@@ -34,7 +37,12 @@ class Iteration(NamedTuple):
         counts = sorted(self.tokens.items())
         tokens = ", ".join(f"{request_id}: {count}" for request_id, count in counts)
         preempted = f"; preempted {', '.join(map(str, self.preempted))}" if self.preempted else ""
-        return f"at {self.now_ps / PS:.6g} s tokens by request {{{tokens}}}{preempted}"
+        cached = f" behind {dict(sorted(self.cached.items()))}" if self.cached else ""
+        return f"at {self.now_ps / PS:.6g} s tokens by request {{{tokens}}}{cached}{preempted}"
+
+
+class SideFailed(Exception):
+    """A scheduler of another system has raised an error of its own, in an iteration to come."""
 
 
 class Side(Protocol):
@@ -58,6 +66,7 @@ class Comparison:
 
     num_iterations: of the longer side. preemptions: of each side. first: the number of the first
     iteration that differs, or None. difference: lines on both sides' decision and state there.
+    failure: the error of its own with which a side has ended before the requests have; empty: none.
     """
 
     num_iterations: int
@@ -65,6 +74,7 @@ class Comparison:
     preemptions: list[int]
     first: int | None
     difference: list[str]
+    failure: str = ""
 
 
 def compare(
@@ -76,6 +86,21 @@ def compare(
     after the first difference.
     """
     comparison = Comparison(0, 0, [0, 0], None, [])
+    try:
+        _compare(sides, requests, iteration_ps, comparison, to_the_end=to_the_end)
+    except SideFailed as failed:
+        comparison.failure = str(failed)
+    return comparison
+
+
+def _compare(
+    sides: Sides,
+    requests: Sequence[Request],
+    iteration_ps: int,
+    comparison: Comparison,
+    *,
+    to_the_end: bool,
+) -> None:
     for pair in zip_longest(*(side.iterations(requests, iteration_ps) for side in sides)):
         same = pair[0] is not None and pair[0].decides_as(pair[1])
         if not same and comparison.first is None:
@@ -93,7 +118,6 @@ def compare(
         ]
         if not same and not to_the_end:
             break
-    return comparison
 
 
 def report(sides: Sides, comparison: Comparison) -> list[str]:
@@ -105,6 +129,8 @@ def report(sides: Sides, comparison: Comparison) -> list[str]:
         f"{comparison.num_equal:,} of {comparison.num_iterations:,} iterations are equal; "
         f"preemptions {preemptions}"
     )
+    if comparison.failure:
+        head += f"; then an error ends {comparison.failure}"
     if comparison.first is None:
         return [head]
     return [head, f"first difference: iteration {comparison.first + 1:,}", *comparison.difference]

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice, product
-from typing import Any
+from typing import Any, ClassVar
 
 from testbed.core.errors import InputError
 from testbed.core.request import Request
@@ -48,6 +48,7 @@ class WatchedExecutor(SimulatedExecutor):
         self._state = scheduler.state
         self._preempted: list[int] = []
         self._tokens: dict[Flight, dict[int, int]] = {}
+        self.counts_cached = False
         self._begun: list[Iteration] = []
 
     def start(self, plan: Plan) -> Flight:
@@ -59,7 +60,11 @@ class WatchedExecutor(SimulatedExecutor):
         super().begin(flight, max_steps, end_by_ps, plan_by_ps)
         self.move(flight.plan)
         preempted, self._preempted = tuple(self._preempted), []
-        self._begun.append(Iteration(flight.start_ps, self._tokens.pop(flight), preempted))
+        tokens, cached = self._tokens.pop(flight), dict[int, int]()
+        if self.counts_cached:
+            chunks = flight.plan.chunks
+            cached = {c.group.request.request_id: c.num_stored for c in chunks if c.num_stored}
+        self._begun.append(Iteration(flight.start_ps, tokens, preempted, cached))
 
     def move(self, plan: Plan) -> None:
         """Record the plan's preemptions; those of a plan without work join the next iteration."""
@@ -86,10 +91,11 @@ class Ours:
     """Our scheduler as `testbed run` builds it, served by our engine one iteration at a time."""
 
     name = "testbed"
+    counts_cached: ClassVar[bool] = False
 
     def __init__(self, setup: Setup) -> None:
         self.scheduler = setup.scheduler
-        self.block_size = int(setup.config.policy.parameters["block_size"])
+        self.block_size = setup.scheduler.memory.block_size or 1
         self.outputs = Outputs(self.scheduler.state, setup.beams, setup.lengths, setup.acceptance)
         self._max_len = setup.model.max_len
 
@@ -97,6 +103,7 @@ class Ours:
         """The iterations that compute something, until all requests have ended."""
         clock, cost = SimClock(), Constant(iteration_ps)
         executor = WatchedExecutor(clock, self.scheduler, cost, self.outputs)
+        executor.counts_cached = self.counts_cached
         engine = Engine(self.scheduler, executor, self.outputs, Recorder(), self._max_len)
         OpenLoop(clock, engine, requests).start()
         ended = clock.start(engine.serve())
@@ -222,7 +229,9 @@ class Theirs:
         stop = None if self.options.ignore_eos else STOP
         self._requests[str(request.request_id)] = request
         self.scheduler.add_request(
-            vllm.make_request(request.request_id, tokens, most, stop, self._hasher)
+            vllm.make_request(
+                request.request_id, tokens, most, stop, self._hasher, request.priority
+            )
         )
 
     def _prompt(self, request: Request) -> list[int]:
@@ -295,5 +304,5 @@ def sides_of(
     setup = build(config)
     setup.check_alone("a lockstep")
     options = options_of(setup)
-    speculation = getattr(setup.scheduler, "speculation", None)
+    speculation = getattr(setup.scheduler, "drafter", None)
     return lambda: (Ours(build(config)), Theirs(options, speculation)), setup

@@ -1,7 +1,7 @@
 """Two tests of measured transfers: points held back, and the transfers of runs on a GPU."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST
-from testbed.cost.link_times import GATHER, INTO, OUT, PEER, LinkTimes
+from testbed.cost.link_times import GATHER, INTO, KERNEL, OUT, PEER, LinkTimes
 from testbed.cost.model import Affine, CostModel, Moved, Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import Rows
@@ -80,27 +80,26 @@ class TransferTotals(CostModel):
         return duration_ps
 
 
-def engine_transfers(folder: Path, *, trusts_plug_ins: bool = False) -> list[list[str]]:
+def engine_transfers(folder: Path, plug_ins: Collection[str] = ()) -> list[list[str]]:
     """Rows of MOVED: the transfers of a run on a GPU, by way.
 
     Milliseconds are measured, from the table for the engine's extents, and of the simulated run.
     """
-    config = read_config(folder, trusts_plug_ins=trusts_plug_ins)
+    config = read_config(folder, plug_ins)
     setup = build(replace(config, engine=None))
     if not isinstance(setup.cost, ProfileCost) or setup.cost.link is None:
         raise InputError(f"{folder}: its costs have no measured transfers (server.gpu.transfers)")
     totals, link = TransferTotals(setup.cost), setup.cost.link
     run_setup(replace(setup, cost=totals))
     swaps = pd.read_csv(folder / "swaps.csv")
-    block_bytes = link.plane_bytes * setup.config.policy.parameters["block_size"]
+    block_bytes = link.plane_bytes * (setup.scheduler.memory.block_size or 1)
     lines = []
     for way, simulated_ps in (+totals.ps).items():
         own = swaps[swaps["way"] == way]
         measured, gigabytes = 1e3 * own["seconds"].sum(), own["num_bytes"].sum() / 1e9
         sizes = zip(own["num_extents"].tolist(), own["num_bytes"].tolist(), strict=True)
-        by_extents = sum(
-            link.times(GATHER, WAYS[way], count, size, block_bytes) for count, size in sizes
-        )
+        method, cell = (KERNEL, 0) if link.times.has(KERNEL, WAYS[way]) else (GATHER, block_bytes)
+        by_extents = sum(link.times(method, WAYS[way], count, size, cell) for count, size in sizes)
         predictions = [
             f"{ms:.1f} ({100 * (ms / measured - 1):+.1f}%)"
             for ms in (1e3 / PS * by_extents, 1e3 / PS * simulated_ps)

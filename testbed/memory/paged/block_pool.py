@@ -59,8 +59,8 @@ class BlockPool:
         """Decrement the reference count of each block; returns how many became free (`take` pops
         the last first).
         """
-        if self.sharers:
-            blocks = [block for block in blocks if not self.drop(block)]
+        if sharers := self.sharers:
+            blocks = [block for block in blocks if block not in sharers or not self.drop(block)]
         self._unheld(blocks)
         return len(blocks)
 

@@ -51,11 +51,7 @@ class Tables:
     def shares_tail(self, seq: Sequence) -> bool:
         """Whether others have its last block too, in which its next token would be written."""
         sharers = self.pool.sharers
-        return (
-            bool(sharers)
-            and self.of(seq).blocks[-1] in sharers
-            and seq.num_slots % self.block_size > 0
-        )
+        return self.of(seq).blocks[-1] in sharers and seq.num_slots % self.block_size > 0
 
     def whole_prefix(self, seq: Sequence) -> list[int]:
         """The whole blocks of the registered prefix of `seq`; the sequence never writes to them."""
@@ -200,7 +196,7 @@ class BlockIndex(BatchIndex):
             self.due[residue] = {seq.seq_id: table.blocks}
         else:
             members[seq.seq_id] = table.blocks
-        if self.tables.shares_tail(seq):
+        if self.pool.sharers and self.tables.shares_tail(seq):
             self.forked(seq)
 
     def removed(self, seq: Sequence) -> None:

@@ -87,7 +87,7 @@ class BlockMemory(LeasingPolicy):
         if registered := first.registered_prefix in self._tables.prefixes:
             prefix = self._tables.whole_prefix(first)
             num_tokens = max(num_tokens, first.registered_prefix)
-        num_blocks = ceil_div(num_tokens, self.block_size)  # of each sequence
+        num_blocks = -(-num_tokens // self.block_size)  # of each sequence
         num_shared = first.prompt_len // self.block_size
         needed = num_blocks - len(prefix) + num_others * (num_blocks - num_shared)
         if not self._ensure_free(needed, self._reserve()):
@@ -108,7 +108,8 @@ class BlockMemory(LeasingPolicy):
         index: BlockIndex | None = batch.indexes.get(self)
         if index is None:
             seq = next(iter(batch), None)
-            if seq is not None and len(batch) == 1 and not self._tables.shares_tail(seq):
+            shares = seq is not None and self._pool.sharers and self._tables.shares_tail(seq)
+            if seq is not None and len(batch.sequences) == 1 and not shares:
                 return self._extend_alone(seq, num_tokens)
             index = batch.index(self, self._index)
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
@@ -138,9 +139,9 @@ class BlockMemory(LeasingPolicy):
         index, which it does not need.
         """
         size, pool, blocks = self.block_size, self._pool, self._tables.of(seq).blocks
-        needed = ceil_div(seq.num_slots + num_tokens, size) - len(blocks)
-        num_free, evicted = len(pool.free), NO_GROWTH
-        steps = range(-seq.num_slots % size, num_tokens, size)  # that take the blocks
+        num_slots, num_free, evicted = seq.num_slots, len(self._pool.free), NO_GROWTH
+        needed = ceil_div(num_slots + num_tokens, size) - len(blocks)
+        steps = range(-num_slots % size, num_tokens, size)  # that take the blocks
         if needed > num_free:
             if not self._ensure_free(needed):
                 return Refusal.LATER
@@ -334,7 +335,7 @@ class BlockMemory(LeasingPolicy):
         """
         first, *others = seqs
         size, pool, tables = self.block_size, self._pool, self._tables
-        num_blocks, num_shared = ceil_div(num_tokens, size), first.prompt_len // size
+        num_blocks, num_shared = -(-num_tokens // size), first.prompt_len // size
         blocks = cached + pool.take(num_blocks - len(cached))
         tables.held[first.seq_id] = BlockTable(first, blocks)
         tables.live += num_tokens - len(cached) * size

@@ -145,9 +145,9 @@ class LastUsePool(CachingPool):
         """Free the first `count` blocks of the queue, which must be there."""
         holder, take = self.index.holder, self.queue.popitem
         taken = [take(last=False)[0] for _ in range(count)]
-        nodes = [holder[block] for block in taken]
+        nodes = [*map(holder.__getitem__, taken)]
         self.were_cached = [node is not None for node in nodes]
-        self._drop_contents(taken, [node for node in nodes if node is not None])
+        self._drop_contents(taken, [*filter(None, nodes)])
         self.free[:0] = reversed(taken)  # behind those that were free before
 
     def evictable(self) -> list[int]:

@@ -149,18 +149,23 @@ class PrefixIndex:
 
     def drop(self, dropped: Iterable[Node]) -> list[int]:
         """The blocks of these nodes no longer hold their content; returns the blocks."""
-        holder, blocks = self.holder, []
+        holder, nodes, on_event, blocks = self.holder, self._nodes, self.on_event, []
         for node in dropped:
-            blocks.append(node.block)
-            holder[node.block] = None
+            block, parent = node.block, node.parent
+            blocks.append(block)
+            holder[block] = None
             node.block = TOMBSTONE
             node.evictable = False
-            if self.on_event is not None:
-                self.on_event(node.code, False)
+            if on_event is not None:
+                on_event(node.code, False)
             if node.children:
                 node.hits, node.memo = 0, None
-            else:
-                self.prune(node)
+                continue
+            assert parent is not None, "the root has no block"
+            del nodes[parent, node.content]
+            parent.children -= 1
+            if parent.block == TOMBSTONE:
+                self.prune(parent)
         return blocks
 
     def prune(self, node: Node) -> None:

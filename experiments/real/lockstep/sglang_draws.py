@@ -1,0 +1,89 @@
+"""Random configurations for the comparison with SGLang, and requests for them."""
+
+from collections.abc import Sequence
+from math import ceil
+from random import Random
+
+from testbed.core.request import Request
+from testbed.experiments.real.lockstep.comparison import ITERATION_PS
+
+
+def draw(
+    random: Random, base: Sequence[str], num_requests: int
+) -> tuple[tuple[str, ...], list[Request]]:
+    """A random configuration as words after `base`, and requests that keep its pool full."""
+    block_size = random.choice([1, 16])
+    longest = random.choice([64, 200, 600])
+    num_blocks = 1 + longest * random.choice([2, 3, 5]) // block_size
+    factor = random.choice([1, 1.01, 2, 4])
+    shares = random.choice([0, 0.3, 0.6, 0.9])
+    has_tree = random.random() < 0.8
+    max_running = random.choice([4, 12, 64])
+    mixes = random.random() < 0.5
+    chunks = ["null", 16, 128, 2048]
+    chunk = random.choice([n for n in chunks if n == "null" or not mixes or int(n) > max_running])
+    overlaps = random.random() < 0.5
+    words = (
+        *base,
+        f"scheduler={'sglang' if overlaps else 'sglang_no_overlap'}",
+        f"policy={'radix' if has_tree else 'paged'}",
+        *(() if has_tree else ("policy.watermark=0",)),
+        f"policy.block_size={block_size}",
+        "preemption=recompute",
+        "model=llama-3-8b",
+        "~server.kv_memory_gib",
+        f"server.num_blocks={num_blocks}",
+        f"scheduler.max_running_requests={max_running}",
+        f"scheduler.max_prefill_tokens={random.choice([64, 512, 16384])}",
+        f"scheduler.chunked_prefill_size={chunk}",
+        f"scheduler.enable_mixed_chunk={str(mixes).lower()}",
+        f"scheduler.schedule_conservativeness={random.choice([0.1, 0.1, 0.3, 1.0])}",
+        f"scheduler.new_token_ratio_decay_steps={random.choice([30, 30, 600])}",
+        f"scheduler.ignore_eos={str(factor == 1).lower()}",
+        *draw_order(random),
+    )
+    return words, requests(random, num_requests, longest, shares, factor)
+
+
+def draw_order(random: Random) -> tuple[str, ...]:
+    """A random order of the queue and of retraction."""
+    order = random.choice(["fcfs", "fcfs", "lpm", "lpm", "priority"])
+    if order != "priority":
+        return (f"scheduler.schedule_policy={order}",)
+    low_first = str(random.random() < 0.5).lower()
+    return (
+        "scheduler.enable_priority_scheduling=true",
+        f"scheduler.schedule_low_priority_values_first={low_first}",
+        f"scheduler.retraction_policy={random.choice(['length', 'priority'])}",
+    )
+
+
+def requests(
+    random: Random, count: int, longest: int, shares: float, factor: float
+) -> list[Request]:
+    """Requests of at most `longest` tokens, which arrive in bursts and declare `factor` times their
+    output. A share of their prompts begins with one of a few stories.
+    """
+    now_ps, drawn = 0, list[Request]()
+    stories = [[random.randrange(10**6) for _ in range(longest)] for _ in range(4)]
+    mean_gap = random.choice([0.5, 2, 8]) * ITERATION_PS
+    for request_id in range(count):
+        now_ps += 0 if random.random() < 0.3 else round(random.expovariate(1 / mean_gap))
+        most = random.choice([1, 8, longest // 2, longest * 3 // 4])
+        output_len = random.randint(1, most)
+        prompt_len = random.randint(1, longest - output_len)
+        is_shared = random.random() < shares
+        shared = random.choice([prompt_len, random.randint(0, prompt_len)]) if is_shared else 0
+        own = (random.randrange(10**6) for _ in range(prompt_len - shared))
+        drawn.append(
+            Request(
+                request_id,
+                now_ps,
+                prompt_len,
+                output_len,
+                prompt_ids=(*random.choice(stories)[:shared], *own),
+                priority=random.randint(0, 2),
+                max_new_tokens=ceil(output_len * factor),
+            )
+        )
+    return drawn

@@ -1,0 +1,389 @@
+"""The scheduler of the SGLang that is installed, driven on a CPU: no process, no model, no GPU.
+
+Its own are get_next_batch_to_run and all that it calls, the allocators and the radix tree. Replaced
+are images, kernels and networks (ABSENT), the collaborators that a text-only GPU never asks, and
+the forward pass with what its results do to a request.
+"""
+
+import importlib.machinery
+import importlib.util
+import logging
+import os
+import sys
+import warnings
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.memory.paged.paged import Paged
+from testbed.memory.radix.radix import Radix
+from testbed.run.build import Setup
+from testbed.sched.sglang import OverlappedSGLang, SGLang
+
+HOW = (
+    "pip install torch==2.13.0 'kvcache-testbed[sglang-lockstep]' && pip install --no-deps "
+    "sglang==0.5.23 dill compressed-tensors loguru gguf"
+)
+ABSENT = ("torchvision", "sgl_kernel", "flashinfer")
+STOP = 1  # the token that ends an output
+VOCABULARY = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The names are SGLang's where it has one. total_tokens: of the pool; decay_steps:
+    SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.
+    """
+
+    total_tokens: int
+    page_size: int
+    max_running_requests: int
+    max_prefill_tokens: int
+    chunked_prefill_size: int | None
+    enable_mixed_chunk: bool
+    prefill_max_requests: int | None
+    schedule_policy: str
+    schedule_conservativeness: float
+    decay_steps: int
+    enable_priority_scheduling: bool
+    schedule_low_priority_values_first: bool
+    retraction_policy: str
+    context_length: int
+    ignore_eos: bool
+    disable_radix_cache: bool
+    overlaps: bool
+
+
+def options_of(setup: Setup) -> Options:
+    """The options of the same server. Raises InputError for a part that SGLang does not have."""
+    scheduler, policy = setup.scheduler, setup.scheduler.policy
+    if type(scheduler) not in (SGLang, OverlappedSGLang):
+        raise InputError(
+            f"scheduler={type(scheduler).__name__}: is not SGLang's (scheduler=sglang or "
+            "scheduler=sglang_no_overlap)"
+        )
+    if type(policy) not in (Radix, Paged):
+        raise InputError(
+            f"policy={type(policy).__name__}: SGLang has no such memory (policy=radix or paged)"
+        )
+    if float(setup.config.policy.parameters.get("watermark", 0)):
+        raise InputError("policy.watermark: SGLang keeps no share of the pool free (0)")
+    given = setup.config.scheduler.parameters
+    shared = (name for name in Options.__dataclass_fields__ if name in given)
+    return Options(
+        **{name: given[name] for name in shared},
+        total_tokens=policy.usage().total,
+        page_size=scheduler.page_size,
+        decay_steps=given["new_token_ratio_decay_steps"],
+        disable_radix_cache=isinstance(policy, Paged),
+        overlaps=isinstance(scheduler, OverlappedSGLang),
+    )
+
+
+def installed_release() -> str:
+    """The version of the installed SGLang. Raises InputError where there is none."""
+    try:
+        return version("sglang")
+    except PackageNotFoundError:
+        raise InputError(f"sglang: is not installed ({HOW})") from None
+
+
+class _InertType(type):
+    """A class with any attribute, which is inert too."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls
+
+
+class _Inert(metaclass=_InertType):
+    """What a module of ABSENT has."""
+
+
+class _EmptyModule(ModuleType):
+    __path__: Sequence[str] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Inert
+
+
+class _AbsentModules:
+    """Finds an empty module for each of `names` and what is in it."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name.partition(".")[0] not in self.names:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, spec: Any) -> ModuleType:
+        return _EmptyModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is in it."""
+
+
+def import_quietly() -> None:
+    """Import the scheduler; raises InputError if that fails."""
+    release = installed_release()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    warnings.filterwarnings("ignore", module="sglang")
+    logging.getLogger("sglang").setLevel(logging.CRITICAL)
+    try:
+        if "sglang.srt.managers.scheduler" not in sys.modules:
+            absent = {name for name in ABSENT if importlib.util.find_spec(name) is None}
+            import transformers
+
+            transformers.utils.is_torchvision_available()  # it looks for torchvision itself
+            sys.meta_path.append(_AbsentModules(absent))  # type: ignore[arg-type]
+        import sglang.srt.managers.scheduler  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"sglang {release}: does not import: {error} ({HOW})") from error
+
+
+def make_request(
+    request_id: int,
+    tokens: Sequence[int],
+    max_new_tokens: int | None,
+    priority: int | None,
+    *,
+    ignore_eos: bool,
+) -> Any:
+    """A request of the installed SGLang; STOP ends its output, or max_new_tokens."""
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    params = SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, temperature=0)
+    params.normalize(None)
+    return Req(
+        str(request_id),
+        "",
+        array("q", tokens),
+        params,
+        vocab_size=VOCABULARY,
+        eos_token_ids={STOP},
+        priority=priority,
+    )
+
+
+def make_scheduler(options: Options) -> Any:
+    """The installation's Scheduler with a pool of options.total_tokens tokens."""
+    import_quietly()
+    from sglang.srt.managers.scheduler import Scheduler
+
+    os.environ["SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS"] = str(options.decay_steps)
+    _install_arguments(options)
+    scheduler = Scheduler.__new__(Scheduler)
+    _give_memory(scheduler, options)
+    _give_state(scheduler, options)
+    _give_collaborators(scheduler)
+    return scheduler
+
+
+def _install_arguments(options: Options) -> None:
+    from sglang.srt.runtime_context import get_context
+
+    get_context().override_server_args(
+        page_size=options.page_size,
+        chunked_prefill_size=options.chunked_prefill_size or -1,
+        max_prefill_tokens=options.max_prefill_tokens,
+        prefill_max_requests=options.prefill_max_requests,
+        enable_mixed_chunk=options.enable_mixed_chunk,
+        disable_radix_cache=options.disable_radix_cache,
+        schedule_policy=options.schedule_policy,
+        schedule_conservativeness=options.schedule_conservativeness,
+        enable_priority_scheduling=options.enable_priority_scheduling,
+        schedule_low_priority_values_first=options.schedule_low_priority_values_first,
+        retraction_policy=options.retraction_policy,
+        pp_max_micro_batch_size=options.max_running_requests,
+        attention_backend="torch_native",
+        device="cpu",
+    ).install()
+
+
+def _give_memory(scheduler: Any, options: Options) -> None:
+    """The pools and the tree, as a tensor-parallel worker of one GPU makes them."""
+    import torch
+    from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+    from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+    rows = ReqToTokenPool(
+        size=options.max_running_requests,
+        max_context_len=max(options.context_length, options.total_tokens) + 8,
+        device="cpu",
+        enable_memory_saver=False,
+    )
+    cache = SimpleNamespace(device="cpu", dtype=torch.float16, store_dtype=torch.float16)
+    if options.page_size == 1:
+        allocator = TokenToKVPoolAllocator(
+            options.total_tokens, dtype=torch.float16, device="cpu", kvcache=cache, need_sort=False
+        )
+    else:
+        allocator = PagedTokenToKVPoolAllocator(
+            options.total_tokens, options.page_size, torch.float16, "cpu", cache, need_sort=False
+        )
+    scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator = rows, allocator
+    scheduler.tree_cache = UnifiedRadixCache(
+        CacheInitParams(
+            disable=options.disable_radix_cache,
+            req_to_token_pool=rows,
+            token_to_kv_pool_allocator=allocator,
+            page_size=options.page_size,
+            eviction_policy="lru",
+            chunked_prefill_size=options.chunked_prefill_size,
+            tree_components=(ComponentType.FULL,),
+        )
+    )
+
+
+def _give_state(scheduler: Any, options: Options) -> None:
+    """What __init__ and the event loops set of a scheduler without requests."""
+    from sglang.srt.disaggregation.utils import DisaggregationMode
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+    from sglang.srt.managers.schedule_policy import SchedulePolicy
+    from sglang.srt.managers.scheduler_components.new_token_ratio_tracker import (
+        NewTokenRatioTracker,
+    )
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    chunk = options.chunked_prefill_size
+    values = dict(
+        policy=SchedulePolicy(
+            options.schedule_policy,
+            scheduler.tree_cache,
+            False,
+            options.enable_priority_scheduling,
+            options.schedule_low_priority_values_first,
+        ),
+        new_token_ratio_tracker=NewTokenRatioTracker.from_config(),
+        enable_priority_scheduling=options.enable_priority_scheduling,
+        schedule_low_priority_values_first=options.schedule_low_priority_values_first,
+        page_size=options.page_size,
+        chunked_prefill_size=chunk,
+        is_mixed_chunk=options.enable_mixed_chunk and chunk is not None,
+        max_prefill_tokens=options.max_prefill_tokens,
+        max_running_requests=options.max_running_requests,
+        max_req_len=min(options.context_length, options.total_tokens) - 1,
+        max_total_num_tokens=options.total_tokens,
+        kv_shard_widening=1,
+        waiting_queue=[],
+        running_batch=ScheduleBatch(reqs=[], batch_is_full=False),
+        result_queue=deque(),
+        enable_overlap=options.overlaps,
+        enable_skip_finishing_decode=options.overlaps,
+        spec_algorithm=SpeculativeAlgorithm.NONE,
+        disaggregation_mode=DisaggregationMode.NULL,
+        model_config=SimpleNamespace(
+            vocab_size=VOCABULARY, is_encoder_decoder=False, is_multimodal=False
+        ),
+        device="cpu",
+    )
+    for name, value in values.items():
+        setattr(scheduler, name, value)
+
+
+# Options and parts of other servers than one text-only GPU
+NONE = [
+    "chunked_req",
+    "dllm_config",
+    "hisparse_coordinator",
+    "last_batch",
+    "lora_drainer",
+    "max_new_tokens_limit",
+    "max_queued_requests",
+    "min_free_slots_delayer",
+    "prefill_delayer",
+    "recv_skipper",
+    "dynamic_chunk_sizer",
+    "scheduler_stage_metrics",
+    "sliding_window_size",
+    "truncation_align_size",
+    "decode_offload_manager",
+    "_pending_chunked_abort_req",
+]
+FALSE = [
+    "abort_on_priority_when_disabled",
+    "enable_hierarchical_cache",
+    "enable_hicache_storage",
+    "enable_hisparse",
+    "enable_lmcache",
+    "enable_lora",
+    "enable_overlap_mlx",
+    "enable_priority_preemption",
+    "enable_unified_cache_external_linker",
+    "is_hybrid_swa",
+    "require_mlp_sync",
+]
+ZERO = [
+    "forward_ct",
+    "max_prefill_bs",
+    "prefill_decode_interval",
+    "prefill_decode_interval_min_bs",
+    "priority_scheduling_preemption_threshold",
+    "processed_tokens_counter",
+    "_prefill_decode_interval_remaining",
+]
+
+
+def _unchanged(batch: Any, **options: Any) -> Any:
+    return batch
+
+
+def _give_collaborators(scheduler: Any) -> None:
+    """Stand-ins for what such a server never asks, or asks to be told that there is nothing."""
+    for names, value in ((NONE, None), (FALSE, False), (ZERO, 0)):
+        for name in names:
+            setattr(scheduler, name, value)
+    nothing: Callable[..., int] = lambda *args, **options: 0  # noqa: E731
+    scheduler.dp_attn_adapter = SimpleNamespace(
+        maybe_prepare_mlp_sync_batch=_unchanged, maybe_convert_decode_to_extend=_unchanged
+    )
+    scheduler.ngram_embedding_manager = SimpleNamespace(prepare_for_forward=_unchanged)
+    scheduler.grammar_manager = SimpleNamespace(has_waiting_grammars=lambda: False)
+    scheduler.beam_coordinator = SimpleNamespace(pending_member_rows=nothing, retire_group=nothing)
+    scheduler.load_inquirer = SimpleNamespace(_get_num_pending_tokens=nothing)
+    scheduler.metrics_reporter = SimpleNamespace(num_retracted_reqs=0, enable_metrics=False)
+    scheduler.send_abort_output = nothing
+    runner = SimpleNamespace(attn_backend=object(), prefill_aware_swa=False)
+    scheduler.tp_worker = SimpleNamespace(model_runner=runner)
+
+
+def finish(scheduler: Any, batch: Any, sample: Callable[[Any], int]) -> None:
+    """What the results of a batch do to its requests, in the order of SGLang's processor: a token
+    more, then the end and its release, or the checkpoint of a prompt. sample: the next token.
+    """
+    from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
+
+    is_extend = batch.forward_mode.is_extend()
+    decoding = set(batch.decoding_reqs or ()) if is_extend else set(batch.reqs)
+    allocator = scheduler.token_to_kv_pool_allocator
+    allocator.free_group_begin()
+    for req in batch.reqs:
+        if req.finished() or req.is_retracted:
+            continue
+        if req.inflight_middle_chunks > 0:
+            req.inflight_middle_chunks -= 1
+            continue
+        req.output_ids.append(sample(req))
+        req.update_finish_state()
+        if req.finished():
+            release_kv_cache(req, scheduler.tree_cache, checkpoint=True)
+        elif req not in decoding:
+            checkpoint_kv_cache(req, scheduler.tree_cache)
+    allocator.free_group_end()

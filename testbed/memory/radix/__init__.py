@@ -1,0 +1,1 @@
+"""SGLang's prefix cache: a tree of runs of pages."""

@@ -1,0 +1,216 @@
+"""A tree of runs of blocks: the prefix cache of SGLang (Zheng et al., 2024; release 0.5.23).
+
+A run is a sequence of adjacent blocks of content, which is split where two contents differ. What is
+not locked is evicted a whole leaf at a time, the least recently used first.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+from testbed.memory.prefix_cache.hash_chain import Content
+
+Contents = tuple[Content, ...]
+
+
+class Run:
+    """Adjacent blocks behind those of `parent`.
+
+    key: the content of each block. blocks: where each is stored. locks: sequences that read it.
+    used: the clock of its last use. children: the runs behind it, by their first block's content.
+    """
+
+    __slots__ = ("blocks", "children", "key", "locks", "parent", "used")
+
+    def __init__(self, parent: "Run | None", key: Contents, blocks: list[int], used: int) -> None:
+        self.parent = parent
+        self.key = key
+        self.blocks = blocks
+        self.locks = 0
+        self.used = used
+        self.children: dict[Content, Run] = {}
+
+
+class RadixTree:
+    """Runs from one root.
+
+    Attributes:
+        root: the empty run, which is never evicted.
+        num_evictable: blocks of runs without a lock; those of all their descendants are among them.
+    """
+
+    def __init__(self) -> None:
+        self.root = Run(None, (), [], 0)
+        self.root.locks = 1
+        self.num_evictable = 0
+        self._clock = 0
+        self._num_entries = 0
+        self._most_entries = 1000
+        # (used, number, leaf); an entry counts while the leaf is evictable and was not used since.
+        self._leaves: list[tuple[int, int, Run]] = []
+
+    def find(self, contents: Contents, limit: int) -> tuple[Run, int]:
+        """The deepest run with any of the first `limit` blocks, and how many of them are stored.
+        Changes nothing.
+        """
+        run, depth = self.root, 0
+        while depth < limit and (child := run.children.get(contents[depth])) is not None:
+            common = common_blocks(child.key, contents, depth, limit)
+            run, depth = child, depth + common
+            if common < len(child.key):
+                break
+        return run, depth
+
+    def match(self, contents: Contents, limit: int) -> tuple[Run, int]:
+        """The same, but a use of what is found: a run is split where the match ends."""
+        self._clock += 1
+        run, depth = self.root, 0
+        while depth < limit and (child := run.children.get(contents[depth])) is not None:
+            common = common_blocks(child.key, contents, depth, limit)
+            depth += common
+            self._use(child)
+            if common < len(child.key):
+                return self._split(child, common), depth
+            run = child
+        return run, depth
+
+    def insert(self, contents: Contents, blocks: list[int]) -> tuple[Run, int]:
+        """`blocks` store `contents`: the run that ends with them, and how many of the first blocks
+        were stored in other blocks, or the same, before. The rest of `blocks` is the tree's now.
+        """
+        run, depth = self.match(contents, len(contents))
+        if depth == len(contents):
+            return run, depth
+        self._clock += 1  # the new leaf was used after what a split has cut off
+        leaf = Run(run, contents[depth:], blocks[depth:], self._clock)
+        run.children[contents[depth]] = leaf
+        self.num_evictable += len(leaf.key)
+        self._offer(leaf)
+        return leaf, depth
+
+    def lock(self, run: Run) -> None:
+        """Nothing up to the end of this run is evicted until `unlock`."""
+        for node in path(run):
+            if not node.locks:
+                self.num_evictable -= len(node.key)
+            node.locks += 1
+
+    def unlock(self, run: Run) -> None:
+        """Undo one `lock` of the run."""
+        for node in path(run):
+            node.locks -= 1
+            if not node.locks:
+                self.num_evictable += len(node.key)
+                self._offer(node)
+
+    def evictable_in(self, run: Run, num_blocks: int) -> int:
+        """Of the first num_blocks blocks, of which the last are in `run`, those that could be
+        evicted.
+        """
+        nodes = list(path(run))
+        behind = sum(len(node.key) for node in nodes) - num_blocks
+        evictable = sum(len(node.key) for node in nodes if not node.locks)
+        return evictable if run.locks else evictable - behind
+
+    def evict(self, num_blocks: int) -> list[int]:
+        """Drop whole leaves, the least recently used first, until num_blocks blocks are gone or all
+        others are locked; the blocks of what is gone.
+        """
+        gone: list[int] = []
+        while len(gone) < num_blocks and self._leaves:
+            used, _, leaf = heapq.heappop(self._leaves)
+            if leaf.used == used and self._is_evictable(leaf):
+                gone += self.drop(leaf)
+        return gone
+
+    def drop(self, leaf: Run) -> list[int]:
+        """Remove a leaf without a lock; its blocks."""
+        parent = leaf.parent
+        assert parent is not None, "the root is locked"
+        del parent.children[leaf.key[0]]
+        leaf.parent = None
+        self.num_evictable -= len(leaf.key)
+        self._offer(parent)
+        return leaf.blocks
+
+    def __iter__(self) -> Iterator[Run]:
+        """All runs but the root."""
+        found = list(self.root.children.values())
+        while found:
+            run = found.pop()
+            found += run.children.values()
+            yield run
+
+    def check(self) -> None:
+        """Raise AssertionError where runs, locks and counts do not belong to each other."""
+        runs = list(self)
+        for run in runs:
+            parent = run.parent
+            assert parent is not None, "a run without a parent"
+            assert parent.children.get(run.key[0]) is run, "a lost run"
+            assert len(run.key) == len(run.blocks) > 0, "contents and blocks differ"
+            assert parent is self.root or parent.locks >= run.locks, "a lock without its path"
+        evictable = sum(len(run.key) for run in runs if not run.locks)
+        assert evictable == self.num_evictable, "evictable blocks are miscounted"
+        blocks = [block for run in runs for block in run.blocks]
+        assert len(blocks) == len(set(blocks)), "two runs have one block"
+        offered = {id(leaf) for used, _, leaf in self._leaves if used == leaf.used}
+        lost = [run for run in runs if self._is_evictable(run) and id(run) not in offered]
+        assert not lost, "a leaf that is never evicted"
+
+    def _split(self, run: Run, num_blocks: int) -> Run:
+        """Cut the first blocks of a run off, as a run of their own in front of it; returns that."""
+        parent = run.parent
+        assert parent is not None
+        front = Run(parent, run.key[:num_blocks], run.blocks[:num_blocks], run.used)
+        front.locks = run.locks
+        parent.children[run.key[0]] = front
+        run.parent, run.key, run.blocks = front, run.key[num_blocks:], run.blocks[num_blocks:]
+        front.children[run.key[0]] = run
+        return front
+
+    def _use(self, run: Run) -> None:
+        run.used = self._clock
+        self._offer(run)
+
+    def _offer(self, run: Run) -> None:
+        """Note a run that may be evicted from now on."""
+        if self._is_evictable(run):
+            self._num_entries += 1
+            heapq.heappush(self._leaves, (run.used, self._num_entries, run))
+            if len(self._leaves) > self._most_entries:
+                self._forget_outdated()
+
+    def _forget_outdated(self) -> None:
+        """Keep the entries that count; next when there are twice as many."""
+        counting = [
+            entry
+            for entry in self._leaves
+            if entry[2].used == entry[0] and self._is_evictable(entry[2])
+        ]
+        heapq.heapify(counting)
+        self._leaves, self._most_entries = counting, 2 * len(counting) + 1000
+
+    def _is_evictable(self, run: Run) -> bool:
+        return not run.locks and not run.children and run.parent is not None
+
+
+def path(run: Run) -> Iterator[Run]:
+    """The run and all before it but the root, the last first."""
+    while run.parent is not None:
+        yield run
+        run = run.parent
+
+
+def common_blocks(key: Contents, contents: Contents, first: int, limit: int) -> int:
+    """How many blocks of `key` are those of `contents` from `first` on, below `limit`."""
+    most = min(len(key), limit - first)
+    if key[:most] == contents[first : first + most]:
+        return most
+    least = 1  # the first block is the child's name
+    while least + 1 < most:
+        middle = (least + most) // 2
+        if key[least:middle] == contents[first + least : first + middle]:
+            least = middle
+        else:
+            most = middle
+    return least

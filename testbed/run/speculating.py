@@ -1,0 +1,124 @@
+"""A run with speculation: what is modelled with drafts, their cost, and what became of them."""
+
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.core.request import Workload
+from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.cost.model import CostModel
+from testbed.cost.speculative import SpeculativeCost
+from testbed.memory.served import Drafts
+from testbed.run.config import RunConfig
+from testbed.run.constructor_parameters import parameters_of
+from testbed.run.oracles import class_of, is_oracle
+from testbed.run.parts import Part
+from testbed.sched.scheduler import Scheduler
+from testbed.sched.vllm_v1 import VllmV1
+from testbed.speculation.pass_cost import NO_SOFTWARE
+from testbed.speculation.speculation import Speculation
+from testbed.vllm.releases import release_numbered
+
+SPECULATION = "speculation"  # of a summary: what became of the drafts
+
+
+def drafts_of_policy(speculation: Speculation | None) -> Drafts:
+    """What a memory policy must know of the drafts."""
+    if speculation is None:
+        return Drafts.NONE
+    return Drafts.OF_HIDDEN_STATES if speculation.drops_last_block else Drafts.OF_TOKENS
+
+
+def drafts_of(scheduler: Scheduler) -> dict[str, Any]:
+    """What a summary says of drafts; nothing of a run without any."""
+    if not isinstance(scheduler, VllmV1) or scheduler.drafting is None:
+        return {}
+    return {SPECULATION: scheduler.drafting.counts.summary}
+
+
+def speculative_cost(
+    cost: CostModel, speculation: Speculation, model: ModelSpec, server: ServerSpec
+) -> CostModel:
+    """The cost of iterations with drafts."""
+    drafter = speculation.draft_cost(model, server)
+    return SpeculativeCost(cost, drafter, speculation.max_drafts, speculation.off_above)
+
+
+def check_requests(scheduler: Scheduler, workload: Workload) -> None:
+    """Refuse requests of several sequences where decodes step one by one."""
+    if scheduler.steps_in_turn and (workload.num_seqs > 1 or workload.has_beams):
+        raise InputError(
+            "workload.num_seqs: parallel samples and beams are not modelled with drafts, or in "
+            "order of rank with scheduler=vllm_v1 (workload.num_seqs=1, or leave speculation and "
+            "order out)"
+        )
+
+
+def check_speculation(config: RunConfig, speculation: Speculation) -> None:
+    """Refuse what is not modelled with drafts."""
+    _check_run(config)
+    _check_software(config)
+    if "drafter" not in (parameters_of(class_of("scheduler", config.scheduler)) or {}):
+        raise InputError(
+            f"speculation: scheduler={config.scheduler.name.rpartition('.')[2]} plans no drafts "
+            f"(scheduler=vllm_v1 or scheduler=vllm_v1_async, or leave speculation out)"
+        )
+    _check_policy(config, speculation)
+
+
+def _check_policy(config: RunConfig, speculation: Speculation) -> None:
+    """Refuse a policy that finds more of a prefix than the drafter has."""
+    release = release_numbered(config.release)
+    if config.policy.is_instance or not (
+        release.admits_with_drafts or speculation.drops_last_block
+    ):
+        return
+    target = class_of("policy", config.policy)
+    finds_prefixes = hasattr(target, "lookup")
+    if finds_prefixes and "drafts" not in (parameters_of(target) or {}):
+        raise InputError(
+            f"speculation: what {type(speculation).__name__} needs of the cache of prefixes, "
+            f"{config.policy.name} does not do (policy=prefix_caching_v1, or policy=paged)"
+        )
+
+
+def _check_software(config: RunConfig) -> None:
+    """Refuse software times of the drafter's own: the model's costs charge these, once an
+    iteration.
+    """
+    part = config.speculation
+    own = part.parameters.get("efficiencies") if part is not None else None
+    if not isinstance(own, Part):
+        return
+    software = config.software
+    usual = {"software": software.name if software else None}
+    for name in NO_SOFTWARE:
+        value = own.parameters.get(name)
+        of_system = usual.get(name, getattr(software, name, None))
+        if value and value != of_system:
+            raise InputError(
+                f"speculation.efficiencies.{name}={value}: nothing reads it, for software times "
+                "are the model's (leave it out)"
+            )
+
+
+def _check_run(config: RunConfig) -> None:
+    if config.replicas is not None:
+        raise InputError(
+            f"replicas={config.replicas}: engines behind a router with drafts are not modelled "
+            f"(leave replicas or speculation out)"
+        )
+    if is_oracle(class_of("policy", config.policy)):
+        raise InputError(
+            f"speculation: policy={config.policy.name.rpartition('.')[2]} reserves slots for the "
+            f"true output length, and none for drafts behind it (another policy)"
+        )
+    if config.server.tiers:
+        raise InputError(
+            "server.tiers: prefixes below the GPUs with drafts are not modelled (leave the tiers "
+            "or speculation out)"
+        )
+    if config.model.window is not None or config.model.states is not None:
+        raise InputError(
+            f"speculation: {config.model.name} has windows or states, and drafts that are rejected "
+            f"there are not modelled (choose a model of full attention)"
+        )

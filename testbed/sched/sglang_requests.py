@@ -1,0 +1,47 @@
+"""What SGLang's scheduler knows of its requests."""
+
+from testbed.core.sequence import SequenceGroup
+from testbed.core.slots import ceil_div
+
+MOST_RESERVED = 4096  # SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION
+
+
+class DeclaredOutputs:
+    """The declared outputs of requests, as SGLang cuts them on arrival (init_req_max_new_tokens),
+    and what of them is known to be generated. SGLang ends an output that it cuts so; here such a
+    request has its whole output, of which the rest is not reserved.
+
+    in_flight: groups whose next token is computed in an iteration whose results are not known yet.
+    """
+
+    def __init__(self, total: int, page_size: int, context_length: int) -> None:
+        self._total = total
+        self._page_size = page_size
+        self._max_len = min(context_length, total) - 1
+        self.in_flight: set[SequenceGroup] = set()
+
+    def declared(self, group: SequenceGroup) -> int:
+        """Output tokens at most; without a declared number as many as fit."""
+        request, size = group.request, self._page_size
+        paged = ceil_div(request.prompt_len, size) * size
+        most = min(self._max_len - request.prompt_len, self._total - paged - size) - 1
+        if request.max_new_tokens is not None:
+            most = min(most, request.max_new_tokens)
+        return max(most, 0)
+
+    def generated(self, group: SequenceGroup) -> int:
+        """Output tokens whose results are known."""
+        return group.num_generated - (group in self.in_flight)
+
+    def left(self, group: SequenceGroup) -> int:
+        """Tokens that a running group may still generate, as far as memory is reserved for them."""
+        return min(max(self.declared(group) - self.generated(group), 0), MOST_RESERVED)
+
+    def ends_in_flight(self, group: SequenceGroup) -> bool:
+        """Whether the token in flight is the last one that the request declares."""
+        declared = group.request.max_new_tokens
+        return (
+            declared is not None
+            and group in self.in_flight
+            and self.generated(group) + 1 >= declared
+        )

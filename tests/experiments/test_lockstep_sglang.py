@@ -1,0 +1,60 @@
+"""`testbed lockstep sglang`: the options of the same server; random runs beside the installed
+SGLang, skipped where there is none.
+"""
+
+from importlib.util import find_spec
+from random import Random
+
+import pytest
+from refusals import check_refusal
+
+from testbed.experiments.cli.lockstep import RandomRuns, lockstep
+from testbed.experiments.real.lockstep import sglang_draws
+from testbed.experiments.real.lockstep.comparison import ITERATION_PS, compare
+from testbed.experiments.real.lockstep.sglang_sides import sides_of_sglang
+from testbed.experiments.real.lockstep.sides import served
+
+needs_sglang = pytest.mark.skipif(
+    find_spec("sglang") is None, reason="sglang 0.5.23 is not installed (.ci/run installs it)"
+)
+SMALL = ("model=llama-3-8b", "~server.kv_memory_gib", "server.num_blocks=300")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ("scheduler=sglang", "policy=radix"),
+            {"total_tokens": 300, "page_size": 1, "overlaps": True, "disable_radix_cache": False},
+        ),
+        (
+            ("scheduler=sglang_no_overlap", "policy=paged", "policy.watermark=0"),
+            {"total_tokens": 4800, "page_size": 16, "overlaps": False, "disable_radix_cache": True},
+        ),
+    ],
+)
+def test_sglangs_server_has_the_options_of_the_configuration(words, expected):
+    from testbed.experiments.real.lockstep.sglang_installation import options_of
+
+    options = options_of(sides_of_sglang((*SMALL, *words), None)[1])
+    assert {name: getattr(options, name) for name in expected} == expected
+
+
+def test_another_scheduler_is_refused():
+    check_refusal(("scheduler=", "sglang"), sides_of_sglang, SMALL, None)
+
+
+@pytest.mark.parametrize("option", [{"histories": 3}, {"capacity": True}])
+def test_options_of_vllm_are_refused(option):
+    check_refusal((*option, "vllm"), lockstep, "sglang", **option)
+    check_refusal(("windows",), lockstep, "sglang", drawn=RandomRuns(1, windows=True))
+
+
+@needs_sglang
+@pytest.mark.parametrize("seed", range(6))
+def test_random_runs_decide_as_sglang(seed):
+    words, requests = sglang_draws.draw(Random(seed), (), 50)
+    make, setup = sides_of_sglang(words, requests)
+    comparison = compare(make(), served(setup)[0], ITERATION_PS)
+    assert comparison.num_equal == comparison.num_iterations > 0
+    assert comparison.difference == []

@@ -1,0 +1,67 @@
+"""Runs with SGLang's scheduler and its radix cache, many steps at once and step by step."""
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, given, settings
+from strategies import MAX_LEN, policies, schedulers, with_shared_prompts, workloads
+from test_fast_equals_slow import ANALYTIC, MEASURED, check_run
+
+from testbed.memory.paged.paged import Paged
+from testbed.memory.radix.radix import Radix
+from testbed.sched.preemption import Recompute
+from testbed.sched.sglang import OverlappedSGLang, SGLang
+
+many = settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+OPTIONS = st.fixed_dictionaries(
+    {
+        "max_running_requests": st.sampled_from([2, 5, 40]),
+        "max_prefill_tokens": st.sampled_from([20, 300]),
+        "chunked_prefill_size": st.sampled_from([None, 48, 144]),
+        "enable_mixed_chunk": st.booleans(),
+        "schedule_policy": st.sampled_from(["fcfs", "lpm"]),
+        "schedule_conservativeness": st.sampled_from([0.1, 1.0]),
+        "new_token_ratio_decay_steps": st.sampled_from([5, 600]),
+    }
+)
+
+
+@st.composite
+def declaring(draw, requests):
+    """Requests that declare their output, or twice as much, or nothing."""
+    factor = draw(st.sampled_from([1, 2, None]))
+    return [
+        request._replace(max_new_tokens=factor and factor * request.output_len)
+        for request in draw(requests)
+    ]
+
+
+REQUESTS = declaring(st.one_of(workloads(), with_shared_prompts(workloads())))
+
+
+@many
+@given(
+    policies([Radix, Radix, Paged]),
+    st.sampled_from([SGLang, OverlappedSGLang]),
+    OPTIONS,
+    REQUESTS,
+    st.sampled_from([ANALYTIC, MEASURED]),
+)
+def test_fast_equals_slow_with_sglang(make_policy, kind, options, requests, cost):
+    block_size = make_policy().block_size
+    if (chunk := options["chunked_prefill_size"]) and chunk % block_size:
+        options = {**options, "chunked_prefill_size": None}
+    rule = Recompute()
+    check_run(
+        requests,
+        lambda: kind(make_policy(), rule, context_length=MAX_LEN, **options),
+        cost=cost,
+    )
+
+
+@many
+@given(policies([Radix]), schedulers(), with_shared_prompts(workloads()))
+def test_fast_equals_slow_with_the_radix_cache_under_other_schedulers(
+    make_policy, make_scheduler, requests
+):
+    check_run(requests, lambda: make_scheduler(make_policy()))

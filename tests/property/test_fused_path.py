@@ -1,0 +1,103 @@
+"""The fused path, and arrivals that the engine takes itself, give what the plain
+path gives with an event for each arrival: the same rows of requests and spans, the same totals.
+"""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, given, settings
+from same_runs import assert_same_gaps, assert_same_rows, lengths_of
+from strategies import (
+    MAX_LEN,
+    mixed_workloads,
+    policies,
+    ranked_schedulers,
+    schedulers,
+    vllm_schedulers,
+    with_shared_prompts,
+    workloads,
+)
+from tiny import MODEL, analytic, server
+
+from testbed.core.layers import Window
+from testbed.core.slots import NO_GROWTH, growth_of
+from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.engine.engine import Engine
+from testbed.engine.simulation import Environment, simulate
+from testbed.engine.totals import SpanGrowth, changes_of
+from testbed.memory.paged.paged_2023 import Paged2023
+from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+
+ANALYTIC = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
+WINDOWED = AnalyticCost(
+    replace(MODEL, window=Window(20, 1)), server(), Efficiencies(overhead_s=1e-3, copy_s=1e-5)
+)
+many = settings(
+    max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+
+
+@many
+@given(
+    st.one_of(policies(), policies([Paged2023, PrefixCaching, OutputCaching])),
+    st.one_of(schedulers(), vllm_schedulers(), ranked_schedulers()),
+    st.one_of(workloads(), mixed_workloads(), with_shared_prompts(workloads())),
+    st.sampled_from([ANALYTIC, WINDOWED]),
+    st.lists(st.integers(0, 10**13), max_size=3),
+    st.one_of(st.none(), st.integers(10**10, 10**13)),
+)
+def test_the_fused_path_equals_the_plain_path(
+    make_policy, make_scheduler, requests, cost, snapshots_ps, stop_ps
+):
+    options = {"snapshots_ps": snapshots_ps}
+    if stop_ps is not None:
+        options["stop_ps"] = stop_ps
+
+    def serve(env):
+        scheduler = make_scheduler(make_policy())
+        lengths = lengths_of(scheduler)
+        return simulate(requests, scheduler, cost, MAX_LEN, lengths=lengths, env=env, **options)
+
+    fused = serve(None)
+    with patch.object(Engine, "_make_fused_path", lambda *_: None):
+        plain = serve(Environment(0))
+    assert fused.totals == plain.totals
+    assert (fused.end_ps, fused.snapshots) == (plain.end_ps, plain.snapshots)
+    assert fused.rejections == plain.rejections
+    assert_same_rows(fused.requests, plain.requests)
+    assert_same_rows(fused.spans, plain.spans)
+    assert_same_gaps(fused.token_gaps(), plain.token_gaps())
+
+
+EVENTS = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 40)), max_size=4)
+
+
+@given(
+    st.integers(2, 9),
+    st.integers(1, 10**12),
+    st.integers(0, 10**9),
+    st.integers(0, 9),
+    *[EVENTS] * 3,
+)
+def test_changes_of_a_span_are_the_sums_over_its_iterations(
+    steps, first_ps, growth_ps, live, started, held, evicted
+):
+    kept = [[(t, slots) for t, slots in each if t < steps - 1] for each in (started, held, evicted)]
+    times = [first_ps + growth_ps * t for t in range(steps)]
+    rows = []
+    for i in range(steps):
+        internal, taken, dropped = (
+            sum(slots for t, slots in events if t <= i - after)
+            for events, after in zip(kept, (0, 1, 1), strict=True)
+        )
+        rows.append((live * i, taken - live * i - internal, internal, -dropped))
+    growths = [growth_of(events) if events else NO_GROWTH for events in kept]
+    grown = SpanGrowth(first_ps, growth_ps, live, *growths)
+    counts, over_time = changes_of([steps], [sum(times)], [grown])
+    assert counts == [tuple(map(sum, zip(*rows, strict=True)))]
+    assert over_time == [
+        sum(count * ps for count, ps in zip(column, times, strict=True))
+        for column in zip(*rows, strict=True)
+    ]

@@ -1,0 +1,180 @@
+"""SGLang's scheduler by hand: admission, the closed door, retraction, chunks, the ratio."""
+
+from collections import defaultdict
+
+import pytest
+from refusals import check_refusal
+
+import testbed as front
+from testbed.core.request import PS, Request
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.radix.radix import Radix
+from testbed.sched.plan import Results
+from testbed.sched.preemption import Recompute
+from testbed.sched.sglang import OverlappedSGLang, SGLang
+from testbed.sched.sglang_ratio import NewTokenRatio
+
+
+class Driven:
+    """A scheduler whose iterations end outputs at their lengths; `step` gives the computed tokens
+    by request.
+    """
+
+    def __init__(self, num_slots, kind=SGLang, policy=Radix, block_size=1, **options):
+        pool = PoolSpec(num_slots, 10**6)
+        self.policy = policy(pool, block_size=block_size)
+        options = {"max_running_requests": 10, "context_length": 10**6, **options}
+        self.scheduler = kind(self.policy, Recompute(), **options)
+        self.outputs = dict[int, int]()
+        self.preempted = []
+
+    def add(self, prompt, output, declared=None, **values):
+        number = len(self.outputs)
+        request = Request(number, 0, prompt, output, max_new_tokens=declared or output, **values)
+        self.outputs[number] = output
+        self.scheduler.add(request.incoming)
+
+    def step(self):
+        scheduler = self.scheduler
+        plan = scheduler.plan()
+        self.preempted += [group.request.request_id for group in plan.preempted]
+        tokens = defaultdict(int)
+        if plan.decode_seqs:
+            for seq in scheduler.state.batch:
+                tokens[seq.request_id] = 1
+        for chunk in plan.chunks:
+            tokens[chunk.group.request.request_id] += chunk.new
+        computing = [*scheduler.running, *[c.group for c in plan.chunks if c.last]]
+        stepping = [g for g in computing if g.request.request_id in tokens and not g.todo]
+        ended = tuple(
+            g.request.request_id
+            for g in dict.fromkeys(stepping)
+            if g.num_generated + 1 == self.outputs[g.request.request_id]
+        )
+        scheduler.commit(plan, 1, Results(ended))
+        self.policy.check()
+        return dict(tokens)
+
+
+def test_a_request_waits_for_the_declared_future_of_those_that_run():
+    driven = Driven(40, schedule_conservativeness=1 / 0.7)
+    driven.add(10, 5, declared=10)
+    driven.add(10, 5, declared=10)  # 10 + 10 + 1 is not less than 30 free - 9 to come
+    assert driven.step() == {0: 10}
+    assert driven.step() == {0: 1}
+
+
+def test_one_slot_more_is_enough():
+    driven = Driven(43, schedule_conservativeness=1 / 0.7)
+    driven.add(10, 5, declared=10)
+    driven.add(10, 5, declared=10)  # less than 43 - (10 + 1 + 10)
+    assert driven.step() == {0: 10, 1: 10}
+
+
+def test_a_refusal_closes_the_door_until_a_request_has_left():
+    driven = Driven(40)
+    driven.add(10, 4, declared=10)
+    driven.add(10, 9, declared=18)
+    driven.add(1, 1)
+    assert driven.step() == {0: 10}  # the second is refused, and the third is not asked
+    assert [driven.step() for _ in range(3)] == [{0: 1}] * 3
+    assert driven.step() == {1: 10, 2: 1}
+
+
+def test_the_prompt_that_is_not_complete_goes_first_and_decodes_wait():
+    driven = Driven(1000, chunked_prefill_size=8)
+    driven.add(4, 5)
+    driven.add(10, 5)
+    driven.add(3, 5)
+    assert driven.step() == {0: 4, 1: 4}
+    assert driven.step() == {1: 6, 2: 2}
+    assert driven.step() == {2: 1}
+    assert driven.step() == {0: 1, 1: 1, 2: 1}
+
+
+def test_mixed_chunks_share_an_iteration_with_decodes():
+    driven = Driven(1000, chunked_prefill_size=8, enable_mixed_chunk=True)
+    driven.add(4, 5)
+    driven.add(10, 5)
+    assert driven.step() == {0: 4, 1: 4}
+    assert driven.step() == {0: 1, 1: 6}
+
+
+def test_the_fewest_generated_then_the_longest_prompt_is_retracted_to_the_end_of_the_queue():
+    options = {"schedule_conservativeness": 0.01, "new_token_ratio_decay_steps": 1}
+    driven = Driven(40, **options)
+    driven.add(10, 14, declared=20)
+    driven.add(8, 14, declared=20)
+    driven.add(1, 14, declared=20)
+    assert driven.step() == {0: 10}
+    while not driven.preempted:
+        computed = driven.step()
+        if len(driven.scheduler.state.waiting) == 3:
+            pytest.fail("all wait")
+    assert driven.preempted[0] != 0 or computed
+    waiting = [group.request.request_id for group in driven.scheduler.state.waiting]
+    assert waiting[-1] == driven.preempted[-1]
+
+
+def test_the_ratio_decays_and_jumps():
+    ratio = NewTokenRatio(1.0, 10)
+    ratio.decay(1)
+    assert ratio.current == pytest.approx(0.7 - (0.7 - 0.098) / 10)
+    ratio.decay(1000)
+    assert ratio.current == pytest.approx(0.098)
+    ratio.retracted([None] * 2, generated=10, declared=99)
+    assert ratio.current == 0.5
+    ratio.reset()
+    assert ratio.current == 0.7
+
+
+def test_longest_prefix_first_computes_what_requests_share_once():
+    story = tuple(range(50))
+    driven = Driven(1000, schedule_policy="lpm", max_prefill_tokens=70)
+    for own in range(3):
+        driven.add(60, 3, prompt_ids=(*story, *(1000 * own + i for i in range(100, 110))))
+    driven.add(10, 3)
+    assert driven.step() == {0: 60}  # with the third, 70 tokens would be reached
+    assert driven.step() == {1: 10, 2: 10, 3: 10}
+
+
+def test_without_a_tree_fixed_outputs_are_admitted_by_their_ends():
+    driven = Driven(64, policy=Paged, ignore_eos=True)
+    driven.add(10, 10)
+    driven.add(10, 20)
+    assert driven.step() == {0: 10}  # the longer is put before the shorter in SGLang's list
+    assert driven.step() == {1: 10}  # which is sorted anew in every pass
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "words"),
+    [
+        (PrefixCaching, {}, ("policy=PrefixCaching", "radix")),
+        (Radix, {"schedule_policy": "hrrn"}, ("schedule_policy=hrrn", "lpm")),
+        (Radix, {"retraction_policy": "age"}, ("retraction_policy=age", "priority")),
+        (Radix, {"chunked_prefill_size": 7, "block_size": 2}, ("chunked_prefill_size=7", "2")),
+    ],
+)
+def test_what_is_not_modelled_is_refused_by_name(policy, options, words):
+    check_refusal(words, Driven, 100, policy=policy, **options)
+
+
+RUN = {"model": "opt-13b", "gpu": "a100-40gb", "policy": "radix", "scheduler": "sglang"}
+REQUESTS = [Request(i, i * PS // 100, 50, 20, max_new_tokens=40) for i in range(20)]
+
+
+def test_a_run_says_what_it_cannot_follow():
+    swap = {**RUN, "policy": "paged", "preemption": "swap"}
+    check_refusal(("preemption=Swap", "recompute"), front.simulate, trace=REQUESTS, **swap)
+    words = "scheduler.ignore_eos=true"
+    check_refusal(("ignore_eos=true", "40", "20"), front.simulate, words, trace=REQUESTS, **RUN)
+    plain = [request._replace(max_new_tokens=None) for request in REQUESTS]
+    check_refusal(("max_new_tokens",), front.simulate, words, trace=plain, **RUN)
+
+
+@pytest.mark.parametrize("kind", [SGLang, OverlappedSGLang])
+def test_the_plug_in_check_passes(kind):
+    name = f"testbed.sched.sglang:{kind.__name__}"
+    assert front.check(name, max_running_requests=6, context_length=200) is None
