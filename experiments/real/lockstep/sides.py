@@ -95,7 +95,7 @@ class Ours:
 
     def __init__(self, setup: Setup) -> None:
         self.scheduler = setup.scheduler
-        self.block_size = int(setup.config.policy.parameters["block_size"])
+        self.block_size = setup.scheduler.memory.block_size or 1
         self.outputs = Outputs(self.scheduler.state, setup.beams, setup.lengths, setup.acceptance)
         self._max_len = setup.model.max_len
 
