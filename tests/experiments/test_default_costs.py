@@ -15,6 +15,7 @@ from testbed.cost.sections import PROFILES
 from testbed.experiments.real.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.runs.compose import configured
+from testbed.run import cost_words
 from testbed.run.cost_words import (
     BETWEEN_HOSTS,
     WHOLE_RUNS,
@@ -22,7 +23,6 @@ from testbed.run.cost_words import (
     cost_source,
     left_out_rows,
     table_rows,
-    tested,
 )
 from testbed.run.machine import cost_of, make_cost
 
@@ -238,4 +238,4 @@ def test_a_vllm_profile_names_its_host_and_what_it_was_worth_on_others():
     rows = table_rows(BETWEEN_HOSTS)
     largest = max(abs(float(row["latency_percent"])) for row in rows)
     assert f"{largest:.0f}%" in between_hosts()
-    assert between_hosts() in tested(taken, config.model, config.server)
+    assert between_hosts() in cost_words.tested(taken, config.model, config.server)
