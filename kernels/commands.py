@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # The module of each measurement, which has a MEASUREMENT.
 MEASUREMENTS = {
     "all-reduce": "measure.all_reduce",
+    "block-moves": "measure.block_moves",
     "cache-forms": "measure.cache_forms",
     "ladder": "ladder.measure",
     "sampler": "measure.sampler",

@@ -29,6 +29,16 @@ def all_reduce(
     commands.measure("all-reduce", gpus=gpus or [2], known=known)
 
 
+@app.command(name="block-moves")
+def block_moves() -> None:
+    """Measure transfers of whole blocks to the host, back, and both ways, by block size.
+
+    By the engine's kernel, a copy for each fragment, one batch of copies, and through a staging
+    buffer, with the share of the link and the time of decode attention meanwhile.
+    """
+    commands.measure("block-moves")
+
+
 @app.command(name="cache-forms")
 def cache_forms(
     *,
@@ -68,7 +78,7 @@ def transfers(
         Parameter(consume_multiple=True, help="default: out in"),
     ] = None,
     methods: Annotated[
-        list[Literal["copies", "batch", "gather"]] | None,
+        list[Literal["copies", "batch", "gather", "kernel"]] | None,
         Parameter(consume_multiple=True, help="default: all"),
     ] = None,
     out: Out,
@@ -77,6 +87,6 @@ def transfers(
     commands.measure(
         "transfers",
         ways=ways or ["out", "in"],
-        methods=methods or ["copies", "batch", "gather"],
+        methods=methods or ["copies", "batch", "gather", "kernel"],
         out=out,
     )

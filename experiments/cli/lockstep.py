@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,14 @@ NumRequests = Annotated[AtLeastOne, Parameter(help="in each of them")]
 Drafts = Annotated[bool, Parameter(help="random configurations speculate")]
 Windows = Annotated[bool, Parameter(help="most layers of random configurations have a window")]
 Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
+Configs = Annotated[
+    Path | None,
+    Parameter(
+        metavar="FOLDER",
+        help="`fits` for every config.json in it and variations of each, beside vLLM's own classes "
+        "(an empty folder gets a file of each family)",
+    ),
+]
 Capacity = Annotated[bool, Parameter(help="pages and blocks of the shapes that ship, on H200s")]
 
 
@@ -62,6 +71,7 @@ def lockstep(
     drawn: RandomRuns = NONE_DRAWN,
     histories: Histories = None,
     capacity: Capacity = False,
+    configs: Configs = None,
 ) -> int:
     """Compare the scheduler of the installed vLLM or SGLang with ours.
 
@@ -82,6 +92,8 @@ def lockstep(
         lines = check_histories(histories, drawn.seed)
         print(*lines, sep="\n")
         return int(len(lines) > 1)
+    if configs is not None:
+        return _check_configs(configs)
     if capacity:
         from testbed.experiments.real.lockstep.capacities import check_capacities
         from testbed.experiments.vllm_server.translation import expand
@@ -93,6 +105,17 @@ def lockstep(
     runs = drawn.draw(server, words) if drawn.random else [("", words, None)]
     different = [_differs(server, *run) for run in runs]
     return int(any(different))
+
+
+def _check_configs(folder: Path) -> int:
+    """Compare and print; whether anything is answered otherwise than by vLLM."""
+    from testbed.experiments.real.lockstep.config_comparison import check_configs
+
+    lines = list[str]()
+    for line in check_configs(folder):
+        print(line, flush=True)
+        lines.append(line)
+    return int(len(lines) > 1)
 
 
 def _served(overrides: Sequence[str], from_vllm: str | None) -> list[str]:

@@ -34,7 +34,9 @@ NAMES = {
 
 @dataclass(frozen=True)
 class EngineFit:
-    """The answer of `testbed fits --json` for this engine; GiB on each GPU."""
+    """The answer of `testbed fits --json` for this engine; GiB on each GPU. host_gib: pinned in the
+    host's memory for each GPU, by the tiers below it.
+    """
 
     model: str
     gpu: str
@@ -42,6 +44,7 @@ class EngineFit:
     gpu_gib: float
     held_gib: dict[str, float]
     total_gib: float
+    host_gib: float
     num_slots: int
 
 
@@ -66,6 +69,7 @@ def engine_fit(command: str, gpu: str) -> EngineFit:
         gpu_gib=server.gpu.memory_bytes / GIB,
         held_gib={name: size / GIB for name, size in held._asdict().items()},
         total_gib=sum(held) / GIB,
+        host_gib=_host_bytes(pool, block_size) / pool.num_gpus / GIB,
         num_slots=pool.num_slots,
     )
 
@@ -80,6 +84,12 @@ def _pool_and_drafter(config: RunConfig) -> tuple[PoolSpec, ModelSpec | None]:
     return setup.pool, None if speculation is None else speculation.drafter(config.model)
 
 
+def _host_bytes(pool: PoolSpec, block_size: int) -> int:
+    """Of the pools of all tiers, in whole blocks."""
+    slots = sum(tier.num_slots // block_size * block_size for tier in pool.tiers)
+    return slots * pool.layer_bytes * pool.num_layers
+
+
 def lines_of(fit: EngineFit) -> Iterator[str]:
     """The answer for the terminal."""
     names = NAMES | {"kv_cache": f"KV cache ({fit.num_slots:,} tokens)"}
@@ -89,5 +99,7 @@ def lines_of(fit: EngineFit) -> Iterator[str]:
     width = max(len(name) for name, _ in rows) + 2
     yield f"{fit.model} on {fit.num_gpus} x {fit.gpu}, this project's engine; GiB on each GPU"
     yield from (f"  {name:<{width}}{size:8.2f}" for name, size in rows)
+    if fit.host_gib:
+        yield f"pinned in the host's memory for each GPU: {fit.host_gib:.2f}"
     if fit.total_gib > fit.gpu_gib:
         yield f"does not fit: the GPU has {fit.gpu_gib:.2f} (fewer server.num_blocks, or more GPUs)"

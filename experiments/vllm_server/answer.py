@@ -92,10 +92,10 @@ def fit_of(
         kv_cache_gib=server.num_blocks * server.pages.page_bytes / GIB,
         num_blocks=server.num_blocks,
         block_size=server.block_size,
-        kv_tokens=server.pages.num_tokens(server.num_blocks),
+        kv_tokens=num_tokens(server),
         max_model_len=server.model.max_len,
         max_concurrency=_concurrency_by_slot(server) if scratch_by_slot else concurrency(server),
-        longest_model_len=_longest(question, server),
+        longest_model_len=longest(question, server),
         smallest_tensor_parallel=_smallest(question),
         activation_rmse_gib=(of or terms()).rmse_gib,
         notes=server.notes,
@@ -118,6 +118,13 @@ def concurrency(server: Server) -> float:
     return server.pages.concurrency(server.num_blocks, server.model.max_len)
 
 
+def num_tokens(server: Server) -> int:
+    """vLLM's "GPU KV cache size", as the release computes it."""
+    if server.release.logs_longest:
+        return int(concurrency(server) * server.model.max_len)
+    return server.pages.num_tokens(server.num_blocks)
+
+
 def _concurrency_by_slot(server: Server) -> float:
     pages, num_seqs = server.pages, server.limits.max_num_seqs
     if not pages.scratch:
@@ -135,8 +142,7 @@ def _concurrency_by_slot(server: Server) -> float:
 
 def kv_lines(server: Server) -> list[str]:
     """The two lines that vLLM logs at its start."""
-    num_tokens = server.pages.num_tokens(server.num_blocks)
-    return logged_lines(num_tokens, server.model.max_len, concurrency(server))
+    return logged_lines(num_tokens(server), server.model.max_len, concurrency(server))
 
 
 def rule_lines(server: Server) -> list[str]:
@@ -153,10 +159,10 @@ def rule_lines(server: Server) -> list[str]:
     ]
 
 
-def _longest(question: Question, server: Server) -> int:
+def longest(question: Question, server: Server) -> int:
     """The longest --max-model-len that starts."""
-    longest = question.updated("--max-model-len", "auto").server
-    return max(longest.model.max_len, server.model.max_len)
+    found = question.updated("--max-model-len", "auto").server
+    return max(found.model.max_len, server.model.max_len)
 
 
 def _smallest(question: Question) -> int | None:

@@ -23,7 +23,7 @@ from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.releases import Release, release_numbered
 from testbed.vllm.server import (
     Server,
-    block_size_of,
+    block_size_with,
     limits_with,
     server_with,
     with_drafter,
@@ -170,7 +170,7 @@ def _utilization(configured: Configured) -> float:
 
 
 def _block_size(configured: Configured) -> int:
-    return block_size_of(configured.model, configured.num_gpus)
+    return block_size_with(configured.command, configured.model, configured.gpu, configured.release)
 
 
 def _num_blocks(configured: Configured) -> int | None:

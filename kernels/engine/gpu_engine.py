@@ -107,7 +107,7 @@ class GpuExecutor(Executor):
         if self.while_computing is not None:
             self.while_computing()
         self.runner.wait(launched)
-        flight.computed_ps = self.clock.now_ps
+        flight.end_ps = flight.computed_ps = self.clock.now_ps  # so far
         parents = self.runner.sample(launched)
         self._num_in_flight -= 1
         yield from ()

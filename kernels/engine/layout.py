@@ -6,7 +6,7 @@ head_size], an extent [num_kv_heads, length, head_size], as the paged and the co
 read them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent
 from testbed.core.specs import ModelSpec
 from testbed.kernels.launch.attention import MAX_BLOCK_SIZE
+from testbed.kernels.launch.host_memory import pinned
 from testbed.kernels.verify.reference import NAN_E4M3
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.layouts import ExtentLayout, PageLayout
@@ -91,12 +92,9 @@ def make_pools(
             torch.uint8,
             torch.ones((spec.num_layers, 2, spec.num_kv_heads), device=like.device),
         )
+    empty: Callable[..., Tensor] = pinned if like.is_cuda else torch.empty
     below = {
-        tier.name: torch.empty(
-            (tier.num_slots // block_size, planes, block_size * width),
-            dtype=dtype,
-            pin_memory=like.is_cuda and tier.num_slots > 0,
-        )
+        tier.name: empty((tier.num_slots // block_size, planes, block_size * width), dtype=dtype)
         for tier in pool.tiers
     }
     size = planes, pool.num_slots // block_size * block_size * width

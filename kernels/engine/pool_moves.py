@@ -1,5 +1,5 @@
-"""Performs a policy's copies on the device, and its moves between tiers: in torch, and by kernels
-and copy engines.
+"""Performs a policy's copies on the device, and its moves between tiers: in torch, and by
+kernels.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,12 @@ from testbed.core.slots import DEVICE, HOST, Copy, Extent, Move, Ops, Transfer, 
 from testbed.kernels.engine.layout import Blocks, Extents, Ints, Pools
 from testbed.kernels.engine.records import SwapTime
 from testbed.kernels.launch import cache_ops
-from testbed.kernels.launch.cache_ops import MAX_GRID, bind_stage_blocks, copies_of_runs, issue
+from testbed.kernels.launch.cache_ops import (
+    MAX_GRID,
+    bind_move_blocks,
+    bind_stage_blocks,
+    bind_unload_blocks,
+)
 from testbed.sched.state import SchedulerState
 
 LiveTables = Callable[[], list[list[Extent]]]  # of the sequences on the device
@@ -21,6 +26,7 @@ Pairs = list[tuple[int, int]]
 Ends = tuple[
     torch.cuda.Event, torch.cuda.Event
 ]  # of work on the device's blocks, and of the whole move
+ByPart = Callable[[Tensor, Tensor, Tensor, str], torch.cuda.Event | None]
 
 
 class Moves:
@@ -166,21 +172,28 @@ def independent(copies: tuple[Copy, ...]) -> list[list[Copy]]:
 
 
 class CudaMoves(Moves):
-    """Copies by the fused kernel; blocks that change tiers are gathered on the GPU, one transfer
-    per run below.
+    """Copies by the fused kernel; blocks that change tiers by a kernel of few thread blocks, which
+    reads and writes the host's memory while others compute.
 
-    After a swap the compute stream waits only until blocks have been gathered, not until they have
-    reached the host; it never waits for a transfer in the background. Loads and stores have a
-    stream each, for a link carries both ways.
+    A swap out is gathered on the GPU first, so that the compute stream waits only until that is
+    done, not until the blocks have reached the host; it never waits for a transfer in the
+    background. Loads and stores have a stream each, for a link carries both ways.
     """
 
     def __init__(self, pools: Pools, layout: Blocks, live: LiveTables) -> None:
         super().__init__(pools, layout, live)
         self._swaps, self._loads, self._stores = (torch.cuda.Stream() for _ in range(3))
-        if not isinstance(layout, Extents):  # load the kernel now: the block is written as it is
-            pool = pools.blocks(layout.block_size)
-            staging = pool[:, :1].transpose(0, 1).contiguous()
-            cache_ops.stage_blocks(pool, staging, _ids([0], pool), False)
+        if not isinstance(layout, Extents):  # load the kernels now: no block is moved
+            self._load_kernels(pools.blocks(layout.block_size), pools)
+
+    def _load_kernels(self, pool: Tensor, pools: Pools) -> None:
+        none = torch.empty((0, 2), dtype=torch.int32, device=pool.device)
+        staging = pool.new_empty((0, pool.shape[0], *pool.shape[2:]))
+        bind_stage_blocks(pool, staging, none.flatten(), True)
+        for tier, blocks in pools.below.items():
+            if len(blocks):
+                below = pools.blocks_below(tier, self.layout.block_size)
+                bind_move_blocks(pool, below, none, True)
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
         """Copy runs from block starts in one launch for all layers, other runs of slots in torch.
@@ -203,7 +216,7 @@ class CudaMoves(Moves):
 
     def swap(self, move: Move) -> None:
         """See Moves; blocks are gathered, or have arrived, before the compute stream goes on."""
-        gathered, _ = self._cross(move, self._swaps)
+        gathered, _ = self._cross(move, self._swaps, self._swap_part)
         torch.cuda.current_stream().wait_event(gathered)
 
     def begin(self, transfers: Iterable[Transfer]) -> None:
@@ -211,9 +224,9 @@ class CudaMoves(Moves):
         for move_id, move in transfers:
             stream = self._loads if move.target == DEVICE else self._stores
             stream.wait_stream(self._swaps)
-            _, self.pending[move_id] = self._cross(move, stream)
+            _, self.pending[move_id] = self._cross(move, stream, self._move_part)
 
-    def _cross(self, move: Move, stream: torch.cuda.Stream) -> Ends:
+    def _cross(self, move: Move, stream: torch.cuda.Stream, by_part: ByPart) -> Ends:
         """Move blocks on a stream, after the compute stream's work so far."""
         tier, pairs = self.block_pairs(move)
         size = self.layout.block_size
@@ -224,34 +237,35 @@ class CudaMoves(Moves):
         if not pairs:
             return stream.record_event(), stream.record_event()
         with torch.cuda.stream(stream):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
             parts = [pairs[first : first + MAX_GRID] for first in range(0, len(pairs), MAX_GRID)]
-            return [
-                self._cross_part(way, pool, below, part, move.source == DEVICE) for part in parts
-            ][-1]
+            done = [by_part(pool, below, _ids(part, pool), way) for part in parts][-1]
+            end.record()
+        num_bytes = len(pairs) * below[0].nbytes
+        swap = SwapTime(way, len(pairs) * len(pool), num_bytes, 0.0)
+        self._timed.append((swap, begin, end))
+        return done or end, end
 
-    def _cross_part(
-        self, way: str, pool: Tensor, below: Tensor, pairs: Pairs, leaves: bool
-    ) -> Ends:
-        """Move at most MAX_GRID blocks, on the current stream, and time what the device does."""
-        staging = torch.empty((len(pairs), *below.shape[1:]), dtype=below.dtype, device=pool.device)
-        ids, there = (
-            _ids([on_device for on_device, _ in pairs], pool),
-            [block for _, block in pairs],
-        )
-        copies = copies_of_runs(staging, below, there, leaves)
-        move = bind_stage_blocks(pool, staging, ids, leaves)
-        stream = torch.cuda.current_stream()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        if not leaves:
-            issue(copies, stream.cuda_stream)
-        move(stream.cuda_stream)
-        gathered = stream.record_event()
-        if leaves:
-            issue(copies, stream.cuda_stream)
-        end.record()
-        self._timed.append((SwapTime(way, len(copies), staging.nbytes, 0.0), begin, end))
-        return gathered, end
+    def _swap_part(
+        self, pool: Tensor, below: Tensor, pairs: Tensor, way: str
+    ) -> torch.cuda.Event | None:
+        """Swap at most MAX_GRID blocks on the current stream; the event after which the device's
+        may be written, None: all are moved by then.
+        """
+        if way == "in":
+            return self._move_part(pool, below, pairs, way)
+        stream = torch.cuda.current_stream().cuda_stream
+        staging = torch.empty((len(pairs), *below.shape[1:]), dtype=pool.dtype, device=pool.device)
+        bind_stage_blocks(pool, staging, pairs[:, 0].contiguous(), True)(stream)
+        gathered = torch.cuda.current_stream().record_event()
+        bind_unload_blocks(staging, below, pairs)(stream)
+        return gathered
+
+    def _move_part(self, pool: Tensor, below: Tensor, pairs: Tensor, way: str) -> None:
+        """Move at most MAX_GRID blocks on the current stream."""
+        leaves = way in ("out", "store")
+        bind_move_blocks(pool, below, pairs, leaves)(torch.cuda.current_stream().cuda_stream)
 
 
 def _ids(values: list[int] | Pairs, pool: Tensor) -> Tensor:

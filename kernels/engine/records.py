@@ -119,7 +119,7 @@ class Iteration(NamedTuple):
 class SwapTime(NamedTuple):
     """One swap (way out, in) or transfer in the background (store, load).
 
-    num_extents: runs of adjacent blocks below the device; seconds: from its first to its last work.
+    num_extents: planes of blocks; seconds: from its first to its last work.
     """
 
     way: str

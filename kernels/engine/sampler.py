@@ -2,7 +2,7 @@
 model's scores.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -12,13 +12,27 @@ from torch import Tensor
 
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.kernels.engine.ragged import Drafts, upload
+from testbed.kernels.engine.random_numbers import uniforms
 from testbed.kernels.engine.token_buffers import Drawn, Owner, TokenBuffers
+from testbed.kernels.launch.sampling import draw_tokens
 from testbed.sched.beams import Replacement, pairs
 
-Draw = tuple[Sequence, int, float]
 Best = list[
     tuple[int, float]
 ]  # the best next tokens of one candidate, in order, and their log-probabilities
+
+
+BY_REQUEST, OWN_SEED = 3, 4  # streams of random numbers
+
+
+class Drawing(NamedTuple):
+    """A draw: the sequence that gets the token (None: nobody), its row of the logits, and the words
+    from which its random number is computed.
+    """
+
+    seq: Sequence | None
+    row: int
+    key: tuple[int, ...]
 
 
 class Survivors(NamedTuple):
@@ -86,24 +100,53 @@ class TopP:
         self.seed = seed
         self.own_seed = own_seed
 
-    def choose(self, logits: Tensor, numbers: Iterable[float]) -> Tensor:
-        """One token for each row of logits [num_rows, vocab_size], int64 on their device, by a
-        random number from 0 to 1 for each.
+    def choose(self, logits: Tensor, draws: SequenceOf[Drawing]) -> Tensor:
+        """One token for each draw from its row of logits [num_rows, vocab_size], int64 on their
+        device.
         """
+        numbers = uniforms([draw.key for draw in draws])
+        rows = np.array([draw.row for draw in draws], np.int64)
+        sent = upload({"rows": rows, "numbers": numbers}, logits.device)
+        return self.tokens_at(logits, sent["rows"], sent["numbers"])
+
+    def tokens_at(self, logits: Tensor, rows: Tensor, numbers: Tensor) -> Tensor:
+        """The tokens of rows of logits at numbers from 0 to 1 of their distributions."""
+        if self.top_p < 1:
+            return self._of_likeliest(logits[rows], numbers)
+        if not logits.is_cuda:
+            return tokens_by_number(logits[rows], numbers, self.temperature)
+        tokens = torch.empty_like(rows)
+        draw_tokens(tokens, logits, rows, numbers, temperature=self.temperature)
+        return tokens
+
+    def _of_likeliest(self, logits: Tensor, numbers: Tensor) -> Tensor:
         shares, tokens = torch.sort(
             torch.softmax(logits.float() / self.temperature, dim=1), descending=True, stable=True
         )
         sums = shares.cumsum(dim=1)
-        kept = torch.where(sums - shares < self.top_p, shares, 0.0).cumsum(dim=1)
-        aim = torch.tensor([*numbers], device=logits.device)[:, None] * kept[:, -1:]
-        places = torch.searchsorted(kept, aim, right=True).clamp_max(logits.shape[1] - 1)
-        return tokens.gather(1, places).flatten()
+        kept = torch.where(sums - shares < self.top_p, shares, 0.0)
+        return tokens.gather(1, _places(kept, numbers)).flatten()
 
-    def uniform(self, request_id: int, index: int, num_generated: int) -> float:
-        """The random number of a step of a request's sequence: it costs tens of microseconds."""
-        stream = [4] if self.own_seed else [3, request_id]
-        key = [self.seed, *stream, index, num_generated]
-        return float(np.random.default_rng(key).random(dtype=np.float32))
+    def key(self, request_id: int, index: int, num_generated: int) -> tuple[int, ...]:
+        """The words of the random number of a step of a request's sequence."""
+        stream = (OWN_SEED, 0) if self.own_seed else (BY_REQUEST, request_id)
+        return (self.seed, *stream, index, num_generated)
+
+
+def tokens_by_number(logits: Tensor, numbers: Tensor, temperature: float) -> Tensor:
+    """What `draw_tokens` computes, in torch; sums are float64."""
+    shares = torch.softmax(logits.double() / temperature, dim=1)
+    return _places(shares, numbers).flatten()
+
+
+def _places(shares: Tensor, numbers: Tensor) -> Tensor:
+    """The first place of each row whose share and those before it sum to more than the number of
+    their total; for a number of 1 the last that has a share.
+    """
+    sums = shares.cumsum(dim=1)
+    aim = numbers[:, None].to(sums.dtype) * sums[:, -1:]
+    last = torch.searchsorted(sums, sums[:, -1:].contiguous())
+    return torch.minimum(torch.searchsorted(sums, aim, right=True), last)
 
 
 class Sampler:
@@ -123,6 +166,11 @@ class Sampler:
         # Of each search: its candidates' log-probabilities, and the results of recompute so far.
         self._beams: dict[int, tuple[list[float], dict[int, Best]]] = {}
 
+    def get_ready(self, like: Tensor) -> None:
+        """Load the kernel that draws from logits of the type and device of `like`."""
+        key = self.parallel.key(0, 0, 0)
+        TopP().choose(like.new_zeros(1, 8), [Drawing(None, 0, key)])
+
     def draw(self, logits: Tensor, wanted: "Wanted") -> Drawn:
         """The next token of every sequence that no search chooses for; nothing waits for the
         device.
@@ -133,8 +181,7 @@ class Sampler:
         if wanted.alone:
             parts.append(_rows(logits.argmax(dim=1), [row for _, row in wanted.alone]))
         for rule, draws in wanted.drawn.values():
-            _, rows, numbers = zip(*draws, strict=True)
-            parts.append(rule.choose(_rows(logits, list(rows)), numbers))
+            parts.append(rule.choose(logits, draws))
         if not parts:
             parts.append(logits.new_empty(0, dtype=torch.int64))
         return Drawn(wanted.takers, parts[0] if len(parts) == 1 else torch.cat(parts))
@@ -218,16 +265,15 @@ class Wanted:
     are drawn or searched.
 
     takers: the sequences of `alone` and of `drawn`, in that order. A row of a request that has not
-    forked yet is read once for each of its sequences. `drawn` has,
-    by temperature and top_p, a rule with these and the sequence, the row and the random number of
-    each draw. `beams` has each search's group, members and rows by request id.
+    forked yet is read once for each of its sequences. `drawn` has, by temperature and top_p, a rule
+    with these and its draws. `beams` has each search's group, members and rows by request id.
     """
 
     def __init__(self, owners: list[Owner], sampler: Sampler) -> None:
         self.owners = owners
         self.alone: list[tuple[Sequence, int]] = []
         self.beams: dict[int, tuple[SequenceGroup, list[int], list[int]]] = {}
-        self.drawn: dict[tuple[float, float], tuple[TopP, list[Draw]]] = {}
+        self.drawn: dict[tuple[float, float], tuple[TopP, list[Drawing]]] = {}
         for row, (group, member, num_drafts) in enumerate(owners):
             if group.request.beam:
                 beam = self.beams.setdefault(group.request.request_id, (group, [], []))
@@ -238,7 +284,7 @@ class Wanted:
                 self._add(group, member, row, step, sampler.rule_of(group))
         self.takers = [seq for seq, _ in self.alone]
         for _, draws in self.drawn.values():
-            self.takers += [seq for seq, _, _ in draws]
+            self.takers += [draw.seq for draw in draws]
 
     def _add(
         self, group: SequenceGroup, member: int, row: int, step: int, rule: TopP | None
@@ -250,8 +296,8 @@ class Wanted:
             return
         _, draws = self.drawn.setdefault((rule.temperature, rule.top_p), (rule, []))
         for i in members:
-            number = rule.uniform(group.request.request_id, i, step)
-            draws.append((group.sequences[i], row, number))
+            key = rule.key(group.request.request_id, i, step)
+            draws.append(Drawing(group.sequences[i], row, key))
 
 
 def num_equal(drafts: tuple[int, ...], tokens: list[int]) -> int:

@@ -113,6 +113,7 @@ def _runner(
         TokenBuffers(arch.spec.vocab_size, options.seed),
         options.parallel or TopP(seed=options.seed),
     )
+    sampler.get_ready(weights.embedding)
     # In pages all layers share a pool, whose slots are those of one layer
     num_tokens = pool.num_slots // (arch.spec.num_layers if isinstance(layout, Pages) else 1)
     timer = Timer(weights.embedding.is_cuda, lead.device_wait)

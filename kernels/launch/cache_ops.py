@@ -1,16 +1,14 @@
-"""What only moves K and V: launch wrappers, which can be captured, and swaps between a GPU pool and
-pinned host memory.
+"""What only moves K and V: launch wrappers, which can be captured, and copies between a pool on the
+GPU and pinned host memory.
 
 A pool is one array [num_planes, num_blocks, num_kv_heads, block_size, head_size]: a plane for each
 layer's K and for each layer's V, so that one launch serves all layers. Attention takes its planes
 as caches. A host pool is [num_host_blocks, num_planes, num_kv_heads, block_size, head_size],
-pinned: all layers of a block are adjacent, so a gathered block is one transfer. Calls return before
-the copies end; wait for the stream.
+pinned: all layers of a block are adjacent. Calls return before the copies end; wait for the stream.
 """
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +32,12 @@ MAX_GRID = 65_535  # of the second and third grid dimension
 K_CACHE, V_CACHE = 0, 1
 KV_SCALES = -1
 ANY_MEMORY = 4  # cudaMemcpyDefault: the addresses say where they lie
+# Thread blocks, and threads of each, that move blocks. Those that read the host's memory wait for
+# the link. Those that write it fill the link with few loads under way; with more, writes pile up
+# and all else on the GPU waits for them.
+INTO_GPU, TO_HOST = (8, 512), (4, 128)
+IN_FLIGHT = 4  # loads of 16 bytes of each thread
+ANY_CACHE = {"HEAD_SIZE": 8, "BF16": 0, "PAGED": 1, "BLOCK_SIZE": 1, "PAPER_LAYOUT": 0}
 Copies = list[tuple[int, int, int]]  # target and source address, bytes
 End = tuple[
     int, int, int, int
@@ -169,59 +173,63 @@ def swap_per_block(
 
     pairs: (device block id, host block id).
     """
+    issue(copies_per_fragment(pool, host_pool, pairs, to_host), launch.stream_pointer(pool))
+
+
+def copies_per_fragment(
+    pool: Any, host_pool: Any, pairs: Sequence[tuple[int, int]], to_host: bool
+) -> Copies:
+    """A copy for each block, layer, and K or V."""
     device, host, size = _check_pools(pool, host_pool)
     num_planes, num_blocks = device.shape[:2]
     ends = [
         (
             device.pointer + (plane * num_blocks + here) * size,
             host.pointer + (there * num_planes + plane) * size,
-            size,
         )
         for here, there in pairs
         for plane in range(num_planes)
     ]
-    issue(_copies(ends, to_host), launch.stream_pointer(pool))
+    return [(there, here, size) if to_host else (here, there, size) for here, there in ends]
 
 
-def swap_fused(
-    pool: Any,
-    host_pool: Any,
-    device_ids: Any,
-    pairs: Sequence[tuple[int, int]],
-    staging: Any,
-    to_host: bool,
-) -> None:
-    """Gather (or scatter) through `staging` on the GPU, and one copy per run of adjacent host
+def bind_move_blocks(pool: Any, host_pool: Any, pairs: Any, to_host: bool) -> Launch:
+    """Copy whole blocks of all planes to pinned host memory, or back, by a kernel of few thread
     blocks.
 
-    device_ids: int32 on the device, the first ids of `pairs` in order; staging: [blocks at once,
-    num_planes, ...block].
+    pairs: int32 [num_pairs, 2] on the GPU, of the block ids in the pool and in the host's; no
+    target may appear twice.
     """
-    _check_pools(pool, host_pool)
-    capacity = view("staging", staging).shape[0]
-    for first in range(0, len(pairs), capacity):
-        ids = device_ids[first : first + capacity]
-        copies = copies_of_runs(
-            staging, host_pool, [host for _, host in pairs[first : first + capacity]], to_host
-        )
-        if to_host:
-            stage_blocks(pool, staging, ids, to_host)
-        issue(copies, launch.stream_pointer(pool))
-        if not to_host:
-            stage_blocks(pool, staging, ids, to_host)
+    device, host, _ = _check_pools(pool, host_pool)
+    _, vectors = _check_pool(pool)
+    listed = check("pairs", pairs, (None, 2), ("int32",))
+    num_planes, num_blocks = device.shape[:2]
+    here = device.pointer, listed.pointer, vectors, num_blocks * vectors
+    there = host.pointer, listed.pointer + 4, num_planes * vectors, vectors
+    ends = (there, here) if to_host else (here, there)
+    movers = TO_HOST if to_host else INTO_GPU
+    return _bound_move(listed.shape[0], num_planes, vectors, *ends, movers=movers)
 
 
-def copies_of_runs(staging: Any, host_pool: Any, host_ids: Sequence[int], to_host: bool) -> Copies:
-    """One copy for each run of adjacent host blocks, from or to staged blocks in the order of
-    host_ids.
+move_blocks = at_once(bind_move_blocks)
+
+
+def bind_unload_blocks(staging: Any, host_pool: Any, pairs: Any) -> Launch:
+    """Copy staged blocks, [num_pairs, num_planes, ...block], to pinned host memory; the rest as
+    `bind_move_blocks`. The first of each pair is not read.
     """
-    staged, host = view("staging", staging).pointer, view("host_pool", host_pool)
-    piece = host.itemsize * math.prod(host.shape[1:])
-    ends = [
-        (staged + at * piece, host.pointer + host_id * piece, n * piece)
-        for at, host_id, n in runs(host_ids)
-    ]
-    return _copies(ends, to_host)
+    listed = check("pairs", pairs, (None, 2), ("int32",))
+    host = check_host("host_pool", host_pool)
+    shape = listed.shape[0], *host.shape[1:]
+    staged = check("staging", staging, shape, (host.dtype,), align=16)
+    num_planes, vectors = shape[1], math.prod(shape[2:]) * host.itemsize // 16
+    strides = num_planes * vectors, vectors
+    target, source = (host.pointer, listed.pointer + 4, *strides), (staged.pointer, 0, *strides)
+    ends = target, source
+    return _bound_move(listed.shape[0], num_planes, vectors, *ends, movers=TO_HOST)
+
+
+unload_blocks = at_once(bind_unload_blocks)
 
 
 def issue(copies: Copies, stream: int) -> None:
@@ -229,20 +237,6 @@ def issue(copies: Copies, stream: int) -> None:
     copy = require_gpu().cuda.runtime.memcpyAsync
     for target, source, num_bytes in copies:
         copy(target, source, num_bytes, ANY_MEMORY, stream)
-
-
-def runs(ids: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Maximal runs of adjacent ids as (position, first id, count)."""
-    adjacent = []
-    for _, run in groupby(enumerate(ids), lambda pair: pair[1] - pair[0]):
-        (position, first), *others = run
-        adjacent.append((position, first, 1 + len(others)))
-    return adjacent
-
-
-def _copies(ends: list[tuple[int, int, int]], to_host: bool) -> Copies:
-    """Copies between addresses on the device and on the host."""
-    return [(there, here, size) if to_host else (here, there, size) for here, there, size in ends]
 
 
 def _check_pool(pool: Any) -> tuple[View, int]:
@@ -255,16 +249,18 @@ def _check_pool(pool: Any) -> tuple[View, int]:
     return blocks, vectors
 
 
+def check_host(name: str, host_pool: Any) -> View:
+    """The view of a pool in pinned host memory."""
+    host = view(name, host_pool)
+    if host.on_gpu or not host_pool.is_pinned():
+        raise ValueError(f"{name}: expected pinned host memory, got {host.shape} elsewhere")
+    return host
+
+
 def _check_pools(pool: Any, host_pool: Any) -> tuple[View, View, int]:
-    device, host = (
-        check("pool", pool, (None,) * 5, HALF + FP8, align=16),
-        view("host_pool", host_pool),
-    )
-    if (
-        host.on_gpu
-        or host.shape[1:] != (device.shape[0], *device.shape[2:])
-        or host.dtype != device.dtype
-    ):
+    device = check("pool", pool, (None,) * 5, HALF + FP8, align=16)
+    host = check_host("host_pool", host_pool)
+    if host.shape[1:] != (device.shape[0], *device.shape[2:]) or host.dtype != device.dtype:
         raise ValueError(
             f"host_pool: expected pinned host memory [any, {device.shape[0]}, {device.shape[2:]}] "
             f"of {device.dtype}, got {host.shape} of {host.dtype}"
@@ -275,13 +271,32 @@ def _check_pools(pool: Any, host_pool: Any) -> tuple[View, View, int]:
 def _bound(
     num_planes: int, count: int, vectors: int, target: End, source: End, step: int = 1
 ) -> Launch:
-    kernel = load(
-        "cache_ops.cu", "copy_blocks", HEAD_SIZE=8, BF16=0, PAGED=1, BLOCK_SIZE=1, PAPER_LAYOUT=0
-    )
-    ends = (
+    kernel = load("cache_ops.cu", "copy_blocks", **ANY_CACHE)
+    grid = max(1, min(8, vectors // 1024)), count, num_planes
+    arguments = (*_ends(target, source), np.int32(step), np.int32(vectors))
+    return Launch(kernel, grid, 256, arguments)
+
+
+def _bound_move(
+    num_blocks: int,
+    num_planes: int,
+    vectors: int,
+    target: End,
+    source: End,
+    *,
+    movers: tuple[int, int],
+) -> Launch:
+    kernel = load("cache_ops.cu", "move_blocks", **ANY_CACHE, IN_FLIGHT=IN_FLIGHT)
+    numbers = map(np.int32, (2, num_blocks, num_planes, vectors))
+    thread_blocks, threads = movers
+    grid = (thread_blocks if num_blocks else 0,)
+    return Launch(kernel, grid, threads, (*_ends(target, source), *numbers))
+
+
+def _ends(target: End, source: End) -> list[Any]:
+    """The arguments of both ends of block copies."""
+    return [
         part
         for address, ids, *strides in (target, source)
         for part in (address, ids, *map(np.int64, strides))
-    )
-    grid = max(1, min(8, vectors // 1024)), count, num_planes
-    return Launch(kernel, grid, 256, (*ends, np.int32(step), np.int32(vectors)))
+    ]

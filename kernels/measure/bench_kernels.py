@@ -12,6 +12,7 @@ import torch
 
 from testbed.core.shapes import read_model
 from testbed.kernels.engine.records import write_csv
+from testbed.kernels.launch.host_memory import pinned
 from testbed.kernels.measure import sweeps
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
 from testbed.kernels.measure.timing import (
@@ -259,12 +260,12 @@ def bench_swap(report: Report) -> None:
         1024 * 16,
     )
     device = torch.randn(planes * tokens * heads * size, device="cuda", dtype=torch.float16)
-    pinned = torch.empty_like(device, device="cpu", pin_memory=True)
+    below = pinned(device.shape, device.dtype)
     token_bytes = planes * heads * size * 2
     for block_size, count in ((16, 1024), *((b, 1024 // b) for b in sweeps.BLOCK_SIZES)):
         shape = Shape(model.num_heads, heads, size, block_size)
         pool = device.view(planes, -1, heads, block_size, size)
-        host = pinned.view(-1, planes, heads, block_size, size)
+        host = below.view(-1, planes, heads, block_size, size)
         for method, direction, _, _, *us in sweeps.swap(pool, host, [count]):
             timing = Timing(*map(float, us))
             rate = count * block_size * token_bytes / timing.median_us / 1e3

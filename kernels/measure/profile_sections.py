@@ -27,6 +27,7 @@ from testbed.kernels.launch.attention import decode
 from testbed.kernels.launch.cache_ops import write_cache
 from testbed.kernels.launch.compile import precompile
 from testbed.kernels.launch.decode_plan import plan_decode
+from testbed.kernels.launch.host_memory import pinned
 from testbed.kernels.measure import sweeps
 from testbed.kernels.measure.all_reduce import all_reduce
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, shard_shape
@@ -116,13 +117,13 @@ def move_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:
     device = torch.randn(
         tokens * token_bytes, device="cuda", dtype=torch.float16
     )  # twice what is swapped
-    pinned = torch.empty(tokens * token_bytes // 2, dtype=torch.float16, pin_memory=True)
+    below = pinned((tokens * token_bytes // 2,), torch.float16)
     for size in sweeps.BLOCK_SIZES:
         block = (shape.num_kv_heads, size, shape.head_size)
         pool = device.view(2 * model.num_layers, -1, *block)
         copies += sweeps.block_copy(pool)
         counts = sorted({max(1, t // size) for t in (1, 16, 256, tokens)})
-        swaps += sweeps.swap(pool, pinned.view(-1, 2 * model.num_layers, *block), counts)
+        swaps += sweeps.swap(pool, below.view(-1, 2 * model.num_layers, *block), counts)
     return {"block_copy": copies, "swap": swaps}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from testbed.kernels.launch.cache_ops import copy_blocks, swap_fused, swap_per_block, write_cache
+from testbed.kernels.launch.cache_ops import copy_blocks, move_blocks, swap_per_block, write_cache
 from testbed.kernels.measure.bench_inputs import Calls, DecodeInputs, Pools, PrefillInputs
 from testbed.kernels.measure.timing import Timing, time_graph, time_stream
 from testbed.kernels.verify.reference import Shape
@@ -214,22 +214,14 @@ def block_copy(pool: torch.Tensor) -> list[Point]:
 def swap(pool: torch.Tensor, host: torch.Tensor, counts: Sequence[int]) -> list[Point]:
     """All layers of some blocks to the host and back: method, direction, block size, blocks."""
     points, rng = [], np.random.default_rng(0)
-    block = pool[:, 0].numel() * 2
-    staging = torch.empty(
-        (max(1, min(host.shape[0], (256 << 20) // block)), *host.shape[1:]),
-        dtype=pool.dtype,
-        device="cuda",
-    )
     for count in counts:
         ids = rng.permutation(pool.shape[1])[:count]
-        pairs = list(
-            zip(ids.tolist(), rng.permutation(host.shape[0])[:count].tolist(), strict=True)
-        )
-        device_ids = torch.from_numpy(ids.astype(np.int32)).cuda()
+        pairs = np.stack([ids, rng.permutation(host.shape[0])[:count]], 1).astype(np.int32)
+        on_gpu = torch.from_numpy(pairs).cuda()
         for direction, out in (("out", True), ("in", False)):
             run: dict[str, Callable[[], Any]] = {
-                "per block": partial(swap_per_block, pool, host, pairs, out),
-                "fused": partial(swap_fused, pool, host, device_ids, pairs, staging, out),
+                "per block": partial(swap_per_block, pool, host, pairs.tolist(), out),
+                "fused": partial(move_blocks, pool, host, on_gpu, out),
             }
             for method, call in run.items():
                 points.append(

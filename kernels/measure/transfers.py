@@ -4,8 +4,9 @@ GPUs of one host.
 `testbed gpu measure transfers --out FILE` moves extents between random places: out to pinned host
 memory, in from it, or to a peer GPU. The copy engine takes one cudaMemcpyAsync per extent (copies),
 or one cudaMemcpyBatchAsync for all (batch; needs CUDA 13). With gather a kernel collects the blocks
-of all extents in a staging buffer, from which each extent is one copy (in: the inverse). Host time
-of the calls is included. Each transfer is compared with its source, then timed alone and while
+of all extents in a staging buffer, from which each extent is one copy (in: the inverse). With
+kernel one of few thread blocks reads and writes the host's memory itself. Host time of the calls is
+included. Each transfer is compared with its source, then timed alone and while
 decode attention of Llama-3-8B's shape runs, whose slowdown is the last column. A run reads FILE
 with `server.gpu.transfers=FILE`. If FILE exists, it keeps the ways and methods that are not
 measured now.
@@ -23,9 +24,15 @@ import numpy as np
 import torch
 
 from testbed.core.errors import InputError
-from testbed.cost.link_times import AXES, SECTION
+from testbed.cost.link_times import AXES, KERNEL, SECTION
 from testbed.cost.sections import dump
-from testbed.kernels.launch.cache_ops import MAX_GRID, bind_stage_blocks, issue
+from testbed.kernels.launch.cache_ops import (
+    MAX_GRID,
+    bind_move_blocks,
+    bind_stage_blocks,
+    issue,
+)
+from testbed.kernels.launch.host_memory import pinned
 from testbed.kernels.launch.launch import Launch
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools
 from testbed.kernels.measure.sweeps import Point, point
@@ -49,8 +56,8 @@ Step = Callable[[int], object]  # on a stream
 
 
 class Case(NamedTuple):
-    """One point: method (copies, batch, gather), way (out, in, peer); block_bytes is 0 where an
-    extent is one block.
+    """One point: method (copies, batch, gather, kernel), way (out, in, peer); block_bytes is 0
+    where an extent is one block.
     """
 
     method: str
@@ -64,7 +71,7 @@ def cases(way: str) -> Iterator[Case]:
     """Every point of a way whose bytes fit."""
     pairs = product(EXTENT_BYTES, NUM_EXTENTS)
     sizes = [(count, size) for size, count in pairs if count * size <= MAX_BYTES]
-    for method in ("copies", "batch"):
+    for method in ("copies", "batch", *([] if way == "peer" else [KERNEL])):
         yield from (
             Case(method=method, way=way, num_extents=count, extent_bytes=size, block_bytes=0)
             for count, size in sizes
@@ -89,7 +96,7 @@ class Memory:
         if way == "peer":
             self.far = self.near.flip(0).to("cuda:1")  # torch gives each GPU access to the other
         else:
-            self.far = torch.empty(SPACE // 2, dtype=torch.float16, pin_memory=True)
+            self.far = pinned((SPACE // 2,), torch.float16)
             self.far.copy_(self.near.flip(0))
 
 
@@ -116,16 +123,26 @@ class Transfer:
         one_by_one = partial(
             issue, [(target, source, case.extent_bytes) for target, source in pairs]
         )
+        if case.method == KERNEL:
+            self.steps: list[Step] = [self._by_kernel()]
+            return
         copy = batch_of(pairs, case.extent_bytes) if case.method == "batch" else one_by_one
         self.ids = torch.from_numpy(self.blocks.astype(np.int32)).cuda()
         staged = list(self._staged()) if gathers else []
-        self.steps: list[Step] = [copy, *staged] if is_in else [*staged, copy]
+        self.steps = [copy, *staged] if is_in else [*staged, copy]
 
     def call(self) -> None:
         """Issue the transfer."""
         stream = torch.cuda.current_stream().cuda_stream
         for step in self.steps:
             step(stream)
+
+    def _by_kernel(self) -> Launch:
+        shape = (1, self.block // 256, 128)
+        pairs = np.stack([self.blocks, self.extents], 1).astype(np.int32)
+        self.ids = torch.from_numpy(pairs).cuda()
+        pool, host = self.memory.near.view(1, -1, *shape), self.memory.far.view(-1, 1, *shape)
+        return bind_move_blocks(pool, host, self.ids, self.case.way != "in")
 
     def _staged(self) -> Iterator[Launch]:
         shape = (1, self.block // 256, 128)
@@ -184,8 +201,9 @@ class DecodeLoad:
     """
 
     def __init__(self) -> None:
-        calls = DecodeInputs(Pools(1 << 30), Shape(32, 8, 128), [1024] * 32).paged()
-        self.graph = capture([calls[i % len(calls)] for i in range(DECODES_PER_GRAPH)], 1)
+        self.calls = DecodeInputs(Pools(1 << 30), Shape(32, 8, 128), [1024] * 32).paged()
+        calls = [self.calls[i % len(self.calls)] for i in range(DECODES_PER_GRAPH)]
+        self.graph = capture(calls, 1)
         _, _, *ends = self._times_us(lambda: None, 1, 64, torch.cuda.Stream())
         self.alone_us = float(np.median(np.diff(ends)))
 
@@ -262,7 +280,7 @@ def hardware_file(points: list[Point], before: Path) -> dict[str, object]:
 
 def rows(ways: Sequence[str], methods: Sequence[str], out: Path) -> Iterator[Point]:
     """A row for each case; then the file `out` is written. ways: out, in, peer; methods: copies,
-    batch, gather.
+    batch, gather, kernel.
     """
     if "peer" in ways and torch.cuda.device_count() < 2:
         raise InputError("--ways peer: needs two GPUs, this machine has one")

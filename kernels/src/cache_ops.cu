@@ -3,11 +3,14 @@
 // write_cache    fused reshape and block write (paper section 5.1): new K and V of a mixed batch, flattened over
 //                tokens, to their slots; or, not PAGED, to a row for each head. Grid (num_tokens).
 // copy_blocks    whole blocks of all layers, K and V, in one launch: within a pool (copy-on-write), from a pool to a
-//                staging buffer, for swap-out as few large transfers, or back. Grid (splits, num_blocks, num_planes).
+//                staging buffer, or back. Grid (splits, num_blocks, num_planes).
+// move_blocks    whole blocks of all layers between the GPU and the host's memory, which the kernel reads and writes by
+//                itself; few thread blocks, for other kernels run meanwhile. Grid (any).
 //
 // A pool is [num_planes, num_blocks, block bytes], with one plane for each layer's K and each layer's V; a staging
-// buffer is [num_blocks, num_planes, block bytes].
-// Compile-time: HEAD_SIZE, PAGED, BLOCK_SIZE, BF16, FP8, PAPER_LAYOUT (write_cache: K and V as paper_decode.cu reads them).
+// buffer and a pool of the host's are [num_blocks, num_planes, block bytes].
+// Compile-time: HEAD_SIZE, PAGED, BLOCK_SIZE, BF16, FP8, PAPER_LAYOUT (write_cache: K and V as paper_decode.cu reads
+// them); IN_FLIGHT (move_blocks).
 #include "common.cuh"
 
 #define VECTORS (HEAD_SIZE / 8)
@@ -73,3 +76,32 @@ copy_blocks(uint4* to, const int* to_ids,             // the block of each copy:
   }
   for (; i < vectors; i += stride) to[i] = from[i];
 }
+
+#ifdef IN_FLIGHT
+#define PIECE (32 * IN_FLIGHT)  // vectors that a warp reads before it writes them
+
+// Warps take pieces of planes of blocks in turn: neighbours are adjacent in the host's memory. What the link carries at
+// once is bounded by the loads in flight: IN_FLIGHT of 16 bytes for each thread.
+extern "C" __global__ void __launch_bounds__(512)
+move_blocks(uint4* to, const int* to_ids,             // as of copy_blocks; ids may be absent
+            long long to_block, long long to_plane,
+            const uint4* from, const int* from_ids,
+            long long from_block, long long from_plane,
+            int step, int num_blocks, int num_planes, int vectors) {
+  int pieces = (vectors + PIECE - 1) / PIECE, warps = gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
+  long long all = (long long)num_blocks * num_planes * pieces;
+  for (long long at = (blockIdx.x * blockDim.x + threadIdx.x) / 32; at < all; at += warps) {
+    int block = (int)(at / (num_planes * pieces)), rest = (int)(at % (num_planes * pieces));
+    int plane = rest / pieces, first = rest % pieces * PIECE + lane;
+    const uint4* source = from + (from_ids ? from_ids[block * step] : block) * from_block + plane * from_plane;
+    uint4* target = to + (to_ids ? to_ids[block * step] : block) * to_block + plane * to_plane;
+    uint4 held[IN_FLIGHT];
+#pragma unroll
+    for (int i = 0; i < IN_FLIGHT; i++)
+      if (first + 32 * i < vectors) held[i] = source[first + 32 * i];
+#pragma unroll
+    for (int i = 0; i < IN_FLIGHT; i++)
+      if (first + 32 * i < vectors) target[first + 32 * i] = held[i];
+  }
+}
+#endif

@@ -9,7 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from testbed.kernels.launch.cache_ops import copy_blocks, swap_fused, swap_per_block, write_cache
+from testbed.kernels.launch.cache_ops import (
+    copy_blocks,
+    move_blocks,
+    stage_blocks,
+    swap_per_block,
+    unload_blocks,
+    write_cache,
+)
+from testbed.kernels.launch.host_memory import pinned
 from testbed.kernels.verify import reference
 from testbed.kernels.verify.reference import DEVICE, NAN_E4M3, on_device
 
@@ -77,30 +85,55 @@ def check_copy(rng: np.random.Generator) -> bool:
 
 
 def check_swap(rng: np.random.Generator) -> bool:
-    """Swap out by one method and in by the other, through shuffled host blocks and a staging buffer
-    of few blocks.
+    """Swap out by one method and in by the other, through shuffled host blocks."""
+    pool, ids = _random_pool(rng)
+    count = int(rng.integers(1, 25))
+    host, pairs = _host_pool(rng, pool, ids[:count])
+    on_gpu, want, same = on_device(pairs), pool.clone(), True
+    for kernel_out in (True, False):
+        for to_host in (True, False):
+            if not to_host:
+                _erase(pool, ids[:count])
+            if kernel_out == to_host:
+                move_blocks(pool, host, on_gpu, to_host)
+            else:
+                swap_per_block(pool, host, pairs.tolist(), to_host)
+        if DEVICE != "cpu":
+            torch.cuda.synchronize()
+        same &= _same(pool, want)
+    return same
+
+
+def check_unload(rng: np.random.Generator) -> bool:
+    """Swap out through a staging buffer; the blocks in the host's pool are those of the GPU, and
+    the others unchanged.
     """
     pool, ids = _random_pool(rng)
     count = int(rng.integers(1, 25))
-    host = torch.empty((30, pool.shape[0], *pool.shape[2:]), dtype=pool.dtype, pin_memory=True)
-    hosts = rng.permutation(30)[:count]
-    if rng.random() < 0.5:
-        hosts = np.sort(hosts)
-    pairs = list(zip(ids[:count].tolist(), hosts.tolist(), strict=True))
-    device_ids = on_device(ids[:count].astype(np.int32))
-    staging = torch.empty((5, pool.shape[0], *pool.shape[2:]), dtype=pool.dtype, device=DEVICE)
-    want, same = pool.clone(), True
-    for fused_out in (True, False):
-        for to_host in (True, False):
-            if not to_host:
-                pool[:, device_ids.long()] = NAN_E4M3 if pool.dtype == torch.uint8 else float("nan")
-            if fused_out == to_host:
-                swap_fused(pool, host, device_ids, pairs, staging, to_host)
-            else:
-                swap_per_block(pool, host, pairs, to_host)
+    host, pairs = _host_pool(rng, pool, ids[:count])
+    want = host.clone()
+    want[pairs[:, 1].tolist()] = pool[:, pairs[:, 0].tolist()].transpose(0, 1).to("cpu")
+    on_gpu = on_device(pairs)
+    staging = pool.new_empty((count, pool.shape[0], *pool.shape[2:]))
+    stage_blocks(pool, staging, on_gpu[:, 0].contiguous(), True)
+    unload_blocks(staging, host, on_gpu)
+    if DEVICE != "cpu":
         torch.cuda.synchronize()
-        same &= _same(pool, want)
-    return same
+    return _same(host, want)
+
+
+def _host_pool(
+    rng: np.random.Generator, pool: Tensor, ids: np.ndarray
+) -> tuple[Tensor, np.ndarray]:
+    """A pool of 30 blocks on the host, and pairs of these blocks of `pool` with blocks of it."""
+    host = pinned((30, pool.shape[0], *pool.shape[2:]), pool.dtype)
+    host.view(torch.uint8).random_()
+    hosts = rng.permutation(30)[: len(ids)]
+    return host, np.stack([ids, hosts], 1).astype(np.int32)
+
+
+def _erase(pool: Tensor, ids: np.ndarray) -> None:
+    pool[:, ids.tolist()] = NAN_E4M3 if pool.dtype == torch.uint8 else float("nan")
 
 
 def _random_pool(rng: np.random.Generator) -> tuple[Tensor, np.ndarray]:
@@ -115,5 +148,6 @@ def _random_pool(rng: np.random.Generator) -> tuple[Tensor, np.ndarray]:
 MOVE_CHECKS: dict[str, Callable[[np.random.Generator], bool]] = {
     "write_cache": check_write,
     "copy_blocks": check_copy,
-    "swap (fused and per block)": check_swap,
+    "swap (by the kernel and per block)": check_swap,
+    "swap out through a staging buffer": check_unload,
 }

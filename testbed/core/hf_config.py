@@ -10,9 +10,18 @@ import yaml
 
 from testbed.core.config_model import read
 from testbed.core.errors import InputError
-from testbed.core.hf_fields import Fields, pattern_of, supported, types, types_with
-from testbed.core.hf_layers import dtype_bytes, experts_of, latent_of, states_of, window_of
-from testbed.core.hf_weights import fp8_products, weight_bits
+from testbed.core.hf_fields import Fields, supported, types, types_with
+from testbed.core.hf_layers import (
+    chunks_of,
+    dtype_bytes,
+    experts_of,
+    latent_of,
+    pattern_of,
+    states_of,
+    window_of,
+)
+from testbed.core.hf_rope import lengths_of
+from testbed.core.hf_weights import fp8_products, kv_bytes, weight_bits
 from testbed.core.specs import ModelSpec
 
 
@@ -41,20 +50,21 @@ def vision_params(config: Mapping[str, Any]) -> int | None:
     return int(layers * hidden * (4 * hidden + gates * ffn) + embedded)
 
 
-def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """The part of a config.json that describes the language model, with a supported name of its
-    type; of a multimodal model, its text_config.
+    type, and the name of its class in Transformers; of a multimodal model, of its text_config.
     """
-    kind, text_defaults = config.get("model_type"), types()["text"]
-    inner = config.get("text_config")
+    kind, inner = config.get("model_type"), config.get("text_config")
     text = dict(config)
     if isinstance(inner, Mapping):
         outer = {key: config[key] for key in types()["outer"] if key in config}
-        text = {**outer, **text_defaults.get(kind, {}), **inner}
+        named = types()["text"].get(kind)
+        text = {**outer, **({"model_type": named} if named else {}), **inner}
     else:
         text.pop("vision_config", None)
-    text["model_type"] = types()["alias"].get(text.get("model_type"), text.get("model_type"))
-    return text
+    named = str(text.get("model_type"))
+    text["model_type"] = types()["alias"].get(named, named)
+    return text, types()["class"].get(named, named)
 
 
 def uncounted_parts(path: Path, shape: ModelSpec) -> str:
@@ -68,14 +78,14 @@ def uncounted_parts(path: Path, shape: ModelSpec) -> str:
         parts.append("the projector of images" if shape.vision_params else tower)
     if isinstance(config.get("audio_config"), Mapping):
         parts.append("the audio tower")
-    if text_of(config).get("mtp_num_hidden_layers") or config.get("num_nextn_predict_layers"):
+    if text_of(config)[0].get("mtp_num_hidden_layers") or config.get("num_nextn_predict_layers"):
         parts.append("layers for speculation, which are loaded only to speculate")
     return "; ".join(parts)
 
 
-def model_of(path: Path, name: str | None = None) -> ModelSpec:
+def model_of(path: Path, name: str | None = None, *, null_is_untied: bool = False) -> ModelSpec:
     """The shape in a config.json, named `name` or after its file; one with a ModelSpec's fields is
-    read unchanged.
+    read unchanged. null_is_untied: as of Fields.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -92,7 +102,9 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
         )
     named = name or _called(config, path)
     kind, vision = config.get("model_type"), vision_params(config)
-    config = text_of(config)
+    if not isinstance(kind, str):
+        raise InputError(f"{path}: model_type={kind!r}: must be text")
+    config, class_name = text_of(config)
     if config["model_type"] not in supported():
         listed = ", ".join((*supported(), *types()["text"], *types()["alias"]))
         raise InputError(
@@ -100,7 +112,9 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
             "the ModelSpec by hand"
         )
     try:
-        return replace(shape_of(named, config, path), vision_params=vision)
+        fields = Fields(config, path, class_name, null_is_untied=null_is_untied)
+        shape = shape_of(named, fields, config["model_type"])
+        return replace(shape, vision_params=vision)
     except InputError as error:
         message = str(error)
         raise InputError(message if str(path) in message else f"{path}: {message}") from None
@@ -113,22 +127,20 @@ def _called(config: Mapping[str, Any], path: Path) -> str:
     ).lower()
 
 
-def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
-    """The shape that the values of a config.json describe; `path` is for messages.
+def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
+    """The shape that the values of a config.json describe, of a supported model type.
 
-    OPT has two feed-forward matrices, and so has Nemotron-H; all others have gate, up and down, and
-    may have fewer key and value heads than query heads. Weights of norms, biases and output gates
-    are not counted.
+    Some types have two feed-forward matrices, all others gate, up and down, and may have fewer key
+    and value heads than query heads. Weights of norms, biases and output gates are not counted.
     """
-    fields, kind = Fields(config, path), config["model_type"]
     pattern = pattern_of(fields, kind)
     layers = pattern["M"] + pattern["*"] if pattern else fields.whole("num_hidden_layers")
     hidden = fields.whole("hidden_size")
     _check_embedding(fields, kind, hidden)
     dtype = dtype_bytes(fields)
     bits, expert_bits = weight_bits(fields)
-    is_gated = kind not in ("opt", "nemotron_h")
-    window = window_of(fields, kind, layers) if is_gated else None
+    lengths = lengths_of(fields, kind)
+    has_windows = kind not in ("opt", "nemotron_h")
     _check_per_layer_parts(fields)
     shape = ModelSpec(
         name=name,
@@ -136,17 +148,20 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
         hidden_size=hidden,
         **_heads(fields, kind, hidden),
         ffn_size=_ffn_size(fields, kind),
-        ffn_matrices=3 if is_gated else 2,
+        ffn_matrices=2 if kind in types_with("two_matrices") else 3,
         vocab_size=fields.whole("vocab_size"),
-        max_len=fields.whole("max_position_embeddings"),
-        tied_embedding=bool(fields.get("tie_word_embeddings", kind in types()["tied"])),
+        max_len=lengths.longest,
+        tied_embedding=bool(fields.get("tie_word_embeddings", False)),
         dtype_bytes=dtype,
+        kv_dtype_bytes=kv_bytes(fields) if kind not in types_with("latent") else None,
         weight_bits=bits,
         fp8_products=fp8_products(fields),
         num_ffn_layers=pattern["-"] if pattern else None,
         gated_attention=True if kind in types_with("gated") else None,
         shared_kv=True if fields.get("attention_k_eq_v") else None,
-        window=window,
+        rope=lengths.rope,
+        window=window_of(fields, kind, layers) if has_windows else None,
+        chunks=chunks_of(fields, kind, layers),
         latent=latent_of(fields) if kind in types_with("latent") else None,
         experts=experts_of(fields, kind, expert_bits),
         states=states_of(fields, kind, pattern, layers, dtype),
@@ -160,17 +175,20 @@ def _heads(fields: Fields, kind: str, hidden: int) -> dict[str, int]:
     heads = fields.whole("num_attention_heads")
     return {
         "num_heads": heads,
-        "num_kv_heads": _num_kv_heads(fields, kind, heads),
-        "head_size": _head_size(fields, kind, hidden, heads),
+        "num_kv_heads": num_kv_heads(fields, kind, heads),
+        "head_size": head_size(fields, kind, hidden, heads),
     }
 
 
-def _num_kv_heads(fields: Fields, kind: str, heads: int) -> int:
+def num_kv_heads(fields: Fields, kind: str, heads: int) -> int:
     """Heads of K and V, of a Gemma-4 those of its layers of full attention."""
-    count = int(fields.get("num_key_value_heads", heads))
-    if kind != "gemma4_text" or not fields.get("attention_k_eq_v", False):
+    if kind in (*types_with("no_shared_heads"), *types_with("latent")):
+        return heads
+    count = fields.whole("num_key_value_heads", heads)
+    if kind != "gemma4_text":
         return count
-    return fields.whole("num_global_key_value_heads", count)
+    of_full = fields.whole("num_global_key_value_heads", count)
+    return of_full if fields.get("attention_k_eq_v", False) else count
 
 
 def _ffn_size(fields: Fields, kind: str) -> int:
@@ -202,7 +220,7 @@ def _check_embedding(fields: Fields, kind: str, hidden: int) -> None:
         )
 
 
-def _head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
+def head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
     """The size of a query head; of a latent attention, its part without position, of Gemma-4 that
     of full attention.
     """
@@ -210,9 +228,11 @@ def _head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
         return fields.whole("qk_nope_head_dim")
     if kind == "gemma4_text":
         return fields.whole("global_head_dim", 512)
-    size = fields.get("head_dim", fields.get("attention_head_dim"))
-    if size is None and hidden % heads:
+    key = "head_dim" if fields.get("head_dim") is not None else "attention_head_dim"
+    if fields.get(key) is not None:
+        return fields.whole(key)
+    if hidden % heads:
         raise InputError(
             f"{fields.path}: hidden_size {hidden} is no multiple of {heads} heads (set head_dim)"
         )
-    return hidden // heads if size is None else int(size)
+    return hidden // heads

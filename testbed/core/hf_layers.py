@@ -4,29 +4,77 @@ from collections import Counter
 
 from testbed.core.errors import InputError
 from testbed.core.hf_fields import Fields, types, types_with
-from testbed.core.layers import Experts, Latent, States, Window
+from testbed.core.hf_weights import kv_bytes
+from testbed.core.layers import Chunks, Experts, Latent, States, Window
 
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+FULL, WINDOWED, CHUNKED, STATE = (
+    "full_attention",
+    "sliding_attention",
+    "chunked_attention",
+    "linear_attention",
+)
+
+
+def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
+    """The kind of each layer: as layer_types lists them, else as the type's own class decides."""
+    listed = fields.get("layer_types")
+    if listed is None:
+        return _kinds_of_class(fields, kind, num_layers)
+    allowed = {FULL, WINDOWED, CHUNKED if kind == "llama4" else FULL}
+    if kind in types_with("delta_net"):
+        allowed = {FULL, STATE}
+    if not isinstance(listed, list) or len(listed) < num_layers or not set(listed) <= allowed:
+        raise InputError(
+            f"{fields.path}: layer_types: must list {num_layers} of {', '.join(sorted(allowed))}"
+        )
+    return _last_is_full(kind, listed[:num_layers])
+
+
+def _kinds_of_class(fields: Fields, kind: str, num_layers: int) -> list[str]:
+    """The kinds of layers where the file does not list them."""
+    windows = types()["windows"]
+    if kind in windows["pattern"]:
+        pattern = fields.whole("sliding_window_pattern", windows["pattern"][kind])
+        kinds = [FULL if (i + 1) % pattern == 0 else WINDOWED for i in range(num_layers)]
+        return _last_is_full(kind, kinds)
+    if kind == "llama4":
+        return _chunked_unless_without_rope(fields, num_layers)
+    if kind in types_with("qwen_windows"):
+        first = fields.get("max_window_layers", num_layers) if _uses_window(fields) else num_layers
+        return [WINDOWED if i >= first else FULL for i in range(num_layers)]
+    return [WINDOWED if kind in windows["every"] else FULL] * num_layers
+
+
+def _last_is_full(kind: str, kinds: list[str]) -> list[str]:
+    """Gemma-4's class makes the last layer one of full attention, whatever the file lists."""
+    return [*kinds[:-1], FULL] if kind == "gemma4_text" else kinds
+
+
+def _chunked_unless_without_rope(fields: Fields, num_layers: int) -> list[str]:
+    """Llama-4's layers: each fourth has neither rope nor chunks."""
+    ropes = fields.get("no_rope_layers") or [(i + 1) % 4 for i in range(num_layers)]
+    return [CHUNKED if rope else FULL for rope in ropes]
+
+
+def _uses_window(fields: Fields) -> bool:
+    return bool(fields.get("use_sliding_window", False)) and bool(fields.get("sliding_window"))
 
 
 def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
-    """The layers with a sliding window: as layer_types lists them, else as the type's own code
-    decides.
-    """
+    """The layers with a sliding window; raises InputError for some that vLLM refuses."""
     size = fields.get("sliding_window")
-    types = fields.get("layer_types")
-    if kind.startswith("qwen") and not fields.get("use_sliding_window", False):
-        size = None
-    if kind == "llama4":  # vLLM stores all tokens of its chunked layers too
-        fields.get("attention_chunk_size")
-        return None
+    kinds = layer_kinds(fields, kind, num_layers)
+    if kind in types_with("qwen_windows"):
+        return _window_of_all(fields, kinds, num_layers)
+    if kind == "smollm3" and _uses_window(fields):
+        raise fields.refusal("use_sliding_window", "is not supported for model_type 'smollm3'")
     if kind == "phi3" and size is not None and size >= fields.whole("max_position_embeddings"):
         return None
-    if types is None:
-        count = _num_windowed(fields, kind, num_layers)
-    else:
-        count = _checked_types(fields, kind, num_layers).count("sliding_attention")
-    if not count or (size is None and types is None):
+    count = kinds.count(WINDOWED)
+    if count and kind == "cohere2":  # its layers read the token and so many before it
+        return Window(fields.whole("sliding_window") + 1, count)
+    if not count or size is None:
         return None
     if kind == "gemma4_text":
         heads = fields.whole("num_key_value_heads")
@@ -34,30 +82,25 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
     return Window(fields.whole("sliding_window"), count)
 
 
-def _checked_types(fields: Fields, kind: str, num_layers: int) -> list[str]:
-    """The kind of each layer, as layer_types lists them; raises InputError for another kind, and
-    for a list that is too long or too short.
-    """
-    types = fields.get("layer_types")
-    kinds = {"full_attention", "sliding_attention"}
-    if kind in types_with("delta_net"):
-        kinds = {"full_attention", "linear_attention"}
-    if not isinstance(types, list) or len(types) != num_layers or not set(types) <= kinds:
-        raise InputError(
-            f"{fields.path}: layer_types: must list {num_layers} of {', '.join(sorted(kinds))}"
+def _window_of_all(fields: Fields, kinds: list[str], num_layers: int) -> Window | None:
+    """Windows of a Qwen: vLLM has them in all layers or in none."""
+    uses_window = _uses_window(fields)
+    if set(kinds) == {WINDOWED} and uses_window:
+        return Window(fields.whole("sliding_window"), num_layers)
+    if len(set(kinds)) > 1 and fields.get("max_window_layers") != num_layers:
+        raise fields.refusal(
+            "max_window_layers",
+            "vLLM does not start: sliding window for some but not all layers is not supported",
         )
-    return types
+    return None
 
 
-def _num_windowed(fields: Fields, kind: str, num_layers: int) -> int:
-    """The number of layers with the window, by the code of the model's type."""
-    if kind.startswith("qwen"):
-        return int(max(0, num_layers - fields.get("max_window_layers", num_layers)))
-    if kind in ("gemma2", "gpt_oss"):
-        return (num_layers + 1) // 2
-    if kind == "gemma3_text":
-        return num_layers - num_layers // fields.whole("sliding_window_pattern", 6)
-    return num_layers
+def chunks_of(fields: Fields, kind: str, num_layers: int) -> Chunks | None:
+    """The layers with chunks, which Llama-4 alone has."""
+    if kind != "llama4" or fields.get("attention_chunk_size") is None:
+        return None
+    count = layer_kinds(fields, kind, num_layers).count(CHUNKED)
+    return Chunks(fields.whole("attention_chunk_size"), count) if count else None
 
 
 def latent_of(fields: Fields) -> Latent:
@@ -66,7 +109,7 @@ def latent_of(fields: Fields) -> Latent:
     vLLM stores a key of it in fp8 with a scale of 4 bytes for 128 values (DeepseekV32IndexerCache,
     release 0.33).
     """
-    rank = fields.get("q_lora_rank", 0)
+    rank = fields.count("q_lora_rank")
     index_bytes = index_params = 0
     if fields.get("index_topk"):
         size, heads = fields.whole("index_head_dim", 128), fields.whole("index_n_heads", 64)
@@ -95,12 +138,11 @@ def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
         raise InputError(
             f"{fields.path}: {keys}: dense layers between those of experts are not supported"
         )
-    size, some = (
-        fields.whole(names["size"]),
-        {key: fields.get(name, 0) for key, name in names["some"].items()},
-    )
+    size = fields.whole(names["size"])
+    some = {key: fields.count(name) for key, name in names["some"].items()}
     shared = some["shared"] if "shared" in some else size * some.get("num_shared", 0)
-    count, per_token = fields.whole(names["count"]), fields.whole("num_experts_per_tok")
+    count = fields.whole(names["count"])
+    per_token = fields.whole(names.get("per_token", "num_experts_per_tok"))
     return Experts(count, per_token, size, shared, some.get("num_dense_layers", 0), bits)
 
 
@@ -117,17 +159,17 @@ def _experts_beside_dense(fields: Fields, bits: float | None) -> Experts | None:
     )
 
 
-def delta_net(fields: Fields, num_layers: int, dtype_bytes: int) -> States:
+def delta_net(fields: Fields, kind: str, num_layers: int, dtype_bytes: int) -> States:
     """Gated delta nets, in all but each full_attention_interval-th layer.
 
     The convolution's state has the model's type, the recurrent one that which mamba_ssm_dtype says
     (vLLM's mamba_ssm_cache_dtype=auto), by default the model's too.
     """
-    types = fields.get("layer_types")
     interval = fields.whole("full_attention_interval", 4)
-    count = (
-        num_layers - num_layers // interval if types is None else types.count("linear_attention")
-    )
+    listed = fields.get("layer_types")
+    count = num_layers - num_layers // interval
+    if listed is not None:
+        count = layer_kinds(fields, kind, num_layers).count(STATE)
     key, value = fields.whole("linear_key_head_dim"), fields.whole("linear_value_head_dim")
     key_heads, value_heads = (
         fields.whole("linear_num_key_heads"),
@@ -135,16 +177,36 @@ def delta_net(fields: Fields, num_layers: int, dtype_bytes: int) -> States:
     )
     keys, values, hidden = key * key_heads, value * value_heads, fields.whole("hidden_size")
     kernel, mixed = fields.whole("linear_conv_kernel_dim"), 2 * keys + values
-    state_type = fields.get("mamba_ssm_dtype")
-    if state_type is not None and state_type not in DTYPE_BYTES:
-        raise InputError(
-            f"{fields.path}: mamba_ssm_dtype={state_type!r}: must be one of "
-            f"{', '.join(DTYPE_BYTES)}"
-        )
-    state = value_heads * key * value * DTYPE_BYTES.get(state_type, dtype_bytes)
+    state = value_heads * key * value * _state_bytes(fields, "mamba_ssm_dtype", dtype_bytes)
     state += (kernel - 1) * mixed * dtype_bytes
     params = hidden * (2 * keys + 2 * values + 2 * value_heads) + mixed * kernel + values * hidden
     return States(count, state, params, draft_bytes=mixed * dtype_bytes)
+
+
+def pattern_of(fields: Fields, kind: str) -> Counter[str]:
+    """Nemotron-H's layers by kind: Mamba, attention and feed-forward networks; those of other types
+    are alike.
+    """
+    if kind != "nemotron_h":
+        return Counter()
+    pattern = fields.get("hybrid_override_pattern", "")
+    if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*-"):
+        raise InputError(
+            f"{fields.path}: hybrid_override_pattern={pattern!r}: must consist of M, * and - only"
+        )
+    return Counter(pattern)
+
+
+def _state_bytes(fields: Fields, key: str, usual: int) -> int:
+    """Bytes of a value of the recurrent state; raises InputError for a type of unknown size."""
+    state_type = fields.get(key)
+    if state_type in (None, "auto"):
+        return usual
+    if not isinstance(state_type, str) or state_type not in DTYPE_BYTES:
+        raise InputError(
+            f"{fields.path}: {key}={state_type!r}: must be one of {', '.join(DTYPE_BYTES)}"
+        )
+    return DTYPE_BYTES[state_type]
 
 
 def mamba(fields: Fields, count: int, dtype_bytes: int) -> States:
@@ -159,32 +221,35 @@ def mamba(fields: Fields, count: int, dtype_bytes: int) -> States:
     )
     inner, width = heads * size, 2 * fields.whole("n_groups") * fields.whole("ssm_state_size")
     kernel = fields.whole("conv_kernel")
-    kind = fields.get("mamba_ssm_cache_dtype", "auto")
-    if kind != "auto" and kind not in DTYPE_BYTES:
-        raise InputError(
-            f"{fields.path}: mamba_ssm_cache_dtype={kind!r}: must be one of "
-            f"{', '.join(DTYPE_BYTES)}"
-        )
-    state = inner * fields.whole("ssm_state_size") * DTYPE_BYTES.get(kind, dtype_bytes)
+    value_bytes = _state_bytes(fields, "mamba_ssm_cache_dtype", dtype_bytes)
+    state = inner * fields.whole("ssm_state_size") * value_bytes
     params = hidden * (2 * inner + width + heads) + (inner + width) * kernel + inner * hidden
     row = (inner + width) * dtype_bytes  # of the convolution
-    return States(count, state + (kernel - 1) * row, params, draft_bytes=row)
+    is_said = fields.is_said("mamba_ssm_cache_dtype")
+    untyped = 0 if is_said else inner * fields.whole("ssm_state_size")
+    state += (kernel - 1) * row
+    chunk = fields.whole("mamba_chunk_size", fields.whole("chunk_size"))
+    return States(count, state, params, draft_bytes=row, chunk_size=chunk, untyped_values=untyped)
 
 
 def states_of(
     fields: Fields, kind: str, pattern: Counter[str], layers: int, dtype_bytes: int
 ) -> States | None:
     """The states of Mamba layers or gated delta nets; None for other models."""
+    if (kind in types_with("delta_net") or pattern) and kv_bytes(fields):
+        raise fields.refusal(
+            "quantization_config", "a kv_cache_scheme beside states is not supported"
+        )
     if kind in types_with("delta_net"):
-        return delta_net(fields, layers, dtype_bytes)
+        return delta_net(fields, kind, layers, dtype_bytes)
     return mamba(fields, pattern["M"], dtype_bytes) if pattern else None
 
 
 def dtype_bytes(fields: Fields) -> int:
-    """Bytes of a weight and of a cached value."""
+    """Bytes of a weight and of a cached value: vLLM serves a float32 checkpoint in bfloat16."""
     dtype = fields.get("torch_dtype") or fields.get("dtype") or "float16"
-    if dtype not in DTYPE_BYTES:
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise InputError(
             f"{fields.path}: weights of {dtype!r}: none of {', '.join(DTYPE_BYTES)}: not supported"
         )
-    return DTYPE_BYTES[dtype]
+    return min(DTYPE_BYTES[dtype], 2)

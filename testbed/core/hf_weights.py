@@ -51,6 +51,22 @@ def fp8_products(fields: Fields) -> bool | None:
     return True if kinds == {("float", 8)} else None
 
 
+def kv_bytes(fields: Fields) -> int | None:
+    """Bytes of a cached value where the checkpoint says them (llm-compressor's kv_cache_scheme);
+    None: those of the model. Raises InputError for a scheme of other values than floats of 8 bits.
+    """
+    config = fields.get("quantization_config", {})
+    scheme = config.get("kv_cache_scheme") if isinstance(config, Mapping) else None
+    if not scheme or config.get("quant_method") != "compressed-tensors":
+        return None
+    if (scheme.get("type"), scheme.get("num_bits")) != ("float", 8):
+        raise InputError(
+            f"{fields.path}: quantization_config.kv_cache_scheme={scheme!r}: must be floats of 8 "
+            "bits"
+        )
+    return 1
+
+
 def _compressed_bits(config: Mapping[str, Any]) -> float | None:
     """Bits of a weight of llm-compressor's format, with 16 for the scale of a group; None where
     groups differ or the format is not one of plain integers or floats.

@@ -39,6 +39,33 @@ class Window:
 
 
 @model
+class Chunks:
+    """Attention layers whose tokens read those of their own chunk only (Llama-4).
+
+    vLLM's pages count them; no policy simulates them, which stores all their tokens.
+    """
+
+    size: Annotated[PositiveTokens, doc("tokens of a chunk")]
+    num_layers: Annotated[PositiveCount, doc("layers with chunks")]
+
+
+@model
+class Rope:
+    """Lengths that follow from a rope which stretches positions, where they differ from max_len."""
+
+    usual_len: Annotated[
+        PositiveTokens | None, doc("vLLM's longest sequence unless told (LongRoPE); null: max_len")
+    ] = None
+    yarn_len: Annotated[
+        PositiveTokens | None,
+        doc("max_len in releases of vLLM that multiply a YaRN rope's positions; null: max_len"),
+    ] = None
+    is_incomplete: Annotated[
+        bool | None, doc("whether the YaRN rope says no original length, without which they end")
+    ] = None
+
+
+@model
 class Latent:
     """Multi-head latent attention (DeepSeek-V2): a layer caches one vector for each token.
 
@@ -92,6 +119,13 @@ class States:
     num_tokens: Annotated[NumTokens, doc("tokens whose K and V are the state")] = 0
     draft_bytes: Annotated[
         Count, Unit("bytes"), doc("that a layer's state is larger by for each draft token")
+    ] = 0
+    chunk_size: Annotated[
+        Count, doc("tokens of a chunk of Mamba-2's prefill kernel; 0: a gated delta net")
+    ] = 0
+    untyped_values: Annotated[
+        Count,
+        doc("values of a state counted with the model's type, which the model's file does not say"),
     ] = 0
 
     def __post_init__(self) -> None:

@@ -8,7 +8,15 @@ from annotated_types import Unit, doc
 
 from testbed.core.config_model import model
 from testbed.core.errors import InputError
-from testbed.core.layers import Experts, KvGroup, Latent, States, Window
+from testbed.core.layers import (
+    Chunks,
+    Experts,
+    KvGroup,
+    Latent,
+    Rope,
+    States,
+    Window,
+)
 from testbed.core.units import (
     Flops,
     Gib,
@@ -84,7 +92,9 @@ class ModelSpec:
     vision_params: Annotated[
         PositiveCount | None, doc("weights of a vision tower, which no token of text goes through")
     ] = None
+    rope: Annotated[Rope | None, doc("lengths of a rope that stretches positions")] = None
     window: Annotated[Window | None, doc("sliding windows")] = None
+    chunks: Annotated[Chunks | None, doc("layers of chunked attention")] = None
     latent: Annotated[Latent | None, doc("multi-head latent attention")] = None
     experts: Annotated[Experts | None, doc("a mixture of experts")] = None
     states: Annotated[States | None, doc("layers with a state")] = None

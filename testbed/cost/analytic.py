@@ -9,7 +9,6 @@ from testbed.core.request import PS
 from testbed.core.slots import record
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.core.units import NonNegative, PositiveShare, Seconds, Share
-from testbed.cost.link_times import COPIES
 from testbed.cost.model import UNBOUNDED, Affine, CostModel, Launch, Moved, Work, extra_ps
 from testbed.cost.software import software_times
 from testbed.cost.transfers import TierLinks, layer_s, swapped, with_swaps
@@ -217,7 +216,7 @@ class AnalyticCost(CostModel):
                 num_copies = copies_by_length.get(move.length, 0)
                 copies_by_length[move.length] = num_copies + 2 * layers * move.num_transfers
         if self._link:
-            moved_ps = sum(self._link(COPIES, way, moves) for way, moves in swaps.items())
+            moved_ps = sum(self._link.copied(way, moves) for way, moves in swaps.items())
         else:
             moved_ps = self._copying_ps(copies_by_length)
         num_copies = sum(copies_by_length.values())

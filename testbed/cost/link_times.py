@@ -7,7 +7,7 @@ and tiers use it.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
@@ -22,8 +22,9 @@ AXES = ("method", "way", "num_extents", "extent_bytes", "block_bytes")
 OUT = "out"  # the ways of a transfer, seen from the GPU
 INTO = "in"
 PEER = "peer"
-COPIES = "copies"  # the methods: a call per piece, or a kernel that gathers all extents
-GATHER = "gather"
+COPIES = "copies"  # the methods: a call per piece, a kernel that gathers all extents for the copy
+GATHER = "gather"  # engine, or one that reads and writes the host's memory by itself
+KERNEL = "kernel"
 
 
 class LinkTimes:
@@ -38,13 +39,17 @@ class LinkTimes:
             measured.setdefault((method, way), []).append((sizes, ps))
         self._times = {kind: surface(times, 2, Knots) for kind, times in measured.items()}
 
+    def has(self, method: str, way: str) -> bool:
+        """Whether transfers this way were measured by this method."""
+        return (method, way) in self._times
+
     def __call__(
         self, method: str, way: str, num_extents: int, num_bytes: int, block_bytes: int
     ) -> int:
-        """Time of num_bytes in num_extents extents, gathered from blocks of block_bytes (copies:
-        0).
+        """Time of num_bytes in num_extents extents, gathered from blocks of block_bytes (other
+        methods: 0).
         """
-        if (method, way) not in self._times:
+        if not self.has(method, way):
             measured = ", ".join(" ".join(kind) for kind in self._times)
             raise InputError(
                 f"transfers {way} by {method}: were not measured (the file has {measured})"
@@ -66,24 +71,44 @@ class MeasuredLink:
         self.plane_bytes = round(self._slot_bytes / self._planes)
         self.times = times
 
-    def __call__(self, method: str, way: str, moves: Iterable[Moved]) -> int:
-        """Picoseconds of these moves.
+    def copied(self, way: str, moves: Iterable[Moved]) -> int:
+        """Picoseconds of these moves by the copy engine, a call for each plane of a transfer."""
+        moved = self._moved(moves)
+        if not moved.num_bytes:
+            return 0
+        return self.times(COPIES, way, moved.transfers * self._planes, moved.num_bytes, 0)
 
-        Gathered, each run of slots below the device is an extent; by copies, each transfer is an
-        extent per plane.
+    def moved(self, way: str, moves: Iterable[Moved]) -> int:
+        """Picoseconds of these moves as this project's engine makes them: by its kernel, whose
+        extents are planes of transfers; where that was not measured, gathered, and then each run
+        of slots below the device is an extent.
         """
+        moved = self._moved(moves)
+        if not moved.num_bytes:
+            return 0
+        pieces = moved.transfers * self._planes
+        if self.times.has(KERNEL, way):
+            return self.times(KERNEL, way, pieces, moved.num_bytes, 0)
+        block_bytes = moved.num_bytes // pieces
+        return self.times(GATHER, way, moved.extents, moved.num_bytes, block_bytes)
+
+    def _moved(self, moves: Iterable[Moved]) -> "Totals":
         slots = transfers = extents = 0
         for move in moves:
             slots += move.length * move.num_transfers
             transfers += move.num_transfers
             extents += move.extents
-        if not slots:
-            return 0
-        num_bytes = round(slots * self._slot_bytes)
-        pieces = transfers * self._planes
-        if method == GATHER:
-            return self.times(method, way, extents, num_bytes, num_bytes // pieces)
-        return self.times(method, way, pieces, num_bytes, 0)
+        return Totals(round(slots * self._slot_bytes), transfers, extents)
+
+
+class Totals(NamedTuple):
+    """Bytes of each GPU's share of moves, their transfers, and their runs of slots below the
+    device.
+    """
+
+    num_bytes: int
+    transfers: int
+    extents: int
 
 
 def measured_link(model: ModelSpec, server: ServerSpec | None) -> MeasuredLink | None:

@@ -14,7 +14,7 @@ from testbed.cost.attention import Attention
 from testbed.cost.kv_groups import KvGroups
 from testbed.cost.launches import Launches
 from testbed.cost.layers import Layers
-from testbed.cost.link_times import COPIES, GATHER, MeasuredLink
+from testbed.cost.link_times import MeasuredLink
 from testbed.cost.model import Affine, CostModel, Launch, Moved, Work, extra_ps
 from testbed.cost.sections import (
     PROFILES,
@@ -154,8 +154,9 @@ class ProfileCost(CostModel):
         """Picoseconds that swaps one way ("out", "in") take by themselves."""
         if self.link is None:
             return sum(self._swap[way](move.length, move.num_transfers) for move in moves)
-        method = COPIES if self._choices.swap == "per block" else GATHER
-        return self.link(method, way, moves)
+        if self._choices.swap == "per block":
+            return self.link.copied(way, moves)
+        return self.link.moved(way, moves)
 
 
 def _stand_ins(

@@ -11,7 +11,7 @@ from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST, ceil_div
 from testbed.core.specs import ModelSpec, ServerSpec, TierSpec
 from testbed.cost.interpolation import Knots, blend, bracket, curves
-from testbed.cost.link_times import GATHER, INTO, OUT, measured_link
+from testbed.cost.link_times import INTO, OUT, measured_link
 from testbed.cost.model import Moved
 from testbed.cost.sections import has, rows
 
@@ -196,7 +196,7 @@ class TierLinks:
         if self.link is not None and own_bandwidth is None and DEVICE in (source, target):
             way = INTO if is_read else OUT
             num_extents = sum(move.extents for move in moves)
-            return self.link(GATHER, way, moves) + round(num_extents * extent_s * PS)
+            return self.link.moved(way, moves) + round(num_extents * extent_s * PS)
         bandwidth = self._slower_bandwidth(source, target)
         return sum(
             round(move.num_transfers * (extent_s + move.length * self._slot_bytes / bandwidth) * PS)

@@ -1,11 +1,13 @@
 """The pages of vLLM's KV cache: how large they are, and what a sequence takes of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from testbed.core.errors import InputError
 from testbed.core.layers import KvGroup
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
+
+CHUNKS = "chunks"
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,9 @@ class Pages:
     those of a sequence in a column of states, 2 where prefixes are cached, one of which is kept as
     it was. draft_pages: more of them for drafts, one for each, because the state of a rejected
     draft must not replace the last accepted one. more_pages: of a sequence, whatever its length,
-    for what the indexer has not pooled yet.
+    for what the indexer has not pooled yet. keeps_each_state: a
+    sequence has a page of state for each block. chunk: tokens that the last num_chunk_columns read,
+    of chunked attention.
     """
 
     page_bytes: int
@@ -30,21 +34,36 @@ class Pages:
     state_pages: int = 1
     draft_pages: int = 0
     more_pages: int = 0
+    keeps_each_state: bool = False
+    chunk: int | None = None
+    num_chunk_columns: int = 0
 
     @property
     def is_grouped(self) -> bool:
         """Whether some layers store less than all tokens."""
-        return self.windows != (None,)
+        return self.windows != (None,) or self.chunk is not None
+
+    @property
+    def num_columns(self) -> int:
+        """The groups of vLLM's manager."""
+        return len(self.windows) + self.num_chunk_columns
 
     def num_tokens(self, num_blocks: int) -> int:
-        """vLLM's "GPU KV cache size": the blocks of one group."""
-        return num_blocks // len(self.windows) * self.block_size
+        """vLLM's "GPU KV cache size" before release 0.33: the blocks of one group."""
+        return num_blocks // self.num_columns * self.block_size
 
     def of_sequence(self, num_tokens: int) -> int:
         """Pages of a sequence that is so long (vLLM's max_memory_usage_bytes)."""
         columns = zip(self.windows, self.block_sizes, strict=True)
         pages = sum(self._of_column(window, size, num_tokens) for window, size in columns)
-        return pages + self.more_pages
+        return pages + self._of_chunks(num_tokens) + self.more_pages
+
+    def _of_chunks(self, num_tokens: int) -> int:
+        """Pages of the columns of chunked attention, which hold a chunk and what is under way."""
+        if self.chunk is None:
+            return 0
+        read = min(self.chunk + self.tokens_under_way, num_tokens)
+        return self.num_chunk_columns * ceil_div(read, self.block_size)
 
     @property
     def scratch(self) -> int:
@@ -73,6 +92,8 @@ class Pages:
         return low
 
     def _of_column(self, window: int | None, block_size: int, num_tokens: int) -> int:
+        if window == 0 and self.keeps_each_state:
+            return ceil_div(num_tokens, block_size) + self.draft_pages
         if window == 0:
             return self.state_pages + self.draft_pages
         if window is None:
@@ -96,13 +117,16 @@ def pages_of(
     """
     if not is_hybrid:
         return _of_all_layers(model, num_gpus, block_size, tokens_under_way)
-    groups = model.groups
+    groups = _groups(model)
     counts = [group.num_layers for group in groups]
     layers = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
     widest = max(group.slot_bytes for group in groups)
     slot_bytes = widest * model.kv_copies(num_gpus) // num_gpus
     windows, sizes = list[int | None](), list[int]()
+    num_chunk_columns = ceil_div(model.chunks.num_layers, layers) if model.chunks else 0
     for group in groups:
+        if group.name == CHUNKS:
+            continue
         num_columns = ceil_div(group.num_layers, layers)
         windows += [0 if group.state_bytes else group.window] * num_columns
         sizes += [_tokens_of_page(group, widest, block_size)] * num_columns
@@ -112,8 +136,20 @@ def pages_of(
         windows=tuple(windows),
         block_sizes=tuple(sizes),
         tokens_under_way=tokens_under_way,
+        chunk=model.chunks.size if model.chunks else None,
+        num_chunk_columns=num_chunk_columns,
         more_pages=int(model.latent is not None and model.latent.index_pool > 1),
     )
+
+
+def _groups(model: ModelSpec) -> tuple[KvGroup, ...]:
+    """The layers by form of their cache, those of chunked attention apart from full attention."""
+    if model.chunks is None:
+        return model.groups
+    full, count = model.groups[0], model.chunks.num_layers
+    chunked = replace(full, name=CHUNKS, num_layers=count)
+    rest = replace(full, num_layers=full.num_layers - count)
+    return tuple(group for group in (rest, chunked) if group.num_layers)
 
 
 def _tokens_of_page(group: KvGroup, widest: int, block_size: int) -> int:

@@ -109,6 +109,44 @@ class Release:
             "v1/core/block_pool.py BlockPool.cache_full_blocks",
         ),
     ]
+    exports_states: Annotated[
+        bool,
+        Fact(
+            "a prefill exports a state within it where its kernel can: blocks are aligned to that, "
+            "and a sequence has a page more; else Mamba-2 keeps a state at the end of each block",
+            "v1/kv_cache_interface.py MambaSpec.max_memory_usage_bytes",
+        ),
+    ]
+    has_wide_states: Annotated[
+        bool,
+        Fact(
+            "a state whose type config.json does not say is of float32; else of 16 bits",
+            "model_executor/models/config.py NemotronHForCausalLMConfig",
+        ),
+    ]
+    multiplies_yarn: Annotated[
+        bool,
+        Fact(
+            "the longest sequence is the original length of a YaRN rope times its factor; else "
+            "max_position_embeddings",
+            "config/model.py _get_and_verify_max_len",
+        ),
+    ]
+    logs_longest: Annotated[
+        bool,
+        Fact(
+            "'GPU KV cache size' is the concurrency times the longest sequence; else the blocks of "
+            "one group",
+            "v1/core/kv_cache_utils.py get_kv_cache_capacity",
+        ),
+    ]
+    null_is_untied: Annotated[
+        bool,
+        Fact(
+            "its Transformers, before 5, takes a null of tie_word_embeddings for false",
+            "transformers/configuration_utils.py",
+        ),
+    ]
     software: Annotated[
         str | None,
         Fact(
@@ -132,6 +170,11 @@ V0_19 = Release(
     admits_with_drafts=False,
     hashes_results=False,
     hashes_next_token=False,
+    exports_states=False,
+    has_wide_states=False,
+    multiplies_yarn=True,
+    logs_longest=False,
+    null_is_untied=True,
     software="vllm-0.19",
 )
 V0_20 = replace(V0_19, number="0.20", utilization=0.92, subtracts_graphs=True, caps_windows=True)
@@ -149,6 +192,11 @@ V0_33 = Release(
     admits_with_drafts=True,
     hashes_results=True,
     hashes_next_token=True,
+    exports_states=True,
+    has_wide_states=True,
+    multiplies_yarn=False,
+    logs_longest=True,
+    null_is_untied=False,
     software=None,
 )
 RELEASES: Mapping[str, Release] = {release.number: release for release in (V0_19, V0_20, V0_33)}

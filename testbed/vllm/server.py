@@ -5,9 +5,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.core.errors import InputError
-from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
+from testbed.vllm.attention import (
+    block_size_of,
+    keeps_each_state,
+    kernel_block,
+    state_pages,
+)
 from testbed.vllm.command import FLAG, OFF, Command
 from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
@@ -20,11 +25,10 @@ if TYPE_CHECKING:
 LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
 # Tokens and sequences that nothing sets, by the GPU.
 LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
-BLOCK_SIZE, LATENT_BLOCK_SIZE = 16, 64
-STATE_ALIGNMENT, LATENT_STATE_ALIGNMENT = 16, 128  # tokens, of blocks as large as a state
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
 KV_BYTES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}
 DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
+STATE_BYTES = 4  # of float32
 AUTO = ("auto", "-1")
 BLOCKS = "--num-gpu-blocks-override"
 
@@ -80,12 +84,12 @@ def server_with(
     memory for its weights, and has its K and V in the pages.
     """
     reader = OptionReader(command)
-    model = _served(reader, shape)
+    model = _served(reader, shape, release)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
     _check_replicas(reader, model)
     deeper = None if speculation is None else speculation.deeper(model)
-    block_size = _block_size(reader, deeper or model, limits.num_gpus)
+    block_size = _block_size(reader, deeper or model, limits.num_gpus, sheet, release)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
     frees_after_run = release.frees_after_run and plans_ahead(command.values, speculation)
     under_way = limits.max_num_batched_tokens * (2 if frees_after_run else 1)
@@ -93,7 +97,13 @@ def server_with(
     if pages.is_grouped and speculation is not None:
         pages = _with_heads(pages, deeper, limits, speculation)
     caches = _caches(reader, model, release)
-    pages = _with_states(with_drafter(pages, drafter, limits.num_gpus), caches)
+    pages = with_drafter(pages, drafter, limits.num_gpus)
+    if caches and 0 in pages.windows:
+        pages = replace(
+            pages,
+            state_pages=state_pages(model, sheet, release),
+            keeps_each_state=keeps_each_state(model, release),
+        )
     memory = _memory(reader, model, sheet, limits, release, of, drafter)
     pool = _pool(reader, release, sheet, memory, pages)
     model = _of_longest(reader, model, pages, pool.num_checked)
@@ -120,11 +130,6 @@ def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks
         model = replace(model, max_len=min(model.max_len, pages.longest(num_blocks)))
     _check_one_sequence(model, pages, num_blocks)
     return model
-
-
-def _with_states(pages: Pages, caches: bool) -> Pages:
-    """The pages where prefixes are cached: a sequence with states has a page of state more."""
-    return replace(pages, state_pages=2) if caches and 0 in pages.windows else pages
 
 
 def _caches(reader: OptionReader, model: ModelSpec, release: Release) -> bool:
@@ -167,27 +172,76 @@ def limits_with(
 ) -> Limits:
     """The limits of a command with this shape on this GPU, whether or not it starts."""
     reader = OptionReader(command)
-    return _sizes(reader, _served(reader, shape), sheet, release)
+    return _sizes(reader, _served(reader, shape, release), sheet, release)
 
 
-def _served(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
-    """The shape with the types and the longest sequence that the options give it."""
-    kv_bytes = reader.one_of("--kv-cache-dtype", KV_BYTES)
-    dtype_bytes = reader.one_of("--dtype", DTYPE_BYTES)
-    if dtype_bytes not in (None, shape.dtype_bytes):
-        raise reader.refusal("--dtype", "weights of another size are not modelled (leave it out)")
-    if kv_bytes is not None:
-        shape = replace(shape, kv_dtype_bytes=kv_bytes)
+def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSpec:
+    """The shape with the types and the longest sequence that a release and the options give it."""
+    shape = _of_types(reader, _of_states(shape, release))
+    longest, usual = _lengths(shape, release)
+    if shape.rope is not None and shape.rope.is_incomplete and release.multiplies_yarn:
+        raise InputError(
+            f"{FLAG}: model {shape.name}: vLLM {release.number} does not start: its YaRN rope says "
+            "no original_max_position_embeddings"
+        )
     if reader.value("--max-model-len") in (None, *AUTO):
-        return shape
-    longest = reader.whole("--max-model-len", shape.max_len)
-    if longest > shape.max_len:
+        return replace(shape, max_len=usual)
+    wanted = reader.whole("--max-model-len", longest)
+    if wanted > longest:
         raise reader.refusal(
             "--max-model-len",
-            f"vLLM does not start: longer than the model's {shape.max_len:,} positions "
+            f"vLLM does not start: longer than the model's {longest:,} positions "
             "(max_position_embeddings)",
         )
-    return replace(shape, max_len=longest)
+    return replace(shape, max_len=wanted)
+
+
+def _lengths(shape: ModelSpec, release: Release) -> tuple[int, int]:
+    """The longest sequence that --max-model-len may ask for, and that which nothing asks for."""
+    if shape.rope is None:
+        return shape.max_len, shape.max_len
+    if release.multiplies_yarn and shape.rope.yarn_len:
+        return shape.rope.yarn_len, shape.rope.yarn_len
+    return shape.max_len, shape.rope.usual_len or shape.max_len
+
+
+def _of_states(shape: ModelSpec, release: Release) -> ModelSpec:
+    """The shape whose states have the type that a release gives them where no file says it."""
+    states = shape.states
+    if states is None or not states.untyped_values or not release.has_wide_states:
+        return shape
+    wider = states.untyped_values * (STATE_BYTES - shape.dtype_bytes)
+    return replace(shape, states=replace(states, state_bytes=states.state_bytes + wider))
+
+
+def _of_types(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
+    """The shape with the types of weights and of cached values that the options give it. States of
+    another type than the model's keep it.
+    """
+    dtype_bytes = reader.one_of("--dtype", DTYPE_BYTES)
+    if dtype_bytes not in (None, shape.dtype_bytes):
+        if shape.states is not None:
+            raise reader.refusal(
+                "--dtype", "states of another type are not modelled (leave it out)"
+            )
+        shape = replace(shape, dtype_bytes=dtype_bytes)
+    kv_bytes = reader.one_of("--kv-cache-dtype", KV_BYTES)
+    shape = shape if kv_bytes is None else replace(shape, kv_dtype_bytes=kv_bytes)
+    return _quantised(reader, shape)
+
+
+def _quantised(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
+    """The shape whose weights vLLM turns into FP8 when it loads them (--quantization fp8)."""
+    quantization = reader.value("--quantization")
+    if quantization in (None, "none") or (quantization == "fp8" and shape.fp8_products):
+        return shape
+    if quantization != "fp8" or shape.weight_bits is not None:
+        raise reader.refusal(
+            "--quantization",
+            "has no counterpart: only fp8 of a checkpoint that is not quantised is modelled (give "
+            "a config.json with its quantization_config)",
+        )
+    return replace(shape, weight_bits=8, fp8_products=True)
 
 
 def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
@@ -241,33 +295,41 @@ def _check_heads(model: ModelSpec, num_gpus: int) -> None:
         )
 
 
-def _block_size(reader: OptionReader, model: ModelSpec, num_gpus: int) -> int:
+def _block_size(
+    reader: OptionReader, model: ModelSpec, num_gpus: int, gpu: GpuSpec, release: Release
+) -> int:
     """The tokens of a block; with states, as many as make a block no smaller than a state."""
-    usual = LATENT_BLOCK_SIZE if model.latent else BLOCK_SIZE
-    size = reader.whole("--block-size", usual)
+    size = None
+    if reader.value("--block-size") is not None:
+        size = reader.whole("--block-size", BLOCK_SIZES[0])
+        _check_block_size(reader, size, model, gpu, release)
+    caches = _caches(reader, model, release)
+    return block_size_of(model, num_gpus, gpu, release, caches=caches, requested=size)
+
+
+def _check_block_size(
+    reader: OptionReader, size: int, model: ModelSpec, gpu: GpuSpec, release: Release
+) -> None:
     if size not in BLOCK_SIZES and not model.states:
         raise reader.refusal(
             "--block-size",
             "the attention kernels take no such block (choose from "
             f"{', '.join(map(str, BLOCK_SIZES))})",
         )
-    if model.latent and size != usual:
-        raise reader.refusal("--block-size", "the kernels of latent attention take 64")
-    return max(size, block_size_of(model, num_gpus)) if model.states else size
+    usual = kernel_block(model, gpu, release)
+    if model.latent and size % usual:
+        raise reader.refusal(
+            "--block-size", f"the kernels of latent attention take multiples of {usual}"
+        )
 
 
-def block_size_of(model: ModelSpec, num_gpus: int) -> int:
-    """The tokens of a block that vLLM takes unless it is told: of the kernels of latent attention,
-    or with states as many as make a block no smaller than a state.
-    """
-    usual, aligned = BLOCK_SIZE, STATE_ALIGNMENT
-    if model.latent:
-        usual, aligned = LATENT_BLOCK_SIZE, LATENT_STATE_ALIGNMENT
-    if model.states is None:
-        return usual
-    state = max(group.state_bytes for group in model.groups)
-    needed = ceil_div(state, model.slot_bytes * model.kv_copies(num_gpus))
-    return max(usual, aligned * ceil_div(needed, aligned))
+def block_size_with(
+    command: Command, shape: ModelSpec, sheet: GpuSpec, release: Release = DEFAULT
+) -> int:
+    """The tokens of a block of a command with this shape on this GPU, whether or not it starts."""
+    reader = OptionReader(command)
+    model, num_gpus = _served(reader, shape, release), reader.whole("--tensor-parallel-size", 1)
+    return _block_size(reader, model, num_gpus, sheet, release)
 
 
 def _utilization(reader: OptionReader, release: Release) -> float:
@@ -415,5 +477,5 @@ def limits_and_utilization(
     this GPU, whether or not it starts.
     """
     reader = OptionReader(command)
-    model = _served(reader, shape)
+    model = _served(reader, shape, DEFAULT)
     return model, _limits(reader, model, sheet, DEFAULT), _utilization(reader, DEFAULT)

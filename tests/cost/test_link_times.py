@@ -22,8 +22,10 @@ from testbed.cost.link_times import (
     GATHER,
     HARDWARE,
     INTO,
+    KERNEL,
     OUT,
     LinkTimes,
+    MeasuredLink,
     measured_link,
     read_transfers,
 )
@@ -110,13 +112,25 @@ def test_a_fragmented_host_makes_a_swap_dearer():
         Moved(source=DEVICE, target=HOST, length=16, num_transfers=64, num_runs=runs)
         for runs in (1, 64)
     )
-    assert link(GATHER, OUT, [whole]) < link(GATHER, OUT, [parts]) < link(COPIES, OUT, [whole])
-    assert link(GATHER, OUT, []) == 0
-    assert link(GATHER, OUT, [parts]) == link.times(
+    assert link.moved(OUT, [whole]) < link.moved(OUT, [parts]) < link.copied(OUT, [whole])
+    assert link.moved(OUT, []) == link.copied(OUT, []) == 0
+    assert link.moved(OUT, [parts]) == link.times(
         GATHER, OUT, 64, 1024 * qwen.kv_bytes_per_token, 4096
     )
     expected_ps = link.times(COPIES, OUT, 64 * 48, 1024 * qwen.kv_bytes_per_token, 0)
-    assert link(COPIES, OUT, [parts]) == link(COPIES, OUT, [whole]) == expected_ps
+    assert link.copied(OUT, [parts]) == link.copied(OUT, [whole]) == expected_ps
+
+
+def test_a_link_whose_kernel_was_measured_moves_blocks_by_it():
+    """Its time depends on the planes of blocks, not on how they lie in the host's memory."""
+    qwen = read_model("qwen2.5-0.5b")
+    rows = [((method, OUT, n, 4096, 0), n * 1000) for method in (KERNEL, COPIES) for n in (1, 4096)]
+    link = MeasuredLink(qwen, 1, LinkTimes(rows))
+    whole, parts = (
+        Moved(source=DEVICE, target=HOST, length=16, num_transfers=64, num_runs=runs)
+        for runs in (1, 64)
+    )
+    assert link.moved(OUT, [whole]) == link.moved(OUT, [parts]) == 64 * 48 * 1000
 
 
 @pytest.mark.parametrize("swap", ["fused", "per block"])
@@ -126,8 +140,8 @@ def test_swaps_take_the_measured_time(swap):
         Moved(source=DEVICE, target=HOST, length=16, num_transfers=40, num_runs=3),
         Moved(source=HOST, target=DEVICE, length=16, num_transfers=10, num_runs=10),
     )
-    method = {"fused": GATHER, "per block": COPIES}[swap]
-    expected = cost.link(method, OUT, moves[:1]) + cost.link(method, INTO, moves[1:])
+    by = {"fused": cost.link.moved, "per block": cost.link.copied}[swap]
+    expected = by(OUT, moves[:1]) + by(INTO, moves[1:])
     assert cost.iteration(Work(moves=moves)) == expected
     assert "measured by extents (h200)" in cost.fingerprint["transfers"]
     plain = ProfileCost(OPT, server(SLOW), "h200-opt-13b-tp1", Choices(swap=swap))
@@ -144,7 +158,7 @@ def test_tiers_over_the_gpu_s_link_take_the_measured_time():
         Moved(source=DEVICE, target="dram", length=5, num_transfers=2, num_runs=0),
     )
     cost = ProfileCost(OPT, server(dram=dram, nvme=nvme), "h200-opt-13b-tp1")
-    assert cost.transfer(moves) == cost.link(GATHER, OUT, moves) + 13 * PS // 10**6
+    assert cost.transfer(moves) == cost.link.moved(OUT, moves) + 13 * PS // 10**6
     away = (Moved(source="nvme", target=DEVICE, length=16, num_transfers=40, num_runs=3),)
     bytes_s = 640 * OPT.kv_bytes_per_token / 6.8e9
     assert cost.transfer(away) == pytest.approx(bytes_s * PS)

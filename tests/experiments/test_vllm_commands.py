@@ -143,7 +143,7 @@ def overrides(command, gpu="h100-80gb"):
             id="admission by the first chunk",
         ),
         pytest.param(
-            "vllm serve deepseek-ai/DeepSeek-V3 -tp 8",
+            "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 --kv-cache-dtype fp8",
             "h200",
             ("policy.block_size=64",),
             id="the block of latents",

@@ -15,8 +15,8 @@ import emulated_gpu
 import torch
 from emulated_gpu import COMPILER, NUM_SMS, EmulatedKernel, EmulatedLaunch, LaunchFailed, translated
 
-from testbed.kernels.launch import attention, cache_ops, launch, prefill_attention
-from testbed.kernels.verify import reference, verify_attention, verify_moves
+from testbed.kernels.launch import attention, cache_ops, launch, prefill_attention, sampling
+from testbed.kernels.verify import reference, verify_attention, verify_draws, verify_moves
 from testbed.kernels.verify.reference import PLAIN, Shape
 from testbed.kernels.verify.verify_attention import (
     SMALL_CASES,
@@ -27,7 +27,13 @@ from testbed.kernels.verify.verify_attention import (
     check_prefill,
     layouts,
 )
-from testbed.kernels.verify.verify_moves import check_copy, check_write
+from testbed.kernels.verify.verify_draws import check_draws
+from testbed.kernels.verify.verify_moves import (
+    check_copy,
+    check_swap,
+    check_unload,
+    check_write,
+)
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
@@ -56,11 +62,11 @@ def gpu(monkeypatch, libraries):
         "counters": lambda device: (counters, iter([counters.ctypes.data])),
         "rows_of_memory": emulated_gpu.rows_of_memory,
     }
-    for module in (attention, cache_ops, launch, prefill_attention):
+    for module in (attention, cache_ops, launch, prefill_attention, sampling):
         for name in replacements.keys() & vars(module).keys():
             monkeypatch.setattr(module, name, replacements[name])
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    for module in (reference, verify_moves):
+    for module in (reference, verify_draws, verify_moves):
         monkeypatch.setattr(module, "DEVICE", "cpu")
     monkeypatch.setattr(verify_attention, "layouts", aligned_layouts)
     # A GPU's allocator gives a workspace that nobody holds to later work of its stream only.
@@ -120,6 +126,32 @@ def test_prefill_is_right_in_any_schedule():
 def test_writes_and_copies_are_exact(gpu):
     assert check_write(np.random.default_rng(0))
     assert all(check_copy(np.random.default_rng(seed)) for seed in range(5))
+
+
+@pytest.fixture
+def host_memory(gpu, monkeypatch):
+    """Memory of the host, which the emulated GPU takes for its own too."""
+    monkeypatch.setattr(cache_ops, "check_host", launch.view)
+    monkeypatch.setattr(
+        verify_moves, "pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype)
+    )
+    monkeypatch.setattr(cache_ops, "issue", lambda copies, stream: [copied(*c) for c in copies])
+
+
+def copied(target, source, num_bytes):
+    emulated_gpu.copy_memory(target, source, num_bytes, cache_ops.ANY_MEMORY, 0)
+
+
+@pytest.mark.usefixtures("host_memory")
+@pytest.mark.parametrize("check", [check_swap, check_unload])
+def test_blocks_move_to_the_host_and_back_exactly(check):
+    assert all(check(np.random.default_rng(seed)) for seed in range(5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("vocab_size", [5, 1000, 5000])
+def test_draws_by_the_kernel_are_those_of_torch(gpu, dtype, vocab_size):
+    assert all(check_draws(np.random.default_rng(seed), vocab_size, dtype) for seed in range(3))
 
 
 @pytest.mark.usefixtures("tensor_copies")

@@ -21,6 +21,7 @@ from testbed.kernels.verify.verify_attention import (  # noqa: E402
     cases,
     check_forms,
 )
+from testbed.kernels.verify.verify_draws import check_draws  # noqa: E402
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS  # noqa: E402
 
 
@@ -33,6 +34,12 @@ def test_attention_equals_its_reference(case: Case) -> None:
 @pytest.mark.parametrize("name", MOVE_CHECKS)
 def test_block_copies_and_swaps_are_exact(name: str) -> None:
     assert all(MOVE_CHECKS[name](np.random.default_rng(seed)) for seed in range(10))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("vocab_size", [5, 1000, 128256])
+def test_draws_are_those_of_the_distribution(vocab_size: int, dtype: torch.dtype) -> None:
+    assert all(check_draws(np.random.default_rng(seed), vocab_size, dtype) for seed in range(5))
 
 
 def test_cupy_streams_and_graphs_give_equal_results() -> None:

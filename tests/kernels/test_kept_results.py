@@ -1,9 +1,11 @@
 """The bench's table: kernels' times, goals and verdicts, in the kept results and in a new run."""
 
 import csv
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -11,6 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import testbed.kernels
 from testbed.kernels.measure import bench_kernels, speed_beside_vllm
 from testbed.kernels.measure.bench_kernels import Report
+from testbed.kernels.measure.block_moves import BLOCK_SIZES, WAYS
 from testbed.kernels.measure.cache_forms import CASES
 from testbed.kernels.measure.timing import Timing
 from testbed.kernels.verify.reference import Shape
@@ -187,6 +190,29 @@ def test_kept_times_of_cache_forms_meet_their_goals() -> None:
         assert ratio == pytest.approx(float(row["median_us"]) / float(row["base_us"]), rel=2e-3)
         assert case.goal is None or ratio <= case.goal
     assert sum(case.goal is not None for case in CASES) == 6
+
+
+def test_kept_moves_of_the_kernel_fill_the_link() -> None:
+    """To the host with at most 3% of the decodes' time, from it with more (h100-moves.md)."""
+    kept = table(KEPT.with_name("h100-block-moves.csv"))
+    rows = [row for row in kept if row["method"] == "kernel"]
+    assert len(rows) == len(WAYS) * len(BLOCK_SIZES)
+    for row in rows:
+        if row["way"] == "out":
+            assert float(row["share"]) >= 0.9
+            assert float(row["decode_slowdown"]) <= 1.03
+        elif row["way"] == "in":
+            assert float(row["share"]) >= 0.87
+
+
+def test_kept_times_of_draws_cost_no_tokens() -> None:
+    times_ms = defaultdict(list)
+    for row in table(KEPT.with_name("h100-sampling.csv")):
+        kind = row["draws"], row["requests"], row["temperature"]
+        times_ms[kind].append(float(row["decode_mean_ms"]))
+    for requests in ("128", "256"):
+        greedy, drawn = (np.mean(times_ms["kernel", requests, t]) for t in ("0", "1"))
+        assert drawn / greedy <= 1.02
 
 
 def test_kept_rows_give_the_table_beside_vllm(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,11 +11,14 @@ from kernel_calls import caches, copy_call, stage_call, write_call, write_extent
 
 from testbed.kernels.launch.cache_ops import (
     ANY_MEMORY,
+    INTO_GPU,
+    TO_HOST,
     bind_copy_blocks,
     bind_stage_blocks,
     bind_write_cache,
-    swap_fused,
+    move_blocks,
     swap_per_block,
+    unload_blocks,
 )
 
 BLOCK_VECTORS = 2 * 16 * 64 * 2 // 16  # of 16 bytes, in a plane of a block of the small pool
@@ -135,6 +138,7 @@ def pools(request, monkeypatch):
     """A pool on the GPU, one on the host of 9 blocks, and the bytes of a block in a plane."""
     dtype = request.param
     monkeypatch.setattr(torch.Tensor, "data_ptr", lambda self: HOST)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: True)
     host = torch.zeros((9, NUM_PLANES, 2, 16, 64), dtype=getattr(torch, dtype))
     pool = FakeArray(NUM_PLANES, NUM_BLOCKS, 2, 16, 64, dtype=dtype, pointer=POOL)
     return pool, host, 2 * 16 * 64 * pool.dtype.itemsize
@@ -157,21 +161,33 @@ def test_swap_per_block_copies_each_plane_of_each_block(gpu, pools, to_host):
 
 
 @pytest.mark.parametrize("to_host", [True, False])
-def test_fused_swap_makes_one_copy_of_each_run_of_host_blocks(gpu, pools, to_host):
-    """Three blocks through a buffer of two: host blocks 3 and 4 at once, then 8."""
+def test_few_thread_blocks_move_blocks_between_the_pools(gpu, pools, to_host):
     pool, host, size = pools
-    whole_block = NUM_PLANES * size
+    pairs = int32(3, 2, pointer=1 << 10)
+    move_blocks(pool, host, pairs, to_host)
+    (launch,) = gpu.launches
+    assert (launch.source, launch.kernel) == ("cache_ops.cu", "move_blocks")
+    assert (*launch.grid, launch.threads) == (TO_HOST if to_host else INTO_GPU)
+    here, there = ("from", "to") if to_host else ("to", "from")
+    vectors, arguments = size // 16, launch.arguments
+    assert (arguments[here], arguments[there]) == (POOL, HOST)
+    assert (arguments[f"{here}_ids"], arguments[f"{there}_ids"]) == (1 << 10, (1 << 10) + 4)
+    assert (arguments[f"{here}_block"], arguments[f"{here}_plane"]) == (vectors, 7 * vectors)
+    assert (arguments[f"{there}_block"], arguments[f"{there}_plane"]) == (3 * vectors, vectors)
+    numbers = {name: arguments[name] for name in ("step", "num_blocks", "num_planes", "vectors")}
+    assert numbers == {"step": 2, "num_blocks": 3, "num_planes": 3, "vectors": vectors}
+    assert all(type(number) is np.int32 for number in numbers.values())
+    assert gpu.copies == []
+
+
+def test_staged_blocks_leave_in_their_order(gpu, pools):
+    pool, host, size = pools
     staging = FakeArray(2, NUM_PLANES, 2, 16, 64, dtype=pool.dtype.name, pointer=STAGING)
-    ids = int32(3, pointer=1 << 10)
-    swap_fused(pool, host, ids, [(5, 3), (0, 4), (6, 8)], staging, to_host)
-    expected = []
-    for host_block, num_blocks in ((3, 2), (8, 1)):
-        on_host = HOST + host_block * whole_block
-        ends = (on_host, STAGING) if to_host else (STAGING, on_host)
-        expected.append((*ends, num_blocks * whole_block, ANY_MEMORY, STREAM))
-    assert gpu.copies == expected
-    assert gpu.log == (["launch", "copy"] if to_host else ["copy", "launch"]) * 2
-    ids_of_pool = "from_ids" if to_host else "to_ids"
-    assert [launch.arguments[ids_of_pool] for launch in gpu.launches] == [1 << 10, (1 << 10) + 8]
-    assert [launch.grid[1] for launch in gpu.launches] == [2, 1]
-    assert all(type(launch.arguments["vectors"]) is np.int32 for launch in gpu.launches)
+    unload_blocks(staging, host, int32(2, 2, pointer=1 << 10))
+    (launch,) = gpu.launches
+    arguments, vectors = launch.arguments, size // 16
+    assert (arguments["from"], arguments["from_ids"]) == (STAGING, 0)
+    assert (arguments["to"], arguments["to_ids"]) == (HOST, (1 << 10) + 4)
+    for end in ("from", "to"):
+        strides = arguments[f"{end}_block"], arguments[f"{end}_plane"]
+        assert strides == (3 * vectors, vectors)

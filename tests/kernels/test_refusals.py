@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+import torch
 from fake_gpu import FakeArray, e4m3, float32, int32, int64
 from kernel_calls import (
     caches,
@@ -31,10 +32,10 @@ from testbed.kernels.launch import attention, compile
 from testbed.kernels.launch.attention import Workspace, bind_decode, decode, paper_decode
 from testbed.kernels.launch.cache_ops import (
     bind_copy_blocks,
+    bind_move_blocks,
     bind_stage_blocks,
+    bind_unload_blocks,
     bind_write_cache,
-    runs,
-    swap_fused,
 )
 from testbed.kernels.launch.compile import KernelsUnavailable
 from testbed.kernels.launch.decode_plan import DecodePlan
@@ -314,10 +315,19 @@ def test_staging_refuses(changes, message):
     assert_refused(bind_stage_blocks, stage_call(**changes), message)
 
 
-def test_swap_refuses_a_host_pool_in_gpu_memory():
+def test_moves_refuse_a_host_pool_in_gpu_memory():
     pool, host_pool, staging = (FakeArray(n, 4, 2, 16, 64) for n in (4, 9, 3))
+    message = "host_pool: expected pinned host memory"
+    with pytest.raises(ValueError, match=message):
+        bind_move_blocks(pool, host_pool, int32(3, 2), to_host=True)
+    with pytest.raises(ValueError, match=message):
+        bind_unload_blocks(staging, host_pool, int32(3, 2))
+
+
+def test_moves_refuse_host_memory_that_is_not_pinned():
+    host_pool = torch.zeros((9, 4, 2, 16, 64), dtype=torch.float16)
     with pytest.raises(ValueError, match="host_pool: expected pinned host memory"):
-        swap_fused(pool, host_pool, int32(3), [(0, 0)], staging, to_host=True)
+        bind_move_blocks(FakeArray(4, 9, 2, 16, 64), host_pool, int32(3, 2), to_host=True)
 
 
 @pytest.mark.parametrize(
@@ -426,8 +436,3 @@ def test_missing_gpu_is_reported_in_one_line():
         refuses("no NVIDIA driver or GPU is usable", compile.require_gpu, error=KernelsUnavailable)
     else:
         pytest.skip("this machine has a GPU")
-
-
-def test_adjacent_block_ids_are_merged_into_runs():
-    assert runs([3, 4, 5, 9, 2, 3]) == [(0, 3, 3), (3, 9, 1), (4, 2, 2)]
-    assert runs([]) == []

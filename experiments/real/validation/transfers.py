@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST
-from testbed.cost.link_times import GATHER, INTO, OUT, PEER, LinkTimes
+from testbed.cost.link_times import GATHER, INTO, KERNEL, OUT, PEER, LinkTimes
 from testbed.cost.model import Affine, CostModel, Moved, Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import Rows
@@ -98,9 +98,8 @@ def engine_transfers(folder: Path, *, trusts_plug_ins: bool = False) -> list[lis
         own = swaps[swaps["way"] == way]
         measured, gigabytes = 1e3 * own["seconds"].sum(), own["num_bytes"].sum() / 1e9
         sizes = zip(own["num_extents"].tolist(), own["num_bytes"].tolist(), strict=True)
-        by_extents = sum(
-            link.times(GATHER, WAYS[way], count, size, block_bytes) for count, size in sizes
-        )
+        method, cell = (KERNEL, 0) if link.times.has(KERNEL, WAYS[way]) else (GATHER, block_bytes)
+        by_extents = sum(link.times(method, WAYS[way], count, size, cell) for count, size in sizes)
         predictions = [
             f"{ms:.1f} ({100 * (ms / measured - 1):+.1f}%)"
             for ms in (1e3 / PS * by_extents, 1e3 / PS * simulated_ps)

@@ -21,6 +21,7 @@ from testbed.engine.wall_clock import StepClock  # noqa: E402
 from testbed.kernels.engine import runner  # noqa: E402
 from testbed.kernels.engine.layout import Blocks, Extents, layout_of  # noqa: E402
 from testbed.kernels.engine.pool_moves import independent  # noqa: E402
+from testbed.kernels.engine.random_numbers import uniforms  # noqa: E402
 from testbed.kernels.engine.random_weights import random_weights  # noqa: E402
 from testbed.kernels.engine.records import write_run  # noqa: E402
 from testbed.kernels.engine.sampler import TopP, best_of, survive  # noqa: E402
@@ -94,7 +95,7 @@ def test_parallel_samples_are_independent_of_memory_policy():
         if slots == 104:
             assert records.recorder.totals.swaps + records.recorder.totals.recomputes > 0
     assert all(output == outputs[0] for output in outputs)
-    assert len({tuple(tokens) for tokens in outputs[0][0]}) == 4
+    assert len({tuple(tokens) for tokens in outputs[0][1]}) == 4
 
 
 def test_beam_ties_prefer_lower_parent_then_lower_token():
@@ -110,35 +111,65 @@ def test_beam_ties_prefer_lower_parent_then_lower_token():
     ]
 
 
+def at(rule, logits, numbers):
+    """The tokens of the rows of logits at one number each."""
+    rows = torch.arange(len(numbers))
+    return rule.tokens_at(logits, rows, torch.tensor(numbers, dtype=torch.float32))
+
+
 def test_top_p_samples_only_likely_tokens():
     logits = torch.log(torch.tensor([[0.1, 0.5, 0.3, 0.1]])).repeat(400, 1)
-    numbers = [TopP(seed=1).uniform(i, 0, 0) for i in range(400)]
-    chosen = TopP(top_p=0.75, seed=1).choose(logits, numbers).tolist()
+    numbers = uniforms([TopP(seed=1).key(i, 0, 0) for i in range(400)]).tolist()
+    chosen = at(TopP(top_p=0.75, seed=1), logits, numbers).tolist()
     assert set(chosen) == {1, 2}
     assert chosen.count(1) == pytest.approx(250, abs=40)
-    half = TopP(seed=1).choose(logits[:200], numbers[:200])
-    assert torch.equal(half, TopP(seed=1).choose(logits, numbers)[:200])
+    of_all = at(TopP(seed=1), logits, numbers).tolist()
+    assert [of_all.count(token) for token in range(4)] == pytest.approx([40, 200, 120, 40], abs=40)
+    assert at(TopP(seed=1), logits[:200], numbers[:200]).tolist() == of_all[:200]
 
 
 def test_draws_are_exact_at_the_edges():
     alike = torch.zeros(1, 2)  # two tokens of the same logit
     every_token = TopP(temperature=1.0, top_p=1.0)
-    assert every_token.choose(alike, [0.0]).item() == 0
-    assert every_token.choose(alike, [0.499]).item() == 0
-    assert every_token.choose(alike, [0.5]).item() == 1
-    assert every_token.choose(alike, [1.0]).item() == 1
+    assert at(every_token, alike, [0.0]).item() == 0
+    assert at(every_token, alike, [0.499]).item() == 0
+    assert at(every_token, alike, [0.5]).item() == 1
+    assert at(every_token, alike, [1.0]).item() == 1
     half = TopP(temperature=1.0, top_p=0.5)  # the first token alone has that share
-    assert half.choose(alike, [0.9]).item() == 0
+    assert at(half, alike, [0.9]).item() == 0
+
+
+def test_a_token_without_a_share_is_never_drawn():
+    some = torch.log(torch.tensor([[0.0, 0.4, 0.0, 0.6, 0.0]]))
+    drawn = [at(TopP(), some, [number]).item() for number in (0.0, 0.39, 0.41, 1.0)]
+    assert drawn == [1, 1, 3, 3]
 
 
 def test_a_high_temperature_makes_logits_alike():
     apart = torch.tensor([[0.0, 10.0]])
-    assert TopP(temperature=1.0).choose(apart, [0.6]).item() == 1
-    assert TopP(temperature=1000.0).choose(apart, [0.6]).item() == 0
+    assert at(TopP(temperature=1.0), apart, [0.4]).item() == 1
+    assert at(TopP(temperature=1000.0), apart, [0.4]).item() == 0
 
 
-def test_a_draw_depends_on_seed_and_place_alone():
-    assert TopP(seed=1).uniform(2, 3, 4) == 0.20881062746047974
+def test_a_draw_depends_on_its_key_alone():
+    """SplitMix64 of its words: from the state 0 its first output is 0xE220A8397B1DCDAF."""
+    first = 0xE220A8397B1DCDAF >> 40
+    assert uniforms([[0]]).tolist() == [first / 2**24]
+    keys = [TopP(seed=seed).key(i, j, 4) for seed in (1, 2) for i in range(3) for j in range(3)]
+    together = uniforms(keys).tolist()
+    assert together == [uniforms([key]).item() for key in keys]
+    assert len(set(together)) == len(keys)
+
+
+def test_random_numbers_are_uniform_in_every_word():
+    for place in range(5):
+        keys = np.zeros((4096, 5), np.uint64)
+        keys[:, place] = np.arange(4096)
+        numbers = uniforms(keys)
+        assert 0 <= numbers.min() < numbers.max() < 1
+        counts, _ = np.histogram(numbers, bins=16, range=(0, 1))
+        assert ((counts - 256) ** 2 / 256).sum() < 45  # chi square of 15: 1 in 10,000 is above
+        assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.06
 
 
 @pytest.mark.parametrize(

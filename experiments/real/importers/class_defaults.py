@@ -1,0 +1,53 @@
+"""The class defaults of Transformers' configurations, as testbed/core/hf_defaults.json stores them.
+
+`python -m testbed.experiments.real.importers.class_defaults` prints the table of the installed
+Transformers; RELEASE is the one that the stored table is of.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from testbed.core.hf_fields import DEFAULTS, class_names, keys_read
+
+RELEASE = "5.20.2"
+
+
+def table(kinds: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """For each model_type, what its class takes for the keys that the project reads, and which of
+    them it refuses as null. Keys that the class does not have are left out.
+    """
+    from transformers import CONFIG_MAPPING
+
+    return {kind: _of_class(CONFIG_MAPPING[kind], keys_read()) for kind in kinds}
+
+
+def _of_class(config_class: Any, keys: Iterable[str]) -> dict[str, Any]:
+    entries = {entry.name: entry for entry in dataclasses.fields(config_class)}
+    found = [entries[key] for key in keys if key in entries]
+    return {
+        "defaults": {entry.name: _default(entry) for entry in found},
+        "not_null": [entry.name for entry in found if not _takes_null(entry.type)],
+    }
+
+
+def _default(entry: Any) -> Any:
+    if entry.default_factory is not dataclasses.MISSING:
+        return entry.default_factory()
+    return None if entry.default is dataclasses.MISSING else entry.default
+
+
+def _takes_null(hint: Any) -> bool:
+    """Whether an annotation, as a type or as text, has None among its members."""
+    return "None" in str(hint) or "Optional" in str(hint)
+
+
+def text_of(classes: dict[str, dict[str, Any]]) -> str:
+    """The table as the file has it: a line a model_type."""
+    lines = [f" {json.dumps(kind)}: {json.dumps(values)}" for kind, values in classes.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+if __name__ == "__main__":
+    DEFAULTS.write_text(text_of(table(class_names())), encoding="utf-8")

@@ -1,0 +1,230 @@
+"""What the installed vLLM answers for a config.json on a named GPU, with a KV cache of given bytes.
+
+Its own engine arguments make the configuration, its own model class is built on torch's meta
+device, and its own planner divides the bytes among the layers' specs. No weight is loaded.
+"""
+
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from testbed.core.specs import GpuSpec
+from testbed.experiments.real.lockstep.named_gpu import install
+
+COLLECT_EVERY = 50  # starts: a collection takes longer than a start
+
+
+@dataclass(frozen=True)
+class Start:
+    """The numbers of a server that has started. dtype_bytes: of a weight; weight_bytes: of all
+    parameters on one GPU. longest_model_len: what --max-model-len auto gives.
+    """
+
+    num_blocks: int
+    block_size: int
+    kv_tokens: int
+    max_concurrency: float
+    max_model_len: int
+    longest_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    caches_prefixes: bool
+    plans_ahead: bool
+    weight_bytes: int
+
+
+class Starter:
+    """Starts the installed vLLM on GPUs, in one process."""
+
+    def __init__(self) -> None:
+        self._platform = install()
+        self._is_distributed = False
+        self._num_starts = 0
+
+    def start(self, folder: Path, gpu: GpuSpec, **options: Any) -> Start | str:
+        """The numbers for a folder with a config.json and options of vLLM's EngineArgs; where it
+        does not start, the last line of its own error.
+        """
+        self._on(gpu)
+        try:
+            return self._started(folder, options)
+        except Exception as error:  # whatever class vLLM raises, a start has failed
+            return _reason(error)
+        finally:
+            self._num_starts += 1
+            if self._num_starts % COLLECT_EVERY == 0:
+                gc.collect()
+
+    def _on(self, gpu: GpuSpec) -> None:
+        """Let vLLM forget what it chose for another GPU."""
+        from vllm.v1.attention import selector
+
+        self._platform.sheet = gpu  # type: ignore[attr-defined]
+        selector._cached_get_attn_backend.cache_clear()
+
+    def _started(self, folder: Path, options: Mapping[str, Any]) -> Start:
+        from vllm.config import set_current_vllm_config
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.usage.usage_lib import UsageContext
+
+        arguments = EngineArgs(
+            model=str(folder), skip_tokenizer_init=True, load_format="dummy", **options
+        )
+        config = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
+        config.compilation_config.mode = 0  # nothing is compiled
+        with set_current_vllm_config(config):
+            self._distribute()
+            model = _built(config)
+            weight_bytes = sum(
+                parameter.numel() * parameter.element_size() for parameter in model.parameters()
+            )
+            self._platform.update_block_size_for_backend(config)  # type: ignore[attr-defined]
+            return _answered(config, options["kv_cache_memory_bytes"], weight_bytes)
+
+    def _distribute(self) -> None:
+        """One rank of one, which model classes ask for."""
+        if self._is_distributed:
+            return
+        from vllm.config import VllmConfig, set_current_vllm_config
+        from vllm.distributed import init_distributed_environment, initialize_model_parallel
+
+        with (
+            NamedTemporaryFile(prefix="lockstep-") as file,
+            set_current_vllm_config(VllmConfig()),  # of no model: with a group of experts
+        ):
+            init_distributed_environment(1, 0, f"file://{file.name}.store", 0, backend="gloo")
+            initialize_model_parallel(1, 1)
+            _manage_workspace()
+        self._is_distributed = True
+        gc.freeze()  # what was imported stays
+
+
+def _manage_workspace() -> None:
+    """What sparse attention allocates beside its layers, without memory."""
+    import torch
+    from vllm.v1.worker.workspace import init_workspace_manager
+
+    init_workspace_manager(torch.device("meta"))
+
+
+def _built(config: Any) -> Any:
+    """The model's class, with parameters of no memory."""
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._device import _device_constructors
+    from vllm.model_executor.model_loader.utils import initialize_model
+
+    class OnMeta(TorchFunctionMode):
+        """Tensors of the GPU, and those of no named device, have no memory."""
+
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            named = dict(kwargs or {})
+            device = named.get("device")
+            is_of_gpu = isinstance(device, int) or str(device).startswith("cuda")
+            if is_of_gpu or (device is None and function in constructors):
+                named["device"] = "meta"
+            return function(*args, **named)
+
+    constructors = _device_constructors()
+    with _default_dtype(config.model_config.dtype), OnMeta():
+        return initialize_model(config)
+
+
+@contextmanager
+def _default_dtype(dtype: Any) -> Iterator[None]:
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _answered(config: Any, num_bytes: int, weight_bytes: int) -> Start:
+    from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
+
+    specs = get_kv_cache_spec(config)
+    cache = _planned(config, specs, num_bytes)
+    sizes = [group.kv_cache_spec.block_size for group in cache.kv_cache_groups]
+    tokens, concurrency = _capacity(config, cache)
+    longest_model_len = _longest(config, specs, num_bytes)
+    scheduler = config.scheduler_config
+    return Start(
+        num_blocks=cache.num_blocks,
+        block_size=min(sizes),
+        kv_tokens=tokens,
+        max_concurrency=round(concurrency, 2),
+        max_model_len=config.model_config.max_model_len,
+        longest_model_len=longest_model_len,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        caches_prefixes=bool(config.cache_config.enable_prefix_caching),
+        plans_ahead=bool(scheduler.async_scheduling),
+        weight_bytes=weight_bytes,
+    )
+
+
+def _planned(config: Any, specs: Mapping[str, Any], num_bytes: int) -> Any:
+    """vLLM's KVCacheConfig of these layers."""
+    try:
+        from vllm.v1.core.kv_cache_planning import get_global_kv_cache_groups, get_kv_cache_configs
+    except ImportError:  # 0.19, which has one layout and forms the groups itself
+        from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+
+        return get_kv_cache_configs(config, [dict(specs)], [num_bytes])[0]
+    _resolve_layout(config, specs)
+    groups = get_global_kv_cache_groups(config, [dict(specs)])
+    return get_kv_cache_configs(config, [dict(specs)], [num_bytes], groups)[0]
+
+
+def _resolve_layout(config: Any, specs: Mapping[str, Any]) -> None:
+    """Let vLLM choose the order in which the cache is stored, of those that its backends have."""
+    from vllm.config import get_layers_from_vllm_config
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+    from vllm.v1.attention.backends.utils import (
+        get_supported_kv_cache_layouts,
+        resolve_kv_cache_layout,
+    )
+
+    layers = get_layers_from_vllm_config(config, AttentionLayerBase)
+    backends = {layer.get_attn_backend() for layer in layers.values()}
+    names = [layout.name for layout in get_supported_kv_cache_layouts(list(backends))]
+    resolve_kv_cache_layout(config, [names], specs.values())
+
+
+def _capacity(config: Any, cache: Any) -> tuple[int, float]:
+    """The two numbers that vLLM logs."""
+    from vllm.v1.core import kv_cache_utils
+
+    if hasattr(kv_cache_utils, "get_kv_cache_capacity"):
+        tokens, concurrency = kv_cache_utils.get_kv_cache_capacity(config, cache)
+        return int(tokens), float(concurrency)
+    groups = cache.kv_cache_groups  # 0.19: as _report_kv_cache_config computes it
+    size = min(group.kv_cache_spec.block_size for group in groups)
+    concurrency = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config, cache)
+    return cache.num_blocks // len(groups) * size, concurrency
+
+
+def _longest(config: Any, specs: Mapping[str, Any], num_bytes: int) -> int:
+    """The max_model_len that vLLM takes for "auto"."""
+    before = config.model_config.original_max_model_len
+    config.model_config.original_max_model_len = -1
+    try:
+        _planned(config, specs, num_bytes)
+        return int(config.model_config.max_model_len)
+    finally:
+        config.model_config.original_max_model_len = before
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error that says anything, with the class of the error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = lines[1] if len(lines) > 1 and "validation error" in lines[0] else (lines or [""])[0]
+    return f"{type(error).__name__}: {said}"

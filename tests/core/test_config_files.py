@@ -1,0 +1,246 @@
+"""A config.json read as vLLM 0.33.0 and 0.19.0 read it, seen by running their own classes."""
+
+import json
+
+import pytest
+from refusals import refuses
+
+from testbed.core.hf_config import model_of
+from testbed.experiments.vllm_server.answer import fit_of
+from testbed.vllm.releases import release_numbered
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}
+MISTRAL = {**LLAMA, "model_type": "mistral", "sliding_window": None}
+QWEN_WINDOWS = {
+    **LLAMA,
+    "model_type": "qwen2",
+    "use_sliding_window": True,
+    "max_window_layers": 0,
+    "sliding_window": 4096,
+}
+ALTERNATING = ["full_attention", "sliding_attention"] * 16
+
+
+def without(config, *keys, **others):
+    return {key: value for key, value in config.items() if key not in keys} | others
+
+
+@pytest.fixture
+def shape(tmp_path):
+    def read(config):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return model_of(tmp_path / "config.json")
+
+    return read
+
+
+@pytest.fixture
+def fit(tmp_path):
+    def ask(config, words="", release="0.33", gpu="h100-80gb"):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return fit_of(f"vllm serve {tmp_path} {words}", gpu, release_numbered(release))
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("kind", "heads"), [("mistral", 8), ("mixtral", 8), ("qwen2", 32), ("llama", 32)]
+)
+def test_absent_heads_of_k_and_v_are_those_of_the_class(shape, kind, heads):
+    more = {"num_local_experts": 8, "num_experts_per_tok": 2} if kind == "mixtral" else {}
+    assert (
+        shape(without(LLAMA, "num_key_value_heads", model_type=kind) | more).num_kv_heads == heads
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [("gemma", 256), ("gemma2", 256), ("gemma3_text", 256), ("qwen3", 128)]
+)
+def test_an_absent_head_size_is_that_of_the_class(shape, kind, size):
+    assert shape(without(LLAMA, model_type=kind, hidden_size=3072)).head_size == size
+
+
+@pytest.mark.parametrize(
+    ("config", "window", "num_layers"),
+    [
+        (without(MISTRAL, "sliding_window"), 4096, 32),
+        (MISTRAL, None, 0),
+        (without(LLAMA, model_type="gemma2"), 4096, 16),
+        (without(LLAMA, model_type="gemma3_text"), 4096, 27),
+        (without(LLAMA, model_type="olmo3", sliding_window=1024), 1024, 24),
+        (without(LLAMA, model_type="cohere2", sliding_window=1024), 1025, 24),
+        (without(QWEN_WINDOWS, "sliding_window"), 4096, 32),
+        (without(QWEN_WINDOWS, use_sliding_window=False), None, 0),
+        (without(QWEN_WINDOWS, layer_types=ALTERNATING, max_window_layers=32), None, 0),
+    ],
+)
+def test_windows_are_those_of_the_file_or_the_class(shape, config, window, num_layers):
+    found = shape(config).window
+    assert (found.size, found.num_layers) == (window, num_layers) if window else found is None
+
+
+def test_windows_in_some_layers_of_a_qwen_are_refused_as_by_vllm(shape):
+    refuses("max_window_layers", shape, without(QWEN_WINDOWS, max_window_layers=10))
+
+
+def test_a_float32_checkpoint_is_served_in_16_bits(fit):
+    llama = without(LLAMA, torch_dtype="float32", vocab_size=128256)
+    assert fit(llama).kv_tokens == fit(llama, "--dtype bfloat16").kv_tokens == 452_160
+    assert round(fit(llama).weights_gib, 2) == 14.96
+    assert fit(llama, "--dtype float32").weights_gib == 2 * fit(llama).weights_gib
+
+
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
+LLAMA_3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 2048}
+LONGROPE = {"type": "longrope"}
+
+
+@pytest.mark.parametrize(
+    ("rope", "release", "length"),
+    [
+        (LINEAR, "0.19", 32768),
+        (LINEAR, "0.33", 32768),
+        ({**LINEAR, "rope_type": "dynamic"}, "0.33", 32768),
+        (YARN, "0.19", 32768),
+        (YARN, "0.33", 8192),
+        (LLAMA_3, "0.19", 8192),
+        (LLAMA_3, "0.33", 8192),
+        (LONGROPE, "0.19", 2048),
+        (LONGROPE, "0.33", 2048),
+    ],
+)
+def test_a_rope_decides_the_longest_sequence(fit, rope, release, length):
+    more = {"max_position_embeddings": 8192, "rope_scaling": rope}
+    if rope is LONGROPE:
+        more |= {"model_type": "phi3", "original_max_position_embeddings": 2048}
+    assert fit(LLAMA | more, release=release).max_model_len == length
+
+
+def test_longrope_serves_all_positions_when_asked(fit):
+    more = {"model_type": "phi3", "original_max_position_embeddings": 4096}
+    assert (
+        fit(LLAMA | more | {"rope_scaling": LONGROPE}, "--max-model-len 32768").max_model_len
+        == 32768
+    )
+
+
+def test_a_file_without_a_length_has_that_of_its_class(shape):
+    assert shape(without(LLAMA, "max_position_embeddings")).max_len == 2048
+    assert shape(without(MISTRAL, "max_position_embeddings")).max_len == 4096 * 32
+
+
+NEMOTRON_H = {
+    "model_type": "nemotron_h",
+    "hidden_size": 1024,
+    "intermediate_size": 2048,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "vocab_size": 32000,
+    "max_position_embeddings": 8192,
+    "dtype": "bfloat16",
+    "hybrid_override_pattern": "M-M*-M-M*-",
+    "mamba_num_heads": 16,
+    "mamba_head_dim": 64,
+    "n_groups": 2,
+    "ssm_state_size": 128,
+    "conv_kernel": 4,
+    "chunk_size": 128,
+}
+
+
+def test_states_of_an_unsaid_type_are_of_float32_since_release_0_33(fit):
+    """Of 4 GiB: 3,971 blocks of 528 tokens and 180.50x, 2 + 1 pages for each group of states."""
+    words = f"--kv-cache-memory-bytes {4 << 30}"
+    newer, older = fit(NEMOTRON_H, words), fit(NEMOTRON_H, words, "0.19")
+    assert (newer.num_blocks, newer.block_size) == (3971, 528)
+    assert newer.max_concurrency == pytest.approx(180.50)
+    assert newer.kv_tokens == 1_478_656
+    assert older.block_size == 272
+
+
+@pytest.mark.parametrize(("gpu", "size"), [("a100-80gb", 784), ("h100-80gb", 832), ("h200", 832)])
+def test_a_hybrids_block_follows_the_gpu_since_release_0_33(gpu, size):
+    command = "vllm serve Qwen/Qwen3.5-27B --max-model-len 32768 --max-num-seqs 64"
+    assert fit_of(command, gpu, release_numbered("0.33")).block_size == size
+    assert fit_of(command, gpu, release_numbered("0.19")).block_size == 784
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words", "size"),
+    [
+        ("h200", "", 16),
+        ("h200", "--kv-cache-dtype fp8", 64),
+        ("a100-80gb", "", 16),
+        ("b200", "", 32),
+    ],
+)
+def test_a_block_of_latents_follows_the_attention_backend(gpu, words, size):
+    command = f"vllm serve deepseek-ai/DeepSeek-V2-Lite --max-num-seqs 64 {words}"
+    assert fit_of(command, gpu, release_numbered("0.33")).block_size == size
+
+
+def test_chunked_layers_have_groups_of_their_own(fit):
+    """Of 4 GiB on an H100: 262,144 blocks, and 3 groups of chunks beside one of full attention."""
+    llama_4 = {
+        "model_type": "llama4_text",
+        "hidden_size": 1024,
+        "intermediate_size": 2048,
+        "intermediate_size_mlp": 2048,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "vocab_size": 32000,
+        "max_position_embeddings": 8192,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 1,
+        "attention_chunk_size": 1024,
+        "dtype": "bfloat16",
+    }
+    words = f"--kv-cache-memory-bytes {4 << 30}"
+    small, large = fit(llama_4, words, gpu="a100-80gb"), fit(llama_4, words)
+    assert (small.num_blocks, small.kv_tokens) == (262_144, 1_458_888)
+    assert small.max_concurrency == pytest.approx(178.09, abs=0.005)
+    assert (large.kv_tokens, large.max_concurrency) == (1_048_576, 128)
+
+
+def test_a_checkpoint_may_say_the_bytes_of_its_cache(shape):
+    group = {"weights": {"num_bits": 8, "type": "float"}}
+    scheme = {"num_bits": 8, "type": "float"}
+    said = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+    assert shape(LLAMA | {"quantization_config": said}).kv_dtype_bytes is None
+    said["kv_cache_scheme"] = scheme
+    assert shape(LLAMA | {"quantization_config": said}).kv_dtype_bytes == 1
+    fp8 = {"quant_method": "fp8", "kv_cache_scheme": "static"}
+    assert shape(LLAMA | {"quantization_config": fp8}).kv_dtype_bytes is None
+
+
+def test_the_logged_size_is_the_concurrency_times_the_length_since_release_0_33(fit):
+    windows = without(MISTRAL, "sliding_window")
+    assert fit(windows).kv_tokens == 757_782
+    assert fit(windows, release="0.19").kv_tokens % 16 == 0
+
+
+def test_weights_are_turned_into_fp8_on_request(fit):
+    assert fit(LLAMA, "--quantization fp8").weights_gib < 0.55 * fit(LLAMA).weights_gib
+    awq = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    refuses("--quantization", fit, LLAMA | {"quantization_config": awq}, "--quantization fp8")
+
+
+@pytest.mark.parametrize("key", ["max_position_embeddings", "vocab_size", "tie_word_embeddings"])
+def test_a_null_that_the_class_does_not_take_is_refused(shape, key):
+    refuses(key, shape, LLAMA | {key: None})
