@@ -10,6 +10,7 @@ from testbed.experiments.cli.parameters import (
     ConfigFolders,
     Override,
     Seeds,
+    SglangCommand,
     TrustPlugIns,
     VllmCommand,
     seed_words,
@@ -50,6 +51,7 @@ def run(
     config_dir: ConfigFolders | None = None,
     trust_plug_ins: TrustPlugIns = False,
     from_vllm: VllmCommand | None = None,
+    from_sglang: SglangCommand | None = None,
     values: Annotated[
         bool, Parameter(help="print every value of this configuration with its unit; run nothing")
     ] = False,
@@ -68,7 +70,7 @@ def run(
     """
     if help:
         return print_help(config_dir or [])
-    words = given_words(overrides, config_dir or [], trust_plug_ins, from_vllm)
+    words = given_words(overrides, config_dir or [], trust_plug_ins, from_vllm, from_sglang)
     if values:
         from testbed.experiments.runs.shown_values import value_lines
 
@@ -82,10 +84,14 @@ def run(
 
 
 def given_words(
-    overrides: tuple[str, ...], folders: list[Path], trust_plug_ins: bool, from_vllm: str | None
+    overrides: tuple[str, ...],
+    folders: list[Path],
+    trust_plug_ins: bool,
+    from_vllm: str | None,
+    from_sglang: str | None = None,
 ) -> list[str]:
-    """The overrides, with those of vLLM's words, the folders of user options and the trust in
-    their plug-ins before them.
+    """The overrides, with those of vLLM's or SGLang's words, the folders of user options and the
+    trust in their plug-ins before them.
     """
     from testbed.core.errors import InputError
     from testbed.run.override_words import key_of
@@ -97,11 +103,14 @@ def given_words(
     words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
     if trust_plug_ins:
         words = [FLAG, *words]
-    if from_vllm is None:
+    if from_vllm is None and from_sglang is None:
         return words
-    from testbed.experiments.vllm_server.translation import expand
+    if from_vllm is not None and from_sglang is not None:
+        raise InputError("--from-sglang: goes with no --from-vllm (give one of them)")
+    from testbed.experiments.sglang_server import translation as of_sglang
+    from testbed.experiments.vllm_server import translation as of_vllm
 
-    return expand(from_vllm, words)
+    return of_vllm.expand(from_vllm, of_sglang.expand(from_sglang, words))
 
 
 def print_help(folders: list[Path]) -> None:
