@@ -41,7 +41,6 @@ INTERPRETED = {
         "it checks the types of plug-ins' answers, for which the compiler has other messages"
     ),
     "sched/vllm_v1.py": "AsyncVllmV1 passes keywords on, which mypyc takes for one argument",
-    "sched/speculating_v1.py": "the same",
     "engine/simulation.py": "the same",
     "engine/clients.py": "it accepts any object with submit() and close(); one event per request",
 }

@@ -49,14 +49,11 @@ PolicyName = Literal[
     "tiered_exclusive",
 ]
 SchedulerName = Literal[
-    "by_session",
     "chunked",
     "mixed",
     "mixed_2023",
-    "priority",
     "separate",
     "static",
-    "time_to_live",
     "vllm_v1",
     "vllm_v1_async",
 ]
@@ -94,9 +91,10 @@ def simulate(
         from_vllm: a server's command, "vllm serve MODEL ...", whose options come before all others;
             gpu=NAME says on which GPU.
         **options: the other groups of the command line (model, server, gpu, cost, arrivals, beams,
-            system, protocol, eviction), each a name or an object of its kind, and its values: seed,
-            num_seqs (sequences a request), beam, max_len (tokens), swap_space_gib, window_s=(from,
-            to), slo={"ttft_s": 1, "tpot_s": 0.1}, and any other by its key, as in
+            system, protocol, eviction, order), each a name or an object of its kind, and its
+            values: seed, release, num_seqs (sequences a request), beam, max_len (tokens),
+            swap_space_gib, window_s=(from, to), slo={"ttft_s": 1, "tpot_s": 0.1}, and any other by
+            its key, as in
             **{"policy.block_size": 32}.
     """
     options |= {"policy": policy, "scheduler": scheduler, "preemption": preemption}

@@ -19,6 +19,7 @@ RandomConfigs = Annotated[
 Seed = Annotated[WholeNumber, Parameter(help="of the random configurations")]
 NumRequests = Annotated[AtLeastOne, Parameter(help="in each of them")]
 Drafts = Annotated[bool, Parameter(help="random configurations speculate")]
+Priority = Annotated[bool, Parameter(help="random configurations serve by priority")]
 Windows = Annotated[bool, Parameter(help="most layers of random configurations have a window")]
 Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
 Configs = Annotated[
@@ -41,6 +42,7 @@ class RandomRuns:
     seed: Seed = 0
     drafts: Drafts = False
     windows: Windows = False
+    priority: Priority = False
     requests: NumRequests = 150
 
     def draw(
@@ -55,7 +57,12 @@ class RandomRuns:
                 drawn = sglang_draws.draw(random, overrides, count)
             else:
                 drawn = draws.draw(
-                    random, overrides, count, drafts=self.drafts, windows=self.windows
+                    random,
+                    overrides,
+                    count,
+                    drafts=self.drafts,
+                    windows=self.windows,
+                    priority=self.priority,
                 )
             yield f"seed {seed}: ", *drawn
 

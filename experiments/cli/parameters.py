@@ -88,11 +88,12 @@ ConfigFolders = Annotated[
         help="a folder of user options: DIR/model/NAME.yaml, ...; may be given again",
     ),
 ]
-TrustPlugIns = Annotated[
-    bool,
+PlugIns = Annotated[
+    list[str],
     Parameter(
-        help="load classes that a folder's files name and that are not this project's, which runs "
-        "their code; a class that the command line names needs no trust"
+        name="--plug-in",
+        metavar="MODULE:CLASS",
+        help="load this class of yours, which the folder's run names; may be given again",
     ),
 ]
 VllmCommand = Annotated[

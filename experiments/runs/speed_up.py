@@ -12,7 +12,7 @@ from testbed.run.build import build
 from testbed.run.config import RunConfig
 from testbed.run.parts import Part
 from testbed.run.simulate import run
-from testbed.speculating import SPECULATION
+from testbed.run.speculating import SPECULATION
 from testbed.speculation.acceptance import PerPosition
 from testbed.speculation.ngram import NGram
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB
-from testbed.experiments.runs.overrides import chosen, user_folders
+from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.vllm_server.named import gpu_named, model_named
 from testbed.run.override_words import key_of
 from testbed.sglang.command import FLAG, read_command

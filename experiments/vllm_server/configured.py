@@ -52,15 +52,15 @@ def _value(name: str, *, _root_: DictConfig) -> Any:
     try:
         return VALUES[name](Configured(_root_, release_numbered(_root_.release)))
     except InputError as error:
-        raise _in_keys(str(error)) from None
+        raise type(error)(_in_keys(str(error))) from None
 
 
-def _in_keys(refusal: str) -> InputError:
+def _in_keys(refusal: str) -> str:
     """A refusal of a command in the words of a configuration, which has no options."""
     text = refusal.replace(f"{FLAG}: ", "")
     for option, key in KEYS.items():
         text = text.replace(option, key)
-    return InputError(text)
+    return text
 
 
 def without_read_utilization(config: DictConfig, values: dict[str, Any]) -> dict[str, Any]:

@@ -87,8 +87,8 @@ def gpu_named(name: str | None, folders: Sequence[Path] = ()) -> GpuSpec:
             f"{', '.join(sorted(files))})"
         )
     sheet = yaml.safe_load(files[name].read_text(encoding="utf-8"))
-    del sheet["_target_"]
-    return read(GpuSpec, {key: _plain(value) for key, value in sheet.items()}, "gpu")
+    stated = {key: value for key, value in sheet.items() if key not in ("defaults", "_target_")}
+    return read(GpuSpec, {key: _plain(value) for key, value in stated.items()}, "gpu")
 
 
 def _plain(value: object) -> object:

@@ -12,6 +12,11 @@ SYSTEM, KEY = "vllm-v1", "release"
 QUOTES = "'\""
 OLD_SYSTEM = re.compile(r"system=vllm-v1-(?P<number>[\d.]+)")
 OLD_POLICY = re.compile(r"(?P<policy>policy=\w+_v1)_(?P<minor>\d+)")
+OLD_SCHEDULERS = {  # which were orders
+    "scheduler=priority": "scheduler=chunked order=aging",
+    "scheduler=by_session": "scheduler=chunked order=by_session",
+    "scheduler=time_to_live": "scheduler=chunked order=time_to_live",
+}
 OLD_KEYS = (
     "policy.uncached_first",
     "policy.frees_after_run",
@@ -31,6 +36,8 @@ def check_old_words(words: Sequence[str]) -> None:
             raise InputError(f"{word}: is now +system={SYSTEM} {KEY}={match['number']}")
         if match := OLD_POLICY.fullmatch(plain):
             raise InputError(f"{word}: is now {match['policy']} {KEY}=0.{match['minor']}")
+        if plain in OLD_SCHEDULERS:
+            raise InputError(f"{word}: is now {OLD_SCHEDULERS[plain]}")
         if plain.partition("=")[0] in OLD_KEYS:
             raise InputError(f"{word}: follows from the release ({KEY}=NUMBER)")
 

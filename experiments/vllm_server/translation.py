@@ -7,7 +7,7 @@ from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
-from testbed.experiments.runs.overrides import chosen, user_folders
+from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.vllm_server.answer import kv_lines, rule_lines
 from testbed.experiments.vllm_server.configured import pool_gib
 from testbed.experiments.vllm_server.named_server import server_of

@@ -5,7 +5,7 @@ from testbed.core.specs import ModelSpec
 from testbed.run.build import Setup
 from testbed.run.config import EngineConfig
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.speculating_v1 import SpeculatingV1
+from testbed.sched.vllm_v1 import VllmV1
 from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.ngram import NGram
 from testbed.speculation.speculation import Speculation
@@ -13,7 +13,7 @@ from testbed.speculation.speculation import Speculation
 
 def speculation_of(scheduler: Scheduler) -> Speculation | None:
     """The speculation of a scheduler that plans drafts."""
-    return scheduler.speculation if isinstance(scheduler, SpeculatingV1) else None
+    return scheduler.drafter if isinstance(scheduler, VllmV1) else None
 
 
 def check_speculation(setup: Setup) -> None:

@@ -36,10 +36,10 @@ from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import PoolSpec
 from testbed.run.build import Setup
 from testbed.run.config import EngineConfig
+from testbed.run.speculating import drafts_of
 from testbed.run.summaries import RUN
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.scheduler import Scheduler
-from testbed.speculating import drafts_of
 
 
 @dataclass(frozen=True)

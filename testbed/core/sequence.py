@@ -315,7 +315,7 @@ class SequenceGroup:
         self.num_swaps = 0
         self.num_recomputes = 0
         self.num_cached = -1
-        self.rank: tuple[int, int] = (0, 0)
+        self.rank: tuple[int, ...] = ()
         self.batch: Batch | None = None
         self.generated_offset = 0
 

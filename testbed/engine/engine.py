@@ -548,4 +548,6 @@ def _meter(scheduler: Scheduler, outputs: Outputs, *, fast_forward: bool) -> Met
     """The fastest meter for the memory of the scheduler; the plain one is right for any."""
     if not (fast_forward and scheduler.memory.measures_spans):
         return PlainMeter(scheduler, outputs)
-    return DraftMeter(scheduler, outputs) if scheduler.drafts else SpanMeter(scheduler, outputs)
+    return (
+        DraftMeter(scheduler, outputs) if scheduler.steps_in_turn else SpanMeter(scheduler, outputs)
+    )

@@ -73,9 +73,11 @@ class Outputs:
             group, _, num_drafts = draft
             if draft.is_over:
                 continue
-            assert self._acceptance is not None, "a scheduler that drafts has one"
             request_id, num_generated = group.request.request_id, group.num_generated
-            drawn = self._acceptance.accepted(request_id, num_generated, num_drafts)
+            drawn = 0
+            if num_drafts:
+                assert self._acceptance is not None, "a scheduler that drafts has one"
+                drawn = self._acceptance.accepted(request_id, num_generated, num_drafts)
             accepted[request_id] = min(drawn, self.lengths[request_id] - num_generated - 1)
         return accepted
 

@@ -8,7 +8,6 @@ from testbed.memory.prefix_cache.eviction.order import oracle_of
 from testbed.run.config import RunConfig
 from testbed.run.oracles import future_read
 from testbed.run.parts import Part
-from testbed.sched.protocols import chooses_order
 from testbed.sched.scheduler import IterationLevel, Scheduler
 
 
@@ -117,7 +116,7 @@ def _check_sampling(option: str, workload: Workload) -> None:
 
 def _check_scheduler(option: str, scheduler: Scheduler) -> None:
     name = type(scheduler).__name__
-    by_rank = chooses_order(scheduler) is not None
+    by_rank = not scheduler.serves_as_they_come
     if scheduler.plans_ahead or by_rank or not isinstance(scheduler, IterationLevel):
         raise InputError(
             f"{option}: hand-overs are not modelled with scheduler={name} (choose one that serves "

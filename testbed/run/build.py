@@ -33,11 +33,11 @@ from testbed.run.machine import cost_of, make_pool
 from testbed.run.oracles import is_oracle
 from testbed.run.parts import Part, locate
 from testbed.run.served_parts import check_release_is_read, served_parameters
+from testbed.run.speculating import check_requests, check_speculation, speculative_cost
 from testbed.run.summaries import CONTENTS, SAMPLES
 from testbed.run.workload import make_workload
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
-from testbed.speculating import check_requests, speculative_cost, with_drafts
 from testbed.speculation.acceptance import Acceptance
 from testbed.speculation.speculation import Speculation
 
@@ -117,26 +117,26 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
     check_kinds(config)
     check_release_is_read(config)
     speculation = _speculation(config)
-    served = config if speculation is None else with_drafts(config, speculation)
+    if speculation is not None:
+        check_speculation(config, speculation)
     lengths = dict[int, int]()
-    scheduler, cost, pool = _engine(served, lengths, speculation)
-    workload = make_workload(served) if workload is None else workload
+    scheduler, cost, pool = _engine(config, lengths, speculation)
+    workload = make_workload(config) if workload is None else workload
     check_preemption(scheduler)
     check_workload(scheduler, workload)
-    if speculation is not None:
-        check_requests(workload)
+    check_requests(scheduler, workload)
     _announce(workload, scheduler.memory)
-    beams = _beams(served, workload)
-    checked_pool = None if served.policy.is_instance else pool  # a made policy has its own
-    first = EngineParts(scheduler, cost, served.model.max_len, beams, lengths, checked_pool)
-    fleet = fleet_setup(served, workload, first)
+    beams = _beams(config, workload)
+    checked_pool = None if config.policy.is_instance else pool  # a made policy has its own
+    first = EngineParts(scheduler, cost, config.model.max_len, beams, lengths, checked_pool)
+    fleet = fleet_setup(config, workload, first)
     return Setup(
         config=config,
         workload=workload,
         scheduler=scheduler,
         beams=beams,
         cost=cost,
-        model=served.model,
+        model=config.model,
         pool=pool,
         window_ps=_window_ps(config),
         slo=config.slo,
@@ -164,7 +164,7 @@ def _engine(
         cost = speculative_cost(cost, speculation, config.model, config.server)
     preemption = _made(config, "preemption", lengths, cost)
     check_tiers(config, capabilities_of(policy), preemption)
-    scheduler = _made(config, "scheduler", lengths, policy, preemption)
+    scheduler = _made(config, "scheduler", lengths, policy, preemption, speculation=speculation)
     return checked("scheduler", scheduler), cost, pool
 
 
@@ -256,7 +256,9 @@ def _policy_and_pool(
 ) -> tuple[MemoryPolicy, PoolSpec]:
     """The policy, and its pool in the policy's own slots."""
     pool = make_pool(config, speculation)
-    policy: MemoryPolicy = checked("policy", _made(config, "policy", lengths, pool))
+    policy: MemoryPolicy = checked(
+        "policy", _made(config, "policy", lengths, pool, speculation=speculation)
+    )
     memory, model = capabilities_of(policy), config.model
     if config.policy.is_instance:
         if policy.usage().allocated:
@@ -278,7 +280,13 @@ def _policy_and_pool(
     return policy, memory.pool_in_slots(pool)
 
 
-def _made(config: RunConfig, group: str, lengths: dict[int, int], *first: Any) -> Any:
+def _made(
+    config: RunConfig,
+    group: str,
+    lengths: dict[int, int],
+    *first: Any,
+    speculation: Speculation | None = None,
+) -> Any:
     """The object of a part; an oracle gets a view of the true output lengths."""
     part: Part = getattr(config, group)
     if part.is_instance:
@@ -286,4 +294,4 @@ def _made(config: RunConfig, group: str, lengths: dict[int, int], *first: Any) -
     target = locate(part.target, group) if isinstance(part.target, str) else part.target
     if is_oracle(target):
         part = part.updated(lengths=MappingProxyType(lengths))
-    return part.updated(**served_parameters(config, group)).make(group, *first)
+    return part.updated(**served_parameters(config, group, speculation)).make(group, *first)

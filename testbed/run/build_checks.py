@@ -23,7 +23,6 @@ from testbed.sched.preemption import (
 )
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.sglang import SGLang
-from testbed.sched.time_to_live import TimeToLive
 from testbed.speculation.speculation import Speculation
 from testbed.traces.reader import Trace
 
@@ -153,9 +152,9 @@ def _check_num_sequences(memory: Capabilities, workload: Workload) -> None:
 
 
 def _check_answers_are_found(scheduler: Scheduler) -> None:
-    if isinstance(scheduler, TimeToLive) and scheduler.memory.publishes is None:
+    if scheduler.state.retention is not None and scheduler.memory.publishes is None:
         raise InputError(
-            f"scheduler=time_to_live: {scheduler.memory.name} finds nothing of an answered "
+            f"order=time_to_live: {scheduler.memory.name} finds nothing of an answered "
             "request, whose slots would be kept for nobody (choose policy=prefix_caching, or "
             "another policy that has lookup())"
         )

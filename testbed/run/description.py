@@ -88,16 +88,18 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
     many of its longest sequences fit; nothing of a scheduler that is not vLLM V1's.
     """
     policy = scheduler.policy
-    block_size = config.policy.parameters.get("block_size")
-    if not isinstance(scheduler, VllmV1) or not isinstance(block_size, int):
+    block_size = scheduler.memory.block_size
+    if not isinstance(scheduler, VllmV1) or block_size is None:
         return {}
     model, is_hybrid = config.model, isinstance(policy, Grouped)
-    batching = Batching(scheduler.max_num_batched_tokens, scheduler.plans_ahead and is_hybrid)
+    batching = Batching(
+        scheduler.limits.max_num_batched_tokens, scheduler.plans_ahead and is_hybrid
+    )
     under_way = batching.tokens_under_way(scheduler.release)
     pages = pages_of(
         model, pool.num_gpus, block_size, is_hybrid=is_hybrid, tokens_under_way=under_way
     )
-    if scheduler.drafts:  # of full attention, as all that drafts are modelled for
+    if scheduler.drafting is not None:  # of full attention, as all that drafts are modelled for
         num_pages = pool.num_slots // block_size + 1
     else:
         num_bytes = pool.num_slots * pool.layer_bytes * pool.num_layers // pool.num_gpus

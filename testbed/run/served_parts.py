@@ -1,5 +1,5 @@
 """What the constructors of a run's parts get besides their configured parameters: the release of
-vLLM, and a policy the batching of its scheduler.
+vLLM and the drafter; a policy the batching of its scheduler.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,15 +10,21 @@ from testbed.memory.served import Batching
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import parameters_of
 from testbed.run.oracles import class_of
+from testbed.run.speculating import drafts_of_policy
+from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import release_numbered
 
 LIMIT = "max_num_batched_tokens"
 RELEASED = ("policy", "scheduler")  # the parts that may follow a release
 
 
-def served_parameters(config: RunConfig, group: str) -> Mapping[str, Any]:
+def served_parameters(
+    config: RunConfig, group: str, speculation: Speculation | None = None
+) -> Mapping[str, Any]:
     """The parameters of this kind that the constructor of a part has, and the config does not
     give.
+
+    speculation: of the config, as an object.
     """
     part = getattr(config, group)
     if part.is_instance:
@@ -26,7 +32,11 @@ def served_parameters(config: RunConfig, group: str) -> Mapping[str, Any]:
     makers: dict[str, Callable[[RunConfig], Any]] = {
         "release": lambda config: release_numbered(config.release),
         "batching": batching_of,
+        "drafts": lambda config: drafts_of_policy(speculation),
+        "drafter": lambda config: speculation,
     }
+    if speculation is not None:
+        makers["max_len"] = lambda config: config.model.max_len
     declared = parameters_of(class_of(group, part)) or {}
     names = [name for name in makers if name in declared and name not in part.parameters]
     return {name: makers[name](config) for name in names}
@@ -35,7 +45,8 @@ def served_parameters(config: RunConfig, group: str) -> Mapping[str, Any]:
 def batching_of(config: RunConfig) -> Batching | None:
     """The iterations of the configured scheduler; None: their tokens have no limit."""
     part = config.scheduler
-    limit = getattr(part.target, LIMIT, None) if part.is_instance else part.parameters.get(LIMIT)
+    limits = getattr(part.target, "limits", None) if part.is_instance else None
+    limit = part.parameters.get(LIMIT) if limits is None else getattr(limits, LIMIT, None)
     if not isinstance(limit, int):
         return None
     return Batching(limit, bool(getattr(class_of("scheduler", part), "plans_ahead", False)))

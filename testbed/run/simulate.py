@@ -25,8 +25,8 @@ from testbed.run.build import FleetSetup, Setup, build
 from testbed.run.config import RunConfig
 from testbed.run.metrics import overload, summarize
 from testbed.run.result import Result
+from testbed.run.speculating import drafts_of
 from testbed.run.summaries import ENGINES, RUN
-from testbed.speculating import drafts_of
 
 STOPPED = "stopped_at_latency"
 PROFILE = "cost_profile"

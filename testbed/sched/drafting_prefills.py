@@ -2,6 +2,7 @@
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import CacheHit
+from testbed.sched.limits import Limits
 from testbed.sched.plan import Plan
 from testbed.sched.state import SchedulerState
 from testbed.sched.token_budget import ConcurrentPrefills
@@ -20,17 +21,14 @@ class DraftingPrefills(ConcurrentPrefills):
     def __init__(
         self,
         state: SchedulerState,
-        max_num_batched_tokens: int,
-        max_num_seqs: int,
+        limits: Limits,
         *,
         fits_whole: bool,
         cuts: bool,
         speculation: Speculation,
         max_len: int,
     ) -> None:
-        super().__init__(
-            state, max_num_batched_tokens, max_num_seqs, fits_whole=fits_whole, cuts=cuts
-        )
+        super().__init__(state, limits, fits_whole=fits_whole, cuts=cuts)
         self.speculation = speculation
         self.max_len = max_len
         self._padding, self._may_pad, self._is_idle = 0, False, True

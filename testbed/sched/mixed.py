@@ -16,7 +16,7 @@ class MixedPrefill(IterationLevel):
     """
 
     def note(self, max_len: int) -> str | None:
-        tokens = self.max_num_batched_tokens
+        tokens = self.limits.max_num_batched_tokens
         if max_len <= tokens:
             return None
         return (

@@ -3,6 +3,7 @@
 from collections import deque
 
 from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
+from testbed.sched.orders import FIRST_COME, Order, rank_of
 
 
 class Queues:
@@ -17,6 +18,7 @@ class Queues:
         num_seqs: running sequences.
         ended: groups that have their whole output, and keep their slots until the results of their
             last iteration are in.
+        ranking: of requests.
     """
 
     def __init__(self) -> None:
@@ -27,6 +29,7 @@ class Queues:
         self.beams: dict[int, SequenceGroup] = {}
         self.num_seqs = 0
         self.ended: list[SequenceGroup] = []
+        self.ranking: Order = FIRST_COME
 
     def find(self, request_id: int) -> SequenceGroup | None:
         """The group of a request that waits, runs or is swapped out."""
@@ -39,11 +42,16 @@ class Queues:
         """Whether the first swapped group, which there is, comes back before a waiting one is
         admitted.
         """
-        return True
+        if self.ranking.keeps_arrival or not self.waiting:
+            return True
+        return self.swapped[0].rank < self.waiting[0].rank
 
     def preemptible(self) -> dict[int, SequenceGroup]:
         """The running groups among which a preemption rule chooses its victim, by request id."""
-        return self.running
+        if self.ranking.keeps_arrival:
+            return self.running
+        last = max(self.running.values(), key=rank_of)
+        return {last.request.request_id: last}
 
     def add_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group runs from now on, behind all others."""

@@ -11,6 +11,8 @@ from testbed.core.slots import DEVICE, GRANTED, NO_OPS, Grant, Refusal, record
 from testbed.core.units import Count, PositiveCount, PositiveTokens
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.limits import Limits
+from testbed.sched.orders import FIRST_COME, Order
 from testbed.sched.plan import Outcome, Plan, Results, broken_promise, one_answer
 from testbed.sched.preemption import PreemptionRule, preempt_victim
 from testbed.sched.protocols import ChoosesOrder, chooses_order
@@ -33,12 +35,11 @@ class Scheduler(ABC):
         preemption: the rule that names victims.
         now_ps: the time in picoseconds at which `plan` is called.
         plans_ahead: it makes a plan while another is in flight.
-        drafts: it plans draft tokens, whose sequences are in no batch.
+        steps_in_turn: its sequences decode one by one, in no batch (Plan.drafts).
     """
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
     plans_ahead: ClassVar[bool] = False
-    drafts: ClassVar[bool] = False
 
     def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
         """A scheduler without requests; further parameters are given by name.
@@ -50,6 +51,7 @@ class Scheduler(ABC):
         self.state = self.state_class(policy)
         self.preemption = preemption
         self.now_ps = 0
+        self.steps_in_turn = False
         self._seq_ids = count()
         self._chooses_order: ChoosesOrder | None = chooses_order(self)
 
@@ -61,6 +63,11 @@ class Scheduler(ABC):
     def memory(self) -> Capabilities:
         """What the policy can do."""
         return self.state.memory
+
+    @property
+    def serves_as_they_come(self) -> bool:
+        """Whether requests are served in order of arrival."""
+        return self._chooses_order is None
 
     def add(self, request: Incoming) -> SequenceGroup:
         """Queue a request that has arrived.
@@ -89,7 +96,7 @@ class Scheduler(ABC):
         Args:
             session: its number.
         """
-        self.memory.close_session(session)
+        self.state.close_session(session)
 
     def finish(self, group: SequenceGroup) -> None:
         """The group has its whole output: remove it and release its slots.
@@ -187,10 +194,12 @@ class Scheduler(ABC):
         return record(Outcome, (first_tokens, finished, grown))
 
     def new_plan(self) -> Plan:
-        """The queue is put in order; a plan that has the forks since the last one, and what they
-        left to copy.
+        """The queue is put in order, and what was retained for its time is released; a plan that
+        has the forks since the last one, and what they left to copy.
         """
         plan, state = Plan(), self.state
+        if state.retention is not None:
+            plan.wake_ps = state.expire(self.now_ps)
         if self._chooses_order is not None and state.waiting:
             self._chooses_order.choose_order(state.waiting)
         if state.pending_forks.num_forks:
@@ -305,6 +314,8 @@ class IterationLevel(Scheduler):
 
     Attributes:
         prefills: the class of `prompts`.
+        limits: of an iteration.
+        order: of requests.
         prompts: puts prefills into a plan.
     """
 
@@ -318,6 +329,7 @@ class IterationLevel(Scheduler):
         max_num_batched_tokens: PositiveTokens,
         max_num_seqs: PositiveCount,
         prefetch: Count = 0,
+        order: Order | None = None,
     ) -> None:
         """A scheduler without requests.
 
@@ -327,16 +339,21 @@ class IterationLevel(Scheduler):
             max_num_batched_tokens: tokens of an iteration at most.
             max_num_seqs: sequences that run at most.
             prefetch: what lower tiers have of so many waiting requests is loaded before their turn.
+            order: of requests; None: first come, first served.
         """
         super().__init__(policy, preemption)
+        self.limits = Limits(max_num_batched_tokens, max_num_seqs)
+        self.order = order or FIRST_COME
+        self.state.follow(self.order)
+        if self._chooses_order is None and not self.order.keeps_arrival:
+            self._chooses_order = self.order
         if prefetch and self.memory.loads is None:
             raise InputError(
                 f"scheduler.prefetch={prefetch}: {self.memory.name} loads nothing from lower tiers "
                 "(choose policy=tiered, or leave prefetch out)"
             )
         self.prefetch = prefetch
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.prompts = self.prefills(self.state, max_num_batched_tokens, max_num_seqs)
+        self.prompts = self.prefills(self.state, self.limits)
 
     def add(self, request: Incoming) -> SequenceGroup:
         """Queue a request that has arrived.
@@ -345,9 +362,15 @@ class IterationLevel(Scheduler):
             request: without its output length.
         """
         group = super().add(request)
+        if not self.order.keeps_arrival:
+            group.rank = (*self.order.rank(request), request.request_id)
         if self.prefetch:
             self.state.not_loaded.add(group)
         return group
+
+    def columns_read(self) -> tuple[str, ...]:
+        """See ReadsColumns."""
+        return self.order.columns_read()
 
     def enable_fast_forward(self, plan: Plan) -> None:
         """Offer further identical steps where only an end or an arrival matters; requests that wait

@@ -19,6 +19,7 @@ from testbed.core.slots import (
     record,
     round_down,
 )
+from testbed.cost.model import UNBOUNDED
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.group_slots import (
@@ -29,10 +30,18 @@ from testbed.sched.group_slots import (
     request_first_slots,
     sequences_to_admit,
 )
-from testbed.sched.lessees import Lessee
+from testbed.sched.lessees import Lessee, Sessions
+from testbed.sched.orders import Order, put_in_order
 from testbed.sched.pending_forks import PendingForks
 from testbed.sched.plan import Chunk, Plan, one_answer
 from testbed.sched.queues import Queues
+from testbed.sched.retention import (
+    Retention,
+    continued_by,
+    last_in_rank,
+    next_expiry,
+    of_session,
+)
 
 
 class SchedulerState(Queues):
@@ -55,6 +64,7 @@ class SchedulerState(Queues):
         leased: groups that are over, whose slots `lessee` needs, and until when (ps; 0: not known
             yet).
         lessee: who needs the slots of such groups.
+        retention: how long answered groups of sessions keep their slots; None: not at all.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
@@ -70,6 +80,14 @@ class SchedulerState(Queues):
         self.reserved: dict[SequenceGroup, None] = {}  # as a set, but in order
         self.leased: dict[SequenceGroup, int] = {}
         self.lessee = Lessee()
+        self.retention: Retention | None = None
+
+    def follow(self, order: Order) -> None:
+        """Serve in this order from now on, before any request."""
+        self.ranking = order
+        if order.retains_s:
+            self.retention = Retention(self.memory, order.retains_s)
+            self.lessee = Sessions()
 
     def order(self, ops: Ops, plan: Plan) -> None:
         """Have the engine perform `ops` before the iteration."""
@@ -148,6 +166,8 @@ class SchedulerState(Queues):
         """The first waiting group is in prefill now."""
         self.waiting.popleft()
         self.add_running(group, SequenceStatus.PREFILLING)
+        if self.retention is not None:
+            self.end_leases(continued_by(self.leased, group.request))
 
     def _resume(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
         """The slots that a partially preempted group lacks for num_tokens more tokens, or for all
@@ -303,13 +323,33 @@ class SchedulerState(Queues):
 
     def free_for_waiting(self) -> bool:
         """Give back slots that the waiting group or swapped group that is next needs more; whether
-        there were any.
+        there were any. What is retained is given back only if nothing runs.
         """
-        return self.release_all_kept()
+        return self.release_all_kept() or (not self.running and self._release_last_retained())
 
     def free_for_running(self, num_tokens: int) -> bool:
         """The same for running groups: about num_tokens slots, before one of them is preempted."""
-        return self.shrink_kept(num_tokens)
+        return self.shrink_kept(num_tokens) or self._release_last_retained()
+
+    def _release_last_retained(self) -> bool:
+        """End the lease of the retained group that ranks last; whether there is one."""
+        if self.retention is None or not self.leased:
+            return False
+        self.end_leases(last_in_rank(self.leased))
+        return True
+
+    def expire(self, now_ps: int) -> int:
+        """Release what has been retained for its time; when the next group will have been."""
+        if self.retention is None:
+            return UNBOUNDED
+        self.end_leases(self.retention.expired(self.leased, now_ps))
+        return next_expiry(self.leased)
+
+    def close_session(self, session: int) -> None:
+        """The session has ended, and retains nothing."""
+        if self.retention is not None:
+            self.end_leases(of_session(self.leased, session))
+        self.memory.close_session(session)
 
     def release_all_kept(self) -> bool:
         """The partially preempted group, if there is one, loses the rest of its slots."""
@@ -391,4 +431,6 @@ class SchedulerState(Queues):
         self.remove_running(group, SequenceStatus.SWAPPED)
         group.num_swaps += 1
         self.swapped.appendleft(group)
+        if not self.ranking.keeps_arrival:
+            put_in_order(self.swapped)
         return True

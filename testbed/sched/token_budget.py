@@ -4,6 +4,7 @@
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import CacheHit
+from testbed.sched.limits import Limits
 from testbed.sched.plan import Plan
 from testbed.sched.state import SchedulerState
 
@@ -16,12 +17,9 @@ class Prefills:
     has no work.
     """
 
-    def __init__(
-        self, state: SchedulerState, max_num_batched_tokens: int, max_num_seqs: int
-    ) -> None:
+    def __init__(self, state: SchedulerState, limits: Limits) -> None:
         self.state = state
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.max_num_seqs = max_num_seqs
+        self.limits = limits
         self.partial: SequenceGroup | None = None
 
     def schedule_prefills(self, plan: Plan) -> None:
@@ -54,7 +52,7 @@ class Prefills:
 
     def budget_left(self, plan: Plan) -> int:
         """Tokens that the plan may have on top."""
-        budget = self.max_num_batched_tokens - plan.decode_seqs
+        budget = self.limits.max_num_batched_tokens - plan.decode_seqs
         if plan.drafts:
             budget -= sum([1 + draft.num_drafts for draft in plan.drafts])
         return budget - sum([chunk.new for chunk in plan.chunks]) if plan.chunks else budget
@@ -63,14 +61,14 @@ class Prefills:
         """Whether the limit on sequences keeps `group` out; a group larger than the limit runs
         alone.
         """
-        state = self.state
-        return bool(state.running) and state.num_seqs + len(group.sequences) > self.max_num_seqs
+        state, most = self.state, self.limits.max_num_seqs
+        return bool(state.running) and state.num_seqs + len(group.sequences) > most
 
     def next_exceeds_budget(self) -> bool:
         """Whether the item that would be computed next has more tokens than any iteration may
         have.
         """
-        most, waiting = self.max_num_batched_tokens, self.state.waiting
+        most, waiting = self.limits.max_num_batched_tokens, self.state.waiting
         if self.partial is not None and self.partial.todo:
             return self.partial.todo[0].new > most
         return bool(waiting) and waiting[0].prefill_len > most
@@ -135,16 +133,10 @@ class ConcurrentPrefills(PrefillChunks):
     """
 
     def __init__(
-        self,
-        state: SchedulerState,
-        max_num_batched_tokens: int,
-        max_num_seqs: int,
-        *,
-        fits_whole: bool,
-        cuts: bool,
+        self, state: SchedulerState, limits: Limits, *, fits_whole: bool, cuts: bool
     ) -> None:
-        super().__init__(state, max_num_batched_tokens, max_num_seqs)
-        self.max_chunk_tokens = max_num_batched_tokens
+        super().__init__(state, limits)
+        self.max_chunk_tokens = limits.max_num_batched_tokens
         self.fits_whole = fits_whole
         self.cuts = cuts
         self.asks_again = not fits_whole and state.memory.publishes is not None
@@ -182,4 +174,4 @@ class GroupLimit(Prefills):
 
     def is_full_with(self, group: SequenceGroup) -> bool:
         running = self.state.running
-        return bool(running) and len(running) + len(group.sequences) > self.max_num_seqs
+        return bool(running) and len(running) + len(group.sequences) > self.limits.max_num_seqs

@@ -1,22 +1,32 @@
-"""The scheduler of vLLM V1: one token budget, for running requests first, then for
-waiting ones.
-"""
+"""The scheduler of vLLM V1: one token budget, for running requests first, then for waiting ones."""
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import Granular, ceil_div
-from testbed.core.units import Count, NumTokens, PositiveCount, PositiveTokens
-from testbed.memory.policy import MemoryPolicy
+from testbed.core.units import NumTokens
+from testbed.memory.policy import UNBOUNDED_LEN, MemoryPolicy
 from testbed.memory.protocols import ServesInTurn
-from testbed.sched.plan import Outcome, Plan, Results
+from testbed.sched.drafting import (
+    Drafting,
+    NoDrafts,
+    check_ahead,
+    check_memory,
+    without_drafters_tokens,
+)
+from testbed.sched.drafting_prefills import DraftingPrefills
+from testbed.sched.in_turn import InTurn
+from testbed.sched.plan import Outcome, Plan, Results, plain_int
 from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
 from testbed.sched.scheduler import IterationLevel
 from testbed.sched.state import SchedulerState
 from testbed.sched.token_budget import ConcurrentPrefills
+from testbed.sched.vllm_state import VllmState
+from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import DEFAULT, Release
 
 
@@ -24,54 +34,108 @@ class VllmV1(IterationLevel):
     """At most max_num_batched_tokens tokens and max_num_seqs running sequences in an iteration.
 
     Running requests are served in order of admission, decodes and prompts in prefill alike; one
-    that lacks slots preempts the last one. An iteration that has preempted admits no request.
-    experiments/conf/scheduler/vllm_v1.yaml explains the options.
+    that lacks slots preempts the last one, in arrival or in rank. An iteration that has preempted
+    admits no request. experiments/conf/scheduler/vllm_v1.yaml explains the options.
 
     Decodes come first in a plan, then prompts in prefill get what is left of the budget. That is
     the same as their common order: whatever was scheduled behind a prompt when it was admitted fits
     behind it again, because no chunk grows but that of the last request. Memory is another matter:
-    see `_preempt_in_order`.
+    see `_preempt_in_order`. With a drafter, and in an order by rank, they are served one by one
+    (`turns`).
+
+    Attributes:
+        release: vLLM's.
+        drafter: what drafts tokens; None: nothing does.
+        drafting: the drafts; None without a drafter.
+        chunks: `prompts`, which puts prompts into a plan in chunks.
+        turns: serves running requests one by one; None: decodes step together.
     """
+
+    state_class: ClassVar[type[SchedulerState]] = VllmState
 
     def __init__(
         self,
         policy: MemoryPolicy,
         preemption: PreemptionRule,
         *,
-        max_num_batched_tokens: PositiveTokens,
-        max_num_seqs: PositiveCount,
         long_prefill_token_threshold: NumTokens,
         scheduler_reserve_full_isl: bool,
         enable_chunked_prefill: bool = True,
         release: Release = DEFAULT,
-        prefetch: Count = 0,
+        drafter: Speculation | None = None,
+        max_len: int = UNBOUNDED_LEN,
+        **limits: Any,
     ) -> None:
-        super().__init__(
-            policy,
-            preemption,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            prefetch=prefetch,
-        )
-        if max_num_batched_tokens < max_num_seqs:
+        super().__init__(policy, preemption, **limits)
+        assert isinstance(self.state, VllmState), "made by state_class"
+        self._vllm = self.state
+        most, num_seqs = self.limits.max_num_batched_tokens, self.limits.max_num_seqs
+        if most < num_seqs:
             raise InputError(
-                f"max_num_batched_tokens is {max_num_batched_tokens}; every running sequence gets "
-                f"a token, so it must "
-                f"be at least max_num_seqs, which is {max_num_seqs}"
+                f"max_num_batched_tokens is {most}; every running sequence gets a token, so it "
+                f"must be at least max_num_seqs, which is {num_seqs}"
             )
-        self.threshold = long_prefill_token_threshold or max_num_batched_tokens
+        self.limits = replace(self.limits, max_chunk_tokens=long_prefill_token_threshold or most)
         self.release = release
-        self.prompts = self.chunks = ConcurrentPrefills(
+        self.drafter = drafter
+        self.drafting = None if drafter is None else self._drafting(drafter)
+        self.max_len = min(max_len, plain_int(policy, "max_seq_len()", policy.max_seq_len(1, 1)))
+        self.prompts = self.chunks = self._prompts(
+            fits_whole=scheduler_reserve_full_isl, cuts=enable_chunked_prefill
+        )
+        self.turns = self._turns()
+
+    def _drafting(self, drafter: Speculation) -> Drafting:
+        """The drafts of a drafter, whose own batch takes tokens of the budget."""
+        check_memory(self.memory, drafter)
+        if self.plans_ahead:
+            check_ahead(drafter)
+        self.limits = without_drafters_tokens(self.limits, drafter, self.release)
+        self._vllm.num_behind = int(self.release.hashes_next_token and drafter.drops_last_block)
+        return Drafting(drafter, self.release)
+
+    def _prompts(self, *, fits_whole: bool, cuts: bool) -> ConcurrentPrefills:
+        if self.drafter is None or not self.release.admits_with_drafts:
+            return ConcurrentPrefills(self.state, self.limits, fits_whole=fits_whole, cuts=cuts)
+        return DraftingPrefills(
             self.state,
-            max_num_batched_tokens,
-            max_num_seqs,
-            fits_whole=scheduler_reserve_full_isl,
-            cuts=enable_chunked_prefill,
+            self.limits,
+            fits_whole=fits_whole,
+            cuts=cuts,
+            speculation=self.drafter,
+            max_len=self.max_len,
+        )
+
+    def _turns(self) -> InTurn | None:
+        self.steps_in_turn = self.drafting is not None or not self.order.keeps_arrival
+        self._vllm.steps_in_turn = self.steps_in_turn
+        self._vllm.voids_last = self.release.hashes_results
+        if not self.steps_in_turn:
+            return None
+        return InTurn(
+            self._vllm,
+            self.preemption,
+            self.chunks,
+            self.drafting or NoDrafts(),
+            self.release,
+            self.max_len,
+            self.finish,
+            plans_ahead=self.plans_ahead,
         )
 
     def plan(self) -> Plan:
         plan = self.new_plan()
         self.limit_chunks()
+        if self.turns is None:
+            self._serve_together(plan)
+        else:
+            self.turns.serve(plan)
+        self.prompts.schedule_prefills(plan)
+        self.enable_fast_forward(plan)
+        return plan
+
+    def _serve_together(self, plan: Plan) -> None:
+        """The batch takes a step, and then prompts in prefill go on."""
         if self.memory.layered is None:
             self._preempt_in_order(plan)
         else:
@@ -79,15 +143,14 @@ class VllmV1(IterationLevel):
         self.decode(plan)
         self.swap_in(plan)
         self.continue_prefills(plan)
-        self.prompts.schedule_prefills(plan)
-        self.enable_fast_forward(plan)
-        return plan
 
     def limit_chunks(self) -> None:
         """Set the longest chunk of the next plan."""
         num_groups = len(self.state.running) + len(self.state.waiting)
         is_cut = num_groups != 1 or self.release.cuts_lone_prompt
-        self.chunks.max_chunk_tokens = self.threshold if is_cut else self.max_num_batched_tokens
+        limits = self.limits
+        most = limits.max_chunk_tokens if is_cut else limits.max_num_batched_tokens
+        self.chunks.max_chunk_tokens = most
 
     def _admits_nobody(self) -> bool:
         """As in every scheduler, but a refused group that is asked again may be admitted in any
@@ -99,14 +162,23 @@ class VllmV1(IterationLevel):
         return super()._admits_nobody()
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        outcome = super().commit(plan, steps, results)
+        outcome = self.carry_out(plan, steps, results)
+        if self.turns is not None:
+            outcome = self.turns.verify(plan, results, outcome)
         self.state.finish_ended()  # the results of an iteration are known as soon as it is over
         return outcome
+
+    def cancel(self, group: SequenceGroup) -> list[SequenceGroup]:
+        if self.drafting is not None:
+            self.drafting.forget(group)
+        return super().cancel(group)
 
     def finish(self, group: SequenceGroup) -> None:
         """The group is answered; its slots come back with those of all that end in this
         iteration.
         """
+        if self.steps_in_turn:
+            self._vllm.hide_unknown(group)
         self.state.leave_batch(group)
         group.status = SequenceStatus.FINISHED
         self.state.ended.append(group)
@@ -160,7 +232,7 @@ class VllmV1(IterationLevel):
 
     def _next_slots(self) -> Iterator[tuple[Sequence, int]]:
         """The sequences that run, in order, with the slots that their next tokens take."""
-        budget = self.max_num_batched_tokens
+        budget = self.limits.max_num_batched_tokens
         for group in self.state.running.values():
             seq = group.sequences[0]
             if group.todo:
@@ -196,35 +268,6 @@ class VllmV1(IterationLevel):
             budget = prompts.schedule_chunks(group, plan, budget)
 
 
-class StateAhead(SchedulerState):
-    """The state while a plan is in flight, as it will be when that plan is carried out.
-
-    prefilled: the groups whose prompt the plan in flight completes; None where no plan is in
-    flight.
-    """
-
-    def __init__(self, policy: MemoryPolicy) -> None:
-        super().__init__(policy)
-        self.prefilled: list[SequenceGroup] | None = None
-
-    def before_preemption(self, group: SequenceGroup) -> None:
-        """The token that a decode computes in flight is unknown, so the block that it fills is not
-        published.
-        """
-        if self.prefilled is not None and not group.todo and group not in self.prefilled:
-            for seq in group.sequences:
-                seq.num_stored -= 1
-
-    def finish_preempted(self, group: SequenceGroup) -> None:
-        """The group was preempted in the plan ahead, and the results say that it had ended: that
-        preemption does not count.
-        """
-        swapped = group.status is SequenceStatus.SWAPPED
-        group.num_swaps -= swapped
-        group.num_recomputes -= not swapped
-        self.remove(group, SequenceStatus.FINISHED)
-
-
 class AsyncVllmV1(VllmV1):
     """The same with asynchronous scheduling, vLLM's default: the next plan is made while an
     iteration runs.
@@ -236,7 +279,6 @@ class AsyncVllmV1(VllmV1):
     they take one step more.
     """
 
-    state_class: ClassVar[type[SchedulerState]] = StateAhead
     plans_ahead: ClassVar[bool] = True
 
     def __init__(
@@ -244,8 +286,6 @@ class AsyncVllmV1(VllmV1):
     ) -> None:
         super().__init__(policy, preemption, **options)
         self.ignore_eos = ignore_eos
-        assert isinstance(self.state, StateAhead), "made by state_class"
-        self._ahead = self.state
         self._anticipated: Outcome | None = None
 
     def can_plan_ahead(self) -> bool:
@@ -258,8 +298,11 @@ class AsyncVllmV1(VllmV1):
         """The last of the plan's `steps` iterations begins. Requests in `ended` have their whole
         output then, which is known now only where outputs end at the requested length.
         """
-        outcome = self.carry_out(plan, steps, Results(ended if self.ignore_eos else ()))
-        self._ahead.prefilled, self._anticipated = outcome.first_tokens, outcome
+        certain = ended if self.ignore_eos else ()
+        outcome = self.carry_out(plan, steps, Results(certain))
+        if self.turns is not None:
+            self.turns.anticipate(plan, certain, outcome)
+        self._vllm.prefilled, self._anticipated = outcome.first_tokens, outcome
         return outcome
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
@@ -267,7 +310,9 @@ class AsyncVllmV1(VllmV1):
         outcome = self._anticipated
         if outcome is None:
             return super().commit(plan, steps, results)
-        self._ahead.prefilled = self._anticipated = None
+        if self.turns is not None:
+            self.turns.correct(plan, results)
+        self._vllm.prefilled = self._anticipated = None
         ended_groups = map(self.state.find, results.ended)
         finished = [group for group in ended_groups if group is not None]
         ended = [group for group in self.state.running.values() if group in finished]
@@ -275,5 +320,5 @@ class AsyncVllmV1(VllmV1):
             self.state.remove(group, SequenceStatus.FINISHED)
         for group in finished:
             if group not in ended:
-                self._ahead.finish_preempted(group)
+                self._vllm.finish_preempted(group)
         return outcome._replace(finished=finished)

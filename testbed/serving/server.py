@@ -61,7 +61,7 @@ def make_service(config: RunConfig, options: ServeOptions) -> Service:
     live, answering, prompts = make(setup, options, metrics)
     show_engine(metrics, live, pool_labels(setup))
     name, limits, key = setup.model.name, options.limits, options.api_key
-    if setup.scheduler.drafts:  # which are modelled for one sequence of a request
+    if setup.scheduler.steps_in_turn:  # which are modelled for one sequence of a request
         limits = replace(limits, max_seqs_of_prompt=1)
     return Service(live, name, metrics, answering, prompts, limits, key)
 
@@ -70,7 +70,7 @@ def pool_labels(setup: Setup) -> dict[str, str]:
     """The pool in blocks, as vLLM's metrics label it; empty where engines have different pools, or
     a pool is not of blocks.
     """
-    config, size = setup.config, setup.config.policy.parameters.get("block_size")
+    config, size = setup.config, setup.scheduler.memory.block_size
     if size is None or config.servers or len(setup.pool.groups) > 1:
         return {}
     num_blocks = setup.pool.num_slots // size + config.null_blocks

@@ -109,6 +109,22 @@ class Release:
             "v1/core/block_pool.py BlockPool.cache_full_blocks",
         ),
     ]
+    skips_behind_victims: Annotated[
+        bool,
+        Fact(
+            "with priorities, a running request that loses its slots without having been scheduled "
+            "in this iteration takes the turn of the one behind it with it",
+            "v1/core/sched/scheduler.py Scheduler.schedule",
+        ),
+    ]
+    serves_behind_victims: Annotated[
+        bool,
+        Fact(
+            "with priorities, the running requests behind one that has lost its own slots are "
+            "still served in this iteration",
+            "v1/core/sched/scheduler.py Scheduler.schedule",
+        ),
+    ]
     exports_states: Annotated[
         bool,
         Fact(
@@ -170,6 +186,8 @@ V0_19 = Release(
     admits_with_drafts=False,
     hashes_results=False,
     hashes_next_token=False,
+    skips_behind_victims=True,
+    serves_behind_victims=False,
     exports_states=False,
     has_wide_states=False,
     multiplies_yarn=True,
@@ -192,6 +210,8 @@ V0_33 = Release(
     admits_with_drafts=True,
     hashes_results=True,
     hashes_next_token=True,
+    skips_behind_victims=False,
+    serves_behind_victims=True,
     exports_states=True,
     has_wide_states=True,
     multiplies_yarn=False,

@@ -79,7 +79,7 @@ class TwiceTheBudget(PrefillChunks):
     """What is left of the budget, and as much again."""
 
     def budget_left(self, plan):
-        return super().budget_left(plan) + self.max_num_batched_tokens
+        return super().budget_left(plan) + self.limits.max_num_batched_tokens
 
 
 @breaks(17)

@@ -10,7 +10,7 @@ from testbed.engine.simulation import simulate
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.sched.preemption import Recompute
-from testbed.sched.speculating_v1 import SpeculatingV1
+from testbed.sched.vllm_v1 import VllmV1
 from testbed.speculation.acceptance import Constant
 from testbed.speculation.ngram import NGram
 
@@ -69,8 +69,8 @@ def test_host_launches_the_decodes_that_have_drafts(as_prompts, step):
         "scheduler_reserve_full_isl": True,
     }
     policy = Paged(PoolSpec(400, 64), block_size=4, watermark=0)
-    options = {"speculation": speculation, "max_len": 64}
-    scheduler = SpeculatingV1(policy, Recompute(), **options, **limits)
+    options = {"drafter": speculation, "max_len": 64}
+    scheduler = VllmV1(policy, Recompute(), **options, **limits)
     launched = Launched()
     requests = [Request(i, arrival_ps=0, prompt_len=10, output_len=5) for i in range(2)]
     simulate(

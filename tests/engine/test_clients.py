@@ -29,9 +29,10 @@ from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulate
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
+from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
+from testbed.sched.orders import TimeToLive
 from testbed.sched.preemption import Recompute
-from testbed.sched.time_to_live import TimeToLive
 
 
 def turns(session, after, wait_s, answer_s=None):
@@ -107,7 +108,7 @@ def test_a_session_that_ends_by_a_rejection_gives_back_its_slots_at_the_next_bou
 
     def make():
         policy = Paged(PoolSpec(128, 128), block_size=8)
-        return scheduler_of(TimeToLive, policy, Recompute(), time_to_live_s=100.0)
+        return scheduler_of(ChunkedPrefill, policy, Recompute(), order=TimeToLive(100.0))
 
     check_both_ways(workload, make, FastMillisecond(), 128)
     recorder = simulate(workload, make(), FastMillisecond(), 128)

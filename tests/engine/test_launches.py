@@ -16,8 +16,7 @@ from testbed.engine.recorder import Recorder, request_columns
 from testbed.engine.simulation import simulate
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
-from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
-from testbed.sched.vllm_v1 import AsyncVllmV1
+from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.speculation.acceptance import Constant
 from testbed.speculation.heads import Heads
 from testbed.speculation.ngram import NGram
@@ -164,8 +163,8 @@ OF_HEADS = Heads(3, acceptance=Constant(0.5))
 @pytest.mark.parametrize(
     ("scheduler", "speculation"),
     [
-        (SpeculatingV1, FOUND_AT_HALF),
-        (partial(AsyncSpeculatingV1, ignore_eos=True), OF_HEADS),
+        (VllmV1, FOUND_AT_HALF),
+        (partial(AsyncVllmV1, ignore_eos=True), OF_HEADS),
     ],
 )
 def test_a_replay_of_iterations_with_drafts_has_the_durations_too(
@@ -173,7 +172,7 @@ def test_a_replay_of_iterations_with_drafts_has_the_durations_too(
 ):
     cost, recorder = KeptWithDrafts(Launched(*launches_ms), as_prompts), Recorder()
     options = {"fast_forward": False, "recorder": recorder, "acceptance": speculation.acceptance}
-    make = partial(scheduler, speculation=speculation, max_len=512, **RELEASE)
+    make = partial(scheduler, drafter=speculation, max_len=512, **RELEASE)
     served([0, 0, 11, 12, 40, 95, 96, 600], cost, make, **options)
     assert sum(work.draft_tokens for work in cost.works) > 0
     durations = recorder.spans.columns()["duration_ps"].tolist()

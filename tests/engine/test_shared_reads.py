@@ -20,8 +20,8 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.run.build import build
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
+from testbed.sched.orders import TimeToLive
 from testbed.sched.preemption import Recompute, Swap
-from testbed.sched.time_to_live import TimeToLive
 
 MAX_LEN = 512
 LIMITS = {"max_num_batched_tokens": 64, "max_num_seqs": 16}
@@ -81,7 +81,7 @@ def test_retained_slots_of_finished_requests_do_not_speed_up_decodes(cache, fast
         Request(i, arrival_ps=i * PS, prompt_len=64, output_len=9, prompt_ids=ids, session=i)
         for i in range(2)
     ]
-    scheduler = TimeToLive(CACHES[cache](), Recompute(), **LIMITS, time_to_live_s=100.0)
+    scheduler = ChunkedPrefill(CACHES[cache](), Recompute(), **LIMITS, order=TimeToLive(100.0))
     columns, works = served(requests, scheduler, fast_forward)
     assert scheduler.policy.counters()["hit_tokens"] == 56
     assert scheduler.policy.usage().saved  # both are retained
@@ -224,7 +224,12 @@ def test_measured_decodes_beside_a_retained_request():
         )
         for i in range(2)
     ]
-    lives = ["scheduler=time_to_live", "scheduler.time_to_live_s=100", "policy=prefix_caching"]
+    lives = [
+        "scheduler=chunked",
+        "order=time_to_live",
+        "scheduler.order.time_to_live_s=100",
+        "policy=prefix_caching",
+    ]
     lives += ["trace=chat"]  # of sessions, in place of which the requests below are served
     columns, cost = measured(["model=llama-3.1-8b", *lives], requests)
     contexts = range(num_tokens + 1, num_tokens + 1 + steps)

@@ -72,7 +72,7 @@ ALLOWED = {
         "testbed.run.summaries",
         "testbed.checks.contract",
         "testbed.speculation",
-        "testbed.speculating",
+        "testbed.run.speculating",
     },
 }
 ONLY_IN = {

@@ -121,7 +121,7 @@ STUDIES = {
         *TWO,
         times_s=[1e-3, 1],
         device_share=2,
-        systems={"program order": ["scheduler=by_session"]},
+        systems={"program order": ["scheduler=chunked", "order=by_session"]},
     ),
     "store_rules": lambda: small(
         "store_rules",

@@ -258,4 +258,4 @@ def test_schedulers_that_serve_by_rank_are_refused():
         Request(i, arrival_ps=0, prompt_len=100, output_len=5, priority=i) for i in range(2)
     ]
     with pytest.raises(InputError, match="serves in order of arrival"):
-        simulate(replicas=2, prefill_replicas=1, scheduler="priority", trace=requests)
+        simulate(replicas=2, prefill_replicas=1, order="priority", trace=requests)

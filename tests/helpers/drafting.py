@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Recompute
-from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
+from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.speculation.acceptance import Constant, Markov, PerPosition
 from testbed.speculation.heads import Heads
 from testbed.speculation.ngram import NGram
@@ -39,18 +39,16 @@ def speculating_schedulers(draw, truncates):
     if draw(st.booleans()):
         speculation = Heads(**options)
         ahead = {"ignore_eos": draw(st.booleans())}
-        return partial(made, AsyncSpeculatingV1, speculation, limits | ahead)
+        return partial(made, AsyncVllmV1, speculation, limits | ahead)
     kind = draw(st.sampled_from([Heads, NGram, partial(NGram, found_share=0.4)]))
     keeps = not truncates or draw(st.booleans())
     off_above = draw(st.sampled_from([None, 1, 4]))
     speculation = kind(**options, keeps_slots=keeps, off_above=off_above)
-    return partial(made, SpeculatingV1, speculation, limits)
+    return partial(made, VllmV1, speculation, limits)
 
 
 def made(scheduler, speculation, options, policy):
     """The scheduler; admissions beside drafts of 0.33 need a cache that knows of them."""
     if isinstance(policy, PrefixCaching) and not isinstance(policy, OutputCaching):
         options = options | {"release": DEFAULT}
-    return scheduler(
-        policy, Recompute(), speculation=speculation, max_len=policy.max_len, **options
-    )
+    return scheduler(policy, Recompute(), drafter=speculation, max_len=policy.max_len, **options)

@@ -29,10 +29,9 @@ from testbed.run.oracles import with_lengths
 from testbed.run.workload import with_mix
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
+from testbed.sched.orders import Aging, ByPriority, SessionOrder, TimeToLive
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
-from testbed.sched.ranked import PriorityClasses, SessionOrder
 from testbed.sched.separate import SeparatePrefill
-from testbed.sched.time_to_live import TimeToLive
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.vllm.releases import RELEASES
 from tests.helpers.releases import freeing_after_run
@@ -172,17 +171,14 @@ def ranked_schedulers(draw):
     """The same for schedulers that serve by rank, one of which retains what is answered."""
     preemption = draw(st.sampled_from([Recompute, Swap, RecomputeSingleSwapGroup]))
     time_s = draw(st.sampled_from([1e-6, 1e-3, 0.02, 1e3]))
-    scheduler, options = draw(
-        st.sampled_from(
-            [
-                (SessionOrder, {}),
-                (PriorityClasses, {"patience_s": time_s}),
-                (TimeToLive, {"time_to_live_s": time_s}),
-                (TimeToLive, {"time_to_live_s": time_s}),
-            ]
-        )
-    )
-    return partial(built, scheduler, preemption, draw(LIMITS), **options)
+    kinds = [SessionOrder, ByPriority, partial(Aging, time_s), partial(TimeToLive, time_s)]
+    order = draw(st.sampled_from([*kinds, kinds[-1]]))
+    return partial(in_order, ChunkedPrefill, preemption, draw(LIMITS), order)
+
+
+def in_order(scheduler, preemption, limits, make_order, policy):
+    """A scheduler of a policy, with an order of its own."""
+    return scheduler(policy, preemption(), **limits, order=make_order())
 
 
 @st.composite

@@ -56,7 +56,7 @@ def cost_of(speculation):
 def check_runs(data, classes):
     """A run with drafts is the same however it is measured."""
     _, make, requests = drawn(data, classes)
-    speculation = make().speculation
+    speculation = make().drafter
     acceptance = speculation.acceptance
     check_both_ways(requests, make, cost_of(speculation), MAX_LEN, acceptance=acceptance)
 
@@ -113,7 +113,7 @@ def test_300_fast_runs_with_drafts_equal_slow_ones(name, data):
 def test_answers_with_drafts_are_those_without(name, data):
     make_policy, make, requests = drawn(data, RUNS[name])
     scheduler = make()
-    speculation = scheduler.speculation
+    speculation = scheduler.drafter
     with_drafts = answers(
         requests, scheduler, cost_of(speculation), acceptance=speculation.acceptance
     )

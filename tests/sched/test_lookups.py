@@ -16,10 +16,9 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import Mixed2023, MixedPrefill
+from testbed.sched.orders import Aging, SessionOrder, TimeToLive
 from testbed.sched.preemption import Recompute
-from testbed.sched.ranked import PriorityClasses, SessionOrder
 from testbed.sched.separate import SeparatePrefill
-from testbed.sched.time_to_live import TimeToLive
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 
 pytestmark = pytest.mark.skipif(is_compiled(), reason="a compiled index cannot be replaced")
@@ -37,9 +36,6 @@ SCHEDULERS = {
     MixedPrefill: {},
     Mixed2023: {},
     ChunkedPrefill: {},
-    PriorityClasses: {},
-    SessionOrder: {},
-    TimeToLive: {},
     VllmV1: RELEASE,
     AsyncVllmV1: {**RELEASE, "ignore_eos": True},
 }
@@ -95,8 +91,18 @@ def requests():
 @pytest.mark.parametrize("kind", SCHEDULERS)
 @pytest.mark.parametrize("policy", [PrefixCaching, OutputCaching, TieredCaching, GroupedCaching])
 def test_a_prompt_is_matched_once_per_admission(policy, kind):
+    check_matches(policy, kind, SCHEDULERS[kind])
+
+
+@pytest.mark.parametrize("order", [Aging, SessionOrder, TimeToLive])
+@pytest.mark.parametrize("policy", [PrefixCaching, OutputCaching, TieredCaching, GroupedCaching])
+def test_a_prompt_is_matched_once_per_admission_in_each_order(policy, order):
+    check_matches(policy, ChunkedPrefill, {"order": order()})
+
+
+def check_matches(policy, kind, options):
     caching = counting(policy)(POOL)
-    scheduler = scheduler_of(kind, caching, Recompute(), **LIMITS, **SCHEDULERS[kind])
+    scheduler = scheduler_of(kind, caching, Recompute(), **LIMITS, **options)
     totals = simulate(requests(), scheduler, COST, 256).totals
     assert totals.finished + totals.rejected == 48
     assert caching.num_walks == caching.num_lookups == caching.num_attempts > 40

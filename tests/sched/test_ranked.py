@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 import strategies
 from hypothesis import HealthCheck, given, settings
-from manual_driver import LIMITS, scheduler_of
+from manual_driver import scheduler_of
 from refusals import refuses
 from same_runs import check_both_ways
 from strategies import MAX_LEN, policies, workloads
@@ -20,9 +20,8 @@ from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.run.parts import Part
 from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.orders import Aging, ByPriority, SessionOrder, TimeToLive
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
-from testbed.sched.ranked import PriorityClasses, Ranked, SessionOrder
-from testbed.sched.time_to_live import TimeToLive
 
 COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
 many = settings(
@@ -30,7 +29,7 @@ many = settings(
 )
 
 
-class Watched(Ranked):
+class Watched(ChunkedPrefill):
     """Asserts, of every plan, that whoever begins or comes back in it ranks before all that are
     left behind.
     """
@@ -47,18 +46,8 @@ class Watched(Ranked):
         return plan
 
 
-class WatchedPriorities(Watched, PriorityClasses):
-    """Priority classes that are watched."""
-
-
-class WatchedSessions(Watched, SessionOrder):
-    """Sessions that are watched."""
-
-
-class WatchedLives(Watched, TimeToLive):
-    """Sessions that are watched and keep what they have for a time; the last request of a fifth of
-    them ends one.
-    """
+class WatchedLives(Watched):
+    """The last request of a fifth of the sessions ends one."""
 
     def finish(self, group):
         super().finish(group)
@@ -71,12 +60,17 @@ def ranked_schedulers(draw):
     preemption = draw(st.sampled_from([Recompute, Swap, Swap, RecomputeSingleSwapGroup]))
     limits = draw(strategies.LIMITS)
     patience_s = draw(st.sampled_from([0.0, 1e-3, 0.02, 1e3]))
-    kind = draw(st.sampled_from([WatchedSessions, WatchedPriorities, WatchedLives]))
-    options = {
-        WatchedPriorities: {"patience_s": patience_s},
-        WatchedLives: {"time_to_live_s": max(patience_s, 1e-6)},
-    }
-    return partial(strategies.built, kind, preemption, limits, **options.get(kind, {}))
+    kind, order = draw(
+        st.sampled_from(
+            [
+                (Watched, SessionOrder),
+                (Watched, ByPriority),
+                (Watched, partial(Aging, patience_s)),
+                (WatchedLives, partial(TimeToLive, max(patience_s, 1e-6))),
+            ]
+        )
+    )
+    return partial(strategies.in_order, kind, preemption, limits, order)
 
 
 @many
@@ -113,7 +107,7 @@ def test_nobody_is_starved(preemption, host_slots, shapes, gap_ms):
     ]
     policy = Paged(PoolSpec(2 * MAX_LEN, MAX_LEN, host(host_slots)), block_size=8, watermark=0.0)
     scheduler = scheduler_of(
-        PriorityClasses, policy, preemption(), patience_s=patience_s, max_num_batched_tokens=64
+        ChunkedPrefill, policy, preemption(), order=Aging(patience_s), max_num_batched_tokens=64
     )
     columns = simulate(requests, scheduler, FastMillisecond(), MAX_LEN).requests.columns()
     assert len(columns["request_id"]) == len(requests)
@@ -132,7 +126,7 @@ def test_nobody_is_starved(preemption, host_slots, shapes, gap_ms):
         )
 
 
-def served(kind, shapes, rule=Recompute, num_slots=64, **options):
+def served(order, shapes, rule=Recompute, num_slots=64, **options):
     """Ends in ms of requests (arrival in ms, priority, session, prompt, output) on a pool of 64
     slots; the recorder.
     """
@@ -141,9 +135,8 @@ def served(kind, shapes, rule=Recompute, num_slots=64, **options):
         for i, (at, priority, session, prompt, output) in enumerate(shapes)
     ]
     policy = Paged(PoolSpec(num_slots, 64, host(64)), block_size=16, watermark=0.0)
-    recorder = simulate(
-        requests, scheduler_of(kind, policy, rule(), **options), FastMillisecond(), 64
-    )
+    scheduler = scheduler_of(ChunkedPrefill, policy, rule(), order=order, **options)
+    recorder = simulate(requests, scheduler, FastMillisecond(), 64)
     columns = recorder.requests.columns()
     return dict(
         zip(columns["request_id"].tolist(), (columns["finish_ps"] // MS).tolist(), strict=True)
@@ -152,17 +145,15 @@ def served(kind, shapes, rule=Recompute, num_slots=64, **options):
 
 def test_the_urgent_class_is_served_first_until_the_other_has_waited_long_enough():
     shapes = [(0, 0, None, 48, 10), (1, 1, None, 48, 4), (2, 0, None, 48, 4), (9, 0, None, 48, 4)]
-    ends, _ = served(PriorityClasses, shapes, patience_s=1.0)
+    ends, _ = served(Aging(1.0), shapes)
     assert ends == {0: 10, 2: 14, 3: 18, 1: 22}
-    ends, _ = served(
-        PriorityClasses, shapes, patience_s=0.005
-    )  # the second counts as if it had come at 6 ms
+    ends, _ = served(Aging(0.005), shapes)  # the second counts as if it had come at 6 ms
     assert ends == {0: 10, 2: 14, 1: 18, 3: 22}
 
 
 def test_the_least_urgent_is_swapped_out_and_comes_back_behind_the_more_urgent():
     shapes = [(0, 1, None, 24, 30), (1, 0, None, 20, 14), (2, 0, None, 16, 4)]
-    ends, recorder = served(PriorityClasses, shapes, Swap, patience_s=1.0)
+    ends, recorder = served(Aging(1.0), shapes, Swap)
     assert recorder.totals.swaps == 1
     assert ends[1] < ends[0]
     assert ends[2] < ends[0]
@@ -170,25 +161,25 @@ def test_the_least_urgent_is_swapped_out_and_comes_back_behind_the_more_urgent()
 
 def test_sessions_are_served_in_the_order_in_which_they_began():
     shapes = [(0, 0, 7, 48, 10), (1, 0, 8, 48, 4), (2, 0, 7, 48, 4), (3, 0, None, 48, 4)]
-    ends, _ = served(SessionOrder, shapes)
+    ends, _ = served(SessionOrder(), shapes)
     assert ends == {0: 10, 2: 14, 1: 18, 3: 22}
-    assert served(ChunkedPrefill, shapes)[0] == {0: 10, 1: 14, 2: 18, 3: 22}
+    assert served(None, shapes)[0] == {0: 10, 1: 14, 2: 18, 3: 22}
 
 
 @pytest.mark.parametrize(("time_to_live_s", "ends"), [(1e-6, 9), (5e-3, 12), (20e-3, 22)])
 def test_an_answered_request_keeps_its_slots_for_a_time_while_another_runs(time_to_live_s, ends):
     """The third request waits for slots of the first, or at last for the end of the second."""
     shapes = [(0, 0, 7, 20, 3), (4, 0, 8, 16, 14), (5, 0, 9, 16, 4)]
-    assert served(TimeToLive, shapes, time_to_live_s=time_to_live_s)[0] == {0: 3, 1: 18, 2: ends}
+    assert served(TimeToLive(time_to_live_s), shapes)[0] == {0: 3, 1: 18, 2: ends}
 
 
 def test_retained_slots_are_released_for_running_idle_and_continuing_requests():
-    assert served(TimeToLive, [(0, 0, 7, 20, 3), (4, 0, 8, 40, 20)], time_to_live_s=1.0)[0] == {
+    assert served(TimeToLive(1.0), [(0, 0, 7, 20, 3), (4, 0, 8, 40, 20)])[0] == {
         0: 3,
         1: 24,
     }
     scheduler = scheduler_of(
-        TimeToLive, PrefixCaching(PoolSpec(80, 64)), Recompute(), time_to_live_s=1.0
+        ChunkedPrefill, PrefixCaching(PoolSpec(80, 64)), Recompute(), order=TimeToLive(1.0)
     )
     turns = [
         Request(
@@ -213,7 +204,7 @@ def test_the_last_prompt_is_served_though_it_must_wait_for_what_is_retained(fast
     """The run ended with the request in prefill: no arrival was left, and nothing waited."""
     policy = Paged(PoolSpec(128, MAX_LEN), block_size=8, watermark=0.0)
     scheduler = scheduler_of(
-        TimeToLive, policy, Recompute(), max_num_batched_tokens=40, time_to_live_s=5.0
+        ChunkedPrefill, policy, Recompute(), max_num_batched_tokens=40, order=TimeToLive(5.0)
     )
     requests = [Request(i, i * PS, 60 + 40 * i, 4, session=i) for i in range(2)]
     recorder = simulate(requests, scheduler, FastMillisecond(), MAX_LEN, fast_forward=fast_forward)
@@ -223,17 +214,14 @@ def test_the_last_prompt_is_served_though_it_must_wait_for_what_is_retained(fast
 
 def test_a_lone_prompt_goes_on_when_the_decode_behind_it_was_preempted():
     shapes = [(0, 0, 7, 2, 1), (1, 0, 8, 4, 40), (5, 0, 7, 60, 2)]
-    ends, recorder = served(SessionOrder, shapes, max_num_batched_tokens=4)
+    ends, recorder = served(SessionOrder(), shapes, max_num_batched_tokens=4)
     assert recorder.totals.recomputes == 1
     assert ends[2] < ends[1]
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [(PriorityClasses, "patience_s"), (TimeToLive, "time_to_live_s")]
-)
+@pytest.mark.parametrize(("kind", "name"), [(Aging, "patience_s"), (TimeToLive, "time_to_live_s")])
 def test_patience_and_time_to_live_are_times(kind, name):
-    part = Part(kind, {name: -1.0, **LIMITS})
-    refuses(rf"{name}=-1\.0: must be", part.make, "scheduler", Paged(PoolSpec(64, 64)), Recompute())
+    refuses(rf"{name}=-1\.0: must be", Part(kind, {name: -1.0}).make, "scheduler.order")
 
 
 class OpensLate(ChunkedPrefill):

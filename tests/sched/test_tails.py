@@ -1,5 +1,7 @@
 """Preemption that takes only the end of a victim's tokens."""
 
+from functools import partial
+
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 from manual_driver import admit_and_prefill, extend, scheduler_of, sequence
@@ -20,14 +22,15 @@ from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
+from testbed.sched.orders import Aging
 from testbed.sched.preemption import Recompute, RecomputeTail, Recovery
-from testbed.sched.ranked import PriorityClasses
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 
 COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
 V1 = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": False}
-KINDS = [SeparatePrefill, MixedPrefill, ChunkedPrefill, PriorityClasses, VllmV1, AsyncVllmV1]
+AGING = partial(ChunkedPrefill, order=Aging())
+KINDS = [SeparatePrefill, MixedPrefill, ChunkedPrefill, AGING, VllmV1, AsyncVllmV1]
 many = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
@@ -51,7 +54,7 @@ class SwapsOrShrinks(RecomputeTail):
 )
 def test_fast_equals_slow_with_tails(make_policy, kind, rule, tail_tokens, requests, budget):
     options = {"max_num_seqs": 40, "max_num_batched_tokens": budget}
-    options |= V1 if issubclass(kind, VllmV1) else {}
+    options |= V1 if kind in (VllmV1, AsyncVllmV1) else {}
     options |= {"ignore_eos": bool(tail_tokens % 2)} if kind is AsyncVllmV1 else {}
     requests = [request._replace(priority=request.request_id % 3) for request in requests]
     for one in check_both_ways(

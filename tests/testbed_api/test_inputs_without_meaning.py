@@ -1,6 +1,5 @@
 """Inputs that say something which nothing reads, or which cannot be: refused before the run."""
 
-import pandas as pd
 import pytest
 from refusals import refuses
 
@@ -75,23 +74,17 @@ def test_a_column_of_sequences_under_another_name_is_refused(name, tmp_path):
     )
 
 
-@pytest.mark.parametrize(("name", "read"), [("num_seq", "n"), ("prio", "priority")])
-def test_a_data_frames_column_under_another_name_is_refused(name, read):
-    frame = pd.DataFrame({"prompt_len": [8], "output_len": [8], "arrival_s": [0.0], name: [2]})
-    word = "num_seqs|'n'" if read == "n" else f"'{read}'"
-    refuses(f"nothing reads column '{name}'; did you mean ({word})", simulate, trace=frame)
-
-
 @pytest.mark.parametrize(
-    ("scheduler", "column"), [("priority", "priority"), ("by_session", "session")]
+    ("order", "column"),
+    [("priority", "priority"), ("aging", "priority"), ("by_session", "session")],
 )
-def test_a_scheduler_without_what_it_orders_by_is_refused(scheduler, column):
-    refuses(f"decides by the {column} of a request", simulate, scheduler=scheduler, **SHORT)
+def test_an_order_without_what_it_ranks_by_is_refused(order, column):
+    refuses(f"decides by the {column} of a request", simulate, order=order, **SHORT)
 
 
 def test_a_scheduler_that_retains_needs_sessions_and_a_cache():
-    refuses("finds nothing of an answered request", simulate, scheduler="time_to_live", **SHORT)
-    cached = {"scheduler": "time_to_live", "policy": "prefix_caching", "trace": "sharegpt"}
+    refuses("finds nothing of an answered request", simulate, order="time_to_live", **SHORT)
+    cached = {"order": "time_to_live", "policy": "prefix_caching", "trace": "sharegpt"}
     refuses("decides by the session of a request", simulate, **cached, **SHORT)
 
 
@@ -102,8 +95,8 @@ def test_an_eviction_order_without_sessions_is_refused():
 
 def test_requests_of_ones_own_have_the_priority_that_a_scheduler_reads():
     requests = [Request(**PROMPT), Request(**{**PROMPT, "request_id": 1, "priority": 1})]
-    assert simulate(trace=requests, scheduler="priority").summary["requests"]["finished"] == 2
-    refuses("decides by the priority", simulate, trace=requests[:1], scheduler="priority")
+    assert simulate(trace=requests, order="priority").summary["requests"]["finished"] == 2
+    refuses("decides by the priority", simulate, trace=requests[:1], order="priority")
 
 
 @pytest.mark.parametrize(

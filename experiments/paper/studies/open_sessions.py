@@ -155,7 +155,8 @@ class TimeToLive(OpenSessions):
 
     def served(self, store: RunStore, system: str, time_s: float | None) -> list[Row]:
         """One simulation; times in seconds."""
-        lives = ("scheduler=time_to_live", f"scheduler.time_to_live_s={time_s}")
+        order = ("scheduler=chunked", "order=time_to_live")
+        lives = (*order, f"scheduler.order.time_to_live_s={time_s}")
         config, _ = self.config(store, self.systems[system] if time_s is None else lives)
         row = measures(store.measured(config))
         requests = pd.read_csv(store.folder / row["run"] / "requests.csv")

@@ -19,9 +19,11 @@ def draw(
     *,
     drafts: bool = False,
     windows: bool = False,
+    priority: bool = False,
 ) -> tuple[tuple[str, ...], list[Request]]:
     """A random configuration as words after `base`, and requests that keep its pool full. drafts:
-    with speculative decoding. windows: with groups of layers of which most have a window.
+    with speculative decoding. windows: with groups of layers of which most have a window. priority:
+    requests of several priorities, in their order.
     """
     block_size = random.choice([4, 8, 16, 32])
     longest = random.choice([64, 200, 600])
@@ -47,7 +49,17 @@ def draw(
         num_pages = num_blocks * PAGES_OF_A_BLOCK
         words = (*words, *draw_windows(random, num_pages * block_size * PAGE_BYTES_OF_A_TOKEN))
         words = (*words, *words_of_groups(caches=caches))
-    return words, requests(random, num_requests, longest, caches)
+    drawn = requests(random, num_requests, longest, caches)
+    if priority:
+        words = (*words, "order=priority")
+        drawn = with_priorities(random, drawn)
+    return words, drawn
+
+
+def with_priorities(random: Random, drawn: list[Request]) -> list[Request]:
+    """The requests with random priorities, of which few or most are equal."""
+    most = random.choice([1, 3, 1000])
+    return [request._replace(priority=random.randint(-most, most)) for request in drawn]
 
 
 def draw_limits(random: Random, *, is_async: bool) -> tuple[tuple[str, ...], int]:

@@ -96,7 +96,7 @@ class Ours:
 
     def __init__(self, setup: Setup) -> None:
         self.scheduler = setup.scheduler
-        self.block_size = int(setup.config.policy.parameters["block_size"])
+        self.block_size = setup.scheduler.memory.block_size or 1
         self.outputs = Outputs(self.scheduler.state, setup.beams, setup.lengths, setup.acceptance)
         self._max_len = setup.model.max_len
 
@@ -230,7 +230,9 @@ class Theirs:
         stop = None if self.options.ignore_eos else STOP
         self._requests[str(request.request_id)] = request
         self.scheduler.add_request(
-            vllm.make_request(request.request_id, tokens, most, stop, self._hasher)
+            vllm.make_request(
+                request.request_id, tokens, most, stop, self._hasher, request.priority
+            )
         )
 
     def _prompt(self, request: Request) -> list[int]:
@@ -303,5 +305,5 @@ def sides_of(
     setup = build(config)
     setup.check_alone("a lockstep")
     options = options_of(setup)
-    speculation = getattr(setup.scheduler, "speculation", None)
+    speculation = getattr(setup.scheduler, "drafter", None)
     return lambda: (Ours(build(config)), Theirs(options, speculation)), setup

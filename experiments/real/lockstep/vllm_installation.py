@@ -22,9 +22,9 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.run.build import Setup
 from testbed.run.parts import Part
+from testbed.sched.orders import ByPriority, FirstCome
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.heads import Heads
@@ -55,6 +55,7 @@ SCHEDULER = (
 )
 
 
+ORDERS: Mapping[type, str] = {FirstCome: "fcfs", ByPriority: "priority"}
 METHODS: Mapping[type, str] = {NGram: "ngram", DraftModel: "draft_model", Heads: "mtp"}
 
 
@@ -77,8 +78,9 @@ class _SpeculativeConfig:
 @dataclass(frozen=True, slots=True)
 class Options:
     """The names are vLLM's where it has one. num_blocks counts its null block; caches:
-    enable_prefix_caching. windows: of each group of layers, as in kv_cache_config. drafter: vLLM's
-    method of speculation, with num_speculative_tokens; empty: none.
+    enable_prefix_caching. windows: of each group of layers, as in kv_cache_config. policy:
+    --scheduling-policy. drafter: vLLM's method of speculation, with num_speculative_tokens; empty:
+    none.
     """
 
     num_blocks: int
@@ -94,6 +96,7 @@ class Options:
     caches: bool = False
     windows: tuple[int | None, ...] = (None,)
     drafter: str = ""
+    policy: str = "fcfs"
     num_speculative_tokens: int = 0
 
 
@@ -103,7 +106,7 @@ def options_of(setup: Setup) -> Options:
     """
     _check_parts(setup)
     _check_values(setup)
-    config, block_size = setup.config, int(setup.config.policy.parameters["block_size"])
+    config, block_size = setup.config, setup.scheduler.memory.block_size or 1
     parameters = config.scheduler.parameters
     num_blocks, windows = _blocks_and_windows(setup, block_size)
     return Options(
@@ -113,16 +116,28 @@ def options_of(setup: Setup) -> Options:
         max_model_len=setup.model.max_len,
         asynchronous=isinstance(setup.scheduler, AsyncVllmV1),
         caches=setup.scheduler.memory.publishes is not None,
+        policy=_order(setup.scheduler),
         **_speculation(setup.scheduler),
         **{name: parameters[name] for name in (*SCHEDULER, "ignore_eos") if name in parameters},
     )
 
 
+def _order(scheduler: Scheduler) -> str:
+    """vLLM's scheduling policy of the scheduler's order."""
+    order = scheduler.order if isinstance(scheduler, VllmV1) else None
+    if type(order) not in ORDERS:
+        raise InputError(
+            f"order={type(order).__name__}: vLLM V1 serves first come, or by priority "
+            "(order=first_come or order=priority)"
+        )
+    return ORDERS[type(order)]
+
+
 def _speculation(scheduler: Scheduler) -> dict[str, Any]:
     """vLLM's method of the scheduler's speculation, and the drafts of an iteration."""
-    if not isinstance(scheduler, SpeculatingV1):
+    speculation = scheduler.drafter if isinstance(scheduler, VllmV1) else None
+    if speculation is None:
         return {}
-    speculation = scheduler.speculation
     if not speculation.keeps_slots:
         raise InputError(
             "speculation.keeps_slots=false: vLLM V1 keeps the slots of rejected drafts "
@@ -164,7 +179,7 @@ def _check_parts(setup: Setup) -> None:
     """Refuse a scheduler, a policy, a preemption rule or an eviction order that vLLM V1 lacks."""
     scheduler, eviction = setup.scheduler, setup.config.policy.parameters.get("eviction")
     name = type(scheduler).__name__
-    if type(scheduler) not in (VllmV1, AsyncVllmV1, SpeculatingV1, AsyncSpeculatingV1):
+    if type(scheduler) not in (VllmV1, AsyncVllmV1):
         raise InputError(
             f"scheduler={name}: is not vLLM's (scheduler=vllm_v1 or scheduler=vllm_v1_async)"
         )
@@ -317,7 +332,12 @@ def block_hasher(block_size: int, num_behind: int = 0) -> Any:
 
 
 def make_request(
-    request_id: int, tokens: list[int], max_tokens: int, stop_token: int | None, hasher: Any
+    request_id: int,
+    tokens: list[int],
+    max_tokens: int,
+    stop_token: int | None,
+    hasher: Any,
+    priority: int = 0,
 ) -> Any:
     """A request of the installed vLLM; its output ends at stop_token, or after max_tokens."""
     from vllm.sampling_params import SamplingParams
@@ -326,7 +346,13 @@ def make_request(
     stops = [] if stop_token is None else [stop_token]
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, stop_token_ids=stops)
     return Request(
-        str(request_id), tokens, params, None, arrival_time=float(request_id), block_hasher=hasher
+        str(request_id),
+        tokens,
+        params,
+        None,
+        arrival_time=float(request_id),
+        priority=priority,
+        block_hasher=hasher,
     )
 
 
@@ -358,6 +384,7 @@ def _vllm_config(options: Options) -> Any:
                 **scheduler,
                 **length,
                 async_scheduling=options.asynchronous,
+                policy=options.policy,
                 is_encoder_decoder=False,
             ),
             cache_config=CacheConfig(

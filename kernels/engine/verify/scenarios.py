@@ -38,8 +38,7 @@ from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import PreemptionRule, Recompute, Swap
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.speculating_v1 import SpeculatingV1
-from testbed.sched.vllm_v1 import AsyncVllmV1
+from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.speculation import Speculation
 
@@ -92,8 +91,8 @@ class Scenario:
         }
         v1 = limits | {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True}
         if self.speculation is not None:
-            drafting = {"speculation": self.speculation, "max_len": MAX_LEN}
-            return SpeculatingV1(policy, self.rule(), **(v1 | drafting))
+            drafting = {"drafter": self.speculation, "max_len": MAX_LEN}
+            return VllmV1(policy, self.rule(), **(v1 | drafting))
         if self.ahead:
             return AsyncVllmV1(policy, self.rule(), **v1, ignore_eos=True)
         if self.chunked:

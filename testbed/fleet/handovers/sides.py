@@ -87,7 +87,7 @@ class DecodeSide(Side):
     def _has_room(self) -> bool:
         scheduler = self._engine.scheduler
         assert isinstance(scheduler, IterationLevel), "any other one is refused"
-        state, limit = scheduler.state, scheduler.prompts.max_num_seqs
+        state, limit = scheduler.state, scheduler.prompts.limits.max_num_seqs
         return state.num_seqs + len(state.reserved) < limit
 
     def _check_refusal(self, handover: Handover) -> None:

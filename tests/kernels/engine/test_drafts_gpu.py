@@ -17,7 +17,6 @@ from testbed.kernels.engine.serve import Options, assemble  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
 from testbed.sched.preemption import Recompute  # noqa: E402
-from testbed.sched.speculating_v1 import SpeculatingV1  # noqa: E402
 from testbed.sched.vllm_v1 import VllmV1  # noqa: E402
 from testbed.speculation.draft_model import DraftModel  # noqa: E402
 from testbed.speculation.ngram import NGram  # noqa: E402
@@ -42,8 +41,8 @@ def outputs_of(arch, weights, policy, speculation=None, **options):
     if speculation is None:
         scheduler = VllmV1(made, Recompute(), **LIMITS)
     else:
-        drafting = {"speculation": speculation, "max_len": 128}
-        scheduler = SpeculatingV1(made, Recompute(), **LIMITS, **drafting)
+        drafting = {"drafter": speculation, "max_len": 128}
+        scheduler = VllmV1(made, Recompute(), **LIMITS, **drafting)
     drafter = Model(arch, weights) if isinstance(speculation, DraftModel) else None
     chosen = Options(clock=StepClock(), drafter=drafter, **options)
     engine = assemble(scheduler, pool, arch, weights, chosen)

@@ -141,7 +141,7 @@ def test_pools_have_slots_for_the_longest_requests(monkeypatch, kind, slots):
         kind, in_turn, [Phase(requests)], 2
     )
     assert (pool, type(scheduler.policy), options.graphs) == (PoolSpec(slots, 51), kind, 2)
-    assert scheduler.max_num_batched_tokens == 2560
+    assert scheduler.limits.max_num_batched_tokens == 2560
 
 
 def test_a_pool_has_slots_for_its_largest_phase_and_not_for_the_longest_of_all():

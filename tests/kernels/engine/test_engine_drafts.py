@@ -29,7 +29,6 @@ from testbed.memory.prefix_cache.output_caching import OutputCaching  # noqa: E4
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
 from testbed.run.metrics import summarize  # noqa: E402
 from testbed.sched.preemption import Recompute  # noqa: E402
-from testbed.sched.speculating_v1 import SpeculatingV1  # noqa: E402
 from testbed.sched.vllm_v1 import VllmV1  # noqa: E402
 from testbed.speculation.acceptance import Acceptance  # noqa: E402
 from testbed.speculation.draft_model import DraftModel  # noqa: E402
@@ -52,7 +51,7 @@ def ngram(num_drafts=4, lookup_min=1, **options):
 
 
 def with_drafts(speculation, policy, limits=LIMITS):
-    return SpeculatingV1(policy, Recompute(), speculation=speculation, max_len=MAX_LEN, **limits)
+    return VllmV1(policy, Recompute(), drafter=speculation, max_len=MAX_LEN, **limits)
 
 
 def without(policy):
@@ -91,7 +90,7 @@ def equal_outputs(requests, family, policy, speculation, **options):
     assert not engine.runner.tables
     assert engine.scheduler.policy.usage().held == 0
     engine.scheduler.policy.check()
-    counts = engine.scheduler.counts
+    counts = engine.scheduler.drafting.counts
     assert counts.drafted == sum(it.work.draft_tokens for it in records.iterations)
     assert sum(drafted for drafted, _ in verified) == counts.drafted
     return engine, records, verified
@@ -122,7 +121,7 @@ def watched(sampler):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_tokens_are_those_without_drafts(family, policy):
     engine, *_ = equal_outputs(tiny.requests(LENGTHS), family, policy, ngram())
-    assert 0 < engine.scheduler.counts.accepted < engine.scheduler.counts.drafted
+    assert 0 < engine.scheduler.drafting.counts.accepted < engine.scheduler.drafting.counts.drafted
 
 
 @pytest.mark.parametrize(("family", "drafting"), [("opt", "llama"), ("llama", "opt")])
@@ -278,7 +277,7 @@ def test_engine_and_simulator_agree_step_by_step(num_slots):
     assert summarize(ours, num_slots) == summarize(theirs, num_slots)
     assert_same_rows(ours.requests, theirs.requests)
     assert_same_rows(ours.spans, theirs.spans)
-    assert engine.scheduler.counts == scheduler.counts
+    assert engine.scheduler.drafting.counts == scheduler.drafting.counts
 
 
 class AsLaunched(CostModel):
@@ -309,7 +308,7 @@ def test_launches_of_drafts_take_the_simulator_what_they_take_the_engine(monkeyp
     options = {"fast_forward": False, "acceptance": replayed.acceptance}
     scheduler = with_drafts(replayed, Paged(tiny.pool(512)))
     theirs = simulate(requests, scheduler, cost, MAX_LEN, **options)
-    assert engine.scheduler.counts.drafted > 0
+    assert engine.scheduler.drafting.counts.drafted > 0
     assert_same_rows(ours.requests, theirs.requests)
 
 
@@ -325,7 +324,7 @@ def test_drawn_tokens_are_those_without_drafts():
     outputs = speculating.serve(requests).outputs
     assert outputs == plain.serve(requests).outputs
     assert outputs != tiny.engine("llama", Paged, without).serve(requests).outputs
-    assert speculating.scheduler.counts.accepted > 0
+    assert speculating.scheduler.drafting.counts.accepted > 0
 
 
 def test_a_token_among_accepted_drafts_ends_its_request():

@@ -1,7 +1,5 @@
-"""A configuration with speculation: the same parts, as they are with drafts."""
+"""A run with speculation: what is modelled with drafts, their cost, and what became of them."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -13,35 +11,74 @@ from testbed.memory.served import Drafts
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import parameters_of
 from testbed.run.oracles import class_of, is_oracle
-from testbed.run.parts import Part, locate
+from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
-from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
+from testbed.sched.vllm_v1 import VllmV1
 from testbed.speculation.pass_cost import NO_SOFTWARE
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import release_numbered
 
 SPECULATION = "speculation"  # of a summary: what became of the drafts
-SPECULATING: Mapping[object, type] = {VllmV1: SpeculatingV1, AsyncVllmV1: AsyncSpeculatingV1}
 
 
-def with_drafts(config: RunConfig, speculation: Speculation) -> RunConfig:
-    """The config whose scheduler plans drafts, and whose policy finds no more of a prefix than the
-    drafter has. Raises InputError for what is not modelled with drafts.
-    """
+def drafts_of_policy(speculation: Speculation | None) -> Drafts:
+    """What a memory policy must know of the drafts."""
+    if speculation is None:
+        return Drafts.NONE
+    return Drafts.OF_HIDDEN_STATES if speculation.drops_last_block else Drafts.OF_TOKENS
+
+
+def drafts_of(scheduler: Scheduler) -> dict[str, Any]:
+    """What a summary says of drafts; nothing of a run without any."""
+    if not isinstance(scheduler, VllmV1) or scheduler.drafting is None:
+        return {}
+    return {SPECULATION: scheduler.drafting.counts.summary}
+
+
+def speculative_cost(
+    cost: CostModel, speculation: Speculation, model: ModelSpec, server: ServerSpec
+) -> CostModel:
+    """The cost of iterations with drafts."""
+    drafter = speculation.draft_cost(model, server)
+    return SpeculativeCost(cost, drafter, speculation.max_drafts, speculation.off_above)
+
+
+def check_requests(scheduler: Scheduler, workload: Workload) -> None:
+    """Refuse requests of several sequences where decodes step one by one."""
+    if scheduler.steps_in_turn and (workload.num_seqs > 1 or workload.has_beams):
+        raise InputError(
+            "workload.num_seqs: parallel samples and beams are not modelled with drafts, or in "
+            "order of rank with scheduler=vllm_v1 (workload.num_seqs=1, or leave speculation and "
+            "order out)"
+        )
+
+
+def check_speculation(config: RunConfig, speculation: Speculation) -> None:
+    """Refuse what is not modelled with drafts."""
     _check_run(config)
     _check_software(config)
-    target = config.scheduler.target
-    target = locate(target, "scheduler") if isinstance(target, str) else target
-    if target not in SPECULATING:
+    if "drafter" not in (parameters_of(class_of("scheduler", config.scheduler)) or {}):
         raise InputError(
             f"speculation: scheduler={config.scheduler.name.rpartition('.')[2]} plans no drafts "
             f"(scheduler=vllm_v1 or scheduler=vllm_v1_async, or leave speculation out)"
         )
-    scheduler = replace(config.scheduler, target=SPECULATING[target]).updated(
-        speculation=speculation, max_len=config.model.max_len
-    )
-    return replace(config, scheduler=scheduler, policy=_policy(config, speculation))
+    _check_policy(config, speculation)
+
+
+def _check_policy(config: RunConfig, speculation: Speculation) -> None:
+    """Refuse a policy that finds more of a prefix than the drafter has."""
+    release = release_numbered(config.release)
+    if config.policy.is_instance or not (
+        release.admits_with_drafts or speculation.drops_last_block
+    ):
+        return
+    target = class_of("policy", config.policy)
+    finds_prefixes = hasattr(target, "lookup")
+    if finds_prefixes and "drafts" not in (parameters_of(target) or {}):
+        raise InputError(
+            f"speculation: what {type(speculation).__name__} needs of the cache of prefixes, "
+            f"{config.policy.name} does not do (policy=prefix_caching_v1, or policy=paged)"
+        )
 
 
 def _check_software(config: RunConfig) -> None:
@@ -62,44 +99,6 @@ def _check_software(config: RunConfig) -> None:
                 f"speculation.efficiencies.{name}={value}: nothing reads it, for software times "
                 "are the model's (leave it out)"
             )
-
-
-def _policy(config: RunConfig, speculation: Speculation) -> Part:
-    part, release = config.policy, release_numbered(config.release)
-    if part.is_instance or not (release.admits_with_drafts or speculation.drops_last_block):
-        return part
-    target = locate(part.target, "policy") if isinstance(part.target, str) else part.target
-    if not hasattr(target, "lookup"):
-        return part  # it finds nothing
-    if "drafts" not in (parameters_of(target) or {}):
-        raise InputError(
-            f"speculation: what {type(speculation).__name__} needs of the cache of prefixes, "
-            f"{part.name} does not do (policy=prefix_caching_v1, or policy=paged)"
-        )
-    reads_states = speculation.drops_last_block
-    return part.updated(drafts=Drafts.OF_HIDDEN_STATES if reads_states else Drafts.OF_TOKENS)
-
-
-def drafts_of(scheduler: Scheduler) -> dict[str, Any]:
-    """What a summary says of drafts; nothing of a run without any."""
-    return {SPECULATION: scheduler.counts.summary} if isinstance(scheduler, SpeculatingV1) else {}
-
-
-def speculative_cost(
-    cost: CostModel, speculation: Speculation, model: ModelSpec, server: ServerSpec
-) -> CostModel:
-    """The cost of iterations with drafts."""
-    drafter = speculation.draft_cost(model, server)
-    return SpeculativeCost(cost, drafter, speculation.max_drafts, speculation.off_above)
-
-
-def check_requests(workload: Workload) -> None:
-    """Refuse requests of several sequences."""
-    if workload.num_seqs > 1 or workload.has_beams:
-        raise InputError(
-            "speculation: parallel samples and beams with drafts are not modelled "
-            "(workload.num_seqs=1, or leave speculation out)"
-        )
 
 
 def _check_run(config: RunConfig) -> None:

@@ -12,7 +12,7 @@ from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.run.build import build
 from testbed.sched.preemption import Recompute
-from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
+from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.speculation.acceptance import Constant, Markov, PerPosition
 from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.heads import Heads
@@ -28,11 +28,11 @@ LIMITS = {
 }
 
 
-def scheduler_of(speculation, num_blocks=40, kind=SpeculatingV1, policy=Paged, **options):
+def scheduler_of(speculation, num_blocks=40, kind=VllmV1, policy=Paged, **options):
     """A scheduler over a paged pool of blocks of 4 tokens."""
     memory = policy(PoolSpec(4 * num_blocks, MAX_LEN, host(0)), block_size=4, watermark=0)
     limits = LIMITS | options
-    return kind(memory, Recompute(), speculation=speculation, max_len=MAX_LEN, **limits)
+    return kind(memory, Recompute(), drafter=speculation, max_len=MAX_LEN, **limits)
 
 
 class NotedAdmissions(Paged):
@@ -50,7 +50,7 @@ class NotedAdmissions(Paged):
 def served(scheduler, *lengths):
     """The run of requests of these (prompt, output) lengths that come together."""
     requests = [Request(i, 0, prompt, output) for i, (prompt, output) in enumerate(lengths)]
-    acceptance = scheduler.speculation.acceptance
+    acceptance = scheduler.drafter.acceptance
     return simulate(requests, scheduler, OneMillisecond(), MAX_LEN, acceptance=acceptance)
 
 
@@ -78,9 +78,9 @@ def test_accepted_drafts_are_output_tokens(rate, num_iterations):
 
 def test_asynchronous_run_takes_no_step_that_it_knows_to_be_useless():
     """Outputs of 2: no step is planned behind the one that brings the last token."""
-    scheduler = scheduler_of(Heads(3), kind=AsyncSpeculatingV1, ignore_eos=True)
+    scheduler = scheduler_of(Heads(3), kind=AsyncVllmV1, ignore_eos=True)
     assert served(scheduler, (10, 2)).totals.iterations == 2
-    scheduler = scheduler_of(Heads(3), kind=AsyncSpeculatingV1, ignore_eos=False)
+    scheduler = scheduler_of(Heads(3), kind=AsyncVllmV1, ignore_eos=False)
     assert served(scheduler, (10, 2)).totals.iterations == 3
 
 
@@ -88,7 +88,7 @@ def test_asynchronous_run_takes_no_step_that_it_knows_to_be_useless():
 def test_drafts_that_are_accepted_come_with_the_next_token(stop_ms, num_steps):
     """An output of 12 of a request that is finished, or not yet: 1 by the prompt, then 4, 4, 3."""
     scheduler = scheduler_of(NGram(3, acceptance=Constant(1.0)))
-    acceptance, stop_ps = scheduler.speculation.acceptance, stop_ms * PS // 1000
+    acceptance, stop_ps = scheduler.drafter.acceptance, stop_ms * PS // 1000
     requests = [Request(0, arrival_ps=0, prompt_len=10, output_len=12)]
     options = {"stop_ps": stop_ps, "acceptance": acceptance}
     recorder = simulate(requests, scheduler, OneMillisecond(), MAX_LEN, **options)
@@ -229,7 +229,7 @@ def test_prompt_of_one_token_is_as_long_as_the_drafts_beside_it_since_033():
             Request(1, arrival_ps=PS // 500, prompt_len=1, output_len=4),
             Request(2, arrival_ps=PS // 100, prompt_len=9, output_len=4),
         ]
-        acceptance = scheduler.speculation.acceptance
+        acceptance = scheduler.drafter.acceptance
         recorder = simulate(requests, scheduler, OneMillisecond(), MAX_LEN, acceptance=acceptance)
         assert recorder.totals.generated == 38
         chunks[release] = [(chunk.new, chunk.padding) for plan in plans for chunk in plan.chunks]
@@ -249,7 +249,7 @@ def test_padded_prompt_waits_for_budget_for_all_its_rows():
         Request(0, arrival_ps=0, prompt_len=5, output_len=9),
         Request(1, arrival_ps=1, prompt_len=1, output_len=2),
     ]
-    acceptance = scheduler.speculation.acceptance
+    acceptance = scheduler.drafter.acceptance
     simulate(requests, scheduler, OneMillisecond(), MAX_LEN, acceptance=acceptance)
     assert [len(plan.chunks) for plan in plans[:2]] == [1, 0]
 

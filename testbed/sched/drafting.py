@@ -1,0 +1,160 @@
+"""The draft tokens of a scheduler's decodes: how many a step has, what slots it needs for them, and
+what became of them.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from testbed.core.errors import InputError
+from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.memory.capabilities import Capabilities
+from testbed.sched.limits import Limits
+from testbed.sched.plan import Draft
+from testbed.speculation.counts import DraftCounts
+from testbed.speculation.speculation import Speculation
+from testbed.vllm.releases import Release
+
+NONE_FOUND: Mapping[int, int] = {}
+
+
+class NoDrafts:
+    """A decode computes its newest token alone.
+
+    Attributes:
+        num_lookahead: slots of a step behind the tokens that it computes.
+        num_charged: tokens of the budget that each sequence of an iteration takes on top.
+    """
+
+    num_lookahead = 0
+    num_charged = 0
+
+    def num_drafts(self, group: SequenceGroup) -> int:
+        """The draft tokens that the next step of a decode verifies.
+
+        Args:
+            group: that decodes.
+        """
+        return 0
+
+    def propose(
+        self,
+        groups: Iterable[SequenceGroup],
+        batch_size: int,
+        found: Mapping[int, int] = NONE_FOUND,
+    ) -> None:
+        """An iteration is over: the drafts that the next step of these groups may verify.
+
+        Args:
+            groups: with a new token.
+            batch_size: requests of the iteration.
+            found: see Results.
+        """
+
+    def forget(self, group: SequenceGroup) -> None:
+        """The drafts that were proposed for the group are not verified.
+
+        Args:
+            group: that was scheduled with them, or leaves.
+        """
+
+    def accept(self, draft: Draft, num_accepted: int) -> bool:
+        """A step has verified its drafts; whether the slots of the rejected ones come back.
+
+        Args:
+            draft: the step.
+            num_accepted: drafts that became output tokens.
+        """
+        return False
+
+
+class Drafting(NoDrafts):
+    """The drafts of a speculation, proposed when an iteration is over.
+
+    Attributes:
+        speculation: what drafts.
+        counts: what became of the drafts.
+    """
+
+    def __init__(self, speculation: Speculation, release: Release) -> None:
+        self.speculation = speculation
+        self.num_lookahead = speculation.num_lookahead
+        self.num_charged = speculation.num_inserted if release.admits_with_drafts else 0
+        self.counts = DraftCounts()
+        self._proposed: dict[int, int] = {}
+
+    def num_drafts(self, group: SequenceGroup) -> int:
+        return self._proposed.get(group.request.request_id, 0)
+
+    def propose(
+        self,
+        groups: Iterable[SequenceGroup],
+        batch_size: int,
+        found: Mapping[int, int] = NONE_FOUND,
+    ) -> None:
+        for group in groups:
+            if group.status is SequenceStatus.RUNNING:
+                request_id = group.request.request_id
+                asked = self.speculation.num_drafts(request_id, group.num_generated, batch_size)
+                self._proposed[request_id] = min(asked, found.get(request_id, asked))
+
+    def forget(self, group: SequenceGroup) -> None:
+        self._proposed.pop(group.request.request_id, None)
+
+    def accept(self, draft: Draft, num_accepted: int) -> bool:
+        self.counts.add(draft.num_drafts, num_accepted)
+        return not self.speculation.keeps_slots
+
+
+def without_drafters_tokens(limits: Limits, speculation: Speculation, release: Release) -> Limits:
+    """The limits of the model's own batch, in a release that takes the tokens which a drafter's
+    batch has on top off the budget of all sequences.
+    """
+    num_tokens = speculation.num_inserted * limits.max_num_seqs
+    if release.admits_with_drafts or not num_tokens:
+        return limits
+    budget = limits.max_num_batched_tokens - num_tokens
+    if budget < 1:
+        raise InputError(
+            f"scheduler.max_num_batched_tokens={limits.max_num_batched_tokens}: the drafter's "
+            f"batch takes {num_tokens} of these, which leaves nothing (give more, or a smaller "
+            f"max_num_seqs)"
+        )
+    return Limits(budget, limits.max_num_seqs, min(limits.max_chunk_tokens, budget))
+
+
+def check_memory(memory: Capabilities, speculation: Speculation) -> None:
+    """Raise InputError for a memory policy that has no model of drafts."""
+    if memory.layered is not None:
+        raise InputError(
+            f"speculation: {memory.name} gives back what a window has left behind, which rejected "
+            f"drafts would need again: not modelled (policy=paged or policy=prefix_caching_v1)"
+        )
+    if memory.stores_below is not None:
+        raise InputError(
+            f"speculation: {memory.name} stores prefixes below the GPUs, where drafters have "
+            f"nothing: not modelled (policy=prefix_caching_v1)"
+        )
+    if not speculation.keeps_slots and memory.truncates is None:
+        raise InputError(
+            f"speculation.keeps_slots=false: {memory.name} takes no slots back from a sequence "
+            f"(policy=paged does; or leave keeps_slots out)"
+        )
+
+
+def check_ahead(speculation: Speculation) -> None:
+    """Raise InputError for speculation whose next plan needs the results of the last one."""
+    name = type(speculation).__name__
+    if not speculation.drafts_on_gpu:
+        raise InputError(
+            f"speculation: drafts of {name} are made on the CPU from the results of an iteration, "
+            f"so that the next one cannot be planned ahead (scheduler=vllm_v1)"
+        )
+    if speculation.off_above is not None:
+        raise InputError(
+            "speculation.off_above: asynchronous scheduling always plans all drafts "
+            "(scheduler=vllm_v1, or leave off_above out)"
+        )
+    if not speculation.keeps_slots:
+        raise InputError(
+            "speculation.keeps_slots=false: the plan ahead has taken the slots of rejected drafts "
+            "again before they are rejected (scheduler=vllm_v1, or leave keeps_slots out)"
+        )
