@@ -14,7 +14,6 @@ from testbed.experiments.cli.parameters import (
     GpuName,
     ModelName,
     ProfileOut,
-    TrustPlugIns,
 )
 from testbed.experiments.cli.replayed_logs import (
     BlocksFromLog,
@@ -55,7 +54,6 @@ def software(
     workload: Workload | None = None,
     blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
-    trust_plug_ins: TrustPlugIns = False,
     out: SoftwareOut = None,
 ) -> None:
     """Fit the software times of a server to its logs.
@@ -70,9 +68,7 @@ def software(
     from testbed.experiments.real.validation.log_replay import PROFILE_COST
     from testbed.experiments.runs.progress import spoken
 
-    request = LogRequest(
-        "calibrate fit software", words, workload, blocks_from_log, config_dir, trust_plug_ins
-    )
+    request = LogRequest("calibrate fit software", words, workload, blocks_from_log, config_dir)
     logs, servers = request.replayed()
     config = servers[0].config
     if config.cost.name != PROFILE_COST:
@@ -107,7 +103,6 @@ def profile(
     workload: Workload | None = None,
     blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
-    trust_plug_ins: TrustPlugIns = False,
     source: StartingProfile = None,
     model: ModelName = None,
     gpu: GpuName = None,
@@ -128,9 +123,7 @@ def profile(
     from testbed.experiments.real.validation import profile_fit, scaled_profile
     from testbed.experiments.runs.whole_files import write_text
 
-    request = LogRequest(
-        "calibrate fit profile", words, workload, blocks_from_log, config_dir, trust_plug_ins
-    )
+    request = LogRequest("calibrate fit profile", words, workload, blocks_from_log, config_dir)
     base = scaled_profile.starting_profile(source, model, gpu, tensor_parallel)
     scaled = scaled_profile.scaled(
         base, lambda path: request.with_words("cost=profile", f"cost.path={path}").replayed()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from testbed.experiments.cli.parameters import AsJson, AtLeastOne, TrustPlugIns
+from testbed.experiments.cli.parameters import AsJson, AtLeastOne, PlugIns
 
 if TYPE_CHECKING:
     from testbed.experiments.look.compare.comparison import Comparison
@@ -71,7 +71,7 @@ NO_FILES = Files()
 
 def compare(
     *runs: Runs,
-    trust_plug_ins: TrustPlugIns = False,
+    plug_in: PlugIns | None = None,
     files: Files = NO_FILES,
     all: Annotated[bool, Parameter(help="also numbers that are the same in all runs")] = False,
     seeds: SeedCount | None = None,
@@ -85,7 +85,7 @@ def compare(
     from testbed.experiments.look.compare.named_runs import read_runs
     from testbed.experiments.look.compare.tables import texts
 
-    comparison = compare(read_runs(runs, trusts_plug_ins=trust_plug_ins))
+    comparison = compare(read_runs(runs, plug_in or ()))
     _refuse_what_has_no_form(comparison, files, json, seeds)
     if json:
         print_json(comparison_answer(comparison))

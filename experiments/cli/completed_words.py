@@ -82,7 +82,7 @@ def _keys(words: Sequence[str]) -> Iterator[str]:
     """Every key of the configuration, with the groups' options that the words select."""
     import yaml
 
-    from testbed.experiments.runs.choice_names import CONF, GROUPS, files_of
+    from testbed.experiments.runs.choice_names import CONF, GROUPS, files_of, keys_left_out
 
     run = yaml.safe_load((CONF / "run.yaml").read_text(encoding="utf-8"))
     yield from _key_words(run, "")
@@ -95,7 +95,9 @@ def _keys(words: Sequence[str]) -> Iterator[str]:
     files["server"] = CONF / "memory.yaml"
     for group, path in files.items():
         if path:
-            yield from _key_words(yaml.safe_load(path.read_text(encoding="utf-8")), f"{group}.")
+            text = path.read_text(encoding="utf-8")
+            yield from _key_words(yaml.safe_load(text), f"{group}.")
+            yield from (f"{group}.{key}=" for key in keys_left_out(text))
 
 
 def _key_words(values: dict[str, object], above: str) -> Iterator[str]:

@@ -1,42 +1,33 @@
-"""`testbed run`, launched: one run in this process, or a sweep that Hydra distributes to its
-launcher's processes.
-"""
+"""`testbed run`, launched: one run in this process, or a sweep whose points a launcher runs."""
 
 import os
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.output import wide_console
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
-from testbed.experiments.runs.compose import (
-    configured,
-    key_errors_explained,
-    register_models,
-    typed_config,
-)
-from testbed.experiments.runs.kept_files import NO_LOGS, hydra_session
-from testbed.experiments.runs.option_files import check_option_classes
-from testbed.experiments.runs.overrides import chosen, normalize, user_folders
+from testbed.experiments.runs.compose import composed, configured
+from testbed.experiments.runs.launchers import launched
 from testbed.experiments.runs.points import SEED, Point
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
-from testbed.experiments.runs.sweep_progress import SweepProgress, num_points
+from testbed.experiments.runs.sweep_progress import SweepProgress
+from testbed.experiments.runs.sweep_words import sweep_points
 from testbed.experiments.runs.whole_files import remove_leftovers
+from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
 
+QUOTES = "'\""
 RUNS = "runs"  # the default folder of all runs
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 
 
 def run_one(words: Sequence[str], again: bool) -> None:
     """Run one configuration and print its summary; `again` repeats a complete run."""
-    config = configured([word for word in words if not word.startswith(f"{RUN_FOLDER}=")])
+    config = configured(words)
     requested = chosen(words).get(RUN_FOLDER)
     folder = None if requested is None else Path(requested)
     try:
@@ -60,20 +51,19 @@ def sweep(words: Sequence[str], again: bool, *, per_seed: bool = False) -> None:
 
     _check_seeds(chosen(words).get(SEED, ""))
     folder = Path(chosen(words).get(SWEEP_FOLDER, RUNS))
-    register_models()
-    with key_errors_explained(words), hydra_session() as launcher:
-        overrides = normalize(words)
-        progress = SweepProgress(folder.resolve(), num_points(overrides), time.time())
-        point = partial(
-            _run_point, words=words, working_folder=os.getcwd(), again=again, progress=progress
-        )
-        try:
-            batches = launcher.multirun(
-                "run", point, [*NO_LOGS, *overrides], with_log_configuration=False
-            )
-        finally:
-            remove_leftovers(folder)  # of workers that were stopped
-    results = [job.return_value for batch in batches for job in batch]
+    of_launcher = [word for word in words if is_of_hydra(word)]
+    combinations = sweep_points([word for word in words if word not in of_launcher])
+    for point in combinations:  # a word that none of them can have is refused before any is run
+        composed("run", point)
+    progress = SweepProgress(folder.resolve(), len(combinations), time.time())
+    jobs = [
+        PointJob(point, _varying(point, words), place, again, progress, os.getcwd())
+        for place, point in enumerate(combinations, start=1)
+    ]
+    try:
+        results = launched(of_launcher, jobs, progress.folder)
+    finally:
+        remove_leftovers(folder)  # of workers that were stopped
     points = [result for result in results if isinstance(result, Point)]
     if points:
         table, console = folder / "sweep.csv", wide_console()
@@ -94,33 +84,45 @@ def _check_seeds(text: str) -> None:
         raise InputError(f"{SEED}={text}: has {twice[0]} twice (give each seed once)")
 
 
-def _run_point(
-    config: DictConfig,
-    *,
-    words: Sequence[str],
-    working_folder: str,
-    again: bool,
-    progress: SweepProgress,
-) -> Point | str:
-    """Run one point; its error as one line, because not every exception can leave a launcher's
-    process.
+def _varying(point: Sequence[str], words: Sequence[str]) -> str:
+    """The words of a point that other points do not have; all of them for one without others."""
+    own = [word for word in point if not word.startswith(OF_OPTIONS)]
+    return " ".join([word for word in own if word not in words] or own)
+
+
+@dataclass(frozen=True)
+class PointJob:
+    """The run of one point, in a process of the launcher.
+
+    name: what the printed line says of it. place: from 1. working_folder: that of the command,
+    where plug-ins may be.
     """
-    if names_a_plug_in(words):
-        put_last(working_folder)
-    hydra = HydraConfig.get()
-    try:
-        check_option_classes(config, words, user_folders(words))
-        stored = run_into(typed_config(config), Path(hydra.sweep.dir), again=again)
-    except (Exception, SystemExit) as error:
-        return one_line(error)
-    summary = stored.summary
-    task = [word.replace("\\:", ":") for word in hydra.overrides.task]  # of MODULE:CLASS
-    latency = summary["normalized_latency_s_per_token"]["mean"]
-    headline = "" if latency is None else f"  ({latency:.3g} s/token)"
-    state, name = "done" if stored.is_new else "complete already", stored.folder.name
-    fixed = [word.lstrip("+") for word in words]
-    varying = [word for word in task if word.lstrip("+") not in fixed] or task
-    point = " ".join(word.removeprefix("++") for word in varying)
-    far = progress.text(hydra.job.num + 1)
-    wide_console().print(f"{name} {state}: {point}{headline}  {far}", highlight=False)
-    return Point(chosen(task), summary, name)
+
+    words: tuple[str, ...]
+    name: str
+    place: int
+    again: bool
+    progress: SweepProgress
+    working_folder: str
+
+    def __call__(self) -> Point | str:
+        """The point, or its error as one line: not every exception can leave another process."""
+        os.chdir(self.working_folder)
+        if names_a_plug_in(self.words):
+            put_last(self.working_folder)
+        try:
+            stored = run_into(configured(self.words), self.progress.folder, again=self.again)
+        except (Exception, SystemExit) as error:
+            return one_line(error)
+        folder, latency = stored.folder.name, _latency(stored.summary)
+        state = "done" if stored.is_new else "complete already"
+        line = f"{folder} {state}: {self.name}{latency}  {self.progress.text(self.place)}"
+        wide_console().print(line, highlight=False)
+        own = [word for word in self.words if not word.startswith(OF_OPTIONS)]
+        values = {key: value.strip(QUOTES) for key, value in chosen(own).items()}
+        return Point(values, stored.summary, folder)
+
+
+def _latency(summary: Mapping[str, Mapping[str, float | None]]) -> str:
+    mean = summary["normalized_latency_s_per_token"]["mean"]
+    return "" if mean is None else f"  ({mean:.3g} s/token)"

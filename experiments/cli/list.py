@@ -13,7 +13,14 @@ from testbed.core.model_files import model_names, shipped
 from testbed.experiments.cli.completed_words import groups as group_names
 from testbed.experiments.cli.json_answers import Choice, Choices
 from testbed.experiments.cli.parameters import AsJson, ConfigFolder
-from testbed.experiments.runs.choice_names import GROUPS, KEYS, files_of, names_of, plug_ins_of
+from testbed.experiments.runs.choice_names import (
+    CLASS_OF_FILE,
+    GROUPS,
+    KEYS,
+    files_of,
+    names_of,
+    plug_ins_of,
+)
 from testbed.experiments.runs.progress import one_line
 
 MODEL_CLASS = "testbed.core.specs.ModelSpec"  # of the shapes that ship
@@ -103,8 +110,8 @@ def class_and_about(path: Path) -> tuple[str, str]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     comments = (line.removeprefix("# ") for line in lines if line.startswith("# "))
     about = next((line for line in comments if not line.startswith("@package")), "")
-    targets = (line.partition(":")[2].strip() for line in lines if line.startswith("_target_:"))
-    return next(targets, ""), about
+    classes = (match["name"] for match in map(CLASS_OF_FILE.match, lines) if match)
+    return next(classes, ""), about
 
 
 def _about(point: EntryPoint) -> str:

@@ -88,11 +88,12 @@ ConfigFolders = Annotated[
         help="a folder of user options: DIR/model/NAME.yaml, ...; may be given again",
     ),
 ]
-TrustPlugIns = Annotated[
-    bool,
+PlugIns = Annotated[
+    list[str],
     Parameter(
-        help="load classes that a folder's files name and that are not this project's, which runs "
-        "their code; a class that the command line names needs no trust"
+        name="--plug-in",
+        metavar="MODULE:CLASS",
+        help="load this class of yours, which the folder's run names; may be given again",
     ),
 ]
 VllmCommand = Annotated[
@@ -101,6 +102,13 @@ VllmCommand = Annotated[
         metavar="COMMAND",
         help='the words of "vllm serve MODEL --max-num-seqs 64 ..." as overrides; what has no '
         "counterpart is reported",
+    ),
+]
+SglangCommand = Annotated[
+    str,
+    Parameter(
+        metavar="COMMAND",
+        help='the same of "sglang serve --model-path MODEL --max-total-tokens N ..."',
     ),
 ]
 AsJson = Annotated[

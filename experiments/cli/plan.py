@@ -15,7 +15,6 @@ from testbed.experiments.cli.parameters import (
     ConfigFolders,
     Override,
     Picture,
-    TrustPlugIns,
 )
 from testbed.run.override_words import key_of
 
@@ -50,7 +49,6 @@ def plan(
     precision: Precision = 0.05,
     all: Everything = False,
     config_dir: ConfigFolders | None = None,
-    trust_plug_ins: TrustPlugIns = False,
     runs: Runs = RUNS,
     html: Page | None = None,
     figure: Fronts | None = None,
@@ -72,7 +70,7 @@ def plan(
     from testbed.experiments.plan.plan import Request, planned
 
     _check_folders(figure, html)
-    words = given_words(overrides, config_dir or [], trust_plug_ins, None)
+    words = given_words(overrides, config_dir or [], None)
     unseeded = tuple(word for word in words if key_of(word) != SEED)
     numbers, rate = tuple(seeds_of(words, seeds)), _rate(prices)
     request = Request(unseeded, share, numbers, precision, gpus, rate, runs, everything=all)

@@ -62,7 +62,6 @@ class LogRequest:
     workload: str | None = None
     blocks_from_log: bool = False
     config_dir: str | None = None
-    trusts_plug_ins: bool = False
     others: Sequence[str] = ()  # words that are no log: the subcommands of `command`
     from_vllm: str | None = None
 
@@ -118,11 +117,9 @@ class LogRequest:
         """The logs, and the server of each."""
         from testbed.experiments.real.validation.log_replay import server_config
         from testbed.experiments.real.validation.logged_server import logged_servers
-        from testbed.run.trusted import FLAG
         from testbed.traces.vllm_log import VllmLog
 
         logs = [VllmLog(path, self.workload, self.benchmark) for path in self.paths]
-        trust = [FLAG] if self.trusts_plug_ins else []
         overrides = self.overrides
-        config = server_config([*trust, *overrides], self.config_dir)
+        config = server_config(overrides, self.config_dir)
         return logs, logged_servers(logs, config, overrides, self.blocks_from_log)

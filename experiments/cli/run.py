@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -10,7 +10,7 @@ from testbed.experiments.cli.parameters import (
     ConfigFolders,
     Override,
     Seeds,
-    TrustPlugIns,
+    SglangCommand,
     VllmCommand,
     seed_words,
 )
@@ -39,7 +39,29 @@ class Sweep:
         return self.multirun or self.seeds is not None
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Shown:
+    """Hydra's options of the configuration."""
+
+    config_name: Annotated[
+        str | None,
+        Parameter(metavar="NAME", help="the primary config, of a --config-dir (default: run)"),
+    ] = None
+    cfg: Annotated[
+        Literal["job"] | None,
+        Parameter(metavar="job", help="print the configuration as Hydra composes it; run nothing"),
+    ] = None
+    resolve: Annotated[bool, Parameter(help="print it with --cfg without interpolations")] = False
+
+    @property
+    def name_words(self) -> list[str]:
+        """The word that names the primary config, if any does."""
+        return [] if self.config_name is None else [f"--config-name={self.config_name}"]
+
+
 ONE_RUN = Sweep()
+NOT_SHOWN = Shown()
 
 
 @app.default
@@ -48,11 +70,12 @@ def run(
     sweep: Sweep = ONE_RUN,
     again: Annotated[bool, Parameter(help="repeat a run whose folder is complete")] = False,
     config_dir: ConfigFolders | None = None,
-    trust_plug_ins: TrustPlugIns = False,
     from_vllm: VllmCommand | None = None,
+    from_sglang: SglangCommand | None = None,
     values: Annotated[
         bool, Parameter(help="print every value of this configuration with its unit; run nothing")
     ] = False,
+    shown: Shown = NOT_SHOWN,
     help: Annotated[
         bool, Parameter(name=("--help", "-h"), help="print this text and every group's options")
     ] = False,
@@ -68,11 +91,16 @@ def run(
     """
     if help:
         return print_help(config_dir or [])
-    words = given_words(overrides, config_dir or [], trust_plug_ins, from_vllm)
+    words = given_words(overrides, config_dir or [], from_vllm, from_sglang)
+    words = [*shown.name_words, *words]
     if values:
         from testbed.experiments.runs.shown_values import value_lines
 
         return print(*value_lines(words), sep="\n")
+    if shown.cfg:
+        from testbed.experiments.runs.shown_values import job_config
+
+        return print(job_config(words, resolved=shown.resolve), end="")
     from testbed.experiments.cli import launch
 
     if sweep.is_asked_for:
@@ -82,26 +110,29 @@ def run(
 
 
 def given_words(
-    overrides: tuple[str, ...], folders: list[Path], trust_plug_ins: bool, from_vllm: str | None
+    overrides: tuple[str, ...],
+    folders: list[Path],
+    from_vllm: str | None,
+    from_sglang: str | None = None,
 ) -> list[str]:
-    """The overrides, with those of vLLM's words, the folders of user options and the trust in
-    their plug-ins before them.
+    """The overrides, with those of vLLM's or SGLang's words and the folders of user options before
+    them.
     """
     from testbed.core.errors import InputError
     from testbed.run.override_words import key_of
-    from testbed.run.trusted import FLAG
 
     for word in overrides:
         if key_of(word) == "hydra.mode":
             raise InputError(f"{word}: is not read (-m makes a sweep)")
     words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
-    if trust_plug_ins:
-        words = [FLAG, *words]
-    if from_vllm is None:
+    if from_vllm is None and from_sglang is None:
         return words
-    from testbed.experiments.vllm_server.translation import expand
+    if from_vllm is not None and from_sglang is not None:
+        raise InputError("--from-sglang: goes with no --from-vllm (give one of them)")
+    from testbed.experiments.sglang_server import translation as of_sglang
+    from testbed.experiments.vllm_server import translation as of_vllm
 
-    return expand(from_vllm, words)
+    return of_vllm.expand(from_vllm, of_sglang.expand(from_sglang, words))
 
 
 def print_help(folders: list[Path]) -> None:

@@ -10,7 +10,6 @@ from testbed.experiments.cli.parameters import (
     AtLeastOne,
     ConfigFolders,
     Override,
-    TrustPlugIns,
     VllmCommand,
     WholeNumber,
 )
@@ -55,7 +54,6 @@ def serve(
     *overrides: Override,
     from_vllm: VllmCommand | None = None,
     config_dir: ConfigFolders | None = None,
-    trust_plug_ins: TrustPlugIns = False,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     speed: Speed | None = None,
@@ -83,7 +81,7 @@ def serve(
 
     if not 0 < port < 65536:
         raise InputError(f"--port {port}: must be from 1 to 65535")
-    words = given_words(overrides, config_dir or [], trust_plug_ins, from_vllm)
+    words = given_words(overrides, config_dir or [], from_vllm)
     limits = Limits(max_unfinished=max_queue, max_connections=max_connections)
     serve(
         configured(words),

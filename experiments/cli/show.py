@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import Picture, Seconds, TrustPlugIns, WholeNumber
+from testbed.experiments.cli.parameters import Picture, PlugIns, Seconds, WholeNumber
 
 MEMORY_MAP = "memory_map.html"
 TIMELINE = "timeline.json"
@@ -58,7 +58,7 @@ def memory(
     engine: Annotated[
         WholeNumber | None, Parameter(help="whose memory, of several replicas; from 0")
     ] = None,
-    trust_plug_ins: TrustPlugIns = False,
+    plug_in: PlugIns | None = None,
     out: Annotated[
         Path | None, Parameter(metavar="DIR", help=f"write {MEMORY_MAP} here (default: RUN)")
     ] = None,
@@ -74,7 +74,7 @@ def memory(
     from testbed.experiments.runs.whole_files import write_text
 
     part = _interval(start, stop)
-    config = read_config(run, trusts_plug_ins=trust_plug_ins)
+    config = read_config(run, plug_in or ())
     trace = retrace(config, *part, engine, complete(run))
     out = out or run
     out.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def timeline(
     *,
     start: From = 0.0,
     stop: To | None = None,
-    trust_plug_ins: TrustPlugIns = False,
+    plug_in: PlugIns | None = None,
     out: Annotated[
         Path | None,
         Parameter(
@@ -113,7 +113,7 @@ def timeline(
     from testbed.experiments.runs.run_folder import changed_since, read_config
 
     part = _interval(start, stop)
-    config = read_config(run, trusts_plug_ins=trust_plug_ins)
+    config = read_config(run, plug_in or ())
     trace, end_s = trace_of(config, *part)
     show(*changed_since(run, config, part, end_s, "trace"))
     out = out or run / TIMELINE

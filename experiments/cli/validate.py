@@ -10,7 +10,7 @@ from testbed.experiments.cli.parameters import (
     AsJson,
     AtLeastOne,
     Picture,
-    TrustPlugIns,
+    PlugIns,
     VllmCommand,
 )
 from testbed.experiments.cli.replayed_logs import BlocksFromLog, LogConfigFolder, LogWord, Workload
@@ -129,7 +129,6 @@ def logs(
     workload: Workload | None = None,
     blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
-    trust_plug_ins: TrustPlugIns = False,
     from_vllm: VllmCommand | None = None,
     what_if: WhatIf = None,
     csv: ErrorsCsv = None,
@@ -145,7 +144,7 @@ def logs(
     from testbed.experiments.cli.replayed_logs import LogRequest
     from testbed.experiments.cli.validated_logs import Validation
 
-    server = (workload, blocks_from_log, config_dir, trust_plug_ins)
+    server = (workload, blocks_from_log, config_dir)
     request = LogRequest("validate", words, *server, COMMANDS, from_vllm)
     validation = Validation(request, what_if or [], sensitivity)
     if json:
@@ -245,8 +244,8 @@ def pairs(
 @app.command
 def transfers(
     *runs: SwapRun,
-    trust_plug_ins: TrustPlugIns = False,
     gpu: GpuName = "h200",
+    plug_in: PlugIns | None = None,
     figure: TransfersFigure = None,
 ) -> None:
     """Compare measured transfers with points held back, and with a GPU's swaps.
@@ -273,5 +272,5 @@ def transfers(
     folders = runs or sorted(path.parent for path in SWAPS.glob("*/swaps.csv"))
     lines = []
     for folder in folders:
-        lines += measured.engine_transfers(folder, trusts_plug_ins=trust_plug_ins)
+        lines += measured.engine_transfers(folder, plug_in or ())
     show(plain_table(measured.MOVED, lines))

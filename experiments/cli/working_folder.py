@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from testbed.core.errors import InputError
-from testbed.run.trusted import CLASS, FLAG
+from testbed.experiments.runs.choice_names import CLASS
 
 ROOT = os.path.realpath(os.path.dirname(os.path.dirname(str(sys.modules["testbed"].__file__))))
 
@@ -41,12 +41,12 @@ def prepare_working_folder(words: Sequence[str]) -> None:
 
 
 def names_a_plug_in(words: Sequence[str]) -> bool:
-    """Whether a command line names a class that may be in the working folder, or trusts files that
-    do.
+    """Whether a command line names a class that may be in the working folder, or a folder of
+    options that do.
     """
     parts = [part for word in words for part in word.split()]
-    is_trusting = any(part == FLAG or "_target_" in part for part in parts)
-    return words[:1] == ["check"] or is_trusting or bool(plug_ins_in(parts))
+    is_of_files = any("_target_" in part or part.startswith("--config-dir") for part in parts)
+    return words[:1] == ["check"] or is_of_files or bool(plug_ins_in(parts))
 
 
 def plug_ins_in(words: Sequence[str]) -> list[str]:

@@ -15,8 +15,7 @@ from testbed.experiments.plan.search import Search
 from testbed.experiments.plan.simulations import Simulations
 from testbed.experiments.plan.space import Candidate, deployments
 from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses, Pruned, Verdict
-from testbed.experiments.runs.launched import OF_LAUNCHERS
-from testbed.experiments.runs.overrides import WITH_MARKS, chosen
+from testbed.experiments.runs.words import WITH_MARKS, chosen, is_of_hydra
 
 RATE = "arrivals.rate"
 SEED = "seed"
@@ -156,7 +155,7 @@ def _check(request: Request) -> None:
 
 
 def _is_of_launcher(word: str) -> bool:
-    return word.startswith(OF_LAUNCHERS)
+    return is_of_hydra(word)
 
 
 def _question(request: Request, candidates: Sequence[Candidate]) -> Question:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotFit, DoesNotStart, InputError
 from testbed.experiments.plan.bounds import DOES_NOT_FIT
 from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
 from testbed.experiments.plan.verdicts import REFUSED, Pruned
@@ -16,7 +16,6 @@ from testbed.vllm.command import FLAG
 
 SIZE = "number of GPUs"
 SAME = "same run"
-NO_MEMORY = ("does not start", "leaves no memory", "does not fit")  # of messages about memory
 
 
 def examined(
@@ -72,9 +71,10 @@ def _checked(deployment: Deployment, num_gpus: int | None) -> Candidate | Pruned
     except InputError as error:
         if has_cause(error, OSError):
             raise
-        text = one_line(_first(error)).removeprefix(f"{FLAG}: ")
-        is_memory = any(phrase in text for phrase in NO_MEMORY)
-        return Pruned(deployment, DOES_NOT_FIT if is_memory else REFUSED, text)
+        first = _first(error)
+        text = one_line(first).removeprefix(f"{FLAG}: ")
+        is_small = isinstance(first, DoesNotFit | DoesNotStart)
+        return Pruned(deployment, DOES_NOT_FIT if is_small else REFUSED, text)
     return candidate
 
 

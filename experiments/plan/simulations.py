@@ -11,7 +11,7 @@ from testbed.core.errors import InputError
 from testbed.experiments.plan.jobs import Failure, Outcome, Place, RunJob, Searched, SearchJob
 from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.space import Candidate
-from testbed.experiments.runs.launched import launched
+from testbed.experiments.runs.launchers import launched
 
 SPREAD = 2.0  # between the first two rates of a search
 

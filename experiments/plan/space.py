@@ -1,17 +1,12 @@
 """The deployments that a plan compares: every combination of the words' comma-separated values."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
-
-from testbed.core.errors import InputError
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.overrides import WITH_MARKS
+from testbed.experiments.runs.sweep_words import values_of
 from testbed.run.config import RunConfig
 from testbed.run.override_words import key_of
 
@@ -79,7 +74,7 @@ def deployments(words: Sequence[str]) -> list[Deployment]:
         words = [USUAL_SYSTEM, *words]
     if not any(key_of(word).partition(".")[0] == COST for word in words):
         words = [*words, OF_ONE_SOURCE]
-    choices = [_values_of(word) for word in words]
+    choices = [values_of(word) for word in words]
     axes = [key_of(word) for word, values in zip(words, choices, strict=True) if len(values) > 1]
     combinations = []
     for combination in product(*choices):
@@ -98,31 +93,3 @@ def candidate_of(deployment: Deployment) -> Candidate:
 def label_of(key: str) -> str:
     """An axis in a table's head."""
     return LABELS.get(key, key.rpartition(".")[2])
-
-
-def _values_of(word: str) -> list[str]:
-    """The word with each of its comma-separated values."""
-    key = key_of(word)
-    if word.startswith("-") or "," not in word or key in WITH_MARKS:
-        return [word]
-    override = _parsed(word)
-    if override is None or not override.is_sweep_override():
-        return [word]
-    values = dict.fromkeys(_each(override))
-    return [f"{override.get_key_element()}={value}" for value in values]
-
-
-def _parsed(word: str) -> Override | None:
-    """The word as Hydra reads it; None where it is no override, which composing reports."""
-    try:
-        return OverridesParser.create().parse_overrides([word])[0]
-    except HydraException:
-        return None
-
-
-def _each(override: Override) -> Iterator[str]:
-    if not override.is_discrete_sweep():
-        raise InputError(
-            f"{override.input_line}: has no list of values (give them with commas between)"
-        )
-    yield from override.sweep_string_iterator()

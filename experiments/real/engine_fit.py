@@ -14,7 +14,7 @@ from testbed.kernels.engine.held_memory import held_memory
 from testbed.memory.policy import PoolSpec
 from testbed.run.build import build
 from testbed.run.config import RunConfig
-from testbed.run.machine import make_pool
+from testbed.run.machine import block_size_of, make_pool
 
 COMMAND = ["testbed", "run"]
 NAMES = {
@@ -60,7 +60,7 @@ def engine_fit(command: str, gpu: str) -> EngineFit:
     if config.engine is None or config.engine.device == "cpu":
         raise InputError(f"{command}: counts an engine on GPUs (engine=gpu)")
     pool, drafter = _pool_and_drafter(config)
-    server, block_size = config.server, config.policy.parameters.get("block_size") or 1
+    server, block_size = config.server, block_size_of(config.policy) or 1
     held = held_memory(config.model, pool, block_size, config.engine, drafter)
     return EngineFit(
         model=config.model.name,

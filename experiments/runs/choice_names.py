@@ -4,7 +4,8 @@ plug-ins.
 This module does not import Hydra, so that lists, help and tab completion are fast.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,10 @@ KEYS = {  # the words that select an option, where they are not the group's name
     "tier": "+tier@server.tiers.NAME",
 }
 CUSTOM = "custom"
+CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # MODULE:CLASS, as the command line names one
+LEFT_OUT = re.compile(r"(?P<indent>\s*)# (?P<key>[a-z_]\w*): ")
+# The line of an option's file that names its class
+CLASS_OF_FILE = re.compile(r"(  - /class/|_target_: )(?P<name>[\w.]+)(@_here_)?\s*(#.*)?$")
 # Of a model that ships and has no file, and with gpu=NAME: its other values suit any GPU
 ANY_SERVER = "h200"
 HIDDEN = "of-"  # server/of-NAME: the default server of a model
@@ -74,6 +79,19 @@ def names_of(group: str, folders: Sequence[Path] = ()) -> list[str]:
     registered = model_names() if group == "model" else files_of("gpu") if group == "server" else ()
     names = {name for name in files_of(group, folders) if not name.startswith(HIDDEN)}
     return sorted(names.union(registered))
+
+
+def keys_left_out(text: str) -> Iterator[str]:
+    """The keys whose values an option's file leaves to the constructor, by the comments that say
+    what they are: `# block_size: tokens`.
+    """
+    _, _, body = text.partition("\ndefaults:\n")
+    above = ""
+    for line in body.splitlines():
+        if match := LEFT_OUT.match(line):
+            yield f"{above}.{match['key']}" if match["indent"] else match["key"]
+        elif line[:1].isalpha():
+            above = line.partition(":")[0]
 
 
 def plug_ins_of(group: str) -> "list[EntryPoint]":

@@ -22,6 +22,7 @@ from testbed.experiments.vllm_server.translation import expand
 from testbed.memory.policy import MemoryPolicy
 from testbed.run.build_checks import KINDS
 from testbed.run.config import RunConfig
+from testbed.run.machine import block_size_of
 from testbed.run.override_words import key_of
 from testbed.run.parts import Part
 from testbed.run.result import Views
@@ -151,10 +152,10 @@ def _check_no_pool(overrides: Sequence[str], options: Mapping[str, Any]) -> None
 
 def _composed(requested: Requested) -> DictConfig:
     """The composed config with the caller's values; parts are classes by name."""
-    config = composed("run", tuple(requested.words)).copy()
+    config = composed("run", requested.words)
     for group, part in requested.parts.items():
         config[group]["_target_"] = part.name
-        if isinstance(size := _block_size(part), int):  # costs may depend on it
+        if group == "policy" and (size := block_size_of(part)):  # costs may depend on it
             OmegaConf.update(config, f"{group}.block_size", size, force_add=True)
     for name, part in requested.policy_parts.items():
         config.policy[name]["_target_"] = part.name
@@ -196,13 +197,6 @@ def _part(value: Any) -> Part:
     if is_pair and callable(value[0]) and isinstance(value[1], Mapping):
         return Part(value[0], value[1])
     return Part(value)
-
-
-def _block_size(part: Part) -> Any:
-    """The block size of a policy, from the object, the parameters or a partial's keywords."""
-    if part.is_instance:
-        return getattr(part.target, "block_size", None)
-    return part.parameters.get("block_size", getattr(part.target, "keywords", {}).get("block_size"))
 
 
 def _python(value: Any) -> Any:

@@ -6,7 +6,7 @@ from itertools import pairwise
 CALL = re.compile(r"\b([A-Za-z]\w*)\(([^()]*)\)")  # the innermost of nested parts
 WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|_")
 # How a file is read, and what was left out: not what is simulated
-SILENT = re.compile(r"\w+_column=.*|\w+=None")
+SILENT = re.compile(r"\w+_column=.*|\w+=(None|\[\])")
 OPEN, CLOSE = "\x01\x02"  # brackets of parts that are in words already
 
 

@@ -4,7 +4,7 @@ whole or not at all.
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from testbed.experiments.runs.folder_contents import (
     check_results,
     record_contents,
 )
+from testbed.experiments.runs.known_classes import check_classes
 from testbed.experiments.runs.progress import watched
 from testbed.experiments.runs.whole_files import (
     SUMMARY,
@@ -36,7 +37,6 @@ from testbed.run.parts import Part
 from testbed.run.result import Result
 from testbed.run.simulate import keys_of_every_summary, run, unwatched
 from testbed.run.summaries import ID, RUN
-from testbed.run.trusted import check_classes
 
 CONFIG = "config.yaml"
 INPUTS = "inputs.json"  # hashes of files, plug-ins and code, of which the id was made
@@ -228,9 +228,9 @@ def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:
     save_figure(figure_of(charts, columns=3), folder / CHARTS)
 
 
-def read_config(folder: Path, *, trusts_plug_ins: bool = False) -> RunConfig:
+def read_config(folder: Path, plug_ins: Collection[str] = ()) -> RunConfig:
     """The configuration of a run folder. Raises InputError for a class that is not this project's,
-    unless the user trusts the folder's plug-ins.
+    unless the user names it among the plug-ins (MODULE:CLASS).
     """
     path = folder / CONFIG
     if not path.is_file():
@@ -241,8 +241,7 @@ def read_config(folder: Path, *, trusts_plug_ins: bool = False) -> RunConfig:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
-    if not trusts_plug_ins:
-        check_classes(values, path)
+    check_classes(values, path, plug_ins)
     check_unchanged(folder)
     try:
         return RunConfig.from_values(values)

@@ -6,14 +6,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from testbed.experiments.runs.choice_names import CONF, GROUPS, files_of
-from testbed.experiments.runs.compose import hydra_config, key_errors_explained, register_models
+from testbed.experiments.runs.compose import composed, composed_by_hydra
 from testbed.experiments.runs.meanings import meanings
-from testbed.experiments.runs.overrides import normalize, user_folders
+from testbed.experiments.runs.sweep_words import sweep_points
+from testbed.experiments.runs.words import read_words
 
 COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
+OF_DEFAULT = re.compile(r"\s*# (?P<key>[\w.]+): (?P<text>.*)")  # a value of the constructor's
 SHARED = ("efficiencies/h200", "limits", "memory")  # files of keys in several groups
 SPEC = "_target_: testbed.core.specs."  # no choice, other than of a cost model
 Comments = dict[str, str]
@@ -21,15 +23,19 @@ Comments = dict[str, str]
 
 def value_lines(words: Sequence[str]) -> Iterator[str]:
     """The composed configuration as YAML; of several values of a sweep, the first."""
-    register_models()
-    with key_errors_explained(words):
-        config = hydra_config([word.partition(",")[0] for word in normalize(words)], whole=True)
-    of_groups = _comments_of_groups(config, user_folders(words))
-    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    for path, line in _keys_and_lines(OmegaConf.to_yaml(own, resolve=True)):
+    words = sweep_points(words)[0]
+    config, read = composed("run", words), read_words(words)
+    choices = composed_by_hydra("run", read.choices, read.folders, whole=True).hydra.runtime.choices
+    of_groups = _comments_of_groups(choices, read.folders)
+    for path, line in _keys_and_lines(OmegaConf.to_yaml(config, resolve=True)):
         if SPEC not in line or path[0] == "cost":
             text = _meaning_of(path, of_groups)
             yield f"{line}  # {text}" if text else line
+
+
+def job_config(words: Sequence[str], *, resolved: bool) -> str:
+    """What `--cfg job` of Hydra prints: the configuration that the words compose, as YAML."""
+    return OmegaConf.to_yaml(composed("run", sweep_points(words)[0]), resolve=resolved)
 
 
 def _keys_and_lines(text: str) -> Iterator[tuple[list[str], str]]:
@@ -54,14 +60,14 @@ def _meaning_of(path: Sequence[str], of_groups: Mapping[str, Comments]) -> str |
 def _shared_comments() -> Comments:
     comments: Comments = {}
     for name in SHARED:
-        comments |= _comments_in(CONF / f"{name}.yaml")
+        comments |= comments_in(CONF / f"{name}.yaml")
     return comments
 
 
-def _comments_of_groups(config: DictConfig, folders: Sequence[Path]) -> dict[str, Comments]:
+def _comments_of_groups(choices: Mapping[str, str], folders: Sequence[Path]) -> dict[str, Comments]:
     """The comments in the file of each group's selected option, by key."""
     comments: dict[str, Comments] = {}
-    for choice, name in config.hydra.runtime.choices.items():
+    for choice, name in choices.items():
         group = str(choice).partition("@")[0]
         if group in GROUPS:
             comments[group] = _comments_in_option(group, str(name), folders)
@@ -78,10 +84,11 @@ def _comments_in_option(group: str, name: str, folders: Sequence[Path]) -> Comme
         base = line[4:].strip()
         if line.startswith("  - ") and base in files:
             comments |= _comments_in_option(group, base, folders)
-    return comments | _comments_in(files[name])
+    return comments | comments_in(files[name])
 
 
-def _comments_in(path: Path) -> Comments:
-    """The comment behind each key of a YAML file."""
-    matches = map(COMMENT.match, path.read_text(encoding="utf-8").splitlines())
+def comments_in(path: Path) -> Comments:
+    """The comment behind each key of a YAML file, and those of keys that it leaves out."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    matches = (COMMENT.match(line) or OF_DEFAULT.match(line) for line in lines)
     return {match["key"]: match["text"] for match in matches if match}

@@ -1,29 +1,11 @@
 """How far a sweep is, whichever processes run its points: a count, a rate and an end."""
 
 import time
-from collections.abc import Sequence
-from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ValueType
-
-from testbed.core.errors import InputError
 from testbed.experiments.runs.progress import left
 from testbed.experiments.runs.whole_files import SUMMARY
-
-
-def num_points(overrides: Sequence[str]) -> int:
-    """The points of a sweep of these overrides of Hydra. Raises InputError for one that lists no
-    values.
-    """
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    axes = [axis for axis in parsed if axis.is_sweep_override()]
-    for axis in axes:
-        if axis.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
-            raise InputError(f"{axis.input_line}: lists no values (give them with commas between)")
-    return prod(sum(1 for _ in axis.sweep_iterator()) for axis in axes)
 
 
 class SweepProgress(NamedTuple):

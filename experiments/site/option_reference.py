@@ -3,8 +3,7 @@
 `python -m testbed.experiments.site.option_reference` writes the page again.
 """
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -14,9 +13,11 @@ import yaml
 from annotated_types import Ge, Gt, Le, Unit
 
 from testbed.core.config_model import field_hints, marks_of, plain_hint
-from testbed.experiments.runs.choice_names import CONF, CUSTOM, KEYS, files_of
+from testbed.experiments.runs.choice_names import CLASS_OF_FILE, CONF, CUSTOM, KEYS, files_of
 from testbed.experiments.runs.meanings import SECTIONS, meaning_of
-from testbed.run.constructor_parameters import parameters_of
+from testbed.experiments.runs.shown_values import comments_in
+from testbed.run.constructor_parameters import MUST_BE_GIVEN, parameters_of
+from testbed.run.constructor_parameters import values_of as defaults_of_constructor
 from testbed.run.parts import Part, locate
 
 PAGE = Path(__file__).with_name("pages") / "options.md"
@@ -35,7 +36,7 @@ BUILT = (
     "cost",
 )
 TYPES = {int: "whole number", float: "number", bool: "true or false", str: "text"}
-COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
+NO_PARAMETERS = ("_target_", "defaults")
 HEAD = """# Options
 
 Every value of a run, with its type, limits, unit and default. `KEY=VALUE` on the command line
@@ -76,13 +77,13 @@ def table(key: str, cls: type) -> str:
 def _choices(group: str) -> Iterator[str]:
     """A heading and the parameters of each option of a group."""
     for name, path in files_of(group).items():
-        text = path.read_text(encoding="utf-8")
-        values = yaml.safe_load(text) or {}
-        if name == CUSTOM or "_target_" not in values:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        classes = [match["name"] for match in map(CLASS_OF_FILE.match, lines) if match]
+        if name == CUSTOM or not classes:
             continue
-        about = " ".join(line.removeprefix("# ") for line in _head(text))
+        about = " ".join(line.removeprefix("# ") for line in _head(lines))
         yield f"`{group}={name}`: {_text(about)}"
-        rows = _parameter_rows(group, path, values["_target_"])
+        rows = _parameter_rows(group, path, classes[0])
         if rows:
             yield "\n".join(
                 ["| key | value | default | meaning |", "| --- | --- | --- | --- |", *rows]
@@ -90,46 +91,57 @@ def _choices(group: str) -> Iterator[str]:
 
 
 def _parameter_rows(group: str, path: Path, target: str) -> list[str]:
-    """A row for each plain parameter of an option, those of the files that it includes too."""
-    declared = parameters_of(locate(target, group)) or {}
+    """A row for each plain parameter of an option: the constructor's default, or what the file and
+    those that it includes state.
+    """
+    constructor = locate(target, group)
+    declared = parameters_of(constructor) or {}
+    values, comments = _values_in(path, constructor), _comments_of(path)
     return [
-        f"| `{_key(group)}.{parameter}` | {values_of(declared.get(parameter, Any))} | "
-        f"{_shown(default)} | {_text(comment)} |"
-        for parameter, (default, comment) in _defaults_in(path).items()
+        f"| `{_key(group)}.{name}` | {values_of(declared.get(name, Any))} | "
+        f"{_shown(value)} | {_text(comments.get(name, ''))} |"
+        for name, value in values.items()
+        if not isinstance(value, dict)
     ]
 
 
-def _defaults_in(path: Path) -> dict[str, tuple[Any, str]]:
-    """The default and the comment of each plain parameter of a file; what it includes comes
-    first.
+def _values_in(path: Path, constructor: Any) -> dict[str, Any]:
+    """The constructor's defaults and what a file states. The files that it includes give values to
+    parameters without a default.
     """
-    text = path.read_text(encoding="utf-8")
-    values = yaml.safe_load(text)
-    comments = {
-        match["key"]: match["text"] for match in map(COMMENT.match, text.splitlines()) if match
-    }
-    defaults = dict[str, tuple[Any, str]]()
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    defaults = defaults_of_constructor(constructor)
+    for included in _included_files(path, values):
+        stated = _values_in(included, constructor)
+        defaults |= {key: stated[key] for key in stated if defaults.get(key) == MUST_BE_GIVEN}
+    return defaults | {key: value for key, value in values.items() if key not in NO_PARAMETERS}
+
+
+def _comments_of(path: Path) -> dict[str, str]:
+    """The meanings of the parameters, from the comments of a file and of those that it includes."""
+    comments = dict[str, str]()
+    for included in _included_files(path, yaml.safe_load(path.read_text(encoding="utf-8"))):
+        comments |= _comments_of(included)
+    return comments | comments_in(path)
+
+
+def _included_files(path: Path, values: Mapping[str, Any]) -> Iterator[Path]:
+    """The files of `/limits@_here_`, which stands outside the groups, or of another option of the
+    group; a class has none.
+    """
     for included in values.get("defaults", ()):
-        if isinstance(included, str):
-            defaults |= _defaults_in(_included_file(path, included))
-    for parameter, value in values.items():
-        if parameter not in ("_target_", "defaults") and not isinstance(value, dict):
-            defaults[parameter] = value, comments.get(parameter, "")
-    return defaults
+        if isinstance(included, str) and not included.startswith("/class/"):
+            name = included.removeprefix("/").partition("@")[0]
+            yield (
+                CONF / f"{name}.yaml"
+                if included.startswith("/")
+                else path.with_name(f"{name}.yaml")
+            )
 
 
-def _included_file(path: Path, included: str) -> Path:
-    """The file of `/limits@_here_`, which stands outside the groups, or of another option of the
-    group.
-    """
-    if included.startswith("/"):
-        return CONF / f"{included.removeprefix('/').partition('@')[0]}.yaml"
-    return path.with_name(f"{included}.yaml")
-
-
-def _head(text: str) -> Iterator[str]:
+def _head(lines: Sequence[str]) -> Iterator[str]:
     """The first comment of a file."""
-    for line in text.splitlines():
+    for line in lines:
         if not line.startswith("# "):
             return
         yield line

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.named_server import server_of
 from testbed.vllm.command import OFF, Command, read_command
@@ -106,11 +106,12 @@ def _started(question: Question) -> Server:
     """The server; the InputError of one that does not start says how many GPUs are enough."""
     try:
         return question.server
-    except InputError as error:
+    except DoesNotStart as error:
         smallest = _smallest(question)
-        if "does not start" not in str(error) or smallest is None:
+        if smallest is None:
             raise
-        raise InputError(f"{error}; --tensor-parallel-size {smallest} starts") from None
+        enough = f"{error}; --tensor-parallel-size {smallest} starts"
+        raise DoesNotStart(enough) from None
 
 
 def concurrency(server: Server) -> float:

@@ -52,15 +52,15 @@ def _value(name: str, *, _root_: DictConfig) -> Any:
     try:
         return VALUES[name](Configured(_root_, release_numbered(_root_.release)))
     except InputError as error:
-        raise _in_keys(str(error)) from None
+        raise type(error)(_in_keys(str(error))) from None
 
 
-def _in_keys(refusal: str) -> InputError:
+def _in_keys(refusal: str) -> str:
     """A refusal of a command in the words of a configuration, which has no options."""
     text = refusal.replace(f"{FLAG}: ", "")
     for option, key in KEYS.items():
         text = text.replace(option, key)
-    return InputError(text)
+    return text
 
 
 def without_read_utilization(config: DictConfig, values: dict[str, Any]) -> dict[str, Any]:
@@ -84,6 +84,11 @@ class Configured:
     def __init__(self, config: DictConfig, release: Release) -> None:
         self.config, self.release = config, release
         self.model = read(ModelSpec, _plain(config.model), "model")
+        if self.model.chunks is not None:
+            raise InputError(
+                f"model={self.model.name}: has layers of chunked attention, whose cache in vLLM is "
+                "not simulated (leave out +system, or choose another model)"
+            )
         self.gpu = read(GpuSpec, _plain(config.server.gpu), "server.gpu")
         self.num_gpus = _count("server.num_gpus", config.server.num_gpus)
 

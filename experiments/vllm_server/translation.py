@@ -7,7 +7,7 @@ from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
-from testbed.experiments.runs.overrides import chosen, user_folders
+from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.vllm_server.answer import kv_lines, rule_lines
 from testbed.experiments.vllm_server.configured import pool_gib
 from testbed.experiments.vllm_server.named_server import server_of
@@ -86,6 +86,11 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
             "simulate it, testbed import model its config.json, and add --config-dir . model=NAME"
         )
     model, limits, values = server.model, server.limits, command.values
+    if model.chunks is not None:
+        raise InputError(
+            f"{FLAG}: model {command.model}: has layers of chunked attention, whose cache is not "
+            "simulated (testbed fits says what the server holds)"
+        )
     words = [
         f"model={server.option}",
         f"+system={SYSTEM}",

@@ -61,7 +61,7 @@ def model(cls: type[T]) -> type[T]:
         try:
             checked(self, *positional, **named)
         except ValidationError as error:
-            raise InputError(one_line(error, checked_class)) from None
+            raise refusal_of(error, checked_class) from None
 
     checked_class.__init__ = __init__
     return checked_class  # type: ignore[no-any-return]
@@ -98,11 +98,11 @@ def read(cls: type[T], values: Any, key: str = "") -> T:
         instance: T = cls.__pydantic_validator__.validate_python(values)  # type: ignore[attr-defined]
         return instance
     except ValidationError as error:
-        raise InputError(one_line(error, cls, key)) from None
+        raise refusal_of(error, cls, key) from None
 
 
-def one_line(error: ValidationError, cls: Any, key: str = "") -> str:
-    """`key=value: problem (what to do)` of the first error; unknown keys come before others."""
+def refusal_of(error: ValidationError, cls: Any, key: str = "") -> InputError:
+    """The refusal of the first error; unknown keys come before others."""
     errors = error.errors(include_url=False)
     first = next((detail for detail in errors if detail["type"] == UNKNOWN), errors[0])
     kind, value, above = first["type"], first["input"], key
@@ -115,22 +115,24 @@ def one_line(error: ValidationError, cls: Any, key: str = "") -> str:
             break  # the member of a union, which is no part of the key
         above, key, holder, hint = key, dotted(key, part), hint, inner
     if kind == UNKNOWN:
-        return no_key(key, [dotted(above, name) for name in names_of(holder)])
+        return InputError(no_key(key, [dotted(above, name) for name in names_of(holder)]))
     if kind == "value_error":
         own = first["ctx"]["error"]
-        return str(own) if isinstance(own, InputError) else dotted(key, own)
+        return own if isinstance(own, InputError) else InputError(dotted(key, own))
     if kind == "missing" and isinstance(part, int):  # of a tuple, whose values are `value`
-        return f"{above}={value!r}: must have {len(get_args(plain_hint(holder)))} values"
+        problem = f"must have {len(get_args(plain_hint(holder)))} values"
+        return InputError(problem, key=above, value=repr(value))
     if kind == "missing":
-        return f"{key} is not given; say {key}=..."
+        return InputError(f"{key} is not given; say {key}=...")
     if kind == "dataclass_type":
         name = dotted(key, names_of(hint)[0])
-        return f"{key}={value!r}: must be a group of values; give {name}=..."
+        problem = f"must be a group of values; give {name}=..."
+        return InputError(problem, key=key, value=repr(value))
     unit = "".join(f" {mark.unit}" for mark in marks_of(hint) if isinstance(mark, Unit))
     otherwise = first["msg"].replace("Input should be", "must be")
-    return f"{key}={value!r}: " + PROBLEMS.get(kind, otherwise).format_map(
-        {**first.get("ctx", {}), "unit": unit, "key": key}
-    )
+    facts = {**first.get("ctx", {}), "unit": unit, "key": key}
+    problem = PROBLEMS.get(kind, otherwise).format_map(facts)
+    return InputError(problem, key=key, value=repr(value))
 
 
 def hint_of(hint: Any, part: str | int) -> Any:

@@ -2,7 +2,32 @@
 
 
 class InputError(ValueError):
-    """Bad input: the one-line message names the input, what is wrong and what to do."""
+    """Bad input. Its text is `KEY=VALUE: PROBLEM (REMEDY)` in one line, without what is not given.
+
+    Code decides by the class and these fields, never by the text. value: as it is shown. A problem
+    without a key names its input itself.
+    """
+
+    def __init__(
+        self, problem: str, *, key: str = "", value: str | None = None, remedy: str = ""
+    ) -> None:
+        super().__init__(problem)
+        self.problem, self.key, self.value, self.remedy = problem, key, value, remedy
+
+    def __str__(self) -> str:
+        given = self.key if self.value is None else f"{self.key}={self.value}"
+        text = f"{given}: {self.problem}" if given else self.problem
+        return f"{text} ({self.remedy})" if self.remedy else text
+
+
+class DoesNotFit(InputError):
+    """The memory of a server does not hold what it must."""
+
+
+class DoesNotStart(InputError):
+    """A server of the command or configuration would end at its start: vLLM refuses its limits or
+    its memory.
+    """
 
 
 def check_least(least: int, **values: int) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 from annotated_types import Unit, doc
 
 from testbed.core.config_model import model
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotFit, InputError
 from testbed.core.layers import (
     Chunks,
     Experts,
@@ -440,8 +440,9 @@ class ServerSpec:
             pool_bytes -= more_weight_bytes
         blocks = pool_bytes // (token_bytes * block_size)
         if blocks < 1:
-            raise InputError(
-                f"{model.name} on {self.name}: leaves no memory for a KV cache (choose a larger "
-                "server)"
+            raise DoesNotFit(
+                "leaves no memory for a KV cache",
+                key=f"{model.name} on {self.name}",
+                remedy="choose a larger server",
             )
         return blocks * block_size

@@ -266,7 +266,7 @@ class Choices:
     software: str | None = None
     parallel_layer_s: Mapping[int, Seconds] = field(default_factory=dict)
     attention_scale: Positive = 1.0
-    repeated_read: Share = 0.5
+    repeated_read: Share = 0.42
     experts: str = BALANCED
     extra_s: Mapping[str, Seconds] = field(default_factory=dict)
     cuda_graph_sizes: Sequence[PositiveCount] | None = None

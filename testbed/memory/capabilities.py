@@ -173,6 +173,11 @@ class Capabilities:
         """The form of its tables; None: they have no regular form."""
         return None if self.laid_out is None else self.laid_out.layout()
 
+    @property
+    def block_size(self) -> int | None:
+        """Tokens of a block of its tables; None: they have no blocks."""
+        return None if self.layout is None else self.layout.block_size
+
     def lookup(self, seq: Sequence) -> CacheHit:
         """What others have stored of the tokens of `seq`."""
         return NO_HIT if self.publishes is None else self.publishes.lookup(seq)

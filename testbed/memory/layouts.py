@@ -56,5 +56,10 @@ class PageLayout(NamedTuple):
     page_units: int
     columns: tuple[Column, ...]
 
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block, as of the other layouts."""
+        return self.tokens_per_page
+
 
 Layout: TypeAlias = BlockLayout | ExtentLayout | PageLayout

@@ -1,23 +1,23 @@
-"""The parameters of a class or function, by its signature and annotations or by the source of a
-compiled class, and the check of their values.
+"""The parameters of a class or function by its signature and annotations, their defaults, and the
+check of their values.
 """
 
-import ast
 import inspect
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from types import FunctionType, SimpleNamespace, UnionType
+from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from testbed.core.config_model import CONFIG
+from testbed.core.oracles import LENGTHS
 
 CHECKED = (int, float, bool, str, Path, type(None))  # types of parameters whose values are checked
+MUST_BE_GIVEN = "???"  # OmegaConf's mark of a value that is missing
 CONTAINERS = (Union, UnionType, Annotated, list)  # of checked types
 
 
@@ -51,12 +51,7 @@ def parameters_of(target: Any) -> dict[str, Any] | None:
     to its base class.
     """
     hints: dict[str, Any] = {}
-    for owner in target.__mro__[:-1] if inspect.isclass(target) else (target,):
-        if owner is not target and "__init__" not in vars(owner):
-            continue
-        own = compiled_parameters(owner) if is_compiled(owner) else plain_parameters(owner)
-        if own is None:
-            return None
+    for own in _constructors(target):
         hints = own.hints | hints
         if not own.has_others:
             return hints
@@ -67,42 +62,80 @@ def constructor_parameters(cls: type) -> list[str]:
     """The names of the parameters of the constructor that a class has, its own or an inherited
     one.
     """
-    owner = next((owner for owner in cls.__mro__[:-1] if "__init__" in vars(owner)), cls)
-    own = compiled_parameters(owner) if is_compiled(owner) else plain_parameters(owner)
+    own = next(_constructors(cls), None)
     return list(own.hints) if own is not None else []
 
 
+def values_of(target: Any) -> dict[str, Any]:
+    """The parameters that take plain values, with their defaults, as YAML has them; "???" for one
+    that must be given. Objects, and what the builder gives (true lengths), are left out.
+    """
+    hints: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    for own in _constructors(target):
+        hints, defaults = own.hints | hints, own.defaults | defaults
+        if not own.has_others:
+            break
+    values = {name: _plain_value(defaults.get(name, MUST_BE_GIVEN)) for name in hints}
+    return {
+        name: value
+        for name, value in values.items()
+        if name != LENGTHS and (is_checked(hints[name]) or _is_plain(value))
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a default alone, of a parameter without an annotation, says that it is plain."""
+    return isinstance(value, int | float | str) and value != MUST_BE_GIVEN
+
+
+def _plain_value(default: Any) -> Any:
+    if isinstance(default, Mapping):
+        return dict(default)
+    if isinstance(default, tuple):
+        return list(default)
+    return str(default) if isinstance(default, Path) else default
+
+
 class Parameters(NamedTuple):
-    """The parameters of a constructor or function by name; has_others: it takes any others too."""
+    """The parameters of a constructor or function by name, with the defaults of those that have
+    one; has_others: it takes any others too.
+    """
 
     hints: dict[str, Any]
+    defaults: dict[str, Any]
     has_others: bool
 
 
-def plain_parameters(owner: Any) -> Parameters | None:
-    """From the signature; None for a class written in C, which has none."""
-    try:
-        parameters = signature_of(owner).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    hints = annotations_of(owner)
-    named = [
-        parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    return Parameters(
-        {name: hints.get(name, Any) for name in named}, has_others=len(named) < len(parameters)
-    )
-
-
-def signature_of(owner: Any) -> inspect.Signature:
-    """The signature of a call. That of a class is read from its constructor: a class that extends a
-    compiled one has a metaclass, whose __call__ takes anything.
+def _constructors(target: Any) -> Iterator[Parameters]:
+    """Those of the class, then of its base classes that define one; ends at one without a
+    signature, such as one written in C.
     """
-    constructor = vars(owner).get("__init__") if inspect.isclass(owner) else None
-    if not isinstance(constructor, FunctionType):
-        return inspect.signature(owner)
-    signature = inspect.signature(constructor)
-    return signature.replace(parameters=list(signature.parameters.values())[1:])
+    for owner in target.__mro__[:-1] if inspect.isclass(target) else (target,):
+        if owner is not target and "__init__" not in vars(owner):
+            continue
+        try:
+            parameters = inspect.signature(owner).parameters.values()
+        except (TypeError, ValueError):
+            return
+        hints = annotations_of(owner)
+        named = [entry for entry in parameters if entry.kind is not entry.VAR_KEYWORD]
+        yield Parameters(
+            {entry.name: hints.get(entry.name, Any) for entry in named},
+            _defaults(owner, named),
+            has_others=len(named) < len(parameters),
+        )
+
+
+def _defaults(owner: Any, parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
+    """Defaults by name; those of a dataclass's factories are made."""
+    made = {
+        field.name: field.default_factory()
+        for field in (fields(owner) if is_dataclass(owner) else ())
+        if field.default_factory is not MISSING
+    }
+    given = {entry.name: entry.default for entry in parameters if entry.default is not entry.empty}
+    return given | made
 
 
 def annotations_of(target: Any) -> dict[str, Any]:
@@ -114,44 +147,3 @@ def annotations_of(target: Any) -> dict[str, Any]:
         return get_type_hints(target.__init__ if is_plain_class else target, include_extras=True)
     except Exception:  # they name imports for type checkers only
         return {}
-
-
-def is_compiled(owner: Any) -> bool:
-    """Whether this project's compiled wheel has the class, whose annotations mypyc has dropped."""
-    file = getattr(sys.modules.get(owner.__module__), "__file__", None) or ""
-    return owner.__module__.startswith("testbed.") and not file.endswith(".py")
-
-
-def compiled_parameters(owner: Any) -> Parameters | None:
-    """From the source file, which lies beside the compiled module."""
-    module = sys.modules[owner.__module__]
-    path = Path(str(module.__file__))
-    text = path.with_name(f"{path.name.partition('.')[0]}.py").read_text(encoding="utf-8")
-    nodes = [node for node in ast.parse(text).body if getattr(node, "name", "") == owner.__name__]
-    fields = [statement for node in nodes for statement in getattr(node, "body", ())]
-    constructors = [
-        statement for statement in fields if getattr(statement, "name", "") == "__init__"
-    ]
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
-    for function in (*constructors, *functions):
-        arguments = function.args
-        listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        texts = {argument.arg: argument.annotation for argument in listed if argument.arg != "self"}
-        return Parameters(_evaluated(texts, vars(module)), has_others=arguments.kwarg is not None)
-    if not is_dataclass(owner):
-        return Parameters({}, has_others=True)  # those of its base class
-    annotated = [statement for statement in fields if isinstance(statement, ast.AnnAssign)]
-    texts = {ast.unparse(statement.target): statement.annotation for statement in annotated}
-    return Parameters(_evaluated(texts, vars(module)), has_others=False)
-
-
-def _evaluated(nodes: Mapping[str, ast.expr | None], names: dict[str, Any]) -> dict[str, Any]:
-    """Annotations as objects; Any for one that is not given or names imports of type checkers."""
-    hints = dict[str, Any]()
-    for name, node in nodes.items():
-        holder = SimpleNamespace(__annotations__={name: ast.unparse(node)} if node else {})
-        try:
-            hints[name] = get_type_hints(holder, names, include_extras=True).get(name, Any)
-        except NameError:
-            hints[name] = Any
-    return hints

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from testbed.compiled import release
 from testbed.core.request import Workload
 from testbed.core.specs import GIB
 from testbed.cost.model import CostModel
@@ -26,6 +25,7 @@ from testbed.run.oracles import future_read
 from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.vllm_v1 import VllmV1
+from testbed.version import release
 from testbed.vllm.pages import pages_of
 
 SIMULATED = {"acceptance", "found_share", "seed"}  # of a speculation, in the tokens' place
@@ -88,8 +88,8 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
     many of its longest sequences fit; nothing of a scheduler that is not vLLM V1's.
     """
     policy = scheduler.policy
-    block_size = config.policy.parameters.get("block_size")
-    if not isinstance(scheduler, VllmV1) or not isinstance(block_size, int):
+    block_size = scheduler.memory.block_size
+    if not isinstance(scheduler, VllmV1) or block_size is None:
         return {}
     model, is_hybrid = config.model, isinstance(policy, Grouped)
     batching = Batching(

@@ -5,16 +5,18 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotFit, InputError
 from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.known_profiles import check_shipped_sheet
 from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.profile import ProfileCost
 from testbed.cost.transfers import tier_bandwidths
+from testbed.memory.capabilities import capabilities_of
 from testbed.memory.policy import PoolSpec, Tier, host
 from testbed.run.config import Machine, RunConfig, ServerConfig, SoftwareConfig
-from testbed.run.parts import Part
+from testbed.run.constructor_parameters import values_of
+from testbed.run.parts import Part, locate
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
 from testbed.speculation.speculation import Speculation
 
@@ -31,7 +33,7 @@ def make_pool(config: RunConfig, speculation: Speculation | None = None) -> Pool
     drafter = drafter_memory(speculation, model, server.num_gpus)
     _check_machine(model, server)
     _check_heads(model, server.num_gpus)
-    block_size = _block_size(config)
+    block_size = block_size_of(config.policy)
     num_slots = _num_slots(config, block_size, drafter)
     copies = model.kv_copies(server.num_gpus)
     token_bytes = model.kv_bytes_per_token * copies + drafter.token_bytes
@@ -174,7 +176,7 @@ def _check_given_pool(
     weight_bytes = model.weight_bytes + drafter.weight_bytes
     memory, wanted = server.num_gpus * server.gpu.memory_bytes, num_slots * token_bytes
     if wanted + weight_bytes > memory:
-        raise InputError(
+        raise DoesNotFit(
             f"{pool_key}: a pool of {wanted / GIB:,.4g} GiB with {weight_bytes / GIB:,.4g} GiB of "
             f"weights does not fit the {memory / GIB:,.4g} GiB of {server.num_gpus} "
             f"{server.gpu.name}; give a smaller pool"
@@ -187,12 +189,16 @@ def _check_given_pool(
             )
 
 
-def _block_size(config: RunConfig) -> int | None:
-    """The policy's tokens of a block; None where it has none, or will refuse what is given."""
-    block_size = config.policy.parameters.get("block_size")
-    if not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1:
-        return None
-    return block_size
+def block_size_of(policy: Part) -> int | None:
+    """The tokens of a block that a policy will have, which size the pool that it is built on; None
+    where it has none, or will refuse what is given. `layout().block_size` is what it has.
+    """
+    if policy.is_instance:
+        return capabilities_of(policy.target).block_size
+    target = locate(policy.target, "policy") if isinstance(policy.target, str) else policy.target
+    block_size = {**values_of(target), **policy.parameters}.get("block_size")
+    is_size = isinstance(block_size, int) and not isinstance(block_size, bool) and block_size > 0
+    return block_size if is_size else None
 
 
 def _num_slots(config: RunConfig, block_size: int | None, drafter: DrafterMemory) -> int:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import core_schema
 
-from testbed.core.config_model import one_line
+from testbed.core.config_model import refusal_of
 from testbed.core.errors import InputError
 from testbed.core.spelling import did_you_mean, dotted
 from testbed.run.constructor_parameters import parameters_of, validator_of
@@ -153,7 +153,7 @@ class Part:
         try:
             validator_of(target).validate_python(values)
         except ValidationError as error:
-            raise InputError(one_line(error, declared, key)) from None
+            raise refusal_of(error, declared, key) from None
 
 
 def check_kinds_of_parts(target: Any, values: Mapping[str, Any], key: str) -> None:

@@ -62,7 +62,7 @@ class SyntheticBeams(BeamModel):
     every memory policy sees the same beams.
     """
 
-    def __init__(self, concentration: NonNegative = 0.6, seed: Count = 0) -> None:
+    def __init__(self, concentration: NonNegative = 0.57, seed: Count = 0) -> None:
         if concentration <= 0:
             raise InputError(f"beams.concentration is {concentration}; it must be above 0")
         self.concentration = concentration

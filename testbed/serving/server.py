@@ -70,7 +70,7 @@ def pool_labels(setup: Setup) -> dict[str, str]:
     """The pool in blocks, as vLLM's metrics label it; empty where engines have different pools, or
     a pool is not of blocks.
     """
-    config, size = setup.config, setup.config.policy.parameters.get("block_size")
+    config, size = setup.config, setup.scheduler.memory.block_size
     if size is None or config.servers or len(setup.pool.groups) > 1:
         return {}
     num_blocks = setup.pool.num_slots // size + config.null_blocks

@@ -2,7 +2,7 @@
 
 import re
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotStart, InputError
 from testbed.vllm.command import FLAG, OFF, ON, Command
 from testbed.vllm.option_table import HARMLESS, REFUSED, may_have, releases_of
 from testbed.vllm.releases import Release
@@ -28,8 +28,13 @@ class OptionReader:
         return self.values.get(name, ON if default else OFF) == ON
 
     def refusal(self, name: str, what: str) -> InputError:
-        value = self.values.get(name, "")
-        return InputError(f"{FLAG}: {name} {value}".rstrip() + f": {what}")
+        return InputError(what, key=self._given(name))
+
+    def does_not_start(self, name: str, what: str) -> DoesNotStart:
+        return DoesNotStart(f"vLLM does not start: {what}", key=self._given(name))
+
+    def _given(self, name: str) -> str:
+        return f"{FLAG}: {name} {self.values.get(name, '')}".rstrip()
 
     def number(self, name: str) -> float | None:
         """A number as vLLM reads it: 8k is 8,000, 8K is 8,192."""

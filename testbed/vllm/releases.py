@@ -163,10 +163,18 @@ class Release:
             "v1/core/kv_cache_utils.py get_kv_cache_capacity",
         ),
     ]
-    null_is_untied: Annotated[
+    prefers_fp8: Annotated[
         bool,
         Fact(
-            "its Transformers, before 5, takes a null of tie_word_embeddings for false",
+            "GLM-5's latents are cached in FP8 on Blackwell unless the command says otherwise",
+            "model_executor/models/config.py GlmMoeDsaForCausalLM",
+        ),
+    ]
+    null_is_false: Annotated[
+        bool,
+        Fact(
+            "its Transformers, before 5, takes a null of tie_word_embeddings or use_sliding_window "
+            "for false",
             "transformers/configuration_utils.py",
         ),
     ]
@@ -200,7 +208,8 @@ V0_19 = Release(
     has_wide_states=False,
     multiplies_yarn=True,
     logs_longest=False,
-    null_is_untied=True,
+    prefers_fp8=False,
+    null_is_false=True,
     software="vllm-0.19",
 )
 V0_20 = replace(
@@ -232,7 +241,8 @@ V0_33 = Release(
     has_wide_states=True,
     multiplies_yarn=False,
     logs_longest=True,
-    null_is_untied=False,
+    prefers_fp8=True,
+    null_is_false=False,
     software=None,
 )
 V0_28 = replace(

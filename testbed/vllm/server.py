@@ -4,14 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
 from testbed.vllm.attention import (
+    block_multiple,
     block_size_of,
+    cache_problem,
     keeps_each_state,
-    kernel_block,
     state_pages,
+    with_preferred_cache,
 )
 from testbed.vllm.command import FLAG, OFF, Command
 from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
@@ -84,9 +86,11 @@ def server_with(
     memory for its weights, and has its K and V in the pages.
     """
     reader = OptionReader(command)
-    model = _served(reader, shape, release)
+    model = with_preferred_cache(_served(reader, shape, release), sheet, release)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
+    if problem := cache_problem(model, sheet):
+        raise InputError(f"{FLAG}: model {model.name}: vLLM does not start: {problem}")
     _check_replicas(reader, model)
     deeper = None if speculation is None else speculation.deeper(model)
     block_size = _block_size(reader, deeper or model, limits.num_gpus, sheet, release)
@@ -180,7 +184,7 @@ def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSp
     shape = _of_types(reader, _of_states(shape, release))
     longest, usual = _lengths(shape, release)
     if shape.rope is not None and shape.rope.is_incomplete and release.multiplies_yarn:
-        raise InputError(
+        raise DoesNotStart(
             f"{FLAG}: model {shape.name}: vLLM {release.number} does not start: its YaRN rope says "
             "no original_max_position_embeddings"
         )
@@ -188,10 +192,9 @@ def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSp
         return replace(shape, max_len=usual)
     wanted = reader.whole("--max-model-len", longest)
     if wanted > longest:
-        raise reader.refusal(
+        raise reader.does_not_start(
             "--max-model-len",
-            f"vLLM does not start: longer than the model's {longest:,} positions "
-            "(max_position_embeddings)",
+            f"longer than the model's {longest:,} positions (max_position_embeddings)",
         )
     return replace(shape, max_len=wanted)
 
@@ -256,15 +259,14 @@ def _limits(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Relea
     limits = _sizes(reader, model, gpu, release)
     num_seqs, budget = limits.max_num_seqs, limits.max_num_batched_tokens
     if budget < num_seqs:
-        raise reader.refusal(
+        raise reader.does_not_start(
             "--max-num-batched-tokens",
-            f"vLLM does not start: {budget:,} is below max_num_seqs, {num_seqs:,}",
+            f"{budget:,} is below max_num_seqs, {num_seqs:,}",
         )
     if not _is_chunked(reader) and budget < model.max_len:
-        raise reader.refusal(
+        raise reader.does_not_start(
             "--max-num-batched-tokens",
-            f"vLLM does not start: {budget:,} is below max_model_len, {model.max_len:,}, and "
-            "chunked prefill is off",
+            f"{budget:,} is below max_model_len, {model.max_len:,}, and chunked prefill is off",
         )
     return limits
 
@@ -290,7 +292,7 @@ def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Releas
 
 def _check_heads(model: ModelSpec, num_gpus: int) -> None:
     if problem := model.heads_problem(num_gpus):
-        raise InputError(
+        raise DoesNotStart(
             f"{FLAG}: --tensor-parallel-size {num_gpus}: vLLM does not start: {problem}"
         )
 
@@ -316,10 +318,12 @@ def _check_block_size(
             "the attention kernels take no such block (choose from "
             f"{', '.join(map(str, BLOCK_SIZES))})",
         )
-    usual = kernel_block(model, gpu, release)
-    if model.latent and size % usual:
+    if model.latent is None:
+        return
+    smallest = block_multiple(model, gpu, release)
+    if size % smallest:
         raise reader.refusal(
-            "--block-size", f"the kernels of latent attention take multiples of {usual}"
+            "--block-size", f"the kernels of latent attention take multiples of {smallest}"
         )
 
 
@@ -328,7 +332,8 @@ def block_size_with(
 ) -> int:
     """The tokens of a block of a command with this shape on this GPU, whether or not it starts."""
     reader = OptionReader(command)
-    model, num_gpus = _served(reader, shape, release), reader.whole("--tensor-parallel-size", 1)
+    model = with_preferred_cache(_served(reader, shape, release), sheet, release)
+    num_gpus = reader.whole("--tensor-parallel-size", 1)
     return _block_size(reader, model, num_gpus, sheet, release)
 
 
@@ -386,7 +391,7 @@ def _given_blocks(reader: OptionReader, pages: Pages) -> int | None:
 def _found_blocks(memory: ServerMemory, gpu: GpuSpec, pages: Pages) -> int:
     """The pages that the memory has room for."""
     if memory.kv_cache <= 0:
-        raise InputError(
+        raise DoesNotStart(
             f"{FLAG}: vLLM does not start: no available memory for the cache blocks: "
             f"{memory.weights:.2f} GiB of weights, {memory.activation:.2f} of activation and "
             f"{memory.non_torch:.2f} of other memory leave nothing of {memory.budget:.2f} GiB on "
@@ -399,7 +404,7 @@ def _check_room(memory: ServerMemory, utilization: float, gpu: GpuSpec, pool_gib
     """Raise InputError for a given pool that the GPU has no room for beside the weights."""
     visible = memory.budget / utilization
     if memory.weights + pool_gib > visible:
-        raise InputError(
+        raise DoesNotStart(
             f"{FLAG}: vLLM does not start: {memory.weights:.2f} GiB of weights and "
             f"{pool_gib:.2f} of KV cache are more than the {visible:.2f} GiB of each {gpu.name} "
             "(give a smaller pool, or raise --tensor-parallel-size)"
@@ -463,7 +468,7 @@ def _check_one_sequence(model: ModelSpec, pages: Pages, num_blocks: int) -> None
     needed = pages.of_sequence(model.max_len)
     if needed > num_blocks:
         have, want = (count * pages.page_bytes / GIB for count in (num_blocks, needed))
-        raise InputError(
+        raise DoesNotStart(
             f"{FLAG}: vLLM does not start: to serve one request of max_model_len "
             f"{model.max_len:,}, {want:.2f} GiB of KV cache are needed, which is larger than the "
             f"available {have:.2f} GiB (--max-model-len {pages.longest(num_blocks)} or less starts)"

@@ -6,9 +6,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import yaml
 
-from testbed.experiments.runs.choice_names import CONF
+from testbed.experiments.runs.choice_names import CLASS_OF_FILE, CONF
 from testbed.run.parts import locate
 
 PAGE = Path(__file__).parents[2] / "experiments" / "site" / "pages" / "api.md"
@@ -69,10 +68,10 @@ def test_every_kind_of_plug_in_is_on_the_page():
     """Values that a run is made of, such as a GPU's, and the paper's studies are no plug-ins."""
     kinds = dict[str, type]()
     for path in CONF.glob("*/*.yaml"):
-        target = (yaml.safe_load(path.read_text()) or {}).get("_target_", "???")
-        if target == "???" or target.startswith("testbed.experiments."):
+        target = next(filter(None, map(CLASS_OF_FILE.match, path.read_text().splitlines())), None)
+        if target is None or target["name"].startswith("testbed.experiments."):
             continue
-        kind = locate(target, path.parent.name)
+        kind = locate(target["name"], path.parent.name)
         if inspect.isclass(kind) and not fields_of(kind):
             kinds[path.parent.name] = kind
     assert {"policy", "eviction", "trace", "arrivals", "router", "cost"} <= kinds.keys()

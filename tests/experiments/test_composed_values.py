@@ -2,15 +2,15 @@
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.types import RunMode
 from omegaconf import OmegaConf
+from refusals import check_words
 
+from testbed.core.errors import InputError
 from testbed.cost.model import Work
+from testbed.experiments.runs import own_options
 from testbed.experiments.runs.choice_names import CONF
-from testbed.experiments.runs.compose import composed, configured, hydra_config, register_models
-from testbed.experiments.runs.kept_files import hydra_session
-from testbed.experiments.runs.overrides import normalize
+from testbed.experiments.runs.compose import composed, configured
+from testbed.experiments.runs.words import read_words
 from testbed.run.machine import cost_of
 
 WORDS = [
@@ -23,47 +23,74 @@ WORDS = [
     ["engine=gpu", "server=h200", "~server.kv_memory_gib"],
     ["server={num_gpus: 2}", "server.num_gpus=4"],
     ["slo={ttft_s: 4}", "++policy.block_size=4", "workload.mix=1:0.5,4:0.5"],
+    ["replicas=3", "gpu@2=l40s", "model=llama-3-8b", "gpu=h200"],
+    ["+system=vllm-v1", "model=llama-3-8b", "gpu=h200", "+server.kv_memory_gib.x=1"],
+    ["policy=example_policy:Slabs", "policy.slab_size=4"],
 ]
 
 
-def by_hydra(name, words):
+def by_hydra(words):
     """What Hydra composes, with nothing of this project but its options; and its values."""
-    register_models()
+    own_options.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed_by_hydra = compose(name, words)
+        composed_by_hydra = compose("run", [*words])
         return composed_by_hydra, OmegaConf.to_container(composed_by_hydra, resolve=True)
 
 
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
 def test_values_set_afterwards_are_those_that_hydra_sets(words):
-    config = composed("run", tuple(words))
+    read = read_words(words)
+    config = composed("run", words)
     assert (config, OmegaConf.to_container(config, resolve=True)) == by_hydra(
-        "run", normalize(words)
+        [*read.choices, *read.values]
     )
 
 
-@pytest.mark.parametrize("name", ["figure/fig15", "gpu/h200"])
-def test_files_read_once_are_those_that_hydra_reads_each_time(name):
-    expected, _ = by_hydra(name, [])
-    assert [composed(name, ()), hydra_config([], name)] == [expected, expected]
+WRONG = [
+    ["arrivals.rat=3"],
+    ["+arrivals.rate=3"],
+    ["~policy.block"],
+    ["policy.block_size.tokens=3"],
+    ["arrivals.rate=1,2"],
+    ["arrivals.rate=[1"],
+]
 
 
-def test_points_composed_once_are_those_that_hydra_composes_each_time():
-    register_models()
-    with hydra_session() as hydra:
-        loader = hydra.config_loader
-        sweep = hydra.compose_config("run", ["policy=paged,tiered"], RunMode.MULTIRUN, False)
-        for words in (["policy=paged"], ["policy=tiered", "seed=3"]):
-            expected = ConfigLoaderImpl.load_sweep_config(loader, sweep, words)
-            first, again = (loader.load_sweep_config(sweep, words) for _ in range(2))
-            assert [first, again] == [expected, expected]
-            again.seed = 4  # of one point, which the next of the same words does not have
-            assert loader.load_sweep_config(sweep, words) == expected
+@pytest.mark.parametrize("words", WRONG, ids=" ".join)
+def test_words_that_hydra_refuses_are_refused(words):
+    with pytest.raises(Exception, match=r"."):
+        by_hydra(words)
+    with pytest.raises(InputError):
+        composed("run", words)
 
 
 def test_a_value_stays_with_its_own_configuration():
-    first, second = composed("run", ("seed=5",)), composed("run", ("seed=6",))
-    assert (first.seed, second.seed, composed("run", ()).seed) == (5, 6, 0)
+    first, second = composed("run", ["seed=5"]), composed("run", ["seed=6"])
+    assert (first.seed, second.seed, composed("run", []).seed) == (5, 6, 0)
+
+
+def test_cfg_job_prints_what_hydra_composes(testbed):
+    words = ["policy=prefix_caching", "policy.block_size=32"]
+    printed = testbed.done("run", *words, "--cfg", "job")
+    config, values = by_hydra(words)
+    assert OmegaConf.create(printed) == config
+    resolved = testbed.done("run", *words, "--cfg", "job", "--resolve")
+    assert OmegaConf.to_container(OmegaConf.create(resolved)) == values
+
+
+def test_config_name_is_a_primary_config_of_the_users_folder(testbed, tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: [run, override policy: prefix_caching, _self_]\narrivals: {rate: 3.5}\n"
+    )
+    words = ("run", "--config-dir", ".", "--config-name", "mine", "--cfg", "job")
+    config = OmegaConf.create(testbed.done(*words, "policy.block_size=64"))
+    assert (config.arrivals.rate, config.policy.block_size, config.policy.eviction["_target_"]) == (
+        3.5,
+        64,
+        "testbed.memory.prefix_cache.eviction.lru.Lru",
+    )
+    error = testbed.refused("run", "--config-name", "mines")
+    check_words(("mines",), error)
 
 
 @pytest.mark.parametrize("model", ["opt-13b", "deepseek-v3"])

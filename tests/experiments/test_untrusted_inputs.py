@@ -24,17 +24,15 @@ from testbed.core.errors import InputError
 from testbed.cost.model import ALWAYS, LISTS, PREFIX
 from testbed.experiments.look.compare.cost_terms import terms
 from testbed.experiments.look.compare.finished_run import read_run
-from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
 from testbed.experiments.runs.folder_contents import record_contents
+from testbed.experiments.runs.known_classes import OPTION, class_names, known_classes
 from testbed.experiments.runs.run_folder import read_config
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.run.identity import id_of
-from testbed.run.trusted import class_names, is_own_part
 
 SCRIPT = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>\""
 FORMULA = '=HYPERLINK("http://example.org/?"&A1;"more")'
-FLAG = "--trust-plug-ins"
 SOURCE_TREE = Path(__file__).parents[2]
 MODEL = {
     "_target_": "testbed.core.specs.ModelSpec",
@@ -110,7 +108,7 @@ def test_a_nested_class_of_a_run_folder_is_not_called(testbed, finished, harm, t
     error = testbed.refused("show", command, "run")
     assert "subprocess.Popen" in error
     assert "run/config.yaml" in error
-    assert FLAG in error
+    assert OPTION in error
 
 
 def test_a_report_and_a_comparison_call_no_class_of_a_run_folder(testbed, finished, harm, tmp_path):
@@ -122,7 +120,7 @@ def test_a_report_and_a_comparison_call_no_class_of_a_run_folder(testbed, finish
 
 def test_cost_terms_call_no_class_of_a_run_folder(finished, harm, tmp_path):
     folder = foreign_run(finished, tmp_path / "run", cost__efficiencies=making(harm))
-    with pytest.raises(InputError, match=r"os\.mkdir.*--trust-plug-ins"):
+    with pytest.raises(InputError, match=r"os\.mkdir.*--plug-in"):
         terms(read_run("run", folder), measured_on_a_gpu(finished, tmp_path / "gpu"))
 
 
@@ -144,7 +142,7 @@ def measured_on_a_gpu(finished, folder):
     [
         "testbed.experiments.runs.run_folder.os.mkdir",  # an import of one of our modules
         "testbed.core.errors.InputError",  # ours, but no part of a run
-        "testbed.run.trusted.import_module",
+        "testbed.experiments.runs.known_classes.CONF",
         "testbed.memory.nothing.Policy",
         "posix.mkdir",
         "builtins.eval",
@@ -158,7 +156,9 @@ def test_a_run_folder_may_name_only_parts_of_this_project(finished, harm, tmp_pa
         read_config(folder)
 
 
-def test_a_plug_in_of_a_run_folder_is_loaded_only_with_trust(testbed, finished, harm, tmp_path):
+def test_a_plug_in_of_a_run_folder_is_loaded_only_where_it_is_named(
+    testbed, finished, harm, tmp_path
+):
     (tmp_path / "beside.py").write_text(
         f"import os\nfrom example_policy import Slabs\nos.mkdir({str(harm)!r})\n"
     )
@@ -166,7 +166,9 @@ def test_a_plug_in_of_a_run_folder_is_loaded_only_with_trust(testbed, finished, 
     foreign_run(finished, tmp_path / "run", policy=policy)
     assert "beside.Slabs" in testbed.refused("show", "memory", "run")
     assert not harm.exists()
-    testbed.done("show", "memory", "run", FLAG)
+    testbed.refused("show", "memory", "run", OPTION, "example_policy:Slabs")
+    assert not harm.exists()
+    testbed.done("show", "memory", "run", OPTION, "beside:Slabs")
     harm.rmdir()  # it was made, as the user wanted
 
 
@@ -189,12 +191,11 @@ def test_links_in_a_run_folder_lead_nowhere(testbed, finished, harm, tmp_path):
 
 
 def test_every_part_that_ships_may_be_named_in_a_run_folder():
-    chosen = [path for path in CONF.rglob("*.yaml") if path.parent.name != "figure"]
     kept = list((SOURCE_TREE / "kernels").rglob("config.yaml"))
-    assert len(chosen) > 50
-    for path in (*chosen, *kept):
+    assert len(kept) > 3
+    for path in kept:
         for key, name in class_names(yaml.safe_load(path.read_text(encoding="utf-8"))):
-            assert name == "???" or is_own_part(name), f"{path}: {key}"
+            assert name in known_classes(), f"{path}: {key}"
 
 
 # What lies beside a run folder
@@ -242,75 +243,6 @@ def test_entry_points_in_the_working_folder_are_not_loaded(command, harm, tmp_pa
     done = in_a_process(command, folder, "list", "policy")
     assert done.returncode == 0, done.stderr
     assert "evil" not in done.stdout
-
-
-# Folders of options
-
-
-def options_with(folder, place, text):
-    """A folder of options with a sound model, and one more file."""
-    for name, content in (("model/foreign.yaml", yaml.safe_dump(MODEL)), (place, text)):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    return f"--config-dir={folder}"
-
-
-def test_a_model_that_replaces_a_part_calls_nothing(testbed, harm, tmp_path):
-    """Hydra lets a file place values anywhere, here into the costs."""
-    part = yaml.safe_dump({"cost": making(harm)})
-    text = f"# @package _global_\nmodel: {json.dumps(MODEL)}\n{part}"
-    folder = options_with(tmp_path / "options", "model/evil.yaml", text)
-    error = testbed.refused("run", folder, "model=evil", "server=h200", "cost=custom")
-    assert "os.mkdir" in error
-    assert FLAG in error
-
-
-def test_a_class_hidden_in_an_interpolation_is_not_called(testbed, harm, tmp_path):
-    hidden = "${oc.decode:'{_target_: os.mkdir, path: " + str(harm) + "}'}"
-    text = yaml.safe_dump({"defaults": ["analytic", "_self_"], "efficiencies": hidden})
-    folder = options_with(tmp_path / "options", "cost/evil.yaml", text)
-    assert "os.mkdir" in testbed.refused("run", folder, "cost=evil", "outputs=summary")
-
-
-@pytest.mark.parametrize("several", [(), ("-m", "seed=0,1")], ids=["one run", "a sweep"])
-@pytest.mark.parametrize(
-    ("place", "header", "body"),
-    [
-        ("model/evil.yaml", "# @package _global_", "hydra:\n  callbacks:\n    evil: "),
-        ("model/evil.yaml", "# @package hydra.callbacks", "evil: "),
-        ("model/evil.yaml", "# @package _global_", "defaults: [/model@hydra.callbacks.x: foreign]"),
-        ("model/evil.yaml", "", "defaults: [../../outside/evil]"),
-        ("hydra/callbacks/evil.yaml", "", "evil: "),
-    ],
-    ids=["global", "package", "default", "elsewhere", "group"],
-)
-def test_a_file_of_options_cannot_change_hydra(
-    testbed, harm, tmp_path, place, header, body, several
-):
-    payload = json.dumps(making(harm)) if body.endswith(": ") else ""
-    folder = options_with(tmp_path / "options", place, f"{header}\n{body}{payload}\n")
-    words = ("outputs=summary", "server=h200", "arrivals.duration_s=1", "model=foreign")
-    assert "evil" in testbed.refused("run", *several, folder, *words)
-
-
-def test_a_plug_in_of_a_folder_of_options_needs_trust_or_its_name(testbed, tmp_path):
-    text = "defaults: [custom]\n_target_: example_policy.Slabs\n"
-    folder = options_with(tmp_path / "options", "policy/mine.yaml", text)
-    words = ("run", folder, "outputs=summary", "arrivals.duration_s=1")
-    assert "example_policy.Slabs" in testbed.refused(*words, "policy=mine")
-    testbed.done(*words, "policy=mine", FLAG)
-    testbed.done(*words, "policy=example_policy:Slabs")
-
-
-@pytest.mark.parametrize("launcher", ["basic", "joblib"])
-def test_a_sweep_over_options_calls_no_class_of_theirs(testbed, harm, tmp_path, launcher):
-    text = yaml.safe_dump({"defaults": ["analytic"], "efficiencies": making(harm)})
-    folder = options_with(tmp_path / "options", "cost/evil.yaml", text)
-    words = ("-m", "cost=analytic,evil", f"hydra/launcher={launcher}", "arrivals.duration_s=1")
-    code, _, error = testbed("run", folder, *words, "outputs=summary")
-    assert code == 2
-    assert "os.mkdir" in error
 
 
 # Profiles, pickles and archives

@@ -16,6 +16,7 @@ from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.run.oracles import with_lengths
+from testbed.sched.beams import SyntheticBeams
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import RecomputeSingleSwapGroup
@@ -27,6 +28,7 @@ SERVER = ServerSpec("a100", GpuSpec("a100-40gb", 40 * GIB, 1.555e12, 312e12, 32e
 COST = AnalyticCost(
     MODEL, SERVER, Efficiencies(overhead_s=9e-3, attention_bandwidth=0.5, copy_s=4e-6)
 )
+BEAMS = SyntheticBeams(concentration=0.6)
 POOL = PoolSpec(15728, 2048, host(26214))
 
 CASES = {
@@ -51,7 +53,7 @@ def totals(policy, prefill, trace, rate, num_seqs, beam):
         max_num_batched_tokens=2560,
         max_num_seqs=256,
     )
-    recorder = simulate(workload, scheduler, COST, 2048, lengths=lengths)
+    recorder = simulate(workload, scheduler, COST, 2048, lengths=lengths, beams=BEAMS)
     return {**flat(recorder.totals), "end_ps": recorder.end_ps}
 
 

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Annotated, get_args, get_origin
 
 import pytest
-import yaml
 from annotated_types import Ge, Gt, Interval, Lt
+from omegaconf import OmegaConf
 from refusals import refuses
 
 from testbed.core.oracles import LENGTHS
-from testbed.cost.sections import Choices
 from testbed.experiments.runs import compose
+from testbed.experiments.runs.choice_names import CLASS_OF_FILE
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.site.option_reference import PAGE, page
 from testbed.memory.paged.paged import Paged
 from testbed.run import identity
 from testbed.run.build import build
 from testbed.run.config import RunConfig
-from testbed.run.constructor_parameters import compiled_parameters, parameters_of, plain_parameters
+from testbed.run.constructor_parameters import parameters_of
 from testbed.run.identity import run_id
 from testbed.run.parts import Part, locate
 
@@ -83,15 +83,20 @@ def flat(values, key):
 
 def switches_and_numbers(path):
     """Words of a choice, and its switches and numbers, each with a word of a wrong type."""
-    group, values = path.parent.name, yaml.safe_load(path.read_text()) or {}
-    keys = dict(flat(values, "server.gpu" if group == "gpu" else group))
+    group = path.parent.name
+    place = "server.gpu" if group == "gpu" else group
+    composed_values = OmegaConf.select(compose.composed("run", [f"{group}={path.stem}"]), place)
+    values = OmegaConf.to_container(composed_values)
+    keys = dict(flat(values, place))
     requested = [
         f"{key}=x" for key, value in keys.items() if value == "???" and not key.endswith("_target_")
     ]
     wrong = {
         key: "no" if isinstance(value, bool) else "many"
         for key, value in keys.items()
-        if isinstance(value, bool | int | float) and not key.startswith("server.kv_memory")
+        if isinstance(value, bool | int | float)
+        and not key.startswith("server.kv_memory")
+        and not key.rpartition(".")[2].isdigit()  # of a table by number
     }
     return [f"{group}={path.stem}", *requested], wrong if values.get("_target_") != "???" else {}
 
@@ -289,8 +294,9 @@ def numbers_of(hint):
 
 def built_in_classes():
     paths = [path for group in PARTS for path in sorted((CONF / group).glob("*.yaml"))]
-    targets = (yaml.safe_load(path.read_text()).get("_target_", "???") for path in paths)
-    return sorted({target for target in targets if target != "???"})
+    lines = (line for path in paths for line in path.read_text().splitlines())
+    matches = filter(None, map(CLASS_OF_FILE.match, lines))
+    return sorted({match["name"] for match in matches})
 
 
 @pytest.mark.parametrize("target", built_in_classes())
@@ -302,21 +308,6 @@ def test_every_number_of_a_built_in_class_has_a_least_value(target):
     for name, hint in options.items():
         for _, marks in numbers_of(hint):
             assert any(isinstance(mark, bounded) for mark in marks), name
-
-
-COMPILED = ("memory", "sched", "cost", "engine")
-
-
-@pytest.mark.parametrize(
-    "target", [name for name in built_in_classes() if name.split(".")[1] in COMPILED]
-)
-def test_annotations_of_a_compiled_class_are_those_of_its_source(target):
-    """A compiled module has no annotations, so its source file is read."""
-    cls = locate(target, "part")
-    for owner in cls.__mro__[:-1] if isinstance(cls, type) else (cls,):
-        if owner.__module__.startswith("testbed.") and "__init__" in vars(owner):
-            assert compiled_parameters(owner) == plain_parameters(owner)
-    assert compiled_parameters(Choices) == plain_parameters(Choices)
 
 
 def test_option_reference_of_the_documentation_is_current():

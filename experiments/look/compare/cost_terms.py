@@ -16,12 +16,12 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.model import ALWAYS, CostModel, Work, read_work
 from testbed.engine.host_launches import Replay, Served
 from testbed.experiments.look.compare.finished_run import FinishedRun
+from testbed.experiments.runs.known_classes import check_classes
 from testbed.experiments.runs.progress import one_line
 from testbed.run.config import ServerConfig
 from testbed.run.machine import make_cost
 from testbed.run.parts import Part, locate
 from testbed.run.speculating import SPECULATION, speculative_cost
-from testbed.run.trusted import check_classes
 
 SOFTWARE = "software"
 MEASURED = ("start_s", "duration_s", "gpu_s")
@@ -181,9 +181,9 @@ def cost_models(run: FinishedRun, *, drafts: bool = False) -> tuple[CostModel, C
 
 
 def _check_classes(run: FinishedRun) -> None:
-    """Raise InputError for a class of the folder's config that nobody trusts."""
-    if run.folder is not None and not run.trusts_plug_ins:
-        check_classes(run.config, run.folder / "config.yaml")
+    """Raise InputError for a class of the folder's config that is neither ours nor named."""
+    if run.folder is not None:
+        check_classes(run.config, run.folder / "config.yaml", run.plug_ins)
 
 
 def without_software(cost: Part) -> Part:

@@ -36,8 +36,8 @@ class FinishedRun:
     """A finished run.
 
     requests: a row per request; spans: a row per span of identical iterations; None if the run
-    wrote no such table. folder: None for a result in a notebook. trusts_plug_ins: whether foreign
-    classes that the folder's config names may be loaded.
+    wrote no such table. folder: None for a result in a notebook. plug_ins: MODULE:CLASS, classes
+    of the user's that the folder's config may name.
     """
 
     name: str
@@ -46,7 +46,7 @@ class FinishedRun:
     summary: dict[str, Any]
     requests: pd.DataFrame | None
     spans: pd.DataFrame | None
-    trusts_plug_ins: bool = False
+    plug_ins: tuple[str, ...] = ()
 
     @property
     def on_gpu(self) -> bool:

@@ -64,7 +64,7 @@ def _config_of(run: FinishedRun) -> RunConfig:
             f"{run.name}: was served by the engine on a GPU, so it is not simulated with other "
             "seeds (leave --seeds out)"
         )
-    return read_config(run.folder, trusts_plug_ins=run.trusts_plug_ins)
+    return read_config(run.folder, run.plug_ins)
 
 
 def _points(configs: dict[str, RunConfig], num_seeds: int, folder: Path) -> Iterator[Point]:

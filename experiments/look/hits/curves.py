@@ -20,7 +20,7 @@ from testbed.memory.prefix_cache.curves.policy_replay import replayed_hits
 from testbed.memory.prefix_cache.curves.stack_distances import lru_hits
 from testbed.memory.prefix_cache.replay import Prompt, prompts_of
 from testbed.run.config import RunConfig
-from testbed.run.machine import make_pool
+from testbed.run.machine import block_size_of, make_pool
 from testbed.run.override_words import key_of
 from testbed.run.workload import make_workload
 
@@ -127,7 +127,7 @@ def _check_no_order(words: Sequence[str]) -> None:
 def _block_size(words: Sequence[str], config: RunConfig, rows: Rows) -> int:
     """policy.block_size where the words give it; else the tokens of an id of the trace."""
     if any(key_of(word) == "policy.block_size" for word in words):
-        return int(config.policy.parameters["block_size"])
+        return block_size_of(config.policy) or USUAL_BLOCK
     return rows.tokens_per_id if rows.tokens_per_id > 1 else USUAL_BLOCK
 
 

@@ -20,7 +20,7 @@ from testbed.experiments.runs.run_store import RunStore
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.replay import prompts_of, replay
 from testbed.run.config import RunConfig
-from testbed.run.machine import make_pool
+from testbed.run.machine import block_size_of, make_pool
 from testbed.run.oracles import future_read
 from testbed.run.workload import make_workload
 
@@ -46,7 +46,9 @@ class EvictionOrders(Study):
 
 def block_size(config: RunConfig) -> int:
     """Tokens of the policy's blocks."""
-    return int(config.policy.parameters["block_size"])
+    size = block_size_of(config.policy)
+    assert size is not None, "a policy with a prefix cache has blocks"
+    return size
 
 
 @dataclass(kw_only=True)

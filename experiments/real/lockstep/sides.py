@@ -45,7 +45,7 @@ class WatchedExecutor(SimulatedExecutor):
         self, clock: SimClock, scheduler: Scheduler, cost: CostModel, outputs: Outputs
     ) -> None:
         super().__init__(clock, scheduler, cost, outputs)
-        self.decode_cost = None  # the engine's fused path would begin iterations by itself
+        self.decode_cost = None  # every plan is started and begun here
         self._state = scheduler.state
         self._preempted: list[int] = []
         self._tokens: dict[Flight, dict[int, int]] = {}
@@ -96,7 +96,7 @@ class Ours:
 
     def __init__(self, setup: Setup) -> None:
         self.scheduler = setup.scheduler
-        self.block_size = int(setup.config.policy.parameters["block_size"])
+        self.block_size = setup.scheduler.memory.block_size or 1
         self.outputs = Outputs(self.scheduler.state, setup.beams, setup.lengths, setup.acceptance)
         self._max_len = setup.model.max_len
 

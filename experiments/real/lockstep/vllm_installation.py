@@ -106,7 +106,7 @@ def options_of(setup: Setup) -> Options:
     """
     _check_parts(setup)
     _check_values(setup)
-    config, block_size = setup.config, int(setup.config.policy.parameters["block_size"])
+    config, block_size = setup.config, setup.scheduler.memory.block_size or 1
     parameters = config.scheduler.parameters
     num_blocks, windows = _blocks_and_windows(setup, block_size)
     return Options(

@@ -94,7 +94,7 @@ def server_config(overrides: Sequence[str], config_dir: str | None = None) -> Ru
     # Values of server and model are set last: a profile may replace both.
     late = [word for word in overrides if LATE.match(word)]
     early = [word for word in overrides if word not in late]
-    config = composed("run", (*folders, *early)).copy()
+    config = composed("run", (*folders, *early))
     if config.cost._target_ == PROFILE_COST:
         _set_machine(config, overrides)
     values = OmegaConf.from_dotlist([word.lstrip("+") for word in late])
@@ -155,7 +155,7 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
     arrival_s, first_s, finish_s = (slowness * moments for moments in engine[:3])
     finish_s = finish_s + before + np.where(engine.output_len > 1, after, 0)
     totals = recorder.totals
-    block_size = int(config.policy.parameters.get("block_size", 1))
+    block_size = setup.scheduler.memory.block_size or 1
     return Replayed(
         times=Times(arrival_s, first_s + before, finish_s, engine.output_len),
         engine_times=engine,

@@ -17,8 +17,9 @@ from testbed.cost.profile import read_profile
 from testbed.cost.sections import has
 from testbed.experiments.real.importers.imported import bench_link
 from testbed.experiments.real.validation.log_replay import PROFILE_COST
-from testbed.experiments.runs.overrides import chosen
+from testbed.experiments.runs.words import chosen
 from testbed.run.config import RunConfig, ServerConfig
+from testbed.run.machine import block_size_of
 from testbed.run.parts import Part, locate
 from testbed.traces.vllm_log import Times, VllmLog
 
@@ -172,7 +173,7 @@ def logged_servers(
 
 def _recorded(log: VllmLog, config: RunConfig) -> LoggedServer | None:
     """The server with the number of KV blocks in meta.json; None if the file has none."""
-    meta, size = log.meta, config.policy.parameters.get("block_size")
+    meta, size = log.meta, block_size_of(config.policy)
     resolved = meta.get("resolved_config") or {}
     places = (meta, meta.get("kv_cache"), meta.get("cache_config"), resolved.get("cache_config"))
     for place in (place for place in places if isinstance(place, Mapping)):
@@ -189,7 +190,7 @@ def _recorded(log: VllmLog, config: RunConfig) -> LoggedServer | None:
 
 def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool) -> LoggedServer:
     """The server with as many blocks as its memory leaves, or as the logs used at most."""
-    size, server = config.policy.parameters.get("block_size", 1), config.server
+    size, server = block_size_of(config.policy) or 1, config.server
     fitting, source = server.num_blocks, "as testbed fits sizes the pool"
     if fitting is None:
         fitting = server.kv_slots(config.model, size) // size

@@ -1,7 +1,7 @@
 """Two tests of measured transfers: points held back, and the transfers of runs on a GPU."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,19 +80,19 @@ class TransferTotals(CostModel):
         return duration_ps
 
 
-def engine_transfers(folder: Path, *, trusts_plug_ins: bool = False) -> list[list[str]]:
+def engine_transfers(folder: Path, plug_ins: Collection[str] = ()) -> list[list[str]]:
     """Rows of MOVED: the transfers of a run on a GPU, by way.
 
     Milliseconds are measured, from the table for the engine's extents, and of the simulated run.
     """
-    config = read_config(folder, trusts_plug_ins=trusts_plug_ins)
+    config = read_config(folder, plug_ins)
     setup = build(replace(config, engine=None))
     if not isinstance(setup.cost, ProfileCost) or setup.cost.link is None:
         raise InputError(f"{folder}: its costs have no measured transfers (server.gpu.transfers)")
     totals, link = TransferTotals(setup.cost), setup.cost.link
     run_setup(replace(setup, cost=totals))
     swaps = pd.read_csv(folder / "swaps.csv")
-    block_bytes = link.plane_bytes * setup.config.policy.parameters["block_size"]
+    block_bytes = link.plane_bytes * (setup.scheduler.memory.block_size or 1)
     lines = []
     for way, simulated_ps in (+totals.ps).items():
         own = swaps[swaps["way"] == way]

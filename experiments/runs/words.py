@@ -1,0 +1,334 @@
+"""The words of a command line as typed choices and values: what Hydra's grammar cannot say is read
+here, once, and becomes words of Hydra's.
+
+A `Choice` selects an option of a group: policy=paged, policy=MODULE:CLASS, gpu@3=l40s. A `Value`
+sets a key, in Hydra's grammar: arrivals.rate=2, ~server.kv_memory_gib. An unknown option is refused
+with the nearest known one.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.core.errors import InputError
+from testbed.core.model_files import model_names
+from testbed.core.shapes import read_model
+from testbed.core.spelling import did_you_mean, no_key
+from testbed.experiments.runs.choice_names import (
+    ANY_SERVER,
+    CLASS,
+    CONF,
+    CUSTOM,
+    GROUPS,
+    HIDDEN,
+    KEYS,
+    files_of,
+    names_of,
+    plug_ins_of,
+)
+from testbed.experiments.runs.model_naming import name_of
+from testbed.experiments.vllm_server.release_words import (
+    check_old_words,
+    quoted,
+    release_chosen,
+    software_words,
+    words_of_groups,
+)
+from testbed.run.override_words import key_of
+from testbed.vllm.pages import pages_of
+
+FOLDER = "--config-dir="
+NAME = "--config-name="  # of the primary config, run by default
+OF_OPTIONS = (FOLDER, NAME)
+PUBLISHED = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME
+NONE = ("null", "")
+ORDER = "scheduler.order"  # where an order of service is
+QUOTES = ("'", '"')
+POOL = ("server.num_blocks", "server.kv_memory_gib", "server.workspace_gib")
+WITH_MARKS = ("workload.mix", "faults")  # whose commas are no sweep, and whose semicolons no error
+LAUNCHER = "hydra/launcher"
+OF_HYDRA = ("hydra.run.dir", "hydra.sweep.dir", LAUNCHER)
+ENGINE = "engine"  # a group that is not listed: gpu or nothing
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An option of a group. key: of the word, with its signs; at: the place of the option, where it
+    is not that of the group.
+    """
+
+    key: str
+    group: str
+    at: str
+    name: str
+
+    @property
+    def word(self) -> str:
+        """As Hydra reads it."""
+        return f"{self.key}={self.name}"
+
+    @property
+    def node(self) -> str:
+        """Where the option's values are."""
+        return ORDER if self.group == "order" else self.at or self.group
+
+    def is_own(self, folders: Sequence[Path]) -> bool:
+        """Whether it is a class of the user's: MODULE:CLASS, a plug-in, or `custom`."""
+        shipped = {*names_of(self.group, folders), *NONE} - {CUSTOM}
+        return self.group in GROUPS and self.name not in shipped
+
+    def checked(self, folders: Sequence[Path]) -> "Choice":
+        """This choice; raises InputError for an option that the group does not have."""
+        if self.group == ENGINE and self.name in NONE:
+            raise InputError(
+                f"{self.word}: the simulator serves where no engine is given (leave it out)"
+            )
+        if self.group not in GROUPS:
+            return self
+        usual = KEYS.get(self.group, self.group)
+        if usual != self.group and not self.at and self.key != usual:
+            raise InputError(f"{self.word}: is chosen by {usual}={self.name}")
+        if self.name in NONE:
+            raise InputError(
+                f"{self.word}: selects nothing (leave {self.group} out; `testbed list "
+                f"{self.group}` shows the options)"
+            )
+        if self.name not in names_of(self.group, folders):
+            _check_class(self.group, self.name, folders)
+        return self
+
+    def words(self, keys: Sequence[str]) -> list[str]:
+        """The choice as words of Hydra's; keys: those of all words."""
+        if self.group == "order" and not self.at:
+            return [f"+order@{ORDER}={self.name}"]
+        if self.group != "gpu" or self.at.startswith(("server", "cost")):
+            return [self.word]
+        if not self.at:
+            server = [] if "server" in keys else [f"server={ANY_SERVER}"]
+            return [*server, f"gpu@server.gpu={self.name}"]
+        return _another_server(f"servers.{self.at}", self.name, keys)
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value by its key; word: in Hydra's grammar."""
+
+    word: str
+
+    @property
+    def key(self) -> str:
+        """The key without signs."""
+        return key_of(self.word)
+
+
+@dataclass(frozen=True)
+class Words:
+    """A command line. choices, values: words of Hydra's; folders: of the user's options; name: of
+    the primary config, where the words say one.
+    """
+
+    choices: tuple[str, ...]
+    values: tuple[str, ...]
+    folders: tuple[Path, ...] = ()
+    name: str | None = None
+
+
+def read_words(arguments: Sequence[str]) -> Words:
+    """The choices and values of the words, checked; `--config-dir=DIR` and `--config-name=NAME` are
+    words too.
+    """
+    folders = tuple(user_folders(arguments))
+    plain = [word for word in arguments if not (word.startswith(OF_OPTIONS) or is_of_hydra(word))]
+    names = [word.removeprefix(NAME) for word in arguments if word.startswith(NAME)]
+    check_old_words(plain)
+    texts = [quoted(part) for word in plain for part in published_models(word, folders)]
+    texts += [*software_words(chosen(texts)), *hybrid_words(chosen(texts))]
+    keys = list(chosen(texts))
+    parsed = [_parsed(text) for text in texts]
+    choices = [word.checked(folders) for word in parsed if isinstance(word, Choice)]
+    _check_targets(choices, parsed)
+    _check_default_server(choices, folders)
+    own = {choice.node for choice in choices if choice.is_own(folders)}
+    hydra_words = [word for choice in choices for word in choice.words(keys)]
+    added = [word for word in hydra_words if not is_choice(key_of(word))]
+    values = [_with_marks(word, own) for word in parsed if isinstance(word, Value)]
+    return Words(
+        tuple(word for word in hydra_words if word not in added),
+        (*added, *values),
+        folders,
+        names[-1] if names else None,
+    )
+
+
+def is_of_hydra(word: str) -> bool:
+    """Whether a word is about where runs go, not about the configuration: hydra.run.dir=DIR,
+    hydra/launcher=NAME. Raises InputError for another word of Hydra's own part.
+    """
+    key = key_of(word)
+    if not key.startswith(("hydra.", "hydra/")):
+        return False
+    if key not in OF_HYDRA and not key.startswith("hydra.launcher."):
+        raise InputError(no_key(key, OF_HYDRA))
+    return True
+
+
+def is_choice(key: str) -> bool:
+    """Whether a key is that of a group."""
+    group = key.partition("@")[0]
+    return group in (*GROUPS, ENGINE) or "@" in key or "/" in key or (CONF / group).is_dir()
+
+
+def chosen(words: Sequence[str]) -> dict[str, str]:
+    """The values of overrides by key."""
+    values = dict[str, str]()
+    for word in words:
+        key, _, value = word.partition("=")
+        values[key.lstrip("+")] = value
+    return values
+
+
+def user_folders(arguments: Sequence[str]) -> list[Path]:
+    """The folders of options: the arguments --config-dir=DIR.
+
+    Raises InputError for a file with the name of an option that ships, which it would not replace.
+    """
+    folders = [
+        Path(argument.removeprefix(FOLDER)) for argument in arguments if argument.startswith(FOLDER)
+    ]
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"--config-dir {folder}: no such folder")
+        for group in GROUPS:
+            taken = set(names_of(group)) & {path.stem for path in (folder / group).glob("*.yaml")}
+            if taken:
+                raise InputError(
+                    f"--config-dir {folder}: {group}/{min(taken)}.yaml has the name of one that "
+                    "ships; give it another name"
+                )
+    return folders
+
+
+def _parsed(text: str) -> Choice | Value:
+    """A word as a choice or a value."""
+    key, equals, name = text.partition("=")
+    is_mapping = name.startswith("{")
+    if text.startswith(("~", "-")) or not equals or is_mapping or not is_choice(key.lstrip("+")):
+        return Value(text)
+    group, _, at = key.lstrip("+").partition("@")
+    return Choice(key, group, at, name)
+
+
+def _with_marks(value: Value, own: set[str]) -> str:
+    """The value as Hydra's word: quoted where commas are no sweep, added where the key may be new,
+    and taken out where it becomes an empty mapping, which merging would not change.
+    """
+    word, text = value.word, value.word.partition("=")[2]
+    if text.strip("{ }") == "" and "{" in text:
+        return f"~{value.key}"
+    if value.key.endswith("._target_") and CLASS.fullmatch(text):
+        word = word.replace(":", ".")
+    if value.key in WITH_MARKS and set(",;") & set(text) and text[0] not in QUOTES:
+        word = word.replace(f"={text}", f"='{text}'")
+    if value.key.rpartition(".")[0] in own and not word.startswith("~"):
+        return f"++{word.lstrip('+')}"
+    return f"++{word}" if text.startswith("{") and word[0] not in "+~" else word
+
+
+def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
+    """model=OWNER/NAME, a name of Hugging Face, as our model of its shape, with the longest
+    sequence and the types that the name says; any other word as it is.
+    """
+    key, _, name = word.partition("=")
+    if key.lstrip("+") != "model" or not PUBLISHED.fullmatch(name):
+        return [word]
+    names = names_of("model", folders)
+    meant = name_of(name, names)
+    if meant.model not in names:
+        raise InputError(
+            f"model={name}: has no shape here{did_you_mean(meant.model, names)} (`testbed list "
+            "model` shows those that ship, testbed import model makes one of a config.json)"
+        )
+    words = [f"model={meant.model}"]
+    if meant.max_len is not None:
+        words.append(f"model.max_len={meant.max_len}")
+    if meant.weight_bits is not None:
+        fp8 = "null" if meant.fp8_products is None else "true"
+        words += [f"++model.weight_bits={meant.weight_bits:g}", f"++model.fp8_products={fp8}"]
+    return words
+
+
+def hybrid_words(choices: Mapping[str, str]) -> list[str]:
+    """What vLLM's hybrid manager is here, for a model with windows or states under vLLM's system;
+    nothing where the words say which policy serves.
+    """
+    if release_chosen(choices) is None or "policy" in choices:
+        return []
+    model = choices.get("model", "")
+    if model not in model_names() or not pages_of(read_model(model), 1, 16).is_grouped:
+        return []
+    words = words_of_groups(caches=True)
+    if any(key.startswith(POOL) for key in choices):
+        return words
+    return [*words, "null_blocks=0", f"server.kv_memory_gib={{{model}: ${{vllm_server:pool_gib}}}}"]
+
+
+def _another_server(server: str, gpu: str, keys: Sequence[str]) -> list[str]:
+    """A server like the first one, but for its GPU; what sizes the pool by the memory is left out
+    where the words give the pool.
+    """
+    is_sized = f"{server}.num_blocks" in keys
+    names = ("num_gpus",) if is_sized else ("num_gpus", "memory_utilization", "workspace_gib")
+    return [
+        f"+server@{server}={ANY_SERVER}",
+        f"gpu@{server}.gpu={gpu}",
+        *(f"{server}.{name}=${{server.{name}}}" for name in names),
+    ]
+
+
+def _check_class(group: str, name: str, folders: Sequence[Path]) -> None:
+    """Raise InputError unless the name is a plug-in or MODULE:CLASS of the group."""
+    names = names_of(group, folders)
+    if CLASS.fullmatch(name):
+        if CUSTOM not in names:
+            raise InputError(
+                f"{group}={name}: takes no class (`testbed list {group}` shows the options)"
+            )
+        return
+    plug_ins = [point.name for point in plug_ins_of(group)]
+    if name in plug_ins or name in files_of(group, folders):
+        return
+    choices = [*names, *plug_ins]
+    near, listed = did_you_mean(name, choices), f"; choose from {', '.join(choices)}"
+    way_out = _as_class(name) if CUSTOM in names and not near else ""
+    raise InputError(f"no {group}/{name}{near or listed}{way_out}")
+
+
+def _as_class(name: str) -> str:
+    """How a class would be named, behind the options that an unknown name might have meant."""
+    module, _, last = name.rpartition(".")
+    return f" (a class is written MODULE:CLASS, such as {module or 'my_module'}:{last})"
+
+
+def _check_targets(choices: Sequence[Choice], words: Iterable["Choice | Value"]) -> None:
+    """Raise InputError for a class that would run under the name of another class's option."""
+    custom = {choice.node for choice in choices if choice.name == CUSTOM}
+    for word in words:
+        if not isinstance(word, Value):
+            continue
+        node, _, last = word.key.rpartition(".")
+        group = node.rpartition(".")[2]
+        if last == "_target_" and group in GROUPS and node not in custom:
+            raise InputError(
+                f"{word.word}: would run under the name of another {group} (set "
+                f"{KEYS.get(group, group)}={CUSTOM})"
+            )
+
+
+def _check_default_server(choices: Sequence[Choice], folders: Sequence[Path]) -> None:
+    """Raise InputError for a model without a default server, where no server is selected."""
+    if any(choice.key in ("server", "gpu") for choice in choices):
+        return
+    for name in (choice.name for choice in choices if choice.group == "model"):
+        if name not in model_names() and f"{HIDDEN}{name}" not in files_of("server", folders):
+            raise InputError(f"model={name}: has no default server (add server=... or gpu=...)")

@@ -1,0 +1,62 @@
+"""Python calls of the event loop: exact counts, which no other load of the machine changes."""
+
+import sys
+from random import Random
+
+import pytest
+from manual_driver import scheduler_of
+from tiny import FastMillisecond
+
+from testbed.core.request import PS, Request
+from testbed.engine.recorder import Recorder
+from testbed.engine.simulation import simulate
+from testbed.memory.paged.paged_2023 import Paged2023
+from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.sched.mixed import Mixed2023
+from testbed.sched.preemption import Recompute
+from testbed.sched.vllm_v1 import VllmV1
+
+LIMITS = {"max_num_batched_tokens": 2048, "max_num_seqs": 256}
+V1 = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True}
+POOL = PoolSpec(1 << 14, 1 << 12)
+SYSTEMS = {  # a scheduler, its policy, whether prompts have ids, and the most calls a span
+    "2023 system": (Mixed2023, Paged2023, LIMITS, False, 84),
+    "vLLM V1": (VllmV1, OutputCaching, LIMITS | V1, True, 148),
+}
+
+
+def requests(with_ids):
+    random, at_ps = Random(0), 0
+    for i in range(400):
+        prompt_len, output_len = random.randint(1, 500), random.randint(1, 500)
+        ids = tuple(range(i, i + prompt_len)) if with_ids else None
+        yield Request(i, at_ps, prompt_len, output_len, prompt_ids=ids)
+        at_ps += round(random.expovariate(10) * PS)
+
+
+def calls_of(work):
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_span_takes_few_calls(name):
+    kind, policy, limits, with_ids, most = SYSTEMS[name]
+    scheduler = scheduler_of(kind, policy(POOL, 16), Recompute(), **limits)
+    recorder, served = Recorder(), list(requests(with_ids))
+    arguments = served, scheduler, FastMillisecond(), POOL.max_len
+    calls = calls_of(lambda: simulate(*arguments, recorder=recorder))
+    spans = recorder.spans.columns()["iterations"]
+    assert spans.sum() > 3 * len(spans)
+    assert calls <= most * len(spans), calls / len(spans)

@@ -1,0 +1,130 @@
+"""A default stands once: at the constructor or the typed model. A YAML file states what differs."""
+
+from dataclasses import MISSING, asdict, fields
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from testbed.experiments.runs.choice_names import CLASS_OF_FILE, CONF
+from testbed.experiments.runs.compose import composed
+from testbed.run.config import ServerConfig, SoftwareConfig
+from testbed.run.constructor_parameters import values_of
+from testbed.run.parts import locate
+
+FILES = sorted(
+    path
+    for path in CONF.rglob("*.yaml")
+    if path.parent.name != "figure" and path.stem != "alternatives"
+)
+MODELS = {"server": ServerConfig, "software": SoftwareConfig}
+# Options that exist because they differ from the usual one of their class, or are data sheets
+VARIANTS = {
+    "cost/auto",  # measured shares of bandwidth
+    "cost/sosp23",
+    "efficiencies/h200",
+    "policy/tiered_exclusive",
+    "tier/dram",
+    "tier/nvme",
+    "trace/vidur",
+    "trace/wmt_1shot",
+    "trace/wmt_5shot",
+}
+
+
+EMPTY = (None, "", 0.0, {})
+OF_CLASSES = ("policy", "scheduler", "preemption", "arrivals", "trace")
+
+
+def name_of(path):
+    return path.relative_to(CONF).with_suffix("").as_posix()
+
+
+def classes_of(path):
+    """The class of each mapping in a file, by the mapping's key; its own has the key ``."""
+    classes = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if match := CLASS_OF_FILE.match(line):
+            classes[""] = match["name"]
+        elif line.startswith("  - /class/"):
+            name, _, key = line.removeprefix("  - /class/").partition("@")
+            classes[key.split()[0]] = name
+    return classes
+
+
+def base_of(path, stated):
+    """The class of a file that only changes another option of its group."""
+    names = [entry for entry in stated.get("defaults", ()) if isinstance(entry, str)]
+    bases = [path.with_name(f"{name}.yaml") for name in names if not name.startswith("/")]
+    return next((classes_of(base) for base in bases if base.is_file()), {})
+
+
+def defaults_at(path, stated, key):
+    """The defaults of the class that a mapping of a file is for."""
+    if not key and path.parent.name in MODELS:
+        cls = MODELS[path.parent.name]
+        given = {field.name: field.default for field in fields(cls)}
+        return {name: value for name, value in given.items() if value is not MISSING}
+    target = classes_of(path).get(key) or base_of(path, stated).get(key)
+    return {} if target is None else values_of(locate(target, "part"))
+
+
+def stated_twice(path):
+    """Each key of a file with its value and the constructor's default, where there is one."""
+    stated = OmegaConf.to_container(OmegaConf.load(path), resolve=False) or {}
+    nested = {key: value for key, value in stated.items() if isinstance(value, dict)}
+    for key, values in [("", stated), *nested.items()]:
+        defaults = defaults_at(path, stated, key)
+        for name in values.keys() & defaults.keys():
+            if defaults[name] != "???" and "${" not in str(values[name]):
+                yield f"{key}.{name}".lstrip("."), values[name], defaults[name]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_file_repeats_no_default(path):
+    assert [key for key, value, default in stated_twice(path) if value == default] == []
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if name_of(path) not in VARIANTS], ids=name_of
+)
+def test_a_file_contradicts_no_default(path):
+    """But for data sheets and what a software is, whose files give values to empty fields."""
+    different = [(key, default) for key, value, default in stated_twice(path) if value != default]
+    if path.parent.name in ("gpu", "server", "software"):
+        different = [(key, default) for key, default in different if default not in EMPTY]
+    assert different == []
+
+
+def test_every_key_of_a_built_in_class_can_be_set_without_a_plus():
+    for path in FILES:
+        group, target = path.parent.name, classes_of(path).get("")
+        if target is None or group not in OF_CLASSES:
+            continue
+        values = composed("run", [f"{group}={path.stem}"])[group]
+        assert set(values_of(locate(target, group))) <= set(values), path
+
+
+def test_a_preset_repeats_nothing_of_the_options_that_it_chooses():
+    """A preset's values would else count more than those of another option."""
+    for path in sorted((CONF / "system").glob("*.yaml")):
+        stated = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for group, values in stated.items():
+            if not isinstance(values, dict):
+                continue
+            chosen = [entry for entry in stated["defaults"] if f"override /{group}" in str(entry)]
+            name = next(iter(chosen[0].values())) if chosen else None
+            if name is None or group == "software":
+                continue
+            target = composed("run", [f"{group}={name}"])[group]["_target_"]
+            defaults = values_of(locate(target, group))
+            same = {key for key in values if defaults.get(key, ...) == values[key]}
+            assert not same, (path, same)
+
+
+def test_software_times_of_a_system_are_those_of_its_file():
+    engine = composed("run", []).software
+    assert SoftwareConfig(**OmegaConf.to_container(engine)) == SoftwareConfig(
+        name="engine", overhead_s=0.2e-3, overhead_per_request_s=1.94e-6
+    )
+    assert asdict(SoftwareConfig("any"))["overhead_per_request_s"] == 0.0
