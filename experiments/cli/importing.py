@@ -83,7 +83,7 @@ def model(config: ModelConfig, /, *, name: NewName = None, out: ModelOut = None)
 
     A model_type that is not known is refused with those that are.
     """
-    from testbed.core.hf_config import model_of, uncounted_parts
+    from testbed.core.hf_config import model_of, uncounted_parts, values_of_class
 
     shape = model_of(config, name)
     if name is None and out is None:
@@ -99,6 +99,9 @@ def model(config: ModelConfig, /, *, name: NewName = None, out: ModelOut = None)
         f"{shape.kv_bytes_per_token / 1024:g} KiB of KV cache a token, "
         f"up to {shape.max_len:,} tokens -> {out}"
     )
+    if of_class := values_of_class(config):
+        listed = ", ".join(f"{key}={value}" for key, value in sorted(of_class.items()))
+        print(f"not in the file, but in its class of Transformers: {listed}")
     if uncounted:
         print(f"not counted: {uncounted}")
     if is_yaml and out.parent.name == "model":

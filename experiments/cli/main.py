@@ -103,8 +103,8 @@ def call(command: str, arguments: Sequence[str] = ()) -> int | None:
 
 
 def version() -> str:
-    """The versions of the package and of Python, and whether the package is compiled."""
-    from testbed.compiled import release
+    """The versions of the package and of Python."""
+    from testbed.version import release
 
     installed = release() or "of a source tree that is not installed"
     return f"testbed {installed}, Python {sys.version.partition(' ')[0]}"

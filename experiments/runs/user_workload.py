@@ -35,7 +35,7 @@ LEAST = {
 }
 
 
-@dataclass(frozen=True)  # without slots, which would hide those of a compiled Workload
+@dataclass(frozen=True)
 class UserRequests(Workload):
     """Requests that the caller built; rows: their lengths."""
 

@@ -84,6 +84,11 @@ class Configured:
     def __init__(self, config: DictConfig, release: Release) -> None:
         self.config, self.release = config, release
         self.model = read(ModelSpec, _plain(config.model), "model")
+        if self.model.chunks is not None:
+            raise InputError(
+                f"model={self.model.name}: has layers of chunked attention, whose cache in vLLM is "
+                "not simulated (leave out +system, or choose another model)"
+            )
         self.gpu = read(GpuSpec, _plain(config.server.gpu), "server.gpu")
         self.num_gpus = _count("server.num_gpus", config.server.num_gpus)
 

@@ -31,19 +31,19 @@ class Named(NamedTuple):
 
 
 def model_named(
-    name: str | None, folders: Sequence[Path] = (), *, null_is_untied: bool = False
+    name: str | None, folders: Sequence[Path] = (), *, null_is_false: bool = False
 ) -> Named:
     """The model of a command: a folder with a config.json, a model that ships or that a folder of
     options has, or one in the local cache of Hugging Face.
 
-    Nothing is downloaded or executed. null_is_untied: as of Fields, for a folder's file. Raises
+    Nothing is downloaded or executed. null_is_false: as of Fields, for a folder's file. Raises
     InputError for a model without a shape.
     """
     if not name:
         raise InputError(f"{FLAG}: the command names no model (vllm serve MODEL)")
     if (Path(name) / "config.json").is_file():
         path = Path(name) / "config.json"
-        return Named(model_of(path, null_is_untied=null_is_untied), None)
+        return Named(model_of(path, null_is_false=null_is_false), None)
     meant = name_of(name, names_of("model", folders))
     if meant.model in model_names():
         return Named(_changed(read_model(meant.model), meant), meant.model)

@@ -86,6 +86,11 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
             "simulate it, testbed import model its config.json, and add --config-dir . model=NAME"
         )
     model, limits, values = server.model, server.limits, command.values
+    if model.chunks is not None:
+        raise InputError(
+            f"{FLAG}: model {command.model}: has layers of chunked attention, whose cache is not "
+            "simulated (testbed fits says what the server holds)"
+        )
     words = [
         f"model={server.option}",
         f"+system={SYSTEM}",

@@ -162,7 +162,7 @@ def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | No
 
 def _limits_of(kind: type[Scheduler]) -> dict[str, Any]:
     """Those of LIMITS that a scheduler's constructor takes by name, or hands on as **keywords to
-    IterationLevel's, which takes all of them. A compiled constructor has such keywords only.
+    IterationLevel's, which takes all of them.
     """
     parameters = inspect.signature(kind).parameters
     hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

@@ -83,10 +83,30 @@ def uncounted_parts(path: Path, shape: ModelSpec) -> str:
     return "; ".join(parts)
 
 
-def model_of(path: Path, name: str | None = None, *, null_is_untied: bool = False) -> ModelSpec:
+def model_of(path: Path, name: str | None = None, *, null_is_false: bool = False) -> ModelSpec:
     """The shape in a config.json, named `name` or after its file; one with a ModelSpec's fields is
-    read unchanged. null_is_untied: as of Fields.
+    read unchanged. null_is_false: as of Fields.
     """
+    config = _contents(path)
+    if "num_layers" in config and "ffn_matrices" in config:
+        return read(
+            ModelSpec,
+            {key: value for key, value in config.items() if not key.startswith("_")},
+            str(path),
+        )
+    shape, _ = _described(config, path, name, null_is_false=null_is_false)
+    return shape
+
+
+def values_of_class(path: Path) -> dict[str, Any]:
+    """The values of a config.json's shape that the file does not say, and its class does."""
+    config = _contents(path)
+    if "num_layers" in config and "ffn_matrices" in config:
+        return {}
+    return _described(config, path, None)[1].from_class
+
+
+def _contents(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         config = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
@@ -94,27 +114,27 @@ def model_of(path: Path, name: str | None = None, *, null_is_untied: bool = Fals
         raise InputError(f"{path}: not a JSON file (give the config.json of a model)") from error
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a JSON object (give the config.json of a model)")
-    if "num_layers" in config and "ffn_matrices" in config:
-        return read(
-            ModelSpec,
-            {key: value for key, value in config.items() if not key.startswith("_")},
-            str(path),
-        )
-    named = name or _called(config, path)
-    kind, vision = config.get("model_type"), vision_params(config)
+    return config
+
+
+def _described(
+    config: Mapping[str, Any], path: Path, name: str | None, *, null_is_false: bool = False
+) -> tuple[ModelSpec, Fields]:
+    """The shape that a config.json describes, and what was read of it."""
+    kind = config.get("model_type")
     if not isinstance(kind, str):
         raise InputError(f"{path}: model_type={kind!r}: must be text")
-    config, class_name = text_of(config)
-    if config["model_type"] not in supported():
+    text, class_name = text_of(config)
+    if text["model_type"] not in supported():
         listed = ", ".join((*supported(), *types()["text"], *types()["alias"]))
         raise InputError(
             f"{path}: model_type {kind!r} is none of the supported model types ({listed}); write "
             "the ModelSpec by hand"
         )
+    fields = Fields(text, path, class_name, null_is_false=null_is_false)
     try:
-        fields = Fields(config, path, class_name, null_is_untied=null_is_untied)
-        shape = shape_of(named, fields, config["model_type"])
-        return replace(shape, vision_params=vision)
+        shape = shape_of(name or _called(config, path), fields, text["model_type"])
+        return replace(shape, vision_params=vision_params(config)), fields
     except InputError as error:
         message = str(error)
         raise InputError(message if str(path) in message else f"{path}: {message}") from None
@@ -162,7 +182,7 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         rope=lengths.rope,
         window=window_of(fields, kind, layers) if has_windows else None,
         chunks=chunks_of(fields, kind, layers),
-        latent=latent_of(fields) if kind in types_with("latent") else None,
+        latent=latent_of(fields, kind) if kind in types_with("latent") else None,
         experts=experts_of(fields, kind, expert_bits),
         states=states_of(fields, kind, pattern, layers, dtype),
     )

@@ -52,8 +52,8 @@ class Fields:
     """The values of a config.json, which know what was read; `path` is for messages.
 
     A key that the file lacks has its class's default; one that is null there has none. from_class:
-    the values that were read and that the class alone says. null_is_untied: a null of
-    tie_word_embeddings means false, as before Transformers 5, and is not refused.
+    the values that were read and that the class alone says. null_is_false: a null of
+    tie_word_embeddings or use_sliding_window means false, as before Transformers 5.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Fields:
         path: Path,
         class_name: str | None = None,
         *,
-        null_is_untied: bool = False,
+        null_is_false: bool = False,
     ) -> None:
         self._values = values
         name = class_name or str(values.get("model_type"))
@@ -70,8 +70,8 @@ class Fields:
         self._defaults: dict[str, Any] = known.get("defaults", {})
         self._not_null = set(known.get("not_null", []))
         self._needed: list[str] = types()["needed"].get(name, [])
-        if null_is_untied:
-            self._not_null.discard("tie_word_embeddings")
+        if null_is_false:
+            self._not_null -= {"tie_word_embeddings", "use_sliding_window"}
         self.path = path
         self._read = set[str]()
         self.from_class: dict[str, Any] = {}

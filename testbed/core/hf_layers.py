@@ -66,7 +66,7 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
     size = fields.get("sliding_window")
     kinds = layer_kinds(fields, kind, num_layers)
     if kind in types_with("qwen_windows"):
-        return _window_of_all(fields, kinds, num_layers)
+        return _window_of_all(fields, kind, kinds, num_layers)
     if kind == "smollm3" and _uses_window(fields):
         raise fields.refusal("use_sliding_window", "is not supported for model_type 'smollm3'")
     if kind == "phi3" and size is not None and size >= fields.whole("max_position_embeddings"):
@@ -82,17 +82,22 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
     return Window(fields.whole("sliding_window"), count)
 
 
-def _window_of_all(fields: Fields, kinds: list[str], num_layers: int) -> Window | None:
-    """Windows of a Qwen: vLLM has them in all layers or in none."""
+def _window_of_all(fields: Fields, kind: str, kinds: list[str], num_layers: int) -> Window | None:
+    """Windows of a Qwen: vLLM has them in all layers or in none, whatever the list says."""
     uses_window = _uses_window(fields)
-    if set(kinds) == {WINDOWED} and uses_window:
-        return Window(fields.whole("sliding_window"), num_layers)
-    if len(set(kinds)) > 1 and fields.get("max_window_layers") != num_layers:
+    if len(set(kinds)) > 1 and kind in ("qwen2", "qwen3"):
+        if fields.get("max_window_layers") != num_layers:
+            raise fields.refusal(
+                "max_window_layers",
+                "vLLM does not start: sliding window for some but not all layers is not supported",
+            )
+        return None
+    if uses_window and kind != "qwen3_moe" and set(kinds) != {WINDOWED}:
         raise fields.refusal(
-            "max_window_layers",
-            "vLLM does not start: sliding window for some but not all layers is not supported",
+            "use_sliding_window",
+            "vLLM 0.19 has windows in all layers then, and 0.33 in none: not supported",
         )
-    return None
+    return Window(fields.whole("sliding_window"), num_layers) if uses_window else None
 
 
 def chunks_of(fields: Fields, kind: str, num_layers: int) -> Chunks | None:
@@ -103,7 +108,7 @@ def chunks_of(fields: Fields, kind: str, num_layers: int) -> Chunks | None:
     return Chunks(fields.whole("attention_chunk_size"), count) if count else None
 
 
-def latent_of(fields: Fields) -> Latent:
+def latent_of(fields: Fields, kind: str) -> Latent:
     """Latent attention, with the indexer of a sparse one.
 
     vLLM stores a key of it in fp8 with a scale of 4 bytes for 128 values (DeepseekV32IndexerCache,
@@ -122,6 +127,7 @@ def latent_of(fields: Fields) -> Latent:
         q_rank=rank,
         index_bytes=index_bytes,
         index_params=index_params,
+        prefers_fp8=True if kind == "glm_moe_dsa" else None,
     )
 
 

@@ -81,6 +81,9 @@ class Latent:
         Count, Unit("bytes"), doc("of a token's key of the indexer (sparse attention); 0: none")
     ] = 0
     index_params: Annotated[Count, doc("weights of a layer's indexer")] = 0
+    prefers_fp8: Annotated[
+        bool | None, doc("whether vLLM caches it in FP8 on Blackwell unless told (GLM-5)")
+    ] = None
     index_pool: Annotated[
         Count,
         doc("tokens that a key of the indexer stands for, those that are not pooled yet apart"),

@@ -232,9 +232,7 @@ def are_durations(durations: Any) -> bool:
     """Whether a plug-in's answer is an Affine of plain whole numbers, and every iteration takes
     some time.
     """
-    # Unknown to the compiler, which would convert the fields of an Affine before they are checked
-    kind: Any = Affine
-    if type(durations) is not kind:
+    if type(durations) is not Affine:
         return False
     first_ps, growth_ps, steps = durations
     return (

@@ -355,8 +355,8 @@ class Engine:
         promised = plan.guaranteed_steps
         if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
             raise audit.wrong_promise(self.scheduler, plan)
-        # min of two: the compiler has no call for these
-        return min(min(1 + promised, self.outputs.steps_to_end()), self.meter.max_steps(usage))
+        left = self.outputs.steps_to_end()
+        return min(1 + promised, left, self.meter.max_steps(usage))
 
     def _plan_ahead(self, flight: Flight) -> Generator[Any, None, None]:
         """When the last iteration begins, make the next plan as if that iteration had run."""

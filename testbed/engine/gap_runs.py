@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 Counts = NDArray[np.int64]
 
+FITS = 2.0**62  # below this, also as sums of floats, 64 bits certainly hold a sum
 FEW = 1 << 14  # gaps that are listed at once
 
 
@@ -30,6 +31,10 @@ class GapRuns(NamedTuple):
 
     def sum_ps(self) -> int:
         """The sum of all gaps, exactly: it may be more than 64 bits hold."""
+        first_ps, growth_ps, num, counts = (column.astype(float) for column in self)
+        if (counts * num * (first_ps + growth_ps * num)).sum() < FITS:
+            pairs = self.lengths * (self.lengths - 1) // 2
+            return int(self.counts @ (self.lengths * self.first_ps + self.growth_ps * pairs))
         columns = [column.tolist() for column in self]
         return sum(
             count * (num * first + growth * (num * (num - 1) // 2))

@@ -91,9 +91,7 @@ class Meter(ABC):
         )
 
     def _whole(self, seq: Sequence, extents: list[Any]) -> list[Any]:
-        """The extents, whose type is Any because the compiler would make a plain int of every other
-        number.
-        """
+        """The extents, of whole numbers; raises PlugInError for others."""
         if not set(map(type, chain.from_iterable(extents))) <= {int}:
             raise wrong_answer(self.policy, extents, f"the table of {seq} has whole numbers (int)")
         return extents

@@ -37,9 +37,16 @@ class PackedRows:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """A copy of every column by name, in order of appending."""
+        return self.some(*self._names)
+
+    def some(self, *names: str) -> dict[str, NDArray[Any]]:
+        """A copy of these columns."""
         self._pack()
-        blocks = [[np.empty(0, np.int64)] * len(self._names), *self._blocks]
-        return dict(zip(self._names, map(np.concatenate, zip(*blocks, strict=True)), strict=True))
+        empty, places = np.empty(0, np.int64), map(self._names.index, names)
+        return {
+            name: joined([empty, *[block[place] for block in self._blocks]])
+            for name, place in zip(names, places, strict=True)
+        }
 
     def _pack(self) -> None:
         if self._pending:
@@ -64,7 +71,17 @@ def beyond_time(time_ps: int) -> InputError:
 
 
 def compact(values: NDArray[Any]) -> NDArray[Any]:
-    """The column; where all its values are the same one, it takes the memory of one."""
-    return (
-        np.broadcast_to(values[:1].copy(), len(values)) if (values == values[0]).all() else values
-    )
+    """The column; where all its values are the same one, it takes the memory of one, and whole
+    numbers that 32 bits hold take no more.
+    """
+    if (values == values[0]).all():
+        return np.broadcast_to(values[:1].copy(), len(values))
+    if values.dtype == np.int64 and max(-int(values.min()), int(values.max())) < 1 << 31:
+        return values.astype(np.int32)
+    return values if values.base is None else values.copy()
+
+
+def joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The parts of a column, as `compact` has left them, behind each other."""
+    column = np.concatenate(parts)
+    return column.astype(np.int64) if column.dtype == np.int32 else column

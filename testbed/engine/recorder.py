@@ -18,7 +18,7 @@ from testbed.engine.audit import check_accounts, check_measures
 from testbed.engine.executor import Flight
 from testbed.engine.memory_accounting import fragmented_slots, reserved_slots, rounding_slots
 from testbed.engine.packed_rows import BATCH, Counts, PackedRows, packed
-from testbed.engine.token_gaps import TokenClock, TokenGaps
+from testbed.engine.token_gaps import STEPS, TokenClock, TokenGaps
 from testbed.engine.totals import CHANGING, Measures, SpanMemory, Totals, changes_of
 from testbed.sched.plan import Plan, Results
 
@@ -46,6 +46,14 @@ class Snapshot(NamedTuple):
     totals: Totals
 
 
+class SpanRows(PackedRows):
+    """The rows of spans: it keeps the sums of slots over their iterations, and has their means."""
+
+    def columns(self) -> Columns:
+        table = super().columns()
+        return table | {name: table[name] / table["iterations"] for name in SLOTS}
+
+
 class Recorder:
     """Everything that a run leaves behind.
 
@@ -65,7 +73,7 @@ class Recorder:
             ("num_seqs", "num_swaps", "num_recomputes", "hit_tokens"),
         )
         self.requests = PackedRows("request_id", *times, "prompt_len", "output_len", *counts)
-        self.spans = PackedRows(*SHAPE, "running", *SLOTS)
+        self.spans: PackedRows = SpanRows(*SHAPE, "running", *SLOTS)
         self.rejections: dict[int, str] = {}
         self.cancellations: dict[int, int] = {}
         self.totals = Totals()
@@ -115,7 +123,7 @@ class Recorder:
 
     def token_gaps(self) -> TokenGaps:
         """The gaps between tokens, of all requests that have had more than one."""
-        return self._tokens.gaps(self.spans.columns())
+        return self._tokens.gaps(self.spans.some(*STEPS))
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request, whose sequences are `group`, was answered at now_ps."""
@@ -261,7 +269,7 @@ class Recorder:
             for held, saved, saved_ps in chain.from_iterable(shared):
                 totals.shared[held] += saved
                 totals.shared_ps[held] += saved_ps
-        self.spans.extend([*counts, sums[0] // steps, *(sums[1:] / steps)])
+        self.spans.extend([*counts, sums[0] // steps, *sums[1:]])
 
     def _firsts(
         self, accounts: tuple[Usage, ...], running: Counts, internal: Counts, copies: Counts

@@ -18,6 +18,9 @@ from testbed.engine.packed_rows import PackedRows
 Counts = NDArray[np.int64]
 
 
+STEPS = ("decode_seqs", "start_ps", "duration_ps", "iterations", "growth_ps")
+
+
 class TokenGaps(NamedTuple):
     """Gaps between tokens of one request, in ps.
 
@@ -112,7 +115,7 @@ class TokenClock:
             self._stays.append((request_id, first_step, self._num_steps, last_ps))
 
     def gaps(self, spans: Mapping[str, NDArray[Any]]) -> TokenGaps:
-        """All gaps so far; spans: the columns of the recorder's spans."""
+        """All gaps so far; spans: the columns STEPS of the recorder's spans."""
         stays = self._stays.columns()
         unfinished = [
             (request_id, first_step, self._num_steps, last_ps)

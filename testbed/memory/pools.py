@@ -70,7 +70,5 @@ class PoolSpec:
         return next((t.num_slots for t in self.tiers if t.name == tier), 0)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PoolSpec":
-        """The same value, which never changes; the compiler's frozen classes cannot be copied field
-        by field.
-        """
+        """The same value, which never changes."""
         return self

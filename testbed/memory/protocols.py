@@ -2,8 +2,7 @@
 each capability.
 
 A policy has a capability by defining its methods; nothing else declares it. They are found once, by
-`capabilities_of`, which also says what needs what. This module is not compiled: compiled protocols
-cannot be looked for in an object.
+`capabilities_of`, which also says what needs what.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from testbed.compiled import release
 from testbed.core.request import Workload
 from testbed.core.specs import GIB
 from testbed.cost.model import CostModel
@@ -26,6 +25,7 @@ from testbed.run.oracles import future_read
 from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.vllm_v1 import VllmV1
+from testbed.version import release
 from testbed.vllm.pages import pages_of
 
 SIMULATED = {"acceptance", "found_share", "seed"}  # of a speculation, in the tokens' place

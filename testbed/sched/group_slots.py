@@ -32,7 +32,6 @@ def request_first_slots(
     Raises:
         PlugInError: the answer is neither a refusal nor a valid grant for each sequence.
     """
-    # Any: compiled code would check the list before the error below explains what is wrong with it
     answers: Any = memory.admit(seqs, num_tokens, hit)
     if isinstance(answers, Refusal):
         return answers

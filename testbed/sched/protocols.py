@@ -1,7 +1,4 @@
-"""What a scheduler may do beyond what every scheduler must do.
-
-This module is not compiled: a compiled protocol cannot be looked for in an object.
-"""
+"""What a scheduler may do beyond what every scheduler must do."""
 
 from collections import deque
 from typing import Protocol, runtime_checkable

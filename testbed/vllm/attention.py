@@ -4,6 +4,7 @@ generation and the model, and by the states that a block must be no smaller than
 Held against vLLM's own classes by `testbed lockstep vllm --configs`.
 """
 
+from dataclasses import replace
 from math import lcm
 
 from testbed.core.slots import ceil_div
@@ -13,6 +14,7 @@ from testbed.vllm.releases import Release
 
 BLOCK_SIZE, HYBRID_LATENT_ALIGNMENT = 16, 128
 HOPPER, BLACKWELL = 9, 10
+FP8_CAPABILITY = (8, 9)  # the first whose Triton kernels of latent attention read FP8
 FLASH_MLA, FLASHINFER_MLA = 64, 32  # tokens that these backends take
 GATED_DELTA_CHUNK = 64  # tokens, at whose multiples FlashInfer's prefill kernel exports a state
 WIDEST_HEAD, WIDE_HEAD_BLOCK = 256, 64  # of FlashAttention 3; tokens that its successor takes
@@ -29,6 +31,32 @@ def kernel_block(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
         return FLASHINFER_MLA
     is_small = model.kv_dtype_bytes == 1
     return FLASH_MLA if generation == HOPPER and is_small else BLOCK_SIZE
+
+
+def with_preferred_cache(model: ModelSpec, gpu: GpuSpec, release: Release) -> ModelSpec:
+    """The model with the type of cached values that vLLM prefers for it on a GPU."""
+    prefers = model.latent is not None and model.latent.prefers_fp8 and release.prefers_fp8
+    is_free = model.kv_dtype_bytes is None
+    if prefers and is_free and capability_of(gpu)[0] == BLACKWELL:
+        return replace(model, kv_dtype_bytes=1)
+    return model
+
+
+def block_multiple(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
+    """The tokens of which a block that the command gives must be a multiple."""
+    usual = kernel_block(model, gpu, release)
+    return min(usual, FLASHINFER_MLA) if capability_of(gpu)[0] == BLACKWELL else usual
+
+
+def cache_problem(model: ModelSpec, gpu: GpuSpec) -> str:
+    """Why no attention backend of a GPU reads a model's cached values; empty if one does."""
+    if model.latent is None:
+        return ""
+    if model.latent.index_bytes and capability_of(gpu)[0] < HOPPER:
+        return f"sparse attention has no backend on {gpu.name}"
+    if model.kv_dtype_bytes == 1 and capability_of(gpu) < FP8_CAPABILITY:
+        return f"latent attention on {gpu.name} has no FP8 cache"
+    return ""
 
 
 def _block_of_heads(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:

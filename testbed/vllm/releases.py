@@ -156,10 +156,18 @@ class Release:
             "v1/core/kv_cache_utils.py get_kv_cache_capacity",
         ),
     ]
-    null_is_untied: Annotated[
+    prefers_fp8: Annotated[
         bool,
         Fact(
-            "its Transformers, before 5, takes a null of tie_word_embeddings for false",
+            "GLM-5's latents are cached in FP8 on Blackwell unless the command says otherwise",
+            "model_executor/models/config.py GlmMoeDsaForCausalLM",
+        ),
+    ]
+    null_is_false: Annotated[
+        bool,
+        Fact(
+            "its Transformers, before 5, takes a null of tie_word_embeddings or use_sliding_window "
+            "for false",
             "transformers/configuration_utils.py",
         ),
     ]
@@ -192,7 +200,8 @@ V0_19 = Release(
     has_wide_states=False,
     multiplies_yarn=True,
     logs_longest=False,
-    null_is_untied=True,
+    prefers_fp8=False,
+    null_is_false=True,
     software="vllm-0.19",
 )
 V0_20 = replace(V0_19, number="0.20", utilization=0.92, subtracts_graphs=True, caps_windows=True)
@@ -216,7 +225,8 @@ V0_33 = Release(
     has_wide_states=True,
     multiplies_yarn=False,
     logs_longest=True,
-    null_is_untied=False,
+    prefers_fp8=True,
+    null_is_false=False,
     software=None,
 )
 RELEASES: Mapping[str, Release] = {release.number: release for release in (V0_19, V0_20, V0_33)}

@@ -8,10 +8,12 @@ from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
 from testbed.vllm.attention import (
+    block_multiple,
     block_size_of,
+    cache_problem,
     keeps_each_state,
-    kernel_block,
     state_pages,
+    with_preferred_cache,
 )
 from testbed.vllm.command import FLAG, OFF, Command
 from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
@@ -84,9 +86,11 @@ def server_with(
     memory for its weights, and has its K and V in the pages.
     """
     reader = OptionReader(command)
-    model = _served(reader, shape, release)
+    model = with_preferred_cache(_served(reader, shape, release), sheet, release)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
+    if problem := cache_problem(model, sheet):
+        raise InputError(f"{FLAG}: model {model.name}: vLLM does not start: {problem}")
     _check_replicas(reader, model)
     deeper = None if speculation is None else speculation.deeper(model)
     block_size = _block_size(reader, deeper or model, limits.num_gpus, sheet, release)
@@ -314,10 +318,12 @@ def _check_block_size(
             "the attention kernels take no such block (choose from "
             f"{', '.join(map(str, BLOCK_SIZES))})",
         )
-    usual = kernel_block(model, gpu, release)
-    if model.latent and size % usual:
+    if model.latent is None:
+        return
+    smallest = block_multiple(model, gpu, release)
+    if size % smallest:
         raise reader.refusal(
-            "--block-size", f"the kernels of latent attention take multiples of {usual}"
+            "--block-size", f"the kernels of latent attention take multiples of {smallest}"
         )
 
 
@@ -326,7 +332,8 @@ def block_size_with(
 ) -> int:
     """The tokens of a block of a command with this shape on this GPU, whether or not it starts."""
     reader = OptionReader(command)
-    model, num_gpus = _served(reader, shape, release), reader.whole("--tensor-parallel-size", 1)
+    model = with_preferred_cache(_served(reader, shape, release), sheet, release)
+    num_gpus = reader.whole("--tensor-parallel-size", 1)
     return _block_size(reader, model, num_gpus, sheet, release)
 
 

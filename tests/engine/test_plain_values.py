@@ -9,7 +9,6 @@ from refusals import refuses
 from tiny import FastMillisecond
 
 from testbed.checks.contract.search import check_policy
-from testbed.compiled import is_compiled
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.core.slots import Extent, Granular, Growth
@@ -90,11 +89,8 @@ def serve(policy, cost=None, **options):
 def test_no_answer_of_a_policy_receives_an_output_length(name):
     policy = type(name, (Paged,), CHANNELS[name])
     HEARD.clear()
-    if is_compiled() and name in ("Horizon", "Cached", "Grown"):
-        serve(policy)  # the compiler has made a plain int of the number
-    else:
-        walked = {"fast_forward": False} if name == "Table" else {}
-        refuses(name, serve, policy, error=PlugInError, **walked)
+    walked = {"fast_forward": False} if name == "Table" else {}
+    refuses(name, serve, policy, error=PlugInError, **walked)
     past = (
         {OUTPUT_LEN - 1} if name == "Grown" else set()
     )  # the steps of a span that is over when growth is read
@@ -109,8 +105,6 @@ def test_no_answer_of_a_policy_receives_an_output_length(name):
 
 @pytest.mark.parametrize("name", CHANNELS)
 def test_contract_check_refuses_values_that_overload_comparison(name):
-    if is_compiled() and name == "Horizon":
-        pytest.skip("the compiler has made a plain int of the number")
     policy = type(name, (Paged,), CHANNELS[name])
     broken = check_policy(lambda pool: policy(pool, block_size=8), max_examples=30, shrink=False)
     assert broken is not None

@@ -84,7 +84,7 @@ def test_tokens_of_an_iteration_with_drafts_come_at_once(make_policy, build, req
     policy = make_policy()
     policy.max_len = MAX_LEN
     scheduler = build(policy)
-    acceptance = scheduler.speculation.acceptance
+    acceptance = scheduler.drafter.acceptance
     options = {"acceptance": acceptance, "stop_ps": stop_ps}
     assert_gaps(*heard(of_one_sequence(requests), scheduler, ANALYTIC, **options))
 

@@ -8,7 +8,6 @@ import pytest
 from refusals import check_refusal
 
 import testbed as front
-from testbed.compiled import is_compiled
 from testbed.core.request import Request, Rows
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ServerSpec
@@ -157,13 +156,11 @@ PARTS = {
         ("testbed run engine=gpu",),
     ),
     "a limit that no row keeps": (lambda: Fitted("sharegpt").rows(9, 0, 2), ("hardly any row",)),
-}
-
-if not is_compiled():  # the compiler refuses them itself, by a TypeError
-    PARTS["slots in NumPy's integers"] = (
+    "slots in NumPy's integers": (
         lambda: PoolSpec(np.int64(64), 32),
         ("num_slots", "np.int64(64); it must be"),
-    )
+    ),
+}
 
 
 @pytest.fixture(autouse=True)

@@ -28,11 +28,7 @@ SOURCES = (
     "tests",
 )
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-ENVIRON = {
-    name: value
-    for name, value in os.environ.items()
-    if name not in ("PYTHONPATH", "TESTBED_COMPILE")
-}
+ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 @pytest.fixture(scope="session")
@@ -163,14 +159,6 @@ def test_installed_wheel_reproduces_figures(wheel, environment, tmp_path):
     assert {"fig2.png", "fig13.png", "scorecard.csv"} <= {
         path.name for path in (tmp_path / "results").iterdir()
     }
-
-
-def test_an_editable_install_is_not_compiled(tree):
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel:editable", "-d", "editable"]
-    requested = {**ENVIRON, "TESTBED_COMPILE": "1"}
-    done = subprocess.run(command, cwd=tree, env=requested, capture_output=True, text=True)
-    assert done.returncode
-    assert "TESTBED_COMPILE: an editable install is not compiled" in done.stdout + done.stderr
 
 
 @pytest.fixture(scope="session")

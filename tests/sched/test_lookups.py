@@ -4,7 +4,6 @@ import pytest
 from manual_driver import scheduler_of
 
 from testbed.checks.fast_and_slow import EFFICIENCIES, MODEL, SERVER
-from testbed.compiled import is_compiled
 from testbed.core.layers import KvGroup
 from testbed.core.request import Request
 from testbed.cost.analytic import AnalyticCost
@@ -20,8 +19,6 @@ from testbed.sched.orders import Aging, SessionOrder, TimeToLive
 from testbed.sched.preemption import Recompute
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
-
-pytestmark = pytest.mark.skipif(is_compiled(), reason="a compiled index cannot be replaced")
 
 GROUPS = (
     KvGroup("full", num_layers=1, slot_bytes=1),

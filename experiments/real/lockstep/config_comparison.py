@@ -117,7 +117,8 @@ def _compare(
     finally:
         (folder / "config.json").unlink()
         folder.rmdir()
-    if isinstance(ours, Start) and isinstance(theirs, Start):
+    is_loaded_wide = "quantization" in options  # vLLM has the file's type until weights are loaded
+    if isinstance(ours, Start) and isinstance(theirs, Start) and not is_loaded_wide:
         tally.weigh(ours, theirs, f"{path.parent.name} {gpu}")
     outcome, line = _outcome(ours, theirs, has_length="max_model_len" in options)
     tally.counts[outcome] += 1

@@ -120,7 +120,5 @@ def output_contents(seq: Seq, first: int) -> Iterator[Content]:
     """The contents of a sequence's blocks from `first` on; no other sequence's blocks are equal to
     them.
     """
-    for block in count(
-        first
-    ):  # not an expression in brackets, of which the compiler would make an endless list
+    for block in count(first):
         yield (seq.seq_id,), block

@@ -10,9 +10,7 @@ from testbed.memory.tiers.lower_tier import Pins
 
 
 class Owner(Protocol):
-    """Whose pool it is; an object, because the compiler's bound methods keep their object when a
-    policy is copied.
-    """
+    """Whose pool it is."""
 
     def evicting(self, node: Node) -> None:
         """A victim, before its block stores nothing any more."""
