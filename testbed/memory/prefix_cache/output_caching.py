@@ -120,4 +120,5 @@ def output_contents(seq: Seq, first: int) -> Iterator[Content]:
     """The contents of a sequence's blocks from `first` on; no other sequence's blocks are equal to
     them.
     """
-    return (((seq.seq_id,), block) for block in count(first))
+    for block in count(first):
+        yield (seq.seq_id,), block
