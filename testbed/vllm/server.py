@@ -378,7 +378,7 @@ def _pool(
     num_checked = num_blocks
     if release.checks_usable_blocks:
         num_checked -= 1
-    elif reader.value(BLOCKS) is not None:
+    elif reader.value(BLOCKS) is not None and not release.checks_override:
         num_checked = _found_blocks(memory, gpu, pages)
     return Pool(None if given is not None else memory, num_blocks, num_checked)
 
