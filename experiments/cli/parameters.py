@@ -104,6 +104,13 @@ VllmCommand = Annotated[
         "counterpart is reported",
     ),
 ]
+SglangCommand = Annotated[
+    str,
+    Parameter(
+        metavar="COMMAND",
+        help='the same of "sglang serve --model-path MODEL --max-total-tokens N ..."',
+    ),
+]
 AsJson = Annotated[
     bool, Parameter(name="--json", help="print JSON (experiments/cli/JSON.md) instead of tables")
 ]

@@ -10,6 +10,7 @@ from testbed.experiments.cli.parameters import (
     ConfigFolders,
     Override,
     Seeds,
+    SglangCommand,
     VllmCommand,
     seed_words,
 )
@@ -70,6 +71,7 @@ def run(
     again: Annotated[bool, Parameter(help="repeat a run whose folder is complete")] = False,
     config_dir: ConfigFolders | None = None,
     from_vllm: VllmCommand | None = None,
+    from_sglang: SglangCommand | None = None,
     values: Annotated[
         bool, Parameter(help="print every value of this configuration with its unit; run nothing")
     ] = False,
@@ -89,7 +91,7 @@ def run(
     """
     if help:
         return print_help(config_dir or [])
-    words = given_words(overrides, config_dir or [], from_vllm)
+    words = given_words(overrides, config_dir or [], from_vllm, from_sglang)
     words = [*shown.name_words, *words]
     if values:
         from testbed.experiments.runs.shown_values import value_lines
@@ -108,9 +110,14 @@ def run(
 
 
 def given_words(
-    overrides: tuple[str, ...], folders: list[Path], from_vllm: str | None
+    overrides: tuple[str, ...],
+    folders: list[Path],
+    from_vllm: str | None,
+    from_sglang: str | None = None,
 ) -> list[str]:
-    """The overrides, with those of vLLM's words and the folders of user options before them."""
+    """The overrides, with those of vLLM's or SGLang's words and the folders of user options before
+    them.
+    """
     from testbed.core.errors import InputError
     from testbed.run.override_words import key_of
 
@@ -118,11 +125,14 @@ def given_words(
         if key_of(word) == "hydra.mode":
             raise InputError(f"{word}: is not read (-m makes a sweep)")
     words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
-    if from_vllm is None:
+    if from_vllm is None and from_sglang is None:
         return words
-    from testbed.experiments.vllm_server.translation import expand
+    if from_vllm is not None and from_sglang is not None:
+        raise InputError("--from-sglang: goes with no --from-vllm (give one of them)")
+    from testbed.experiments.sglang_server import translation as of_sglang
+    from testbed.experiments.vllm_server import translation as of_vllm
 
-    return expand(from_vllm, words)
+    return of_vllm.expand(from_vllm, of_sglang.expand(from_sglang, words))
 
 
 def print_help(folders: list[Path]) -> None:

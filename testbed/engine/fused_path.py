@@ -12,6 +12,7 @@ from testbed.cost.model import (
     UNBOUNDED,
     Affine,
     CostModel,
+    WindowReads,
     Work,
     are_durations,
     wrong_durations,
@@ -94,7 +95,9 @@ class FusedPath:
 
     def _work(self, plan: Plan, usage: Usage) -> Work:
         """What the plan's first iteration computes and reads."""
-        state, repeated, prefill, windows = self._state, 0, (), ()
+        state, repeated = self._state, 0
+        prefill: tuple[tuple[int, int], ...] = ()
+        windows: tuple[WindowReads, ...] = ()
         if plan.chunks:
             prefill = tuple([(new + more, old) for _, _, new, old, _, more in plan.chunks])
         if usage.saved:

@@ -135,7 +135,8 @@ class SpanMeter(Meter):
         iteration at most, and all groups have one sequence.
         """
         starts, started, growth, steps = self._starts, NO_GROWTH, None, flight.steps
-        usage, shared, end = flight.usage, (), self.state.batch.steps
+        usage, end = flight.usage, self.state.batch.steps
+        shared: tuple[SharedSlots, ...] = ()
         if flight.plan.decode_seqs and starts and starts[0][0] < end:
             started = self._start(end, steps)
         internal = self._internal

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -11,7 +12,7 @@ from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.known_profiles import NAME
 from testbed.cost.model import NO_SOFTWARE, CostModel
-from testbed.cost.sections import SYSTEM
+from testbed.cost.sections import SYSTEM, THIS_ENGINE
 from testbed.cost.transfers import transfers_origin
 from testbed.run.config import RunConfig
 from testbed.run.identity import ROOT
@@ -19,6 +20,7 @@ from testbed.run.identity import ROOT
 TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate costs` writes it
 # Who measured the profile that a prediction in that table starts from: ours, which ship
 SHIPPED = "measured"
+BETWEEN_HOSTS = ROOT / "cost" / "between_hosts.csv"
 NOT_TESTED = "unknown, such costs were not tested"
 WHOLE_RUNS = {"TTFT": "ttft_percent", "TPOT": "tpot_percent", "latency": "latency_percent"}
 OF_NO_TIME = ("name", "iterations")  # fields of a SoftwareConfig
@@ -59,7 +61,8 @@ def _where(fingerprint: Mapping[str, Any]) -> str:
             f"{part} by {how}" for part, how in fingerprint.get("not_measured", {}).items()
         ]
         but = f", but {', '.join(stand_ins)}" if stand_ins else ""
-        return f"{fingerprint.get('source', 'from')} on {device}{_date(fingerprint)}{but}"
+        host = f" ({fingerprint['host']})" if fingerprint.get("host") else ""
+        return f"{fingerprint.get('source', 'from')} on {device}{host}{_date(fingerprint)}{but}"
     of = f"{began['model']} on " if fingerprint.get("way") in (OTHER_MODEL, OTHER_CACHE) else ""
     cache = ", with another type of K and V" if fingerprint.get("way") == OTHER_CACHE else ""
     return f"derived for {device} from {of}{began.get('device')}{_date(began)}{cache}"
@@ -95,10 +98,23 @@ def tested(cost: CostModel, model: ModelSpec, server: ServerSpec) -> str:
         if not cost.fit:
             return NOT_TESTED
         error, num_batches = cost.fit["median_error"], cost.fit["num_batches"]
-        return f"{100 * error:.1f}% (median) in {num_batches} decode batches"
+        if fingerprint.get(SYSTEM, THIS_ENGINE) == THIS_ENGINE:
+            return f"{100 * error:.1f}% (median) in {num_batches} decode batches"
+        among = f"{100 * error:.1f}% (median) in {num_batches} iterations with prompts and decodes"
+        return f"{among}; {between_hosts()}"
     if not fingerprint and not (cost.provenance and model.is_plain):
         return NOT_TESTED
     return left_out(fingerprint.get("way", OTHER_GPU) if fingerprint else ROOFLINE, server)
+
+
+def between_hosts() -> str:
+    """How far off a vLLM's profile of another host was."""
+    rows = table_rows(BETWEEN_HOSTS)
+    ranges = []
+    for name, column in (("latency", "latency_percent"), ("TTFT p50", "ttft_p50_percent")):
+        errors = [abs(float(row[column])) for row in rows]
+        ranges.append(f"{name} {min(errors):.0f} to {max(errors):.0f}%")
+    return f"of another host {', '.join(ranges)} ({len(rows)} predictions)"
 
 
 def left_out(way: str, server: ServerSpec) -> str:
@@ -123,10 +139,15 @@ def left_out(way: str, server: ServerSpec) -> str:
     return f"{', '.join(reported)} in whole runs of {len(chosen)} {whose} left out (median)"
 
 
-@cache
 def left_out_rows() -> list[dict[str, str]]:
     """Errors of predictions from a profile for another one, which was left out; a row for each."""
-    if not TESTED.is_file():
+    return table_rows(TESTED)
+
+
+@cache
+def table_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a table below its comments; none where there is no such file."""
+    if not path.is_file():
         return []
-    with TESTED.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))

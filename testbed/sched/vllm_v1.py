@@ -109,7 +109,7 @@ class VllmV1(IterationLevel):
     def _turns(self) -> InTurn | None:
         self.steps_in_turn = self.drafting is not None or not self.order.keeps_arrival
         self._vllm.steps_in_turn = self.steps_in_turn
-        self._vllm.voids_last = self.release.hashes_results
+        self._vllm.voids_last = self.plans_ahead or self.release.hashes_results
         if not self.steps_in_turn:
             return None
         return InTurn(
@@ -276,7 +276,8 @@ class AsyncVllmV1(VllmV1):
     plan, which therefore knows the results of the iteration before, and what had arrived by then.
     A group that ends in the iteration under way keeps its place and its slots in that plan.
     ignore_eos: outputs end at the requested length, as in benchmarks, which the plan knows; else
-    they take one step more.
+    they take one step more, and a group that this plan swaps out while its last token is computed
+    ends on the host: its slots are moved out, and never in.
     """
 
     plans_ahead: ClassVar[bool] = True

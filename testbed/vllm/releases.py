@@ -50,8 +50,15 @@ class Release:
         bool,
         Fact(
             "the server starts if the longest sequence fits the pool without its null block; else "
-            "if it fits the memory that profiling finds, or --kv-cache-memory-bytes",
+            "if it fits the pool with it",
             "v1/core/kv_cache_planning.py get_kv_cache_configs",
+        ),
+    ]
+    checks_override: Annotated[
+        bool,
+        Fact(
+            "the pool that is checked follows --num-gpu-blocks-override, if that is given",
+            "v1/core/kv_cache_utils.py get_kv_cache_configs",
         ),
     ]
     caps_windows: Annotated[
@@ -156,6 +163,20 @@ class Release:
             "v1/core/kv_cache_utils.py get_kv_cache_capacity",
         ),
     ]
+    checks_fp8_cache: Annotated[
+        bool,
+        Fact(
+            "Triton's attention backends refuse an FP8 cache below compute capability 8.9",
+            "v1/attention/backends/triton_attn.py TritonAttentionBackend",
+        ),
+    ]
+    drafts_ahead: Annotated[
+        bool,
+        Fact(
+            "drafts that the CPU makes (n-gram) are scheduled asynchronously too by default",
+            "config/vllm.py VllmConfig.__post_init__",
+        ),
+    ]
     prefers_fp8: Annotated[
         bool,
         Fact(
@@ -187,6 +208,7 @@ V0_19 = Release(
     has_largest_limits=False,
     caches_states=False,
     checks_usable_blocks=False,
+    checks_override=False,
     caps_windows=False,
     frees_after_run=False,
     uncached_first=False,
@@ -200,11 +222,20 @@ V0_19 = Release(
     has_wide_states=False,
     multiplies_yarn=True,
     logs_longest=False,
+    checks_fp8_cache=False,
+    drafts_ahead=False,
     prefers_fp8=False,
     null_is_false=True,
     software="vllm-0.19",
 )
-V0_20 = replace(V0_19, number="0.20", utilization=0.92, subtracts_graphs=True, caps_windows=True)
+V0_20 = replace(
+    V0_19,
+    number="0.20",
+    utilization=0.92,
+    subtracts_graphs=True,
+    checks_override=True,
+    caps_windows=True,
+)
 V0_33 = Release(
     number="0.33",
     utilization=0.92,
@@ -212,6 +243,7 @@ V0_33 = Release(
     has_largest_limits=True,
     caches_states=True,
     checks_usable_blocks=True,
+    checks_override=True,
     caps_windows=True,
     frees_after_run=True,
     uncached_first=True,
@@ -225,11 +257,26 @@ V0_33 = Release(
     has_wide_states=True,
     multiplies_yarn=False,
     logs_longest=True,
+    checks_fp8_cache=True,
+    drafts_ahead=True,
     prefers_fp8=True,
     null_is_false=False,
     software=None,
 )
-RELEASES: Mapping[str, Release] = {release.number: release for release in (V0_19, V0_20, V0_33)}
+V0_28 = replace(
+    V0_33,
+    number="0.28",
+    checks_usable_blocks=False,
+    cuts_lone_prompt=True,
+    hashes_results=False,
+    hashes_next_token=False,
+    serves_behind_victims=False,
+    exports_states=False,
+    multiplies_yarn=True,
+)
+RELEASES: Mapping[str, Release] = {
+    release.number: release for release in (V0_19, V0_20, V0_28, V0_33)
+}
 DEFAULT = V0_19
 
 

@@ -89,13 +89,13 @@ def server_with(
     model = with_preferred_cache(_served(reader, shape, release), sheet, release)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
-    if problem := cache_problem(model, sheet):
+    if problem := cache_problem(model, sheet, release):
         raise InputError(f"{FLAG}: model {model.name}: vLLM does not start: {problem}")
     _check_replicas(reader, model)
     deeper = None if speculation is None else speculation.deeper(model)
     block_size = _block_size(reader, deeper or model, limits.num_gpus, sheet, release)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
-    frees_after_run = release.frees_after_run and plans_ahead(command.values, speculation)
+    frees_after_run = release.frees_after_run and plans_ahead(command.values, speculation, release)
     under_way = limits.max_num_batched_tokens * (2 if frees_after_run else 1)
     pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
     if pages.is_grouped and speculation is not None:
@@ -153,12 +153,15 @@ def _check_replicas(reader: OptionReader, model: ModelSpec) -> None:
         )
 
 
-def plans_ahead(values: Mapping[str, str], speculation: "Speculation | None") -> bool:
+def plans_ahead(
+    values: Mapping[str, str], speculation: "Speculation | None", release: Release
+) -> bool:
     """Whether a command's scheduler is asynchronous: unless told otherwise, or drafts are made on
-    the CPU.
+    the CPU and the release waits for them.
     """
     drafts_on_cpu = speculation is not None and not speculation.drafts_on_gpu
-    return values.get("--async-scheduling") != OFF and not drafts_on_cpu
+    waits = drafts_on_cpu and not release.drafts_ahead
+    return values.get("--async-scheduling") != OFF and not waits
 
 
 def _pages(
@@ -375,7 +378,7 @@ def _pool(
     num_checked = num_blocks
     if release.checks_usable_blocks:
         num_checked -= 1
-    elif reader.value(BLOCKS) is not None:
+    elif reader.value(BLOCKS) is not None and not release.checks_override:
         num_checked = _found_blocks(memory, gpu, pages)
     return Pool(None if given is not None else memory, num_blocks, num_checked)
 

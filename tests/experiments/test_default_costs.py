@@ -15,7 +15,15 @@ from testbed.cost.sections import PROFILES
 from testbed.experiments.real.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.runs.compose import configured
-from testbed.run.cost_words import WHOLE_RUNS, cost_source, left_out_rows
+from testbed.run import cost_words
+from testbed.run.cost_words import (
+    BETWEEN_HOSTS,
+    WHOLE_RUNS,
+    between_hosts,
+    cost_source,
+    left_out_rows,
+    table_rows,
+)
 from testbed.run.machine import cost_of, make_cost
 
 SYSTEMS = [None, *names_of("system")]
@@ -219,3 +227,15 @@ def test_what_whole_iterations_do_not_read_is_refused():
         cost_with("cost.iterations=nope")
     with pytest.raises(InputError, match=r"overhead_s=0\.01: nothing reads it, for the costs are"):
         of_system("vllm-v1", *VLLM_ON_H100, "software.overhead_s=0.01")
+
+
+def test_a_vllm_profile_names_its_host_and_what_it_was_worth_on_others():
+    config = of_system("vllm-v1", *VLLM_ON_H100)
+    taken = cost_of(config)
+    about = taken.fingerprint
+    source = cost_source(config, taken)
+    assert f"{about['device']} ({about['host']}), {about['date']}" in source
+    rows = table_rows(BETWEEN_HOSTS)
+    largest = max(abs(float(row["latency_percent"])) for row in rows)
+    assert f"{largest:.0f}%" in between_hosts()
+    assert between_hosts() in cost_words.tested(taken, config.model, config.server)

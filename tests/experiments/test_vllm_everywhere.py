@@ -150,7 +150,13 @@ def test_a_manager_of_groups_knows_the_release_and_how_the_scheduler_plans(
 
 @pytest.mark.parametrize(
     ("installed", "number"),
-    [("0.19.0", "0.19"), ("0.20.2", "0.20"), ("0.33.0", "0.33"), ("1.2", "0.33")],
+    [
+        ("0.19.0", "0.19"),
+        ("0.20.2", "0.20"),
+        ("0.33.0", "0.33"),
+        ("0.28.0", "0.28"),
+        ("1.2", "0.33"),
+    ],
 )
 def test_lockstep_takes_the_release_that_is_nearest_to_the_installed_one(installed, number):
     assert nearest_release(installed).number == number

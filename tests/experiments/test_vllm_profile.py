@@ -267,6 +267,32 @@ def test_the_hull_is_below_and_convex():
     assert hull == pytest.approx({1: 6.0, 2: 6 + 0.2 / 3, 4: 6.2, 8: 6.8, 16: 8.0, 32: 20.0})
 
 
+def test_results_are_handed_out_before_the_next_plan(tmp_path):
+    """Which is the host's time too: 0.05 ms for each of up to 32 decodes."""
+    planted.sweeps(handing_out_ms=0.05).write(tmp_path)
+    fit = with_fit(read_steps(tmp_path), MACHINE)["fit"]
+    assert fit["p95_error"] < 0.02
+    assert abs(fit["mean_error"]) < 0.01
+
+
+def test_prompts_behind_others_that_are_launched_longer_are_no_time_of_the_gpu(tmp_path):
+    """An iteration behind 1,400 tokens, which are launched as long as they are computed, ends when
+    the host is done. Its time says nothing of what it computes.
+    """
+    sweeps = planted.sweeps()
+    for _ in range(60):  # most lone prompts are launched in 9 ms
+        sweeps.run([(((0, 16),), 0, 0), ((), 0, 0)])
+    for num_prompts in (4, 5, 6, 7):
+        planted.add_prompts_behind_prompts(sweeps, before=600, num_prompts=num_prompts, times=4)
+    sweeps.write(tmp_path)
+    profile = profile_of(read_steps(tmp_path), MACHINE)
+    cost = ProfileCost(MODEL, None, profile)
+    for new in (2000, 6000):
+        prompts = ((new, 0),)
+        expected = planted.computing_ms(((0, new),), 0, 0)
+        assert cost.iteration(Work(prefill=prompts)) / MS == pytest.approx(expected, rel=0.02)
+
+
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "opt-13b", "qwen2.5-7b"])
 def test_the_profiles_that_ship_are_those_of_the_kept_sweeps(name):
     shipped = read_profile(f"vllm-0.20/h100-{name}-tp1")

@@ -48,9 +48,12 @@ def computing_ms(prompts, decodes, context):
 class Planted:
     """Iterations in a row, each as its prompts (stored, new tokens), decodes and their context."""
 
-    def __init__(self, per_request_ms=0.0):
-        """per_request_ms: what launches of prompts take more for each request but one."""
+    def __init__(self, per_request_ms=0.0, handing_out_ms=0.0):
+        """per_request_ms: what launches of prompts take more for each request but one.
+        handing_out_ms: a decode's result before the next plan.
+        """
         self.rows, self.now, self.per_request_ms = [], 0.0, per_request_ms
+        self.handing_out_ms = handing_out_ms
 
     def run(self, iterations):
         """Plan and compute them when nothing is under way; two are under way at most."""
@@ -58,7 +61,7 @@ class Planted:
         ends, reads = [], []
         for number, iteration in enumerate(iterations):
             if number > 1:
-                planned = reads[number - 2]
+                planned = reads[number - 2] + self.handing_out_ms * iterations[number - 2][1]
             prompts, decodes = iteration[:2]
             first, whole = launch(prompts, decodes)
             if prompts:
@@ -86,9 +89,9 @@ class Planted:
                 out.writerow([*times, len(prompts), tokens, decodes, context, chunks])
 
 
-def sweeps():
+def sweeps(handing_out_ms=0.0):
     """Decodes at two contexts, lone prompts, and prompts among decodes."""
-    planted = apart()
+    planted = apart(handing_out_ms=handing_out_ms)
     for count in (1, 8, 32):
         for new in (8, 16, 700, 2000):
             decodes = ((), count, 100 * count)
@@ -98,9 +101,9 @@ def sweeps():
     return planted
 
 
-def apart(per_request_ms=0.0):
+def apart(per_request_ms=0.0, handing_out_ms=0.0):
     """Decodes and lone prompts; nothing of both."""
-    planted = Planted(per_request_ms)
+    planted = Planted(per_request_ms, handing_out_ms)
     for count in SIZES:
         for mean in (100, 1000):
             planted.run([((), count, count * (mean + step)) for step in range(12)])

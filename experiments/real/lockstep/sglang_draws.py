@@ -13,15 +13,16 @@ def draw(
 ) -> tuple[tuple[str, ...], list[Request]]:
     """A random configuration as words after `base`, and requests that keep its pool full."""
     block_size = random.choice([1, 16])
-    longest = random.choice([64, 200, 600])
-    num_blocks = 1 + longest * random.choice([2, 3, 5]) // block_size
-    factor = random.choice([1, 1.01, 2, 4])
+    longest = random.choice([64, 64, 200, 600])
+    only_long = random.random() < 0.5
+    num_blocks = 1 + longest * random.choice([5] if only_long else [2, 3, 5]) // block_size
+    factor = random.choice([1.01, 1.01, 2] if only_long else [1, 1.01, 2, 4])
     shares = random.choice([0, 0.3, 0.6, 0.9])
     has_tree = random.random() < 0.8
-    max_running = random.choice([4, 12, 64])
+    max_running = random.choice([4, 12, 64, 64])
     mixes = random.random() < 0.5
-    chunks = ["null", 16, 128, 2048]
-    chunk = random.choice([n for n in chunks if n == "null" or not mixes or int(n) > max_running])
+    chunks = [n for n in (16, 128, 2048) if not mixes or n > max_running]
+    chunk = random.choice(["null", *map(str, chunks)])
     overlaps = random.random() < 0.5
     words = (
         *base,
@@ -42,7 +43,7 @@ def draw(
         f"scheduler.ignore_eos={str(factor == 1).lower()}",
         *draw_order(random),
     )
-    return words, requests(random, num_requests, longest, shares, factor)
+    return words, requests(random, num_requests, longest, shares, factor, only_long=only_long)
 
 
 def draw_order(random: Random) -> tuple[str, ...]:
@@ -59,10 +60,11 @@ def draw_order(random: Random) -> tuple[str, ...]:
 
 
 def requests(
-    random: Random, count: int, longest: int, shares: float, factor: float
+    random: Random, count: int, longest: int, shares: float, factor: float, *, only_long: bool
 ) -> list[Request]:
     """Requests of at most `longest` tokens, which arrive in bursts and declare `factor` times their
-    output. A share of their prompts begins with one of a few stories.
+    output. A share of their prompts begins with one of a few stories. only_long: all outputs are
+    long and prompts short, so that more are admitted than memory has the future of.
     """
     now_ps, drawn = 0, list[Request]()
     stories = [[random.randrange(10**6) for _ in range(longest)] for _ in range(4)]
@@ -70,8 +72,9 @@ def requests(
     for request_id in range(count):
         now_ps += 0 if random.random() < 0.3 else round(random.expovariate(1 / mean_gap))
         most = random.choice([1, 8, longest // 2, longest * 3 // 4])
-        output_len = random.randint(1, most)
-        prompt_len = random.randint(1, longest - output_len)
+        least, most = (longest // 2, longest * 3 // 4) if only_long else (1, most)
+        output_len = random.randint(least, most)
+        prompt_len = random.randint(1, longest // 8 if only_long else longest - output_len)
         is_shared = random.random() < shares
         shared = random.choice([prompt_len, random.randint(0, prompt_len)]) if is_shared else 0
         own = (random.randrange(10**6) for _ in range(prompt_len - shared))

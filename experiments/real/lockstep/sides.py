@@ -45,6 +45,7 @@ class WatchedExecutor(SimulatedExecutor):
         self, clock: SimClock, scheduler: Scheduler, cost: CostModel, outputs: Outputs
     ) -> None:
         super().__init__(clock, scheduler, cost, outputs)
+        self.decode_cost = None  # every plan is started and begun here
         self._state = scheduler.state
         self._preempted: list[int] = []
         self._tokens: dict[Flight, dict[int, int]] = {}

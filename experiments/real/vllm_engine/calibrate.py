@@ -145,7 +145,7 @@ def lines(profile: Mapping[str, Any]) -> Iterator[str]:
         yield f"no prompts among decodes were logged: launches are those of {scaled}"
     if fit := profile.get("fit"):
         yield (
-            f"prompts among decodes, from planning one to the end of the next iteration: median "
+            f"prompts among decodes, until the end of the next iteration: median "
             f"error {fit['median_error']:.1%}, p95 {fit['p95_error']:.1%}, mean "
             f"{fit['mean_error']:+.1%} of {fit['num_batches']}"
         )

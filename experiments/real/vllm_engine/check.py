@@ -21,15 +21,15 @@ MS = PS // 1000
 
 
 def errors_among(steps: pd.DataFrame, profile: Mapping[str, Any]) -> dict[str, float] | None:
-    """Relative errors from planning such an iteration to the end of the next one, of decodes; None
-    without any.
+    """Relative errors from when the host is free for such an iteration to the end of the next one,
+    of decodes; None without any.
     """
     rows = prompts_among_decodes(steps)
     rows = rows[rows.decodes_behind > 0]
     if rows.empty or "launch_decodes" not in profile["sections"]:
         return None
     cost = ProfileCost(ModelSpec(**profile["model"]), None, profile)
-    real = rows.ms_from_plan - rows.late_ms + rows.next_end_ms
+    real = rows.handed_ms + rows.ms_from_plan - rows.late_ms + rows.next_end_ms
     predicted = np.array([_until_next_end_ms(cost, row) for row in rows.itertuples()])
     errors = (predicted / real.to_numpy(float)) - 1
     return {

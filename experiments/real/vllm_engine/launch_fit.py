@@ -1,8 +1,9 @@
-"""How long a vLLM's host plans, prepares and launches iterations.
+"""How long a vLLM's host hands out results, and plans, prepares and launches iterations.
 
 The host plans the next iteration as soon as it has launched one, if none is under way; with one
-under way it first waits for that one's results. So behind a launch that lasts longer than the GPU
-computes, results are read late: at its end.
+under way it first waits for that one's results, and hands them out. So a launch behind others
+counts from these results, and behind one that lasts longer than the GPU computes, results are read
+late: at its end.
 """
 
 from typing import NamedTuple
@@ -44,11 +45,15 @@ def fit_launches(
     up to the largest graph, and larger ones for all others.
     """
     seen = _seen(among, decodes)
-    every = pd.concat([lone.assign(is_seen=True), seen.assign(launch=seen.before_ms)])
+    handed_out = seen.assign(launch=seen.before_ms + seen.handed_ms)
+    every = pd.concat([lone.assign(is_seen=True), handed_out])
     prompts = curves_of_prompts(every, largest_graph)
     seen = seen[seen.is_seen & (seen.decodes > 0)]
     computing = _computing(seen, "decodes", "decode_context", decodes)
-    behind = seen.assign(first=seen.next_end_ms - computing, whole=seen.late_ms)
+    behind = seen.assign(
+        first=seen.handed_behind_ms + seen.next_end_ms - computing,
+        whole=seen.handed_behind_ms + seen.late_ms,
+    )
     return LaunchFit(prompts, _least(behind, "first"), _least(behind, "whole"))
 
 

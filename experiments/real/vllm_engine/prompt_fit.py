@@ -12,7 +12,7 @@ import pandas as pd
 from testbed.core.errors import InputError
 
 WAITED_MS = 1.0  # an iteration that ends so much after its launch waited for the GPU
-LONG = 2  # so many times a usual launch: an iteration before that took it was the GPU's
+LONG = 1.5  # launches of many prompts take up to so many times as long as those of one
 FEWEST = 3  # kinds of prompts
 
 
@@ -40,19 +40,44 @@ def fit_prompts(
     """By least squares over medians, relative errors alike.
 
     lone: prompts that were planned when nothing was under way, and so waited first_launch_ms.
-    in_a_row: those behind others of prompts, whose results are read late where a launch is longer
-    than they. Raises InputError with fewer than FEWEST kinds of prompts beyond the graphs that
-    waited for the GPU.
+    in_a_row: those behind others of prompts; if they are launched longer than those are computed,
+    their results say nothing of the GPU. Raises InputError with fewer than FEWEST kinds of prompts
+    beyond the graphs that waited for the GPU.
     """
-    in_a_row = in_a_row[in_a_row.before_ms > LONG * lone.launch.median()]
-    prompts = pd.concat([lone.assign(ms=lone.ms - first_launch_ms), in_a_row])
-    waited = prompts[(prompts.late_ms > WAITED_MS) & (prompts.num_tokens > largest_graph)]
-    kinds = waited.groupby(["num_tokens", "prompt_pairs"]).ms.median().reset_index()
+    prompts = lone.assign(ms=lone.ms - first_launch_ms)
+    behind = in_a_row[_is_launched_in_time(in_a_row, prompts, largest_graph)]
+    kinds = _kinds(pd.concat([prompts, behind]), largest_graph)
     if len(kinds) < FEWEST:
         raise InputError(
             f"{len(kinds)} kinds of prompts beyond {largest_graph} tokens are computed longer than "
             f"they are launched; {FEWEST} are needed (log prompts of more lengths)"
         )
+    return _fit(kinds)
+
+
+def _is_launched_in_time(
+    in_a_row: pd.DataFrame, lone: pd.DataFrame, largest_graph: int
+) -> pd.Series:
+    """Whether the GPU computed the iteration before, by lone prompts, LONG times as long as a
+    launch beyond the graphs takes: then it had this one in time, which took it the time between
+    both results. All, where there are too few lone prompts to say.
+    """
+    beyond = lone[lone.num_tokens > largest_graph]
+    kinds = _kinds(lone, largest_graph)
+    if len(kinds) < FEWEST:
+        return pd.Series(True, index=in_a_row.index)
+    alone = _fit(kinds)
+    before_ms = alone.linear_ms(in_a_row.tokens_before) + alone.attention_ms(in_a_row.pairs_before)
+    return before_ms > LONG * beyond.launch.median()
+
+
+def _kinds(prompts: pd.DataFrame, largest_graph: int) -> pd.DataFrame:
+    """Median times of the kinds of prompts beyond the graphs that waited for the GPU."""
+    waited = prompts[(prompts.late_ms > WAITED_MS) & (prompts.num_tokens > largest_graph)]
+    return waited.groupby(["num_tokens", "prompt_pairs"]).ms.median().reset_index()
+
+
+def _fit(kinds: pd.DataFrame) -> PromptFit:
     terms = np.stack([np.ones(len(kinds)), kinds.num_tokens, kinds.prompt_pairs], axis=1)
     relative = terms / kinds.ms.to_numpy(float)[:, None]
     fixed, per_token, per_pair = np.linalg.lstsq(relative, np.ones(len(kinds)), rcond=None)[0]

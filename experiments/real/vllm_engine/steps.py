@@ -34,9 +34,10 @@ def read_steps(folder: Path) -> pd.DataFrame:
     planned, result: when it was planned, and when its results were read. ms: from the results
     before, or from its plan where it `is_first`: planned when all results were in. launch: from its
     plan until the next, which is its launch where it is_first; before_ms, late_ms: from its plan
-    until the results before, and from the next plan until its own. prefill, prompt_pairs: new and
-    stored tokens of each prompt, and the pairs of a query and a key. next_end_ms: from the next
-    plan to the next results.
+    until the results before, and from the next plan until its own. handed_ms: from the results for
+    which the host had waited until its plan; 0 where there were none; handed_behind_ms: that of the
+    next one. prefill, prompt_pairs: new and stored tokens of each prompt, and the pairs of a query
+    and a key. next_end_ms: from the next plan to the next results.
     Raises InputError for a file that lacks a column.
     """
     path = plain_or_packed(folder / FILE)
@@ -94,6 +95,10 @@ def _with_neighbours(steps: pd.DataFrame) -> pd.DataFrame:
     steps["num_tokens"] = steps.prompt_tokens + steps.decodes
     steps["num_seqs"] = steps.prompts + steps.decodes
     steps["before_ms"] = steps.result.shift(1) - steps.planned  # until the results before
+    was_first = steps.is_first | steps.is_first.shift(1, fill_value=True)
+    handed = (steps.planned - steps.result.shift(2)).clip(lower=0)
+    steps["handed_ms"] = np.where(was_first, 0.0, handed)
+    steps["handed_behind_ms"] = steps.handed_ms.shift(-1)
     steps["late_ms"] = steps.ms_from_plan - steps.launch  # from the next plan until the results
     steps["next_end_ms"] = steps.result.shift(-1) - steps.planned.shift(-1)
     began = np.where(steps.is_first, steps.planned, steps.result.shift(1))

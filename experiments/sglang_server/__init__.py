@@ -1,0 +1,1 @@
+"""A command of SGLang's server as overrides."""

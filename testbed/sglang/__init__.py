@@ -1,0 +1,1 @@
+"""SGLang: the command of its server, and what its options are here."""

@@ -1,0 +1,85 @@
+"""The words of a command that starts SGLang's server (release 0.5.23)."""
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from testbed.core.errors import InputError
+
+FLAG = "--from-sglang"
+PYTHON = re.compile(r"(.*/)?python[\d.]*")
+MODULES = ("sglang.launch_server", "sglang")
+PARSER = Path(__file__).with_name("options-0.5.23.txt")
+ON = "true"
+
+
+@dataclass(frozen=True)
+class Command:
+    """The options of a server by their first name, with their values; `true` for a flag."""
+
+    values: dict[str, str]
+
+
+@cache
+def parser_options() -> dict[str, tuple[str, bool]]:
+    """Each name of an option of the release's parser: its first name, and whether it is a flag.
+
+    `python -m testbed.experiments.sglang_server.parser` writes the file from the installed one.
+    """
+    options = dict[str, tuple[str, bool]]()
+    for line in PARSER.read_text(encoding="utf-8").splitlines():
+        names, kind = line.split("\t")
+        first, *others = names.split()
+        for name in (first, *others):
+            options[name] = (first, kind == "flag")
+    return options
+
+
+def read_command(text: str) -> Command:
+    """`sglang serve ...` or `python -m sglang.launch_server ...`. Raises InputError for another
+    command, and for a word that SGLang's parser would refuse.
+    """
+    try:
+        words = shlex.split(text.replace("\\\n", " "))
+    except ValueError as error:
+        raise InputError(f"{FLAG}: cannot be read: {error}") from None
+    values = dict[str, str]()
+    rest = iter(_after_program(words, text))
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if not name.startswith("--"):
+            raise InputError(f"{FLAG}: {word}: is no option (--model-path MODEL names the model)")
+        first, is_flag = _option(name)
+        values[first] = ON if is_flag else value if equals else _value(name, rest)
+    return Command(values)
+
+
+def _option(name: str) -> tuple[str, bool]:
+    """The option of this name, or the only one whose name begins so, as argparse reads it."""
+    options = parser_options()
+    begun = {options[other] for other in options if other.startswith(name)}
+    if name not in options and len(begun) != 1:
+        raise InputError(f"{FLAG}: {name}: is no option of sglang 0.5.23 (check its spelling)")
+    return options.get(name) or begun.pop()
+
+
+def _value(name: str, rest: Iterator[str]) -> str:
+    value = next(rest, None)
+    if value is None or value.startswith("--"):
+        raise InputError(f"{FLAG}: {name}: has no value (give one)")
+    return value
+
+
+def _after_program(words: Sequence[str], text: str) -> list[str]:
+    rest = list(words)
+    if rest[:2] == ["sglang", "serve"]:
+        return rest[2:]
+    if len(rest) > 2 and PYTHON.fullmatch(rest[0]) and rest[1] == "-m" and rest[2] == MODULES[0]:
+        return rest[3:]
+    raise InputError(
+        f'{FLAG}: {text[:60]!r}: starts no SGLang (give "sglang serve --model-path MODEL ..." or '
+        '"python -m sglang.launch_server --model-path MODEL ...")'
+    )

@@ -1,0 +1,136 @@
+"""Files that cannot be opened, written, renamed or synchronized, and folders that cannot be made,
+at any call of any command: it ends in one line and exit code 2, or in the answer without the fault;
+what it leaves is whole, and the next call continues.
+"""
+
+import os
+import shutil
+from itertools import count
+
+import pytest
+from faults import ERRORS, KINDS, Faults, contents, injected
+from wrong_files import check_one_line
+
+from testbed.experiments.runs.whole_files import MARK
+
+SHORT = ("model=opt-13b", "trace=random", "trace.input_len=64", "trace.output_len=4")
+LOAD = (*SHORT, "arrivals.duration_s=2", "arrivals.rate=2")
+SEARCH = ("slo.ttft_s=1", "arrivals.duration_s=2", "--precision", "0.5")
+COMMANDS = {
+    "run": ("run", *LOAD, "outputs=tables"),
+    "run -m": ("run", "-m", *LOAD, "policy=paged,contiguous_max", "outputs=summary"),
+    "plan": ("plan", *LOAD, "gpu=a100-40gb,a10g", "slo.ttft_s=1", "seed=0"),
+    "capacity": ("capacity", *SHORT, *SEARCH),
+    "reproduce": ("reproduce", "fig1", "--jobs", "1"),
+    "hits": ("hits", *LOAD, "--sizes", "10,20", "--csv", "hits.csv"),
+    "compare": ("compare", "kept/one", "kept/two"),
+    "report": ("report", "kept"),
+}
+CHANGING = ("timing.json", "multirun.yaml")  # whose contents differ from call to call
+SEEDED = 300
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Two finished runs, for the commands that read some."""
+    from testbed.experiments.cli.main import main
+
+    folder = tmp_path_factory.mktemp("kept")
+    for name, policy in (("one", "paged"), ("two", "contiguous_max")):
+        words = (*LOAD, f"policy={policy}", "outputs=tables", f"hydra.run.dir={folder / name}")
+        assert main(["run", *words]) == 0
+    return folder
+
+
+@pytest.fixture
+def place(testbed, tmp_path, kept):
+    """Call a command with faults in a new folder: the code, output and errors, and the folder."""
+    numbers = count()
+
+    def call(words, faults_of=None, folder=None):
+        if folder is None:
+            folder = tmp_path / f"place{next(numbers)}"
+            shutil.copytree(kept, folder / "kept")
+        os.chdir(folder)
+        faults = Faults(folder, "none", None) if faults_of is None else faults_of(folder)
+        with injected(faults):
+            code, output, errors = testbed(*words)
+        return code, output.replace(str(folder), "."), errors, folder, faults.count
+
+    return call
+
+
+def settled(folder):
+    """What a command has left, by path, without what differs from call to call."""
+    return {
+        path: content
+        for path, content in contents(folder).items()
+        if not path.endswith(CHANGING) and not path.startswith("kept/")
+    }
+
+
+def check_fault(place, words, undisturbed, kind, position, *, lasts, error):
+    """One fault: what the command says, what it leaves, and how the next call goes on."""
+    whole_output, whole_files = undisturbed
+
+    def fault(folder):
+        return Faults(folder, kind, position, lasts=lasts, error=error)
+
+    code, output, errors, folder, _ = place(words, fault)
+    left = settled(folder)
+    assert "Traceback" not in errors
+    if code == 0:
+        assert output == whole_output
+    else:
+        check_one_line(code, errors.splitlines(keepends=True)[-1])
+    for path, content in left.items():
+        if MARK in path:  # of a temporary folder that could not be opened; the next call removes it
+            continue
+        assert path in whole_files, f"{path} is left behind"
+        assert content == whole_files[path], f"{path} is half-written"
+    code, output, _, folder, _ = place(words, folder=folder)
+    assert (code, output) == (0, whole_output)
+    assert settled(folder) == whole_files
+
+
+@pytest.fixture
+def undisturbed(place):
+    """The output and the files of a command without faults, and its calls of each kind."""
+
+    def call(words):
+        code, output, _, folder, _ = place(words)
+        assert code == 0
+        numbers = {}
+        for kind in KINDS:
+            numbers[kind] = place(words, lambda folder, kind=kind: Faults(folder, kind, None))[-1]
+        return (output, settled(folder)), numbers
+
+    return call
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", ["run", "hits"])
+def test_a_fault_of_each_kind_is_one_line(place, undisturbed, command, kind):
+    words = COMMANDS[command]
+    expected, numbers = undisturbed(words)
+    if numbers[kind]:
+        position = numbers[kind] // 2
+        check_fault(place, words, expected, kind, position, lasts=True, error=ERRORS[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_300_faults_are_one_line_each(place, undisturbed, command):
+    """About as many of each command, at every call or evenly among its calls."""
+    words, broken = COMMANDS[command], []
+    expected, numbers = undisturbed(words)
+    each = -(-SEEDED // len(COMMANDS) // len(KINDS))
+    for kind, number in numbers.items():
+        positions = sorted({round(n * (number - 1) / max(each - 1, 1)) for n in range(each)})
+        for place_of_fault, position in enumerate(positions if number else ()):
+            options = {"lasts": place_of_fault % 2 == 0, "error": ERRORS[place_of_fault % 3]}
+            try:
+                check_fault(place, words, expected, kind, position, **options)
+            except AssertionError as error:
+                broken.append(f"{kind} {position} of {number} {options}: {str(error)[:300]}")
+    assert not broken, "\n".join(broken)

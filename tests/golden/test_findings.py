@@ -1,0 +1,20 @@
+"""The scripts of findings/: their headers, their table, and what they may not need."""
+
+import os
+
+from findings_table import FOLDER, header, table
+
+
+def test_the_table_is_that_of_the_scripts_headers():
+    assert (FOLDER / "README.md").read_text() == table()
+
+
+def test_each_script_pins_its_package_and_needs_nothing_of_this_project():
+    scripts = sorted(FOLDER.glob("*.sh"))
+    assert scripts
+    for script in scripts:
+        text, (name, version) = script.read_text(), header(script)["package"].split()
+        assert os.access(script, os.X_OK)
+        assert f"{name}=={version}" in text
+        assert "testbed" not in text
+        assert "http" not in text
