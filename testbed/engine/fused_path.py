@@ -20,6 +20,7 @@ from testbed.cost.model import (
 from testbed.engine import audit
 from testbed.engine.departures import Departures
 from testbed.engine.executor import Flight
+from testbed.engine.host_launches import launched_counts
 from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
 from testbed.engine.sampled_checks import SampledChecks
@@ -50,6 +51,7 @@ class FusedPath:
         self._scheduler = scheduler
         self._state = scheduler.state
         self._cost = cost
+        self._launches = type(cost).launch is not CostModel.launch  # else it says None of any
         self._outputs = outputs
         self._meter = meter
         self._recorder = recorder
@@ -73,10 +75,13 @@ class FusedPath:
             or (usage.saved and repeats)
         ):
             return None
+        if self._launches and self._cost.launch(*launched_counts(self._cost, plan)) is not None:
+            return None
         flight = self._flight
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
         flight.repeats = bool(repeats)
+        self._meter.growing = len(state.batch.sequences)
         if plan.chunks:
             self._checks.tables(usage)
             self._meter.begin_chunks(plan)
