@@ -103,7 +103,9 @@ def watched(kind: type[Scheduler], watcher: Watcher) -> type[Scheduler]:
 
     def add(this: Any, request: Incoming) -> SequenceGroup:
         watcher.unanswered.add(request.request_id)
-        return kind.add(this, request)
+        group = kind.add(this, request)
+        watcher.check_requests(this)
+        return group
 
     def plan(this: Any) -> Plan:
         watcher.check_requests(this)
