@@ -32,7 +32,11 @@ SECTIONS = {
     ),
     "Compare with real servers": (
         ("validate", "validate:app", "Compare the simulation with measurements."),
-        ("lockstep", "lockstep:lockstep", "Compare the scheduler of the installed vLLM or SGLang with ours."),
+        (
+            "lockstep",
+            "lockstep:lockstep",
+            "Compare the scheduler of the installed vLLM or SGLang with ours.",
+        ),
         ("import", "importing:app", "Convert models, profiles and lengths of others."),
         ("calibrate", "calibrate:app", "Fit unmeasured times to logs or published numbers."),
         ("gpu", "gpu:app", "Measure, check and run on an NVIDIA GPU."),
