@@ -45,6 +45,7 @@ PolicyName = Literal[
     "paged_2023",
     "prefix_caching",
     "prefix_caching_v1",
+    "radix",
     "tiered",
     "tiered_exclusive",
 ]
@@ -53,6 +54,8 @@ SchedulerName = Literal[
     "mixed",
     "mixed_2023",
     "separate",
+    "sglang",
+    "sglang_no_overlap",
     "static",
     "vllm_v1",
     "vllm_v1_async",

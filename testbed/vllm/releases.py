@@ -156,6 +156,13 @@ class Release:
             "v1/core/kv_cache_utils.py get_kv_cache_capacity",
         ),
     ]
+    drafts_ahead: Annotated[
+        bool,
+        Fact(
+            "drafts that the CPU makes (n-gram) are scheduled asynchronously too by default",
+            "config/vllm.py VllmConfig.__post_init__",
+        ),
+    ]
     prefers_fp8: Annotated[
         bool,
         Fact(
@@ -200,6 +207,7 @@ V0_19 = Release(
     has_wide_states=False,
     multiplies_yarn=True,
     logs_longest=False,
+    drafts_ahead=False,
     prefers_fp8=False,
     null_is_false=True,
     software="vllm-0.19",
@@ -225,6 +233,7 @@ V0_33 = Release(
     has_wide_states=True,
     multiplies_yarn=False,
     logs_longest=True,
+    drafts_ahead=True,
     prefers_fp8=True,
     null_is_false=False,
     software=None,

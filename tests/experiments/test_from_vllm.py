@@ -129,3 +129,36 @@ def test_without_the_hybrid_manager_all_layers_store_all_tokens(
     assert code == 0
     (size,) = (line for line in output.splitlines() if "GPU KV cache size" in line)
     assert size.strip() in notes
+
+
+def test_a_block_of_another_size_leaves_the_pool_its_tokens(translated):
+    """The server is built with it: no override contradicts what follows from the command."""
+    command = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+    usual, _ = translated(command, "gpu=h100-80gb")
+    wider, _ = translated(command, "gpu=h100-80gb", "policy.block_size=32")
+    assert num_blocks(usual) // 2 == num_blocks(wider)
+
+
+def num_blocks(words):
+    return next(
+        int(word.partition("=")[2]) for word in words if word.startswith("server.num_blocks=")
+    )
+
+
+def test_drafts_of_the_cpu_that_are_scheduled_ahead_are_refused(testbed):
+    """Release 0.33 schedules them asynchronously by default, and 0.19 never."""
+    drafts = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""
+    command = f"vllm serve meta-llama/Llama-3.1-8B-Instruct {drafts}"
+    words = ("gpu=h100-80gb", "release=0.33", *SHORT)
+    code, _, notes = testbed("run", "--from-vllm", command, *words)
+    assert code == 2
+    check_words(("--speculative-config", "--no-async-scheduling"), notes)
+    code, _, notes = testbed("run", "--from-vllm", f"{command} --no-async-scheduling", *words)
+    assert code == 0, notes
+
+
+def test_layers_of_chunks_are_refused(testbed):
+    command = "vllm serve meta-llama/Llama-4-Scout-17B-16E-Instruct -tp 4"
+    code, _, notes = testbed("run", "--from-vllm", command, "gpu=h200", *SHORT)
+    assert code == 2
+    check_words(("chunked attention", "testbed fits"), notes)

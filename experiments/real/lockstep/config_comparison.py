@@ -143,7 +143,7 @@ def _ours(folder: Path, gpu: str, release: Release, words: str) -> Start | str:
         max_num_seqs=server.limits.max_num_seqs,
         max_num_batched_tokens=server.limits.max_num_batched_tokens,
         caches_prefixes=server.caches_prefixes,
-        plans_ahead=plans_ahead(server.values, None),
+        plans_ahead=plans_ahead(server.values, None, release),
         weight_bytes=server.model.weight_bytes,
     )
 
