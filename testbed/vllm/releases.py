@@ -264,6 +264,7 @@ V0_28 = replace(
     serves_behind_victims=False,
     exports_states=False,
     multiplies_yarn=True,
+    drafts_ahead=False,
 )
 RELEASES: Mapping[str, Release] = {
     release.number: release for release in (V0_19, V0_20, V0_28, V0_33)
