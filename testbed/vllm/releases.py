@@ -163,6 +163,13 @@ class Release:
             "v1/core/kv_cache_utils.py get_kv_cache_capacity",
         ),
     ]
+    checks_fp8_cache: Annotated[
+        bool,
+        Fact(
+            "Triton's attention backends refuse an FP8 cache below compute capability 8.9",
+            "v1/attention/backends/triton_attn.py TritonAttentionBackend",
+        ),
+    ]
     drafts_ahead: Annotated[
         bool,
         Fact(
@@ -215,6 +222,7 @@ V0_19 = Release(
     has_wide_states=False,
     multiplies_yarn=True,
     logs_longest=False,
+    checks_fp8_cache=False,
     drafts_ahead=False,
     prefers_fp8=False,
     null_is_false=True,
@@ -249,6 +257,7 @@ V0_33 = Release(
     has_wide_states=True,
     multiplies_yarn=False,
     logs_longest=True,
+    checks_fp8_cache=True,
     drafts_ahead=True,
     prefers_fp8=True,
     null_is_false=False,

@@ -89,7 +89,7 @@ def server_with(
     model = with_preferred_cache(_served(reader, shape, release), sheet, release)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
-    if problem := cache_problem(model, sheet):
+    if problem := cache_problem(model, sheet, release):
         raise InputError(f"{FLAG}: model {model.name}: vLLM does not start: {problem}")
     _check_replicas(reader, model)
     deeper = None if speculation is None else speculation.deeper(model)
