@@ -18,7 +18,7 @@ SPREAD = 2.0  # between the first two rates of a search
 
 @dataclass
 class Simulations:
-    """Simulates for a question; launcher: the words that choose Hydra's launcher.
+    """Simulates for a question; launcher: the words that choose the launcher.
 
     A run that is complete in the folder is read there, and counts like one that is simulated: the
     count says what the plan needs.

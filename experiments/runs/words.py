@@ -49,6 +49,7 @@ POOL = ("server.num_blocks", "server.kv_memory_gib", "server.workspace_gib")
 WITH_MARKS = ("workload.mix", "faults")  # whose commas are no sweep, and whose semicolons no error
 LAUNCHER = "hydra/launcher"
 OF_HYDRA = ("hydra.run.dir", "hydra.sweep.dir", LAUNCHER)
+GPU_ENGINE = "gpu"
 ENGINE = "engine"  # a group that is not listed: gpu or nothing
 
 
@@ -83,6 +84,11 @@ class Choice:
         if self.group == ENGINE and self.name in NONE:
             raise InputError(
                 f"{self.word}: the simulator serves where no engine is given (leave it out)"
+            )
+        if self.group == ENGINE and self.name != GPU_ENGINE:
+            raise InputError(
+                f"{self.word}: is no engine (engine={GPU_ENGINE}; engine.device=cpu computes on a "
+                "CPU)"
             )
         if self.group not in GROUPS:
             return self

@@ -2,27 +2,22 @@
 which Python draws anew for each process.
 
 Two processes with different hash seeds carry out the same examples, and must get the same answers.
-They wait for questions as long as this process lives, and answer each in a process that they fork.
 """
 
 import hashlib
 import inspect
-import io
 import json
 import os
 import pickle
 import re
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
-from dataclasses import fields, is_dataclass
-from functools import cache, partial
+from contextlib import redirect_stdout
+from functools import partial
 from itertools import islice
 from random import Random
-from tempfile import TemporaryFile
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from testbed.checks.contract import orders
 from testbed.checks.contract.clauses import ClauseBroken
@@ -51,8 +46,6 @@ from testbed.sched.scheduler import Scheduler
 
 SEEDS = ("1", "2")
 NUM_EXAMPLES = 20
-CHILD = "from testbed.checks.hash_seeds import answer_parent; answer_parent()"
-LENGTH = struct.Struct("<Q")  # precedes what goes through a pipe
 Answers = list[tuple[list[str], str]]  # calls, and a digest of what they gave
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in its representation
 
@@ -89,15 +82,13 @@ def follows_hashes(
     """
     name = importable_name(target)
     try:
-        question = _pickled((name, pools, dict(parameters)))
+        question = pickle.dumps((name, pools, dict(parameters)))
     except (pickle.PicklingError, AttributeError, TypeError):  # such as a lambda
         return None
     if name is None:
         return None
-    processes = [_process_of(seed, os.getpid()) for seed in SEEDS]
-    for process in processes:
-        process.ask(question)
-    answers = [process.answers(name) for process in processes]
+    processes = [_process_of(seed) for seed in SEEDS]
+    answers = [_answers(name, process, question) for process in processes]
     for (calls, first_answer), (_, second_answer) in zip(*answers, strict=True):
         if first_answer != second_answer:
             seeds = " and ".join(SEEDS)
@@ -109,118 +100,43 @@ def follows_hashes(
     return None
 
 
-class _ByConstructor(pickle.Pickler):
-    """Pickles a dataclass as a call of its class: fields of a frozen one cannot be set afterwards,
-    in a compiled build not even by `pickle`.
+def _process_of(seed: str) -> subprocess.Popen[bytes]:
+    """This module as a process with a hash seed."""
+    places = os.pathsep.join(place or os.getcwd() for place in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-m", "testbed.checks.hash_seeds"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": places},
+    )
+
+
+def _answers(name: str, process: subprocess.Popen[bytes], question: bytes) -> Answers:
+    """Raises InputError where the plug-in `name` cannot be asked there."""
+    output, errors = process.communicate(question)
+    if process.returncode:
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        reason = last or f"it ends with {process.returncode}"
+        raise InputError(f"{name}: cannot be checked in another process: {reason}")
+    answers: Answers = json.loads(output)
+    return answers
+
+
+def answer() -> int:
+    """Print the calls of each example with a digest of its answers. The question comes from
+    `follows_hashes`; the exit code is 1 where a plug-in ends it.
     """
-
-    def reducer_override(self, value: Any) -> Any:
-        if not is_dataclass(value) or isinstance(value, type):
-            return NotImplemented
-        return type(value), tuple(getattr(value, field.name) for field in fields(value))
-
-
-def _pickled(value: object) -> bytes:
-    buffer = io.BytesIO()
-    _ByConstructor(buffer).dump(value)
-    return buffer.getvalue()
-
-
-@cache
-def _process_of(seed: str, owner: int) -> "OtherProcess":
-    """The process of a hash seed that answers `owner`: a fork must not read another's answers."""
-    return OtherProcess(seed)
-
-
-class OtherProcess:
-    """A process with a hash seed, which answers one question after the other."""
-
-    def __init__(self, seed: str) -> None:
-        places = os.pathsep.join(_places())
-        self._seed = seed
-        self._errors = TemporaryFile()  # noqa: SIM115 (open as long as the process)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", CHILD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env={**self._environment(), "PYTHONPATH": places},
-        )
-
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONHASHSEED": self._seed}
-
-    def ask(self, question: bytes) -> None:
-        assert self._process.stdin is not None
-        state = os.getcwd(), _places(), self._environment(), question
-        with suppress(BrokenPipeError):  # it has ended: `answers` says why
-            _write(self._process.stdin, pickle.dumps(state))
-
-    def answers(self, name: str) -> Answers:
-        """Raises InputError where the plug-in `name` cannot be asked there."""
-        assert self._process.stdout is not None
-        answer = _read(self._process.stdout)
-        reply = json.loads(answer) if answer else self._last_error()
-        if isinstance(reply, str):
-            raise InputError(f"{name}: cannot be checked in another process: {reply}")
-        answers: Answers = reply
-        return answers
-
-    def _last_error(self) -> str:
-        _process_of.cache_clear()  # the next check starts another
-        self._errors.seek(0)
-        return self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-
-
-def _places() -> list[str]:
-    """Where this process looks for modules."""
-    return [place or os.getcwd() for place in sys.path]
-
-
-def _write(stream: IO[bytes], content: bytes) -> None:
-    stream.write(LENGTH.pack(len(content)) + content)
-    stream.flush()
-
-
-def _read(stream: IO[bytes]) -> bytes:
-    """What the other side has written; empty at its end."""
-    head = stream.read(LENGTH.size)
-    return stream.read(*LENGTH.unpack(head)) if head else b""
-
-
-def answer_parent() -> None:
-    """Answer the questions of `follows_hashes`, each in a process of its own: what it imports and
-    changes is not there for the next.
-    """
-    while asked := _read(sys.stdin.buffer):
-        reader, writer = os.pipe()
-        if not (child := os.fork()):
-            with os.fdopen(writer, "wb") as pipe:
-                pipe.write(json.dumps(_answer(asked)).encode())
-            os._exit(0)
-        os.close(writer)
-        with os.fdopen(reader, "rb") as pipe:
-            answer = pipe.read()
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        _write(sys.stdout.buffer, answer or json.dumps(f"it ends with {code}").encode())
-
-
-def _answer(asked: bytes) -> Answers | str:
-    """The calls of each example with a digest of its answers; or a text that says why there are
-    none.
-    """
-    folder, places, environment, question = pickle.loads(asked)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.path[:] = places
+    name, pools, parameters = pickle.load(sys.stdin.buffer)
     try:
-        name, pools, parameters = pickle.loads(question)
-        examples = examples_of(locate(name, "plug-in"), pools, parameters)
         with redirect_stdout(sys.stderr):  # what a plug-in prints
-            return [(example.calls, _digest(example.ask)) for example in examples]
+            examples = examples_of(locate(name, "plug-in"), pools, parameters)
+            answers = [(example.calls, _digest(example.ask)) for example in examples]
     except BaseException as error:  # a plug-in may even exit
-        return f"{type(error).__name__}: {error}"
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    json.dump(answers, sys.stdout)
+    return 0
 
 
 def _digest(ask: Callable[[], object]) -> str:
@@ -291,3 +207,7 @@ def _of_runs(
 
 def _decisions(case: Case, requests: Any) -> object:
     return case.serve(requests, 0).decisions
+
+
+if __name__ == "__main__":
+    sys.exit(answer())

@@ -109,7 +109,7 @@ class VllmV1(IterationLevel):
     def _turns(self) -> InTurn | None:
         self.steps_in_turn = self.drafting is not None or not self.order.keeps_arrival
         self._vllm.steps_in_turn = self.steps_in_turn
-        self._vllm.voids_last = self.release.hashes_results
+        self._vllm.voids_last = self.plans_ahead or self.release.hashes_results
         if not self.steps_in_turn:
             return None
         return InTurn(

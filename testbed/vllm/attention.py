@@ -14,7 +14,7 @@ from testbed.vllm.releases import Release
 
 BLOCK_SIZE, HYBRID_LATENT_ALIGNMENT = 16, 128
 HOPPER, BLACKWELL = 9, 10
-FP8_CAPABILITY = (8, 9)  # the first whose Triton kernels of latent attention read FP8
+FP8_CAPABILITY = (8, 9)  # the first whose Triton kernels read FP8
 FLASH_MLA, FLASHINFER_MLA = 64, 32  # tokens that these backends take
 GATED_DELTA_CHUNK = 64  # tokens, at whose multiples FlashInfer's prefill kernel exports a state
 WIDEST_HEAD, WIDE_HEAD_BLOCK = 256, 64  # of FlashAttention 3; tokens that its successor takes
@@ -48,14 +48,15 @@ def block_multiple(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
     return min(usual, FLASHINFER_MLA) if capability_of(gpu)[0] == BLACKWELL else usual
 
 
-def cache_problem(model: ModelSpec, gpu: GpuSpec) -> str:
+def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
     """Why no attention backend of a GPU reads a model's cached values; empty if one does."""
-    if model.latent is None:
-        return ""
-    if model.latent.index_bytes and capability_of(gpu)[0] < HOPPER:
+    is_sparse = model.latent is not None and model.latent.index_bytes > 0
+    if is_sparse and capability_of(gpu)[0] < HOPPER:
         return f"sparse attention has no backend on {gpu.name}"
-    if model.kv_dtype_bytes == 1 and capability_of(gpu) < FP8_CAPABILITY:
-        return f"latent attention on {gpu.name} has no FP8 cache"
+    needs_triton = model.latent is not None or model.head_size > WIDEST_HEAD
+    is_small = model.kv_dtype_bytes == 1 and release.checks_fp8_cache
+    if needs_triton and is_small and capability_of(gpu) < FP8_CAPABILITY:
+        return f"the attention backend of such a model has no FP8 cache on {gpu.name}"
     return ""
 
 

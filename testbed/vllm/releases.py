@@ -50,8 +50,15 @@ class Release:
         bool,
         Fact(
             "the server starts if the longest sequence fits the pool without its null block; else "
-            "if it fits the memory that profiling finds, or --kv-cache-memory-bytes",
+            "if it fits the pool with it",
             "v1/core/kv_cache_planning.py get_kv_cache_configs",
+        ),
+    ]
+    checks_override: Annotated[
+        bool,
+        Fact(
+            "the pool that is checked follows --num-gpu-blocks-override, if that is given",
+            "v1/core/kv_cache_utils.py get_kv_cache_configs",
         ),
     ]
     caps_windows: Annotated[
@@ -156,6 +163,21 @@ class Release:
             "v1/core/kv_cache_utils.py get_kv_cache_capacity",
         ),
     ]
+    checks_state_blocks: Annotated[
+        bool,
+        Fact(
+            "with CUDA graphs the server starts only if a pool with states has max_num_seqs "
+            "blocks; else graphs are captured for fewer sequences",
+            "config/compilation.py CompilationConfig.resolve_cudagraph_mode_and_sizes",
+        ),
+    ]
+    checks_fp8_cache: Annotated[
+        bool,
+        Fact(
+            "Triton's attention backends refuse an FP8 cache below compute capability 8.9",
+            "v1/attention/backends/triton_attn.py TritonAttentionBackend",
+        ),
+    ]
     drafts_ahead: Annotated[
         bool,
         Fact(
@@ -194,6 +216,7 @@ V0_19 = Release(
     has_largest_limits=False,
     caches_states=False,
     checks_usable_blocks=False,
+    checks_override=False,
     caps_windows=False,
     frees_after_run=False,
     uncached_first=False,
@@ -207,12 +230,21 @@ V0_19 = Release(
     has_wide_states=False,
     multiplies_yarn=True,
     logs_longest=False,
+    checks_state_blocks=False,
+    checks_fp8_cache=False,
     drafts_ahead=False,
     prefers_fp8=False,
     null_is_false=True,
     software="vllm-0.19",
 )
-V0_20 = replace(V0_19, number="0.20", utilization=0.92, subtracts_graphs=True, caps_windows=True)
+V0_20 = replace(
+    V0_19,
+    number="0.20",
+    utilization=0.92,
+    subtracts_graphs=True,
+    checks_override=True,
+    caps_windows=True,
+)
 V0_33 = Release(
     number="0.33",
     utilization=0.92,
@@ -220,6 +252,7 @@ V0_33 = Release(
     has_largest_limits=True,
     caches_states=True,
     checks_usable_blocks=True,
+    checks_override=True,
     caps_windows=True,
     frees_after_run=True,
     uncached_first=True,
@@ -233,12 +266,28 @@ V0_33 = Release(
     has_wide_states=True,
     multiplies_yarn=False,
     logs_longest=True,
+    checks_state_blocks=True,
+    checks_fp8_cache=True,
     drafts_ahead=True,
     prefers_fp8=True,
     null_is_false=False,
     software=None,
 )
-RELEASES: Mapping[str, Release] = {release.number: release for release in (V0_19, V0_20, V0_33)}
+V0_28 = replace(
+    V0_33,
+    number="0.28",
+    checks_usable_blocks=False,
+    cuts_lone_prompt=True,
+    hashes_results=False,
+    hashes_next_token=False,
+    serves_behind_victims=False,
+    exports_states=False,
+    multiplies_yarn=True,
+    drafts_ahead=False,
+)
+RELEASES: Mapping[str, Release] = {
+    release.number: release for release in (V0_19, V0_20, V0_28, V0_33)
+}
 DEFAULT = V0_19
 
 

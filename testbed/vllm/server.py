@@ -89,7 +89,7 @@ def server_with(
     model = with_preferred_cache(_served(reader, shape, release), sheet, release)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
-    if problem := cache_problem(model, sheet):
+    if problem := cache_problem(model, sheet, release):
         raise InputError(f"{FLAG}: model {model.name}: vLLM does not start: {problem}")
     _check_replicas(reader, model)
     deeper = None if speculation is None else speculation.deeper(model)
@@ -111,6 +111,8 @@ def server_with(
     memory = _memory(reader, model, sheet, limits, release, of, drafter)
     pool = _pool(reader, release, sheet, memory, pages)
     model = _of_longest(reader, model, pages, pool.num_checked)
+    if 0 in pages.windows and release.checks_state_blocks:
+        _check_state_blocks(reader, limits, pool.num_blocks)
     return Server(
         release=release,
         model=model,
@@ -378,7 +380,7 @@ def _pool(
     num_checked = num_blocks
     if release.checks_usable_blocks:
         num_checked -= 1
-    elif reader.value(BLOCKS) is not None:
+    elif reader.value(BLOCKS) is not None and not release.checks_override:
         num_checked = _found_blocks(memory, gpu, pages)
     return Pool(None if given is not None else memory, num_blocks, num_checked)
 
@@ -465,6 +467,15 @@ def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:
         return pages
     more_bytes = pages.block_size * drafter.token_bytes // num_gpus
     return replace(pages, page_bytes=pages.page_bytes + more_bytes)
+
+
+def _check_state_blocks(reader: OptionReader, limits: Limits, num_blocks: int) -> None:
+    """Raise InputError for more sequences than CUDA graphs of a model with states have blocks."""
+    if limits.max_num_seqs > num_blocks and not reader.is_on("--enforce-eager"):
+        raise InputError(
+            f"{FLAG}: vLLM does not start: max_num_seqs, {limits.max_num_seqs:,}, exceeds the "
+            f"{num_blocks:,} blocks of the states (--max-num-seqs {num_blocks} starts)"
+        )
 
 
 def _check_one_sequence(model: ModelSpec, pages: Pages, num_blocks: int) -> None:

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 
 import pytest
+from refusals import refuses
 
 import testbed as library
 from testbed.experiments.cli.replayed_logs import LogRequest
@@ -17,7 +18,6 @@ from testbed.run.build import build
 from testbed.run.result import front_end
 from testbed.run.served_parts import served_parameters
 from testbed.vllm.releases import nearest_release, release_numbered
-from tests.helpers.refusals import refuses
 
 GPU = "gpu=h100-80gb"
 SERVERS = [
@@ -150,7 +150,13 @@ def test_a_manager_of_groups_knows_the_release_and_how_the_scheduler_plans(
 
 @pytest.mark.parametrize(
     ("installed", "number"),
-    [("0.19.0", "0.19"), ("0.20.2", "0.20"), ("0.33.0", "0.33"), ("1.2", "0.33")],
+    [
+        ("0.19.0", "0.19"),
+        ("0.20.2", "0.20"),
+        ("0.33.0", "0.33"),
+        ("0.28.0", "0.28"),
+        ("1.2", "0.33"),
+    ],
 )
 def test_lockstep_takes_the_release_that_is_nearest_to_the_installed_one(installed, number):
     assert nearest_release(installed).number == number

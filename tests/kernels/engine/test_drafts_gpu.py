@@ -47,7 +47,8 @@ def outputs_of(arch, weights, policy, speculation=None, **options):
     chosen = Options(clock=StepClock(), drafter=drafter, **options)
     engine = assemble(scheduler, pool, arch, weights, chosen)
     outputs = engine.serve(tiny.requests(LENGTHS)).outputs
-    return [outputs[i][0] for i in sorted(outputs)], getattr(scheduler, "counts", None)
+    counts = None if speculation is None else scheduler.drafting.counts
+    return [outputs[i][0] for i in sorted(outputs)], counts
 
 
 def speculations(spec):
