@@ -81,7 +81,7 @@ class FrameTrace(CsvLengths):
     def __init__(self, frame: Any) -> None:
         self._frame = frame
         self.columns = tuple(map(str, frame.columns))
-        named = {}
+        named: dict[str, Any] = {}
         for what, names in NAMES.items():
             present = [name for name in names if name in self.columns] or names[:1]
             if len(present) > 1:

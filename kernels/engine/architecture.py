@@ -106,7 +106,7 @@ def of_folder(folder: Path) -> Architecture:
     except FileNotFoundError:
         raise InputError(f"{path}: is missing (give a Hugging Face model folder)") from None
     family = _family(config, path)
-    spec = shape_of(folder.name, config, path)
+    spec = shape_of(folder.name, config, str(path))
     check_served(spec)
     if family == "opt":
         return Architecture(spec, "opt")

@@ -254,11 +254,12 @@ class CudaMoves(Moves):
         may be written, None: all are moved by then.
         """
         if way == "in":
-            return self._move_part(pool, below, pairs, way)
+            self._move_part(pool, below, pairs, way)
+            return None
         stream = torch.cuda.current_stream().cuda_stream
         staging = torch.empty((len(pairs), *below.shape[1:]), dtype=pool.dtype, device=pool.device)
         bind_stage_blocks(pool, staging, pairs[:, 0].contiguous(), True)(stream)
-        gathered = torch.cuda.current_stream().record_event()
+        gathered: torch.cuda.Event = torch.cuda.current_stream().record_event()
         bind_unload_blocks(staging, below, pairs)(stream)
         return gathered
 

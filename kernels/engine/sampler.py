@@ -284,7 +284,7 @@ class Wanted:
                 self._add(group, member, row, step, sampler.rule_of(group))
         self.takers = [seq for seq, _ in self.alone]
         for _, draws in self.drawn.values():
-            self.takers += [draw.seq for draw in draws]
+            self.takers += [draw.seq for draw in draws if draw.seq is not None]
 
     def _add(
         self, group: SequenceGroup, member: int, row: int, step: int, rule: TopP | None

@@ -83,8 +83,11 @@ class ByStaging:
         near, far = self.staging.data_ptr(), below.data_ptr()
         ends = [(near + at * size, far + there * size) for at, there in enumerate(hosts)]
         copies = [(t, n, size) if to_host else (n, t, size) for n, t in ends]
-        steps = [bind_stage_blocks(pool, self.staging, self.ids, to_host), partial(issue, copies)]
-        self.steps: list[Step] = steps if to_host else steps[::-1]
+        steps: list[Step] = [
+            bind_stage_blocks(pool, self.staging, self.ids, to_host),
+            partial(issue, copies),
+        ]
+        self.steps = steps if to_host else steps[::-1]
 
     def __call__(self, stream: int) -> None:
         for step in self.steps:

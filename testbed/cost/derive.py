@@ -274,4 +274,5 @@ def roofline_us(
     bandwidth_share, flops_share = shares
     moving = num_bytes / (gpu.memory_bandwidth * bandwidth_share)
     computing = flops / (gpu.fp16_flops * flops_share) if np.any(flops) else 0.0
-    return US * np.maximum(moving, computing)
+    longer: NDArray[np.float64] = US * np.maximum(moving, computing)
+    return longer

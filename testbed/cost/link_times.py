@@ -7,7 +7,7 @@ and tiers use it.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
@@ -73,42 +73,30 @@ class MeasuredLink:
 
     def copied(self, way: str, moves: Iterable[Moved]) -> int:
         """Picoseconds of these moves by the copy engine, a call for each plane of a transfer."""
-        moved = self._moved(moves)
-        if not moved.num_bytes:
-            return 0
-        return self.times(COPIES, way, moved.transfers * self._planes, moved.num_bytes, 0)
+        return self.by(COPIES, way, moves)
 
     def moved(self, way: str, moves: Iterable[Moved]) -> int:
-        """Picoseconds of these moves as this project's engine makes them: by its kernel, whose
-        extents are planes of transfers; where that was not measured, gathered, and then each run
-        of slots below the device is an extent.
+        """Picoseconds of these moves as this project's engine makes them: by its kernel, or
+        gathered if the file has no times of the kernel.
         """
-        moved = self._moved(moves)
-        if not moved.num_bytes:
-            return 0
-        pieces = moved.transfers * self._planes
-        if self.times.has(KERNEL, way):
-            return self.times(KERNEL, way, pieces, moved.num_bytes, 0)
-        block_bytes = moved.num_bytes // pieces
-        return self.times(GATHER, way, moved.extents, moved.num_bytes, block_bytes)
+        return self.by(KERNEL if self.times.has(KERNEL, way) else GATHER, way, moves)
 
-    def _moved(self, moves: Iterable[Moved]) -> "Totals":
+    def by(self, method: str, way: str, moves: Iterable[Moved]) -> int:
+        """Picoseconds of these moves by one method. Gathered, each run of slots below the device is
+        an extent; otherwise each plane of a transfer is one.
+        """
         slots = transfers = extents = 0
         for move in moves:
             slots += move.length * move.num_transfers
             transfers += move.num_transfers
             extents += move.extents
-        return Totals(round(slots * self._slot_bytes), transfers, extents)
-
-
-class Totals(NamedTuple):
-    """Bytes of each GPU's share of moves, their transfers, and their runs of slots below the
-    device.
-    """
-
-    num_bytes: int
-    transfers: int
-    extents: int
+        if not slots:
+            return 0
+        num_bytes = round(slots * self._slot_bytes)
+        pieces = transfers * self._planes
+        if method == GATHER:
+            return self.times(method, way, extents, num_bytes, num_bytes // pieces)
+        return self.times(method, way, pieces, num_bytes, 0)
 
 
 def measured_link(model: ModelSpec, server: ServerSpec | None) -> MeasuredLink | None:

@@ -78,8 +78,8 @@ class Executor(ABC):
     nothing of it is left. After `begin` it waits by `wait`, commits the results, and calls
     `committed`. It is resumed by `alarm`. on_landed is called when a transfer in the background has
     landed, on_step at the end of each iteration but the last, if several are carried out at once
-    and it is set. decode_cost: the cost model, where it alone says how long decode iterations take,
-    so that the engine may leave `begin` and `wait` out.
+    and it is set. decode_cost: the cost model, where it alone says how long iterations without a
+    launch take, so that the engine may leave `start`, `begin` and `wait` out.
     """
 
     def __init__(self, clock: Clock) -> None:

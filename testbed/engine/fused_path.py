@@ -12,6 +12,7 @@ from testbed.cost.model import (
     UNBOUNDED,
     Affine,
     CostModel,
+    WindowReads,
     Work,
     are_durations,
     wrong_durations,
@@ -19,6 +20,7 @@ from testbed.cost.model import (
 from testbed.engine import audit
 from testbed.engine.departures import Departures
 from testbed.engine.executor import Flight
+from testbed.engine.host_launches import launched_counts
 from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
 from testbed.engine.sampled_checks import SampledChecks
@@ -49,6 +51,7 @@ class FusedPath:
         self._scheduler = scheduler
         self._state = scheduler.state
         self._cost = cost
+        self._launches = type(cost).launch is not CostModel.launch  # else it says None of any
         self._outputs = outputs
         self._meter = meter
         self._recorder = recorder
@@ -72,10 +75,13 @@ class FusedPath:
             or (usage.saved and repeats)
         ):
             return None
+        if self._launches and self._cost.launch(*launched_counts(self._cost, plan)) is not None:
+            return None
         flight = self._flight
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
         flight.repeats = bool(repeats)
+        self._meter.growing = len(state.batch.sequences)
         if plan.chunks:
             self._checks.tables(usage)
             self._meter.begin_chunks(plan)
@@ -89,7 +95,9 @@ class FusedPath:
 
     def _work(self, plan: Plan, usage: Usage) -> Work:
         """What the plan's first iteration computes and reads."""
-        state, repeated, prefill, windows = self._state, 0, (), ()
+        state, repeated = self._state, 0
+        prefill: tuple[tuple[int, int], ...] = ()
+        windows: tuple[WindowReads, ...] = ()
         if plan.chunks:
             prefill = tuple([(new + more, old) for _, _, new, old, _, more in plan.chunks])
         if usage.saved:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from testbed.cost.model import CostModel, Launch, Work
 from testbed.cost.speculative import SpeculativeCost
+from testbed.sched.plan import Plan
 
 
 class HostLaunches:
@@ -86,3 +87,14 @@ def launch_of(cost: CostModel, work: Work) -> Launch | None:
         work = cost.verified(work)
     prompt_tokens = sum([new for new, _ in work.prefill])
     return cost.launch(work.decode_seqs, len(work.prefill), prompt_tokens)
+
+
+def launched_counts(cost: CostModel, plan: Plan) -> tuple[int, int, int]:
+    """What is launched as decodes, as prompts, and the tokens of these."""
+    decode_seqs = plan.decode_seqs + len(plan.drafts)
+    tokens = [chunk.new + chunk.padding for chunk in plan.chunks] if plan.chunks else []
+    if plan.drafts and cost.verifies_as_prompts:
+        verified = [1 + draft.num_drafts for draft in plan.drafts if draft.num_drafts]
+        decode_seqs -= len(verified)
+        tokens += verified
+    return decode_seqs, len(tokens), sum(tokens)

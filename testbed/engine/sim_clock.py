@@ -48,7 +48,7 @@ class SimAlarm(Alarm):
         self._at_ps = NEVER
         self._last_ps = NEVER  # when it rang before it was set again
 
-    def set(self, at_ps: int) -> simpy.Event:
+    def set(self, at_ps: int) -> Any:
         if at_ps > UNBOUNDED:
             raise beyond_time(at_ps)
         self._last_ps, self._at_ps = self._at_ps, at_ps
@@ -58,7 +58,7 @@ class SimAlarm(Alarm):
             event = self._event = Due(self._env, delay_ps, self._priority, [])
         else:  # it has happened, and SimPy has let go of it
             event.callbacks = []
-            self._env.schedule(event, self._priority, delay_ps)
+            self._env.schedule(event, self._priority, delay_ps)  # type: ignore[arg-type]
         return event
 
     def bring_forward(self, at_ps: int) -> None:

@@ -16,7 +16,7 @@ from testbed.cost.model import (
 from testbed.engine import audit
 from testbed.engine.clock import Clock
 from testbed.engine.executor import Executor, Flight, Waiting
-from testbed.engine.host_launches import HostLaunches, computed_ps
+from testbed.engine.host_launches import HostLaunches, computed_ps, launched_counts
 from testbed.engine.links import NO_LINKS, Links, SharedLink
 from testbed.engine.outputs import Outputs
 from testbed.engine.sampled_checks import ExponentialSampling
@@ -45,7 +45,7 @@ class SimulatedExecutor(Executor):
         super().__init__(clock)
         self.cost = cost
         self._launches = type(cost).launch is not CostModel.launch  # else it says None of any
-        if not (self._launches or scheduler.plans_ahead):
+        if not scheduler.plans_ahead:
             self.decode_cost = cost
         self.outputs = outputs
         self.links = Links(clock, cost, self._landed, links)
@@ -59,21 +59,11 @@ class SimulatedExecutor(Executor):
     def start(self, plan: Plan) -> Flight:
         flight = Flight(plan)
         if self._launches:
-            launch = self.cost.launch(*self._launched_counts(plan))
+            launch = self.cost.launch(*launched_counts(self.cost, plan))
             if launch is not None:
                 audit.check_launch(self.cost, launch)
                 self._launch(flight, launch)
         return flight
-
-    def _launched_counts(self, plan: Plan) -> tuple[int, int, int]:
-        """What is launched as decodes, as prompts, and the tokens of these."""
-        decode_seqs = plan.decode_seqs + len(plan.drafts)
-        tokens = [chunk.new + chunk.padding for chunk in plan.chunks]
-        if self.cost.verifies_as_prompts:
-            verified = [1 + draft.num_drafts for draft in plan.drafts if draft.num_drafts]
-            decode_seqs -= len(verified)
-            tokens += verified
-        return decode_seqs, len(tokens), sum(tokens)
 
     def _launch(self, flight: Flight, launch: Launch) -> None:
         """The host reads results between launches: those of prompts under way wait for this one."""

@@ -53,11 +53,13 @@ class SpanMeter(Meter):
 
     The never-used slots of a decoding group start to count at known steps of the batch; `_starts`
     orders these steps. `forked` has the groups whose sequences may share their last block, as they
-    do from a fork to their next step.
+    do from a fork to their next step. `growing`: the batch's members when a plan begins, of which
+    each stores one token in each step.
     """
 
     def __init__(self, scheduler: Scheduler, outputs: Outputs) -> None:
         super().__init__(scheduler, outputs)
+        self.growing = 0
         self._tracked: dict[int, Tracked] = {}
         self._starts: list[tuple[int, int, int, Tracked]] = []
         self.forked: dict[int, SequenceGroup] = {}
@@ -83,7 +85,7 @@ class SpanMeter(Meter):
             self._repeated = sum(map(self._counted_again, (*unstepped, *plan.swapped_in)))
         state = self.state
         running, decoding, num_seqs = len(state.running), len(state.batch.sequences), state.num_seqs
-        self._used, self._running, self._growing = used, running, decoding
+        self._used, self._running, self.growing = used, running, decoding
         in_prompts = num_seqs != running and num_seqs != decoding  # of groups of several
         self._copies = 0
         if in_prompts:
@@ -108,7 +110,7 @@ class SpanMeter(Meter):
             internal = self._internal + started.slots - self._repeated
         else:
             internal = self._internal
-            growth = self._growth(durations, self._growing, started, outcome.grown)
+            growth = self._growth(durations, self.growing, started, outcome.grown)
         saved = used.saved + self._copies
         shared = self._shared(steps, durations, saved, outcome.grown) if saved else ()
         self._internal += started.slots
@@ -133,7 +135,8 @@ class SpanMeter(Meter):
         iteration at most, and all groups have one sequence.
         """
         starts, started, growth, steps = self._starts, NO_GROWTH, None, flight.steps
-        usage, shared, end = flight.usage, (), self.state.batch.steps
+        usage, end = flight.usage, self.state.batch.steps
+        shared: tuple[SharedSlots, ...] = ()
         if flight.plan.decode_seqs and starts and starts[0][0] < end:
             started = self._start(end, steps)
         internal = self._internal
@@ -141,8 +144,7 @@ class SpanMeter(Meter):
         if steps == 1:
             internal += started.slots
         else:
-            decodes = flight.plan.decode_seqs
-            growth = self._growth(flight.durations, decodes, started, outcome.grown)
+            growth = self._growth(flight.durations, self.growing, started, outcome.grown)
         for group in outcome.finished:
             self.forget(group)
         if flight.plan.chunks:

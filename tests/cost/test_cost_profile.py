@@ -17,7 +17,7 @@ from testbed.cost.sections import check_profile
 
 FOLDER = Path(testbed.cost.__file__).parent / "profiles"
 SHIPPED = sorted(path.stem for path in FOLDER.glob("*.json"))
-H200 = GpuSpec("h200", 150_000_000_000, 4.8e12, 989e12, 55e9, 450e9)
+H200 = GpuSpec("h200", 150_000_000_000, 4.8e12, 989e12, 55e9, 450e9, fp8_flops=1979e12)
 PROFILE = read_profile("h200-opt-13b-tp1")
 OPT_13B = ModelSpec(**PROFILE["model"])
 ON_FOUR = read_profile("h200-opt-66b-tp4")

@@ -30,7 +30,9 @@ from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
 
-H200 = GpuSpec("h200", 150_000_000_000, 4.8e12, 989e12, 55e9, 450e9, "NVIDIA H200")
+H200 = GpuSpec(
+    "h200", 150_000_000_000, 4.8e12, 989e12, 55e9, 450e9, "NVIDIA H200", fp8_flops=1979e12
+)
 A100 = GpuSpec("a100-40gb", 40 * GIB, 1.555e12, 312e12, 25e9, 300e9)
 L4 = GpuSpec("l4", 24_000_000_000, 0.3e12, 121e12, 25e9, 25e9, "NVIDIA L4")
 LLAMA = read_model("llama-3-8b")

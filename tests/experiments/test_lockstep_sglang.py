@@ -25,7 +25,14 @@ SMALL = ("model=llama-3-8b", "~server.kv_memory_gib", "server.num_blocks=300")
     [
         (
             ("scheduler=sglang", "policy=radix"),
-            {"total_tokens": 300, "page_size": 1, "overlaps": True, "disable_radix_cache": False},
+            {
+                "total_tokens": 300,
+                "page_size": 1,
+                "overlaps": True,
+                "disable_radix_cache": False,
+                "chunked_prefill_size": 8192,
+                "context_length": 8192,
+            },
         ),
         (
             ("scheduler=sglang_no_overlap", "policy=paged", "policy.watermark=0"),

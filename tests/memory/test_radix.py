@@ -9,6 +9,7 @@ from testbed.core.request import Request
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Refusal
 from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.radix.radix import Radix
 from testbed.memory.radix.tree import RadixTree, common_blocks
 
@@ -133,3 +134,19 @@ def test_a_hit_is_not_both_read_and_evicted():
 @pytest.mark.parametrize("block_size", [1, 16, 64])
 def test_the_contract_is_kept(block_size):
     assert check(Radix, block_size=block_size, num_examples=15) is None
+
+
+def test_where_nothing_is_evicted_it_finds_what_prefix_caching_finds():
+    prompts = ["abcdef", "abcxyz", "abcdefgh", "q", "abcxyzz", "abcdef"]
+
+    def found(policy):
+        hits = []
+        for number, prompt in enumerate(prompts):
+            seq = sequence(number, prompt)
+            hits.append(admitted(policy, seq, len(prompt)))
+            policy.release(seq)
+        return hits
+
+    pool = PoolSpec(100, 100)
+    assert found(Radix(pool)) == found(PrefixCaching(pool, block_size=1, watermark=0.0))
+    assert sum(found(Radix(pool))) == 3 + 6 + 6 + 5

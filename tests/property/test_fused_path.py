@@ -34,6 +34,7 @@ ANALYTIC = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
 WINDOWED = AnalyticCost(
     replace(MODEL, window=Window(20, 1)), server(), Efficiencies(overhead_s=1e-3, copy_s=1e-5)
 )
+LAUNCHED = analytic(overhead_s=1e-3, launch_s=2e-3)  # prompts take the plain path
 many = settings(
     max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
@@ -44,7 +45,7 @@ many = settings(
     st.one_of(policies(), policies([Paged2023, PrefixCaching, OutputCaching])),
     st.one_of(schedulers(), vllm_schedulers(), ranked_schedulers()),
     st.one_of(workloads(), mixed_workloads(), with_shared_prompts(workloads())),
-    st.sampled_from([ANALYTIC, WINDOWED]),
+    st.sampled_from([ANALYTIC, ANALYTIC, WINDOWED, LAUNCHED]),
     st.lists(st.integers(0, 10**13), max_size=3),
     st.one_of(st.none(), st.integers(10**10, 10**13)),
 )

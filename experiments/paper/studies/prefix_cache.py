@@ -226,7 +226,7 @@ class TransferSizes(Study):
         for way, method, size in product(WAYS, self.methods, self.block_sizes):
             num_blocks = self.num_tokens // size
             seconds = (
-                link(
+                link.by(
                     method,
                     way,
                     [

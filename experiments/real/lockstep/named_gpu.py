@@ -21,7 +21,14 @@ from testbed.vllm.generations import capability_of
 CUDA_RUNTIME = 13
 PACKAGES = ("flashinfer", "deep_gemm")
 NAMESPACES = ("_C", "_moe_C", "_C_cache_ops", "_vllm_fa2_C", "_vllm_fa3_C")
-TORCHVISION = ("nms", "qnms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool")
+TORCHVISION: tuple[str, ...] = (
+    "nms",
+    "qnms",
+    "roi_align",
+    "roi_pool",
+    "ps_roi_align",
+    "ps_roi_pool",
+)
 TORCHVISION += ("qroi_align", "deform_conv2d", *(f"_{name}_backward" for name in TORCHVISION[2:]))
 TORCHVISION += ("_deform_conv2d_backward",)
 KEPT: list[Any] = []  # a library of torch's ends with its object
@@ -153,7 +160,8 @@ def install() -> type:
 
     for name in NAMESPACES:
         setattr(torch.ops, name, _Kernels(getattr(torch.ops, name)))
-    torch.cuda.Stream = torch.cuda.Event = _Absent("Stream", (), {})
+    for name in ("Stream", "Event"):
+        setattr(torch.cuda, name, _Absent(name, (), {}))
     torch.cuda.current_device = lambda: 0
     registry._run_in_subprocess = lambda function: function()
     return gpu
@@ -173,7 +181,7 @@ def _platform_class(cuda: Any) -> type:
     """vLLM's platform of NVIDIA GPUs, which asks no driver."""
     from vllm.platforms.interface import DeviceCapability
 
-    class NamedGpu(cuda.NonNvmlCudaPlatform):  # type: ignore[misc, name-defined]
+    class NamedGpu(cuda.NonNvmlCudaPlatform):  # type: ignore[misc]
         sheet: GpuSpec
 
         @classmethod

@@ -21,8 +21,8 @@ def draw(
     has_tree = random.random() < 0.8
     max_running = random.choice([4, 12, 64, 64])
     mixes = random.random() < 0.5
-    chunks = ["null", 16, 128, 2048]
-    chunk = random.choice([n for n in chunks if n == "null" or not mixes or int(n) > max_running])
+    chunks = [n for n in (16, 128, 2048) if not mixes or n > max_running]
+    chunk = random.choice(["null", *map(str, chunks)])
     overlaps = random.random() < 0.5
     words = (
         *base,

@@ -62,7 +62,7 @@ class Options:
 def options_of(setup: Setup) -> Options:
     """The options of the same server. Raises InputError for a part that SGLang does not have."""
     scheduler, policy = setup.scheduler, setup.scheduler.policy
-    if type(scheduler) not in (SGLang, OverlappedSGLang):
+    if not isinstance(scheduler, SGLang):
         raise InputError(
             f"scheduler={type(scheduler).__name__}: is not SGLang's (scheduler=sglang or "
             "scheduler=sglang_no_overlap)"
@@ -110,7 +110,7 @@ class _Inert(metaclass=_InertType):
 
 
 class _EmptyModule(ModuleType):
-    __path__: Sequence[str] = ()
+    __path__: list[str] = []  # noqa: RUF012  as a package has it
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -148,7 +148,7 @@ def import_quietly() -> None:
             import transformers
 
             transformers.utils.is_torchvision_available()  # it looks for torchvision itself
-            sys.meta_path.append(_AbsentModules(absent))  # type: ignore[arg-type]
+            sys.meta_path.append(_AbsentModules(absent))
         import sglang.srt.managers.scheduler  # noqa: F401
     except ImportError as error:
         raise InputError(f"sglang {release}: does not import: {error} ({HOW})") from error
