@@ -63,7 +63,7 @@ class VllmV1(IterationLevel):
         enable_chunked_prefill: bool = True,
         release: Release = DEFAULT,
         drafter: Speculation | None = None,
-        max_len: int = UNBOUNDED_LEN,
+        max_len: PositiveTokens = UNBOUNDED_LEN,
         **limits: Any,
     ) -> None:
         super().__init__(policy, preemption, **limits)
