@@ -25,6 +25,7 @@ VARIANTS = {
     "cost/auto",  # measured shares of bandwidth
     "cost/sosp23",
     "efficiencies/h200",
+    "scheduler/sglang",  # what SGLang's server takes
     "scheduler/sglang_no_overlap",  # what SGLang's server takes
     "policy/tiered_exclusive",
     "tier/dram",
