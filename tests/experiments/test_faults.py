@@ -15,7 +15,7 @@ from testbed.experiments.runs.whole_files import MARK
 
 SHORT = ("model=opt-13b", "trace=random", "trace.input_len=64", "trace.output_len=4")
 LOAD = (*SHORT, "arrivals.duration_s=2", "arrivals.rate=2")
-SEARCH = ("slo.ttft_s=1", "arrivals.duration_s=2", "--precision", "0.5")
+SEARCH = ("slo.ttft_s=1", "arrivals.duration_s=20", "--precision", "0.5")
 COMMANDS = {
     "run": ("run", *LOAD, "outputs=tables"),
     "run -m": ("run", "-m", *LOAD, "policy=paged,contiguous_max", "outputs=summary"),
@@ -89,7 +89,8 @@ def check_fault(place, words, undisturbed, kind, position, *, lasts, error):
         assert path in whole_files, f"{path} is left behind"
         assert content == whole_files[path], f"{path} is half-written"
     code, output, _, folder, _ = place(words, folder=folder)
-    assert (code, output) == (0, whole_output)
+    assert code == 0
+    assert output == whole_output or left == whole_files  # it says that the run is complete
     assert settled(folder) == whole_files
 
 
