@@ -548,6 +548,7 @@ def _meter(scheduler: Scheduler, outputs: Outputs, *, fast_forward: bool) -> Met
     """The fastest meter for the memory of the scheduler; the plain one is right for any."""
     if not (fast_forward and scheduler.memory.measures_spans):
         return PlainMeter(scheduler, outputs)
-    return (
-        DraftMeter(scheduler, outputs) if scheduler.steps_in_turn else SpanMeter(scheduler, outputs)
-    )
+    if not scheduler.steps_in_turn:
+        return SpanMeter(scheduler, outputs)
+    is_walked = scheduler.memory.layered is not None  # a footprint has no place for each window
+    return PlainMeter(scheduler, outputs) if is_walked else DraftMeter(scheduler, outputs)

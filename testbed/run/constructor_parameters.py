@@ -18,6 +18,8 @@ from testbed.core.oracles import LENGTHS
 
 CHECKED = (int, float, bool, str, Path, type(None))  # types of parameters whose values are checked
 MUST_BE_GIVEN = "???"  # OmegaConf's mark of a value that is missing
+# Plain parameters that no configuration has: the builder gives them (`testbed.run.served_parts`)
+BY_THE_BUILDER = (LENGTHS, "max_len")
 CONTAINERS = (Union, UnionType, Annotated, list)  # of checked types
 
 
@@ -68,7 +70,7 @@ def constructor_parameters(cls: type) -> list[str]:
 
 def values_of(target: Any) -> dict[str, Any]:
     """The parameters that take plain values, with their defaults, as YAML has them; "???" for one
-    that must be given. Objects, and what the builder gives (true lengths), are left out.
+    that must be given. Objects, and what the builder gives, are left out.
     """
     hints: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
@@ -80,7 +82,7 @@ def values_of(target: Any) -> dict[str, Any]:
     return {
         name: value
         for name, value in values.items()
-        if name != LENGTHS and (is_checked(hints[name]) or _is_plain(value))
+        if name not in BY_THE_BUILDER and (is_checked(hints[name]) or _is_plain(value))
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from testbed.core.errors import InputError
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import Granular, ceil_div
-from testbed.core.units import NumTokens
+from testbed.core.units import NumTokens, PositiveTokens
 from testbed.memory.policy import UNBOUNDED_LEN, MemoryPolicy
 from testbed.memory.protocols import ServesInTurn
 from testbed.sched.drafting import (
@@ -63,7 +63,7 @@ class VllmV1(IterationLevel):
         enable_chunked_prefill: bool = True,
         release: Release = DEFAULT,
         drafter: Speculation | None = None,
-        max_len: int = UNBOUNDED_LEN,
+        max_len: PositiveTokens = UNBOUNDED_LEN,
         **limits: Any,
     ) -> None:
         super().__init__(policy, preemption, **limits)

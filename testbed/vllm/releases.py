@@ -163,6 +163,14 @@ class Release:
             "v1/core/kv_cache_utils.py get_kv_cache_capacity",
         ),
     ]
+    checks_state_blocks: Annotated[
+        bool,
+        Fact(
+            "with CUDA graphs the server starts only if a pool with states has max_num_seqs "
+            "blocks; else graphs are captured for fewer sequences",
+            "config/compilation.py CompilationConfig.resolve_cudagraph_mode_and_sizes",
+        ),
+    ]
     checks_fp8_cache: Annotated[
         bool,
         Fact(
@@ -222,6 +230,7 @@ V0_19 = Release(
     has_wide_states=False,
     multiplies_yarn=True,
     logs_longest=False,
+    checks_state_blocks=False,
     checks_fp8_cache=False,
     drafts_ahead=False,
     prefers_fp8=False,
@@ -257,6 +266,7 @@ V0_33 = Release(
     has_wide_states=True,
     multiplies_yarn=False,
     logs_longest=True,
+    checks_state_blocks=True,
     checks_fp8_cache=True,
     drafts_ahead=True,
     prefers_fp8=True,
@@ -273,6 +283,7 @@ V0_28 = replace(
     serves_behind_victims=False,
     exports_states=False,
     multiplies_yarn=True,
+    drafts_ahead=False,
 )
 RELEASES: Mapping[str, Release] = {
     release.number: release for release in (V0_19, V0_20, V0_28, V0_33)

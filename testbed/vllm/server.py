@@ -111,6 +111,8 @@ def server_with(
     memory = _memory(reader, model, sheet, limits, release, of, drafter)
     pool = _pool(reader, release, sheet, memory, pages)
     model = _of_longest(reader, model, pages, pool.num_checked)
+    if 0 in pages.windows and release.checks_state_blocks:
+        _check_state_blocks(reader, limits, pool.num_blocks)
     return Server(
         release=release,
         model=model,
@@ -465,6 +467,15 @@ def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:
         return pages
     more_bytes = pages.block_size * drafter.token_bytes // num_gpus
     return replace(pages, page_bytes=pages.page_bytes + more_bytes)
+
+
+def _check_state_blocks(reader: OptionReader, limits: Limits, num_blocks: int) -> None:
+    """Raise InputError for more sequences than CUDA graphs of a model with states have blocks."""
+    if limits.max_num_seqs > num_blocks and not reader.is_on("--enforce-eager"):
+        raise InputError(
+            f"{FLAG}: vLLM does not start: max_num_seqs, {limits.max_num_seqs:,}, exceeds the "
+            f"{num_blocks:,} blocks of the states (--max-num-seqs {num_blocks} starts)"
+        )
 
 
 def _check_one_sequence(model: ModelSpec, pages: Pages, num_blocks: int) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 from broken_policies import BROKEN, CachesRejectedDrafts
 from histories import keeps_the_contract, num_rejections
+from releases import UNCACHED_FIRST
 from same_runs import FEW_AND_MANY
 from two_tiers import TwoTiers
 
@@ -27,7 +28,6 @@ from testbed.memory.prefix_cache.eviction.ranked import Lfu
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.tiered_caching import TieredCaching
-from tests.helpers.releases import UNCACHED_FIRST
 
 
 def caching(block_size, order=Lru):

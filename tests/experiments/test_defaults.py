@@ -7,10 +7,12 @@ import yaml
 from omegaconf import OmegaConf
 
 from testbed.experiments.runs.choice_names import CLASS_OF_FILE, CONF
-from testbed.experiments.runs.compose import composed
+from testbed.experiments.runs.compose import composed, configured
+from testbed.run.build import build
 from testbed.run.config import ServerConfig, SoftwareConfig
 from testbed.run.constructor_parameters import values_of
 from testbed.run.parts import locate
+from testbed.run.served_parts import served_parameters
 
 FILES = sorted(
     path
@@ -23,6 +25,7 @@ VARIANTS = {
     "cost/auto",  # measured shares of bandwidth
     "cost/sosp23",
     "efficiencies/h200",
+    "scheduler/sglang",  # what SGLang's server takes
     "scheduler/sglang_no_overlap",  # what SGLang's server takes
     "policy/tiered_exclusive",
     "tier/dram",
@@ -121,6 +124,23 @@ def test_a_preset_repeats_nothing_of_the_options_that_it_chooses():
             defaults = values_of(locate(target, group))
             same = {key for key in values if defaults.get(key, ...) == values[key]}
             assert not same, (path, same)
+
+
+def test_no_configuration_has_what_the_builder_gives():
+    """It would count more: the longest sequence of a model, which drafts stop at."""
+    config = configured(["+system=vllm-v1", "speculation=heads", "gpu=h200"])
+    speculation = config.speculation.make("speculation")
+    for group in ("policy", "scheduler"):
+        given = served_parameters(config, group, speculation)
+        assert given
+        assert not set(given) & set(config.parts[group].parameters)
+    assert "max_len" in given
+
+
+def test_a_drafting_scheduler_knows_the_longest_sequence():
+    words = ["+system=vllm-v1", "speculation=heads", "gpu=h200", "model=llama-3-8b"]
+    setup = build(configured([*words, "arrivals.duration_s=1"]))
+    assert setup.scheduler.max_len == setup.model.max_len
 
 
 def test_software_times_of_a_system_are_those_of_its_file():

@@ -191,6 +191,15 @@ def test_what_a_request_leaves_that_preempts_itself_is_too_late_for_others():
 
 
 @needs_vllm
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize("drafts", [False, True])
+def test_random_priorities_are_served_as_vllm_serves_them(drafts, windows):
+    if drafts and windows:
+        pytest.skip("drafts beside windows are not modelled")
+    check_every_iteration(*draw(Random(3), BASE, 60, drafts=drafts, windows=windows, priority=True))
+
+
+@needs_vllm
 @pytest.mark.slow
 def test_60_random_configurations_with_windows_equal_vllms(capsys):
     words = ["vllm", *BASE, "--windows", "--random", "60", "--requests", "250", "--seed", "100"]

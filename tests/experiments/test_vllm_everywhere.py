@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 
 import pytest
+from refusals import refuses
 
 import testbed as library
 from testbed.experiments.cli.replayed_logs import LogRequest
@@ -17,7 +18,6 @@ from testbed.run.build import build
 from testbed.run.result import front_end
 from testbed.run.served_parts import served_parameters
 from testbed.vllm.releases import nearest_release, release_numbered
-from tests.helpers.refusals import refuses
 
 GPU = "gpu=h100-80gb"
 SERVERS = [

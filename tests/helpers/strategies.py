@@ -5,6 +5,7 @@ from functools import partial
 
 import hypothesis.strategies as st
 import numpy as np
+from releases import freeing_after_run
 
 from testbed.core.request import Request, Rows, Turns, Workload
 from testbed.engine.arrivals import BoundedWorkload, SessionWorkload
@@ -34,7 +35,6 @@ from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.vllm.releases import RELEASES
-from tests.helpers.releases import freeing_after_run
 
 MAX_LEN = 128
 CONTIGUOUS = (ContiguousMax, ContiguousPow2, ContiguousOracle)

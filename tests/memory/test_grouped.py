@@ -12,6 +12,7 @@ import pytest
 from histories import keeps_the_contract
 from manual_driver import admit_and_prefill, extend, samples, sequence
 from refusals import refuses
+from releases import UNCACHED_FIRST, capping_windows, freeing_after_run
 from same_runs import FEW_AND_MANY
 
 from testbed.checks.fast_and_slow import differs
@@ -32,7 +33,6 @@ from testbed.memory.policy import PoolSpec
 from testbed.run.simulate import run
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.vllm.releases import DEFAULT
-from tests.helpers.releases import UNCACHED_FIRST, capping_windows, freeing_after_run
 
 MODELS = {
     "full": (KvGroup("full", num_layers=4, slot_bytes=64),),

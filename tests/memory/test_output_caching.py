@@ -4,13 +4,13 @@ that nobody holds.
 
 import pytest
 from manual_driver import admit, admit_and_prefill, extend, fork, paged, release, sequence
+from releases import UNCACHED_FIRST
 
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.vllm.releases import DEFAULT
-from tests.helpers.releases import UNCACHED_FIRST
 
 TEXT = tuple(range(100, 120))
 

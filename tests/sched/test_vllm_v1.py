@@ -5,6 +5,7 @@ results are in.
 import pytest
 from manual_driver import ManualDriver, paged, sequence
 from refusals import refuses
+from releases import capping_windows
 from tiny import MS, OneMillisecond
 
 from testbed.core.layers import KvGroup
@@ -18,7 +19,6 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
-from tests.helpers.releases import capping_windows
 
 LIMITS = {
     "max_num_batched_tokens": 16,
