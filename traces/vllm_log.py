@@ -31,6 +31,7 @@ from testbed.traces.length_model import Floats
 from testbed.traces.reader import FileTrace, columns
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
+UNREAD = ("server_arrival_s",)  # of `testbed gpu record --url`: by the clock of the server
 ARRIVAL = "arrival_time"  # by the client's clock
 PREEMPTIONS = "preemptions"  # of each request, or in meta.json of all
 KNOWN = (  # what a line of requests.jsonl may have
@@ -225,7 +226,7 @@ def _from_client(items: list[Any], times: Floats) -> Floats:
 
 def _csv(path: str) -> tuple[Rows, Floats]:
     counts, names = ("input_tokens", "output_tokens"), ("arrival_s", "first_token_s", "finish_s")
-    table = read_table(path, [*counts, *names])
+    table = read_table(path, [*counts, *names], ignored=UNREAD)
     prompts, outputs = (lengths(path, name, table[name]) for name in counts)
     times = np.stack([seconds(path, name, table[name]) for name in names], axis=1)
     in_order = np.diff(times, axis=1).min(axis=1) >= 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.hf_config import shape_of
+from testbed.core.hf_config import model_of
 from testbed.core.shapes import check_plain
 from testbed.core.specs import ModelSpec
 
@@ -106,7 +106,7 @@ def of_folder(folder: Path) -> Architecture:
     except FileNotFoundError:
         raise InputError(f"{path}: is missing (give a Hugging Face model folder)") from None
     family = _family(config, path)
-    spec = shape_of(folder.name, config, str(path))
+    spec = model_of(path, folder.name)
     check_served(spec)
     if family == "opt":
         return Architecture(spec, "opt")

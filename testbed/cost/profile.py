@@ -205,11 +205,11 @@ def check_shard(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> 
 
 def check_data_sheet(source: GpuSpec, gpu: GpuSpec, names: Iterable[str] = KERNELS_BY) -> None:
     """A GPU of the source's name has these values of its data sheet: times measured on it follow no
-    other. Values that the source's does not have are not compared.
+    other. Values that one of them does not say are not compared.
     """
     for name in names:
         value, own = getattr(gpu, name), getattr(source, name)
-        if source.name == gpu.name and own is not None and value != own:
+        if source.name == gpu.name and None not in (own, value) and value != own:
             raise InputError(
                 f"server.gpu.{name}={_number(value)}: nothing reads it, for the times were "
                 f"measured on {gpu.name}, which has {_number(own)} (cost=analytic computes them; "

@@ -217,10 +217,16 @@ def run_script(folder, code):
 
 
 def test_readme_python_example_runs(tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    _, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     output = run_script(tmp_path, code.replace("duration_s=600", "duration_s=20"))
     assert float(output.splitlines()[-1]) > 0.5
     assert (tmp_path / "run.png").stat().st_size > 10_000
+
+
+def test_readme_shows_the_order_that_it_checks():
+    shown, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    file = ROOT / "experiments" / "examples" / "deepest_first.py"
+    assert shown == file.read_text(encoding="utf-8")
 
 
 def test_the_cookbook_answers_thirteen_questions():

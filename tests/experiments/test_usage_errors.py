@@ -40,7 +40,7 @@ MISTAKES = {  # words, and what the line names
     "show memory runs/x runs/y": "runs/y: nothing reads it",
     "gpu calibrate --model opt-13b": "--out: is missing",
     "calibrate fit constants beam": "KIND beam: must be one of 2023, beams, sampler; did you mean",
-    "lockstep vlm": "SERVER vlm: must be one of vllm; did you mean vllm?",
+    "lockstep vlm": "SERVER vlm: must be one of vllm, sglang; did you mean vllm?",
     "completion bahs": "did you mean bash?",
     "run polcy=paged": "no key 'polcy': nothing reads it; did you mean policy?",
     "run policy=pagd": "did you mean paged?",

@@ -91,6 +91,10 @@ REFUSED = {
         {**LLAMA, "rope_scaling": {"type": "linear"}},
         "RoPE of type 'linear'",
     ),
+    "Qwen2 with windows from some layer on": (
+        {**QWEN2, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+        "max_window_layers=1",
+    ),
     "another family": ({**LLAMA, "model_type": "gpt2"}, "choose one of opt, llama, mistral, qwen2"),
 }
 
@@ -100,20 +104,6 @@ WINDOWS = {
     "Mistral without a window": (
         {**GATED, "model_type": "mistral", "sliding_window": None},
         (None, None),
-    ),
-    "Qwen2 from some layer on": (
-        {**QWEN2, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
-        (None, 16),
-    ),
-    "layers by name": (
-        {
-            **QWEN2,
-            "use_sliding_window": True,
-            "sliding_window": 16,
-            "max_window_layers": 1,
-            "layer_types": ["sliding_attention", "full_attention"],
-        },
-        (16, None),
     ),
 }
 
