@@ -40,6 +40,7 @@ from testbed.run.speculating import drafts_of
 from testbed.run.summaries import RUN
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.scheduler import Scheduler
+from testbed.sched.vllm_v1 import VllmV1
 
 
 @dataclass(frozen=True)
@@ -314,6 +315,20 @@ def _check(setup: Setup) -> None:
         )
     if setup.config.stop_at_latency is not None:
         raise InputError("stop_at_latency: the engine serves every request; set it to null")
+    _check_order(setup.scheduler)
+
+
+def _check_order(scheduler: Scheduler) -> None:
+    """Raise InputError for vLLM's scheduler with ranked requests and a prefix cache: a request that
+    is preempted in the plan that scheduled it leaves blocks findable that were never computed.
+    """
+    is_ranked = isinstance(scheduler, VllmV1) and not scheduler.order.keeps_arrival
+    if is_ranked and scheduler.memory.publishes is not None:
+        raise InputError(
+            "order: with a prefix cache, vLLM's scheduler may let requests find blocks of a "
+            "preempted one that were never computed (leave order out, take a policy without a "
+            "prefix cache, or simulate)"
+        )
 
 
 def about_device(setup: Setup) -> dict[str, Any]:

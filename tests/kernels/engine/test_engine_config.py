@@ -286,6 +286,25 @@ def test_drafts_on_several_gpus_are_refused(tmp_path):
     refuses("server.num_gpus=2: the engine drafts on one GPU", lambda: make_engine(built))
 
 
+def test_ranked_requests_with_a_prefix_cache_are_refused(tmp_path):
+    """vLLM publishes the blocks of a scheduled request, and may preempt it in the same plan."""
+    ranked = V1 | {"order": {"_target_": "testbed.sched.orders.ByPriority"}}
+    caching = {
+        "_target_": "testbed.memory.prefix_cache.prefix_caching.PrefixCaching",
+        "block_size": 4,
+    }
+    for values, is_refused in (({}, False), ({"policy": caching}, True)):
+        config = RunConfig.from_values(run_config(tmp_path, scheduler=ranked, **values))
+        (tmp_path / "requests.csv").write_text(
+            "arrival_s,input_tokens,output_tokens,priority\n0.0,9,4,1\n0.01,20,6,0\n"
+        )
+        if is_refused:
+            refuses("order: ", make_engine, build(config))
+        else:
+            with make_engine(build(config)):
+                pass
+
+
 def check_times(rows, rounding_s=1e-6):
     """What holds however long anything takes: the wait lies inside its iteration; host and wait end
     before the next.
