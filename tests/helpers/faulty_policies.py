@@ -8,6 +8,7 @@ from testbed.core.specs import ModelSpec
 from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.random_weights import random_weights
+from testbed.kernels.engine.sampler import TopP
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.slot_checker import SlotError
 from testbed.memory.paged.paged import Paged
@@ -70,7 +71,8 @@ def caught(policy: type[Paged], num_seqs: int, device: str, dtype: torch.dtype) 
         policy(pool, block_size=4), Swap(), max_num_batched_tokens=64, max_num_seqs=16
     )
     arch = Architecture(SHAPE, "opt")
-    options = Options(debug=True, clock=StepClock())
+    apart = TopP(temperature=8.0)  # the sequences of a request get tokens that differ
+    options = Options(debug=True, parallel=apart, clock=StepClock())
     engine = assemble(scheduler, pool, arch, random_weights(arch, 0, device, dtype), options)
     try:
         engine.serve(

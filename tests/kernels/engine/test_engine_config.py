@@ -267,10 +267,10 @@ def test_a_model_drafts_with_random_weights_or_those_of_a_folder(tmp_path):
             {"scheduler": V1 | AHEAD},
             "the next one cannot be planned ahead",
         ),
-        ({"workload": {"num_seqs": 2}}, "parallel samples and beams with drafts are not modelled"),
+        ({"workload": {"num_seqs": 2}}, "parallel samples and beams are not modelled with drafts"),
         (
             {"preemption": {"_target_": "testbed.sched.preemption.Swap"}, "swap_space_gib": 1},
-            "preemption=Swap with drafts is not modelled",
+            "preemption=Swap with drafts, or in order of rank",
         ),
     ],
 )
