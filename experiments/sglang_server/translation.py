@@ -26,6 +26,13 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
         return [*others]
     read, choices, folders = read_command(command), chosen(others), user_folders(others)
     notes = notes_of(read)
+    for key in ("policy", "policy.block_size"):
+        if key in choices:
+            raise InputError(
+                f"{key}: the command has the pool in tokens, and its own policy and pages (give "
+                f"--page-size or --disable-radix-cache in {FLAG}, or +system=sglang with "
+                "server.num_blocks)"
+            )
     sheet = gpu_named(choices.get("gpu", choices.get("server", "").partition("-x")[0]), folders)
     named = model_named(choices.get("model", read.values.get("--model-path")), folders)
     if named.option is None:

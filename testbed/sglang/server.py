@@ -14,7 +14,7 @@ OVERRIDES: Mapping[str, str] = {
     "--schedule-policy": "scheduler.schedule_policy",
     "--schedule-conservativeness": "scheduler.schedule_conservativeness",
     "--retraction-policy": "scheduler.retraction_policy",
-    "--context-length": "scheduler.context_length",
+    "--context-length": "model.max_len",
 }
 FLAGS: Mapping[str, str] = {
     "--enable-mixed-chunk": "scheduler.enable_mixed_chunk=true",
@@ -110,6 +110,8 @@ def words_of(command: Command, memory_gib: float, max_len: int) -> list[str]:
             "(add --max-total-tokens N, which the log of your server prints as "
             "max_total_num_tokens=N)"
         )
+    if total < 1:
+        raise InputError(f"{FLAG}: --max-total-tokens {total}: must be above 0")
     page, context = number(command, "--page-size") or 1, number(command, "--context-length")
     chunk = number(command, "--chunked-prefill-size")
     chunk = chunk_by_gpu(memory_gib) if chunk is None else chunk

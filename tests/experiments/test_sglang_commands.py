@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 import pytest
-from refusals import check_refusal
+from refusals import check_refusal, refuses
 
 from testbed.experiments.sglang_server.translation import expand
 from testbed.sglang.command import PARSER, parser_options
@@ -34,6 +34,7 @@ GPU = ("gpu=h100-80gb",)
             "--disable-overlap-schedule --chunked-prefill-size -1",
             ("scheduler=sglang_no_overlap", "scheduler.chunked_prefill_size=null"),
         ),
+        ("--context-length 512", ("model.max_len=512",)),
         ("--disable-radix-cache", ("policy=paged", "policy.watermark=0", "policy.block_size=1")),
         (
             "--schedule-policy=lpm --enable-mixed-chunk --max-running-requests 99",
@@ -50,6 +51,15 @@ def test_options_become_overrides(options, words, capsys):
     assert not set(words) - set(expanded)
     assert "model=llama-3.1-8b" in expanded
     assert "--port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["policy=paged", "policy.block_size=16"])
+def test_another_policy_for_the_commands_tokens_is_refused(word):
+    refuses(word.partition("=")[0], expand, f"{MODEL} --max-total-tokens 5000", (*GPU, word))
+
+
+def test_a_pool_of_no_tokens_is_refused():
+    refuses("--max-total-tokens", expand, f"{MODEL} --max-total-tokens=-5", GPU)
 
 
 def test_overrides_take_precedence():
