@@ -29,6 +29,7 @@ PANELS = {  # by the column of a sweep's table: label, and the option of its lim
     "slo_goodput_requests_per_s": ("Goodput (req/s)", ""),
     "batch_mean_per_iteration": ("Batched requests", ""),
 }
+MOST_REMARKS = 8
 LABELS = {
     "arrivals.rate": "Request rate (req/s)",
     "policy.block_size": "Block size (tokens)",
@@ -60,6 +61,7 @@ def shown(points: Sequence[Point], width: int, *, per_seed: bool = False) -> Gro
     groups = settings(points)
     firsts = [group.points[0] for group in groups]
     head += remark_on_ways({_name_of(point, axes(firsts)): point.summary for point in firsts})
+    head += rejections_of(points)
     if are_replicated(points) and not per_seed:
         return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))
     names = axes(points)
@@ -68,6 +70,21 @@ def shown(points: Sequence[Point], width: int, *, per_seed: bool = False) -> Gro
     results, same = varying(main_numbers([point.summary for point in points]))
     head += same
     return Group(*map(Text, head), _table(columns, results, width))
+
+
+def rejections_of(points: Sequence[Point]) -> list[str]:
+    """A line for each point whose server has rejected requests, which its latencies leave out; of
+    many such points the first ones.
+    """
+    counted = [(point, point.summary["requests"]) for point in points]
+    lines = [
+        f"{_name_of(point, axes(points))}: {counts['rejected']} of {counts['arrived']} requests "
+        "rejected, which latencies leave out"
+        for point, counts in counted
+        if counts.get("rejected")
+    ]
+    others = len(lines) - MOST_REMARKS
+    return lines if others <= 0 else [*lines[:MOST_REMARKS], f"and {others} points more"]
 
 
 def replicated_tables(

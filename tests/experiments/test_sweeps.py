@@ -284,3 +284,17 @@ def test_deleted_working_folder_is_refused_in_one_line(command, tmp_path):
         "testbed run: error: the working folder: has been deleted (change to one that exists)\n"
     )
     assert (done.returncode, done.stderr) == (2, reported)
+
+
+def test_rejected_requests_of_a_point_are_named(testbed):
+    words = [
+        "run",
+        "-m",
+        "server.num_blocks=30,500",
+        "~server.kv_memory_gib",
+        "arrivals.duration_s=20",
+    ]
+    code, output, _ = testbed(*words)
+    assert code == 0
+    (line,) = [line for line in output.splitlines() if "rejected" in line]
+    assert line.startswith("server.num_blocks=30: ")
