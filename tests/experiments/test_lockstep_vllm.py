@@ -153,7 +153,7 @@ def test_states_without_a_prefix_cache_decide_as_vllms_until_the_end(lockstep):
     """Qwen3-Next: a sequence has one page of each of three groups of states, however long it is."""
     command = (
         "vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct -tp 4 --max-model-len 8192 "
-        "--num-gpu-blocks-override 60 --no-enable-prefix-caching"
+        "--num-gpu-blocks-override 60 --no-enable-prefix-caching --max-num-seqs 60"
     )
     check_equal_under_pressure(lockstep, command, "arrivals.duration_s=2", "arrivals.rate=30")
 
