@@ -63,7 +63,8 @@ class RunStore:
         files, embedded = dict(self.lengths), str(config.trace.parameters.get("model"))
         if embedded not in files:
             return config
-        kept = {key: value for key, value in config.trace.parameters.items() if key != "model"}
+        parameters = config.trace.parameters.items()
+        kept = {key: value for key, value in parameters if key != "model" and value}
         return replace(
             config, trace=Part(FILE_READERS[embedded], {"path": files[embedded], **kept})
         )
