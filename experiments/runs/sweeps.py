@@ -14,7 +14,11 @@ from testbed.experiments.look.plots import figure_of, save
 from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
 from testbed.experiments.runs.quantities import main_numbers
 from testbed.experiments.runs.replicated import difference_columns, explained, mean_columns
-from testbed.experiments.runs.run_words import future_read_by, remark_on_ways
+from testbed.experiments.runs.run_words import (
+    future_read_by,
+    remark_on_pools,
+    remark_on_ways,
+)
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.run.summaries import costs_of, flat, merge_axes
 from testbed.study.replications import interval
@@ -60,7 +64,8 @@ def shown(points: Sequence[Point], width: int, *, per_seed: bool = False) -> Gro
     head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
     groups = settings(points)
     firsts = [group.points[0] for group in groups]
-    head += remark_on_ways({_name_of(point, axes(firsts)): point.summary for point in firsts})
+    named = {_name_of(point, axes(firsts)): point.summary for point in firsts}
+    head += [*remark_on_ways(named), *remark_on_pools(named)]
     head += rejections_of(points)
     if are_replicated(points) and not per_seed:
         return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))

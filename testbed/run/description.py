@@ -135,6 +135,21 @@ def contents_note(memory: Capabilities, workload: Workload) -> str | None:
     )
 
 
+def unread_note(scheduler: Scheduler, workload: Workload) -> str | None:
+    """Which columns of the trace this run does not read, with what would; None if it reads all."""
+    unread = []
+    if workload.has_unread_times:
+        unread.append("its times (arrivals=replay does; these were drawn)")
+    is_first_come = scheduler.order.keeps_arrival and "priority" not in scheduler.columns_read()
+    if is_first_come and "priority" in workload.optional_fields():
+        unread.append("its priorities (order=priority does)")
+    return (
+        f"the trace has columns that this run does not read: {', '.join(unread)}"
+        if unread
+        else None
+    )
+
+
 def samples_note(cost: CostModel, workload: Workload) -> str | None:
     """What to know of costs that were measured on this project's engine, whose iterations chose the
     likeliest token of one sequence a request, where requests have several; else None.
