@@ -41,9 +41,11 @@ LABELS = {
 }
 
 
-def write_sweep(path: Path, points: Sequence[Point]) -> None:
-    """Write a CSV row per point: axes, folder, the run's description and its whole summary."""
-    names = axes(points)
+def write_sweep(path: Path, points: Sequence[Point], names: Sequence[str]) -> None:
+    """Write a CSV row per point: axes, folder, the run's description and its whole summary.
+
+    names: the axes of the whole sweep, of which some points may have failed.
+    """
     rows = list[dict[str, Any]]()
     for point in points:
         on_axes = {name: point.chosen.get(name) for name in names}
@@ -53,8 +55,10 @@ def write_sweep(path: Path, points: Sequence[Point]) -> None:
     write_cells(path, {name: [row.get(name) for row in rows] for name in columns})
 
 
-def shown(points: Sequence[Point], width: int, *, per_seed: bool = False) -> Group:
-    """The costs' sources, and a table of the axes and as many main numbers as fit `width`
+def shown(
+    points: Sequence[Point], width: int, names: Sequence[str], *, per_seed: bool = False
+) -> Group:
+    """The costs' sources, and a table of the axes `names` and as many main numbers as fit `width`
     characters.
 
     Seeds are replications: a row has their means with intervals, and a second table the differences
@@ -69,7 +73,6 @@ def shown(points: Sequence[Point], width: int, *, per_seed: bool = False) -> Gro
     head += rejections_of(points)
     if are_replicated(points) and not per_seed:
         return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))
-    names = axes(points)
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
     columns |= futures_of(points)
     results, same = varying(main_numbers([point.summary for point in points]))
