@@ -23,7 +23,7 @@ from testbed.core.slots import (
     ceil_div,
 )
 from testbed.core.units import PositiveTokens, Share
-from testbed.memory.paged.block_table import BlockIndex
+from testbed.memory.paged.block_boundaries import BlockIndex
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.hash_chain import Content
