@@ -1,7 +1,7 @@
 """Requests (immutable rows of a trace), and workloads (many requests)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -236,7 +236,7 @@ class Workload:
     arrival_ps: Column
     num_seqs: int = 1
     beam: bool = False
-    has_unread_times: bool = False
+    has_unread_times: bool = field(default=False, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.arrival_ps)

@@ -16,6 +16,7 @@ from testbed.memory.capabilities import Capabilities
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout
 from testbed.memory.policy import PoolSpec
+from testbed.memory.protocols import ReadsColumns
 from testbed.memory.served import Batching
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import constructor_parameters
@@ -140,8 +141,8 @@ def unread_note(scheduler: Scheduler, workload: Workload) -> str | None:
     unread = []
     if workload.has_unread_times:
         unread.append("its times (arrivals=replay does; these were drawn)")
-    is_first_come = scheduler.order.keeps_arrival and "priority" not in scheduler.columns_read()
-    if is_first_come and "priority" in workload.optional_fields():
+    read = scheduler.columns_read() if isinstance(scheduler, ReadsColumns) else ()
+    if "priority" in workload.optional_fields() and "priority" not in read:
         unread.append("its priorities (order=priority does)")
     return (
         f"the trace has columns that this run does not read: {', '.join(unread)}"

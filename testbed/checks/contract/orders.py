@@ -69,7 +69,7 @@ class WatchedOrder(EvictionOrder):
     def __init__(self, order: EvictionOrder, *, one_by_one: bool) -> None:
         self.order = order
         if isinstance(order, Ranked):
-            order.rank = with_checked_answers(order.rank)  # type: ignore[method-assign]
+            order.rank = with_checked_answers(order.rank)  # type: ignore[assignment, method-assign]
         self.one_by_one = one_by_one
         self.follows_misses = order if isinstance(order, FollowsMisses) else None
         self.evictable: dict[Node, None] = {}
