@@ -32,7 +32,7 @@ from testbed.experiments.paper.scorecard import reference
 from testbed.experiments.paper.studies.study import kept_rows
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.run_store import RunStore
-from testbed.sched.beams import search
+from testbed.sched.beam_search import search
 
 # All requests have one sequence, so the whole time counts as that of the sequence.
 PLAIN = "cost.choices.overhead_per_request_s=0"

@@ -18,7 +18,7 @@ from testbed.kernels.engine.records import DeviceTime, Timer
 from testbed.kernels.engine.sampler import Sampler, Wanted
 from testbed.kernels.engine.slot_checker import NoSlotChecker
 from testbed.kernels.engine.token_buffers import Drawn, Owner, Part, TokenBuffers
-from testbed.sched.beams import Replacement
+from testbed.sched.beam_search import Replacement
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.state import SchedulerState
 

@@ -38,7 +38,7 @@ from testbed.run.build import Setup
 from testbed.run.config import EngineConfig
 from testbed.run.speculating import drafts_of
 from testbed.run.summaries import RUN
-from testbed.sched.beams import SyntheticBeams
+from testbed.sched.beam_search import SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.vllm_v1 import VllmV1
 

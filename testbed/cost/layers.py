@@ -10,9 +10,9 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.cost.all_reduce import all_reduce, layer_s
 from testbed.cost.interpolation import Knots, blend, bracket
 from testbed.cost.sections import BALANCED, Choices, Rows, has, included, jumps, rows, table
-from testbed.cost.transfers import all_reduce, layer_s
 
 Curve = Callable[[int], int]
 

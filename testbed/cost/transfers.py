@@ -1,8 +1,8 @@
-"""Times of data that crosses memory or a link: block copies, swaps that hide behind computing,
-all-reduces, transfers of tiers.
+"""Times of data that crosses memory or a link: block copies, swaps by themselves, transfers of
+tiers.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
@@ -10,40 +10,10 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST, ceil_div
 from testbed.core.specs import ModelSpec, ServerSpec, TierSpec
-from testbed.cost.interpolation import Knots, blend, bracket, curves
+from testbed.cost.interpolation import blend, bracket, curves
 from testbed.cost.link_times import INTO, OUT, measured_link
 from testbed.cost.model import Moved
-from testbed.cost.sections import has, rows
-
-# Copies that the driver takes before a call waits; kernels/results/h200-overlap.csv measures it
-MAX_PENDING = 1024
-
-
-def with_swaps(computing_ps: int, moving_ps: int, num_copies: int, num_layers: int) -> int:
-    """Time of an iteration whose swaps, num_copies calls that take moving_ps by themselves, hide
-    behind computing.
-
-    The 2023 system swaps on a separate stream, and a layer waits for no blocks but its own: layer
-    by layer, the slower of the two sets the pace, and the other is felt in one layer only. But the
-    host launches no layer before the driver has taken every copy, and it takes MAX_PENDING at a
-    time.
-    """
-    waiting_ps = 0
-    if num_copies > MAX_PENDING:
-        waiting_ps = moving_ps * (num_copies - MAX_PENDING) // num_copies
-    moving_ps -= waiting_ps
-    return waiting_ps + max(computing_ps, moving_ps) + min(computing_ps, moving_ps) // num_layers
-
-
-def swapped(moves: Iterable[Moved]) -> dict[str, list[Moved]]:
-    """The moves from the device to the host ("out") and back ("in"), without those of other
-    tiers.
-    """
-    swaps = [move for move in moves if {move.source, move.target} == {DEVICE, HOST}]
-    return {
-        "out": [move for move in swaps if move.source == DEVICE],
-        "in": [move for move in swaps if move.source == HOST],
-    }
+from testbed.cost.swap_overlap import with_swaps
 
 
 def by_size(points: Iterable[tuple[tuple[Any, ...], int]]) -> Callable[[int, int], int]:
@@ -82,52 +52,6 @@ def host_link(model: ModelSpec, server: ServerSpec) -> Callable[[int, int], int]
         * PS
     )
     return lambda block_size, num_blocks: round(block_size * num_blocks * ps_per_slot)
-
-
-def all_reduce(profile: Mapping[str, Any], server: ServerSpec | None) -> Callable[[int], int]:
-    """Picoseconds of one all-reduce by its bytes.
-
-    They are measured, or scaled by (n - 1) / n from another number of GPUs, or those of a ring
-    over the data sheet's links without latency.
-    """
-    if server is None or server.num_gpus == 1:
-        return lambda num_bytes: 0
-    wanted = server.num_gpus
-    points = rows(profile, "all_reduce") if has(profile, "all_reduce") else []
-    if points:
-        degrees = {key[0] for key, _ in points}
-        measured = max((degree for degree in degrees if degree <= wanted), default=min(degrees))
-        return Knots(
-            (key[1], ps * (wanted - 1) * measured // (wanted * (measured - 1)))
-            for key, ps in points
-            if key[0] == measured
-        )
-    ps_per_byte = 2 * (wanted - 1) / wanted / server.gpu.link_bandwidth * PS
-    return lambda num_bytes: round(num_bytes * ps_per_byte)
-
-
-def ring_stand_in(server: ServerSpec) -> str:
-    """The origin of all-reduces that were not measured, for the reader of a result."""
-    gpu = server.gpu
-    origin = f"not measured: a ring over {gpu.link_bandwidth / 1e9:g} GB/s, without latency"
-    if gpu.link_bandwidth <= gpu.host_bandwidth:
-        origin += "; over PCIe that is too fast (testbed import profile --help says what to do)"
-    return origin
-
-
-def layer_s(by_degree: Mapping[int, float], num_gpus: int) -> float:
-    """Seconds that tensor parallelism over num_gpus GPUs adds to a layer.
-
-    An empty table means "not measured": 0. Raises InputError if the table lacks this number.
-    """
-    if num_gpus == 1 or not by_degree:
-        return by_degree.get(1, 0.0)
-    if num_gpus not in by_degree:
-        degrees = ", ".join(map(str, by_degree))
-        raise InputError(
-            f"parallel_layer_s has no cost for {num_gpus} GPUs (it has {degrees}; add one)"
-        )
-    return by_degree[num_gpus]
 
 
 def tier_bandwidths(server: ServerSpec, tier: TierSpec) -> tuple[float, float]:

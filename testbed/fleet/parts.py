@@ -10,7 +10,7 @@ from testbed.engine.engine import Engine
 from testbed.fleet.routers.router import Router
 from testbed.fleet.shared_tiers import SharedTiers
 from testbed.memory.pools import PoolSpec
-from testbed.sched.beams import BeamModel
+from testbed.sched.beam_search import BeamModel
 from testbed.sched.scheduler import Scheduler
 
 

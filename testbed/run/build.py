@@ -36,7 +36,7 @@ from testbed.run.served_parts import check_release_is_read, served_parameters
 from testbed.run.speculating import check_requests, check_speculation, speculative_cost
 from testbed.run.summaries import CONTENTS, SAMPLES
 from testbed.run.workload import make_workload
-from testbed.sched.beams import BeamModel, SyntheticBeams
+from testbed.sched.beam_search import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 from testbed.speculation.acceptance import Acceptance
 from testbed.speculation.speculation import Speculation

@@ -6,7 +6,6 @@ from itertools import islice
 from testbed.core.sequence import Item, Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import (
     GRANTED,
-    HOST,
     NO_HIT,
     NO_OPS,
     Answers,
@@ -31,7 +30,7 @@ from testbed.sched.group_slots import (
     sequences_to_admit,
 )
 from testbed.sched.lessees import Lessee, Sessions
-from testbed.sched.orders import Order, put_in_order
+from testbed.sched.orders import Order
 from testbed.sched.pending_forks import PendingForks
 from testbed.sched.plan import Chunk, Plan, one_answer
 from testbed.sched.queues import Queues
@@ -419,18 +418,3 @@ class SchedulerState(Queues):
         group.todo = []
         group.num_recomputes += 1
         self.waiting.appendleft(group)
-
-    def swap_out(self, group: SequenceGroup, plan: Plan) -> bool:
-        """Move the group to the host; False where the host pool is full."""
-        swaps = self.memory.swaps
-        assert swaps is not None, "asked of a policy that swaps"
-        answer = one_answer(self.policy, swaps.move(group.sequences, HOST))
-        if isinstance(answer, Refusal):
-            return False
-        self.order(answer.ops, plan)
-        self.remove_running(group, SequenceStatus.SWAPPED)
-        group.num_swaps += 1
-        self.swapped.appendleft(group)
-        if not self.ranking.keeps_arrival:
-            put_in_order(self.swapped)
-        return True

@@ -15,7 +15,7 @@ from testbed.cost.link_times import GATHER, INTO, KERNEL, OUT, PEER, LinkTimes
 from testbed.cost.model import Affine, CostModel, Moved, Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import Rows
-from testbed.cost.transfers import swapped
+from testbed.cost.swap_overlap import swapped
 from testbed.experiments.runs.run_folder import read_config
 from testbed.run.build import build
 from testbed.run.simulate import run_setup

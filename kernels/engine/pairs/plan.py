@@ -101,7 +101,7 @@ class Pair:
             ),
             "preemption": part(f"sched.preemption.{series.preemption}"),
             "cost": stage.cost(spec.name),
-            "beams": part("sched.beams.SyntheticBeams"),
+            "beams": part("sched.beam_search.SyntheticBeams"),
             "seed": self.seed,
             "workload": {"max_len": LONGEST, "num_seqs": series.num_seqs, "beam": False},
             "swap_space_gib": gib(spec, HOST) if series.preemption == "Swap" else 0.0,

@@ -15,7 +15,7 @@ from testbed.memory.capabilities import capabilities_of
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.run.oracles import with_lengths
-from testbed.sched.beams import RecordedBeams, SyntheticBeams, pairs, survivors
+from testbed.sched.beam_search import RecordedBeams, SyntheticBeams, pairs, survivors
 from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
 
