@@ -108,7 +108,7 @@ class TieredCaching(PrefixCaching):
                 "policy.exclusive: a loaded block is stored again only at its eviction, not by "
                 f"{name}"
             )
-        super().__init__(pool, block_size, watermark, eviction)
+        super().__init__(pool, block_size=block_size, watermark=watermark, eviction=eviction)
         assert isinstance(self._cache, PinnedPool)
         self._device = self._cache
         tiers = [
