@@ -36,6 +36,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("kvcache-testbed")
+    if name == "arena":
+        from importlib import import_module
+
+        return import_module("testbed.arena")
     if name not in __all__:
         raise AttributeError(f"module 'testbed' has no attribute {name!r}")
     from importlib import import_module

@@ -15,6 +15,7 @@ SECTIONS = {
             "hits:hits",
             "Print which share of a trace's prompt tokens a prefix cache finds, by cache size.",
         ),
+        ("arena", "arena:arena", "Compare policies of any kind on fixed workloads."),
         ("serve", "serve:serve", "Serve a simulated server behind OpenAI's API, in real time."),
         ("fits", "fits:fits", "Say what a vLLM server, or this project's engine, holds on a GPU."),
         ("list", "list:list_choices", "List the options of every config group."),

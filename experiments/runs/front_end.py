@@ -26,6 +26,7 @@ from testbed.run.machine import block_size_of
 from testbed.run.override_words import key_of
 from testbed.run.parts import Part
 from testbed.run.result import Views
+from testbed.study.scores import Score
 
 SHORT = {
     "rate": "arrivals.rate",
@@ -114,6 +115,12 @@ class HydraFrontEnd:
     def measure(self, config: RunConfig, folder: Path) -> dict[str, Any]:
         """The summary of a run, read from its folder below `folder` if the run is complete."""
         return run_into(config, folder).summary
+
+    def score(self, policy: Any, suite: str, rules: str) -> Score:
+        """See `testbed.arena.score`."""
+        from testbed.experiments.arena.scoring import score
+
+        return score(policy, suite, rules)
 
     @property
     def views(self) -> Views:

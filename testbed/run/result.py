@@ -14,6 +14,7 @@ from testbed.engine.recorder import Recorder, request_columns, span_columns, wit
 from testbed.run.build import Setup
 from testbed.run.config import RunConfig
 from testbed.run.sessions import sessions
+from testbed.study.scores import Score
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +57,9 @@ class FrontEnd(Protocol):
 
     def measure(self, config: RunConfig, folder: Path) -> dict[str, Any]:
         """The summary of a run, from its folder below `folder` if it is complete there."""
+
+    def score(self, policy: Any, suite: str, rules: str) -> Score:
+        """See `testbed.arena.score`."""
 
     @property
     def views(self) -> Views:

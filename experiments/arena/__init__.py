@@ -1,0 +1,1 @@
+"""The arena: one bench for eviction orders, memory policies, schedulers and routers."""

@@ -1,0 +1,167 @@
+"""One cell of the arena: an entrant's run on one workload, pool, load and seed, as a row."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from testbed.core.errors import InputError
+from testbed.core.request import Rows
+from testbed.experiments.arena.entrants import CACHED, REPLICAS, ROUTER, Entrant
+from testbed.experiments.arena.suites import BLOCK_SIZE, SERVER, Case, Suite
+from testbed.experiments.arena.tampering import changed_code, code_of_testbed
+from testbed.experiments.runs.compose import configured
+from testbed.memory.prefix_cache.curves.accesses import accesses_of
+from testbed.memory.prefix_cache.replay import prompts_of
+from testbed.run.build import build
+from testbed.run.config import RunConfig
+from testbed.run.simulate import run, run_setup
+from testbed.run.workload import make_workload
+
+AT_ONCE = 1e6  # requests/s: every request waits from the beginning
+MARGIN = 1.25  # a pool holds this many of the longest request, whatever share it is
+
+
+class Condition(NamedTuple):
+    """A workload, a pool and a load.
+
+    pool, load: the shares of the suite. num_blocks: of the pool. rate: requests/s, or sessions at
+    once of a closed loop. working_set: different full blocks of the prompts.
+    """
+
+    case: Case
+    pool: float
+    load: float
+    num_blocks: int
+    rate: float
+    working_set: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.case.name}, pool {self.pool:g}, load {self.load:g}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one run measured.
+
+    hits: share of the prompts' tokens that a cache had. computed: tokens of prompts that were
+    computed, those of preempted requests included. idle_memory: share of the pool that is reserved
+    or lost inside blocks. Times in seconds. job_s: mean from arrival to last token. goodput:
+    requests/s inside TTFT 1 s and TPOT 0.1 s. cpu_us: of the process for an iteration; the only
+    number that differs from run to run.
+    """
+
+    hits: float
+    computed: int
+    idle_memory: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    itl_p50_s: float
+    itl_p99_s: float
+    job_s: float
+    goodput: float
+    rejected: int
+    preemptions: int
+    cpu_us: float
+
+
+def workload_words(case: Case, rate: float) -> list[str]:
+    """The overrides of a workload at a rate."""
+    if case.num_requests is None:
+        return [*case.words, "arrivals=sessions", f"arrivals.at_once={max(1, round(rate))}"]
+    arrivals = (f"arrivals.num_requests={case.num_requests}", f"arrivals.rate={rate:.6g}")
+    return [*case.words, "arrivals=benchmark", *arrivals]
+
+
+def words_of(
+    condition: Condition, entrant: Sequence[str], rules: Sequence[str], seed: int
+) -> list[str]:
+    """All overrides of a cell."""
+    return [
+        *SERVER,
+        *rules,
+        *workload_words(condition.case, condition.rate),
+        "~server.kv_memory_gib",
+        f"server.num_blocks={condition.num_blocks}",
+        f"seed={seed}",
+        *entrant,
+    ]
+
+
+def conditions_of(suite: Suite, case: Case, rules: Sequence[str]) -> list[Condition]:
+    """The pools of a workload by its working set, each with rates by the knee that LRU has there.
+    Both are measured with the first seed.
+    """
+    config = configured([*SERVER, *rules, *workload_words(case, AT_ONCE), CACHED])
+    rows = make_workload(config).rows
+    working_set, longest = sizes_of(rows)
+    conditions = []
+    for pool in case.pools or suite.pools:
+        num_blocks = max(round(pool * working_set), round(MARGIN * longest) + 1)
+        at_once = Condition(case, pool, 1, num_blocks, AT_ONCE, working_set)
+        knee = knee_of(at_once, rules, suite.seeds[0])
+        conditions += [at_once._replace(load=load, rate=load * knee) for load in suite.loads]
+    return conditions
+
+
+def sizes_of(rows: Rows) -> tuple[int, int]:
+    """The different full blocks of all prompts, and the blocks of the longest request."""
+    prompts = prompts_of(rows, BLOCK_SIZE)
+    accesses = accesses_of(prompts)
+    different = sum(
+        access.num_full - sum(run.num_blocks for run in access.runs) for access in accesses
+    )
+    longest = int((rows.prompt_len + rows.output_len).max())
+    return different, -(-longest // BLOCK_SIZE)
+
+
+def knee_of(condition: Condition, rules: Sequence[str], seed: int) -> float:
+    """Requests/s that LRU serves when all wait; for a closed loop the sessions that run then."""
+    summary = run(configured(words_of(condition, (CACHED,), rules, seed))).summary
+    if condition.case.num_requests is None:
+        return float(summary["batch"]["mean_over_time"])
+    return float(summary["throughput"]["requests_per_s"])
+
+
+def row_of(condition: Condition, entrant: Entrant, rules: Sequence[str], seed: int) -> Row:
+    """Simulate one cell. Raises InputError if the plug-in changes this package's code."""
+    before = code_of_testbed()
+    scaled = condition._replace(
+        rate=condition.rate * (REPLICAS if entrant.kind == ROUTER else 1),
+        num_blocks=condition.num_blocks + (condition.working_set if entrant.is_infinite else 0),
+    )
+    row = row_of_run(configured(words_of(scaled, entrant.words, rules, seed)))
+    changed = changed_code(before)
+    if changed:
+        raise InputError(f"changes code of the simulator: {changed}")
+    return row
+
+
+def row_of_run(config: RunConfig) -> Row:
+    """Simulate a configuration."""
+    setup = build(config)
+    began = time.process_time()
+    summary = run_setup(setup).summary
+    cpu_s = time.process_time() - began
+    return measured(summary, int(setup.workload.rows.prompt_len.sum()), cpu_s)
+
+
+def measured(summary: Mapping[str, Any], prompt_tokens: int, cpu_s: float) -> Row:
+    """The row of a summary."""
+    counters, memory = summary["counters"], summary["memory"]
+    found = counters.get("hit_tokens", 0)
+    return Row(
+        hits=found / counters["tokens"] if counters.get("tokens") else 0.0,
+        computed=counters.get("tokens", prompt_tokens) - found,
+        idle_memory=memory["reserved"]["over_time"] + memory["internal"]["over_time"],
+        ttft_p50_s=summary["ttft_s"]["p50"],
+        ttft_p99_s=summary["ttft_s"]["p99"],
+        itl_p50_s=summary["itl_s"]["p50"],
+        itl_p99_s=summary["itl_s"]["p99"],
+        job_s=summary["e2e_s"]["mean"],
+        goodput=summary["slo"]["goodput_requests_per_s"],
+        rejected=summary["requests"]["rejected"],
+        preemptions=sum(summary["preemptions"].values()),
+        cpu_us=1e6 * cpu_s / max(summary["iterations"], 1),
+    )

@@ -1,0 +1,128 @@
+"""What the arena compares: eviction orders, memory policies, schedulers and routers, by name,
+MODULE:CLASS or FILE.py:CLASS.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.core.errors import InputError
+from testbed.core.spelling import did_you_mean
+from testbed.experiments.runs.choice_names import KEYS, names_of
+from testbed.fleet.routers.router import Router
+from testbed.memory.policy import MemoryPolicy
+from testbed.memory.prefix_cache.eviction.order import EvictionOrder
+from testbed.run.identity import content_hash
+from testbed.run.parts import locate
+from testbed.run.plug_in_sources import plug_in_files
+from testbed.sched.scheduler import Scheduler
+
+EVICTION, POLICY, SCHEDULER, ROUTER = "eviction", "policy", "scheduler", "router"
+KINDS: Mapping[str, type] = {
+    EVICTION: EvictionOrder,
+    POLICY: MemoryPolicy,
+    SCHEDULER: Scheduler,
+    ROUTER: Router,
+}
+CACHED = "policy=prefix_caching"
+REPLICAS = 4  # engines behind a router
+BESIDE = {  # words that go with an entrant of the kind
+    EVICTION: (CACHED,),
+    POLICY: (),
+    SCHEDULER: (CACHED,),
+    ROUTER: (CACHED, f"replicas={REPLICAS}"),
+}
+FILE_MARK = ".py:"
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """One line of the table.
+
+    name: as it was given. kind: a group of `testbed list`. words: its overrides. folder: of its
+    FILE.py, "" if it has none. source: a hash of its files, "" for a part that ships. is_infinite:
+    a bound, whose pool has room for the whole working set beside the others' pool.
+    """
+
+    name: str
+    kind: str
+    words: tuple[str, ...]
+    folder: str = ""
+    source: str = ""
+    is_infinite: bool = False
+
+    @property
+    def target(self) -> str | None:
+        """MODULE:CLASS of a plug-in; None for a part that ships."""
+        last = self.words[-1].partition("=")[2]
+        return last if ":" in last else None
+
+
+def entrant_of(text: str) -> Entrant:
+    """The entrant that a text names: NAME, GROUP=NAME, MODULE:CLASS or FILE.py:CLASS.
+
+    A class is imported, to see of which kind it is, so this belongs into a process of its own.
+    Raises InputError for what is none.
+    """
+    group, _, name = text.rpartition("=")
+    if FILE_MARK in name:
+        return _of_file(name)
+    if ":" in name:
+        return _of_class(name, name)
+    kinds = [group] if group else [kind for kind in KINDS if name in names_of(kind)]
+    if len(kinds) != 1 or kinds[0] not in KINDS or name not in names_of(kinds[0]):
+        raise InputError(f"{text}: {_problem(name, kinds)}")
+    return Entrant(text, kinds[0], _words(kinds[0], name))
+
+
+def _problem(name: str, kinds: Sequence[str]) -> str:
+    """What is wrong with a name."""
+    if len(kinds) > 1:
+        return f"is of several groups (say which, as in {kinds[0]}={name})"
+    known = [other for kind in KINDS for other in names_of(kind)]
+    return (
+        f"is no part that the arena compares{did_you_mean(name, known)} (choose from `testbed list "
+        f"{' '.join(KINDS)}`, or give MODULE:CLASS or FILE.py:CLASS)"
+    )
+
+
+def _of_file(name: str) -> Entrant:
+    """The class of a file, whose module is found in the file's folder."""
+    file, _, cls = name.rpartition(":")
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise InputError(f"{name}: there is no file {file} (give FILE.py:CLASS)")
+    sys.path.insert(0, str(path.parent))
+    entrant = _of_class(name, f"{path.stem}:{cls}")
+    return Entrant(name, entrant.kind, entrant.words, str(path.parent), content_hash(path))
+
+
+def _of_class(name: str, target: str) -> Entrant:
+    cls = locate(target.replace(":", "."), "entrant")
+    kind = next((kind for kind, base in KINDS.items() if _is_kind(cls, base)), None)
+    if kind is None:
+        bases = ", ".join(base.__name__ for base in KINDS.values())
+        raise InputError(f"{name}: is none of {bases} (derive it from one)")
+    hashes = [content_hash(path) for path in plug_in_files(target.replace(":", ".")).values()]
+    return Entrant(name, kind, _words(kind, target), source="".join(hashes)[:64])
+
+
+def _is_kind(cls: object, base: type) -> bool:
+    return isinstance(cls, type) and issubclass(cls, base)
+
+
+def _words(kind: str, name: str) -> tuple[str, ...]:
+    return (*BESIDE[kind], f"{KEYS.get(kind, kind)}={name}")
+
+
+def shipped(kinds: Sequence[str] = (EVICTION,)) -> Iterator[str]:
+    """The names of the parts of these kinds that ship and serve any workload of a suite."""
+    for kind in kinds:
+        for name in names_of(kind):
+            if name not in LEFT_OUT:
+                yield name
+
+
+# Belady is a bound, a custom part is a mould, by_session needs sessions.
+LEFT_OUT = ("belady", "custom", "by_session")

@@ -1,0 +1,132 @@
+"""The table of the arena: means over workloads, differences from LRU on the same seeds, and ranks
+where the intervals tell entrants apart.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
+
+from testbed.experiments.arena.bounds import BELADY, LRU, NAMES
+from testbed.experiments.arena.cells import Row
+from testbed.study.replications import Interval, interval, paired
+
+Cells = Mapping[tuple[str, int], Row]  # of one entrant, by condition and seed
+
+
+@dataclass(frozen=True)
+class Standing:
+    """An entrant over all conditions.
+
+    job: the mean time of a job in percent of LRU's, 100 means equal: the geometric mean over
+    conditions of each seed, with the interval over seeds. way: its hits on the way from LRU's (0)
+    to Belady's (1); None where these are equal. rank: 1 plus the number of entrants whose jobs are
+    faster by an interval without zero; None for a bound. only: the workload without which it would
+    not be distinguishable from LRU, if there is one.
+    """
+
+    name: str
+    rank: int | None
+    job: Interval
+    hits: float
+    way: float | None
+    ttft_p50: float
+    ttft_p99: float
+    itl_p50: float
+    itl_p99: float
+    goodput: float
+    computed: int
+    idle_memory: float
+    cpu_us: float
+    only: str = ""
+
+
+def standings(played: Mapping[str, Cells]) -> list[Standing]:
+    """All entrants whose cells are complete, the fastest first."""
+    logs = {name: _logs(cells, played[LRU]) for name, cells in played.items()}
+    ranks = {name: _rank(name, logs) for name in played if name not in NAMES}
+    rows = [_standing(name, played, logs[name], ranks.get(name)) for name in played]
+    return sorted(rows, key=lambda standing: standing.job.mean)
+
+
+def _logs(cells: Cells, reference: Cells) -> list[float]:
+    """For each seed the mean over conditions of the log of job times over LRU's."""
+    seeds = sorted({seed for _, seed in cells})
+    return [
+        _mean(
+            [log(row.job_s / reference[key].job_s) for key, row in cells.items() if key[1] == seed]
+        )
+        for seed in seeds
+    ]
+
+
+def _rank(name: str, logs: Mapping[str, Sequence[float]]) -> int:
+    faster = [
+        other for other in logs if other not in NAMES and _is_less(paired(logs[other], logs[name]))
+    ]
+    return 1 + len(faster)
+
+
+def _is_less(difference: Interval) -> bool:
+    return difference.mean < 0 and not difference.includes_zero
+
+
+def _standing(
+    name: str, played: Mapping[str, Cells], logs: Sequence[float], rank: int | None
+) -> Standing:
+    cells, lru = played[name], played[LRU]
+    rows = [*cells.values()]
+    ratios = {
+        column: exp(
+            _mean(
+                [
+                    log(getattr(row, column) / getattr(lru[key], column))
+                    for key, row in cells.items()
+                ]
+            )
+        )
+        for column in ("ttft_p50_s", "ttft_p99_s", "itl_p50_s", "itl_p99_s")
+    }
+    return Standing(
+        name=name,
+        rank=rank,
+        job=interval([100 * exp(value) for value in logs]),
+        hits=_mean([row.hits for row in rows]),
+        way=_way(cells, lru, played.get(BELADY, {})),
+        ttft_p50=100 * ratios["ttft_p50_s"],
+        ttft_p99=100 * ratios["ttft_p99_s"],
+        itl_p50=100 * ratios["itl_p50_s"],
+        itl_p99=100 * ratios["itl_p99_s"],
+        goodput=_mean([row.goodput for row in rows]),
+        computed=sum(row.computed for row in rows),
+        idle_memory=_mean([row.idle_memory for row in rows]),
+        cpu_us=_mean([row.cpu_us for row in rows]),
+        only="" if name in NAMES else _only(cells, lru),
+    )
+
+
+def _way(cells: Cells, lru: Cells, belady: Cells) -> float | None:
+    if belady.keys() != cells.keys():
+        return None
+    own, low, high = (_mean([row.hits for row in some.values()]) for some in (cells, lru, belady))
+    return (own - low) / (high - low) if high > low else None
+
+
+def _only(cells: Cells, lru: Cells) -> str:
+    """The workload that alone makes the entrant differ from LRU."""
+    if not _differs(cells, lru):
+        return ""
+    names = dict.fromkeys(condition.partition(",")[0] for condition, _ in cells)
+    for name in names if len(names) > 1 else ():
+        others = {key: row for key, row in cells.items() if key[0].partition(",")[0] != name}
+        if not _differs(others, lru):
+            return name
+    return ""
+
+
+def _differs(cells: Cells, lru: Cells) -> bool:
+    logs = _logs(cells, lru)
+    return not interval(logs).includes_zero
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

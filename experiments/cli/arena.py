@@ -1,0 +1,138 @@
+"""`testbed arena`: policies of any kind on fixed workloads, beside bounds, with intervals."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from testbed.core.errors import InputError
+from testbed.experiments.cli.parameters import AtLeastOne
+
+if TYPE_CHECKING:
+    from testbed.experiments.arena.bench import Games, Launch
+
+Entrants = Annotated[
+    str,
+    Parameter(
+        metavar="ENTRANT",
+        help="a name of `testbed list eviction`, policy, scheduler or router (GROUP=NAME if "
+        "several have it), MODULE:CLASS, or FILE.py:CLASS; none: every eviction order that ships",
+    ),
+]
+SuiteName = Annotated[str, Parameter(metavar="NAME", help="quick, full or sprint")]
+RulesName = Annotated[
+    str, Parameter(metavar="SYSTEM", help="whose scheduling: a name of `testbed list system`")
+]
+TraceFile = Annotated[Path | None, Parameter(metavar="FILE", help="a trace to add as a workload")]
+Out = Annotated[Path, Parameter(metavar="DIR", help="arena.json, arena.csv and arena.html")]
+Runs = Annotated[Path, Parameter(metavar="DIR", help="rows that are done, which are not repeated")]
+Jobs = Annotated[AtLeastOne, Parameter(help="cells at once, in threads that wait for processes")]
+Launcher = Annotated[
+    list[str],
+    Parameter(
+        metavar="WORD",
+        help="where cells run, as in a sweep: hydra/launcher=ray, and its settings",
+        negative=(),
+    ),
+]
+Verify = Annotated[
+    Path | None,
+    Parameter(metavar="FILE", help="play a result again, and say where it is not what comes out"),
+]
+Sample = Annotated[AtLeastOne | None, Parameter(help="with --verify: so many rows, drawn")]
+
+
+def arena(
+    *entrants: Entrants,
+    suite: SuiteName = "quick",
+    rules: RulesName = "vllm-v1",
+    mooncake: TraceFile = None,
+    agents: TraceFile = None,
+    out: Out = Path("arena"),
+    runs: Runs = Path("runs/arena"),
+    jobs: Jobs = 2,
+    launcher: Launcher | None = None,
+    verify: Verify = None,
+    sample: Sample = None,
+) -> None:
+    """Compare policies of any kind on fixed workloads, beside no cache, random, LRU and Belady.
+
+    A plug-in is checked against its contract first; each cell runs in a process of its own with
+    limits of time and memory, so that what a policy raises, hangs or takes costs its own row.
+    """
+    from testbed.experiments.arena.suites import suite_of
+
+    chosen = suite_of(suite, _text(mooncake), _text(agents))
+    launch = _launch(launcher or [], jobs, runs)
+    if verify is not None:
+        return _verify(verify, runs, launch, sample, _text(mooncake), _text(agents))
+    if sample is not None:
+        raise InputError(f"--sample {sample}: belongs to --verify FILE (leave it out)")
+    from testbed.experiments.arena.bench import Rules, play
+    from testbed.experiments.arena.entrants import shipped
+
+    games = play(entrants or [*shipped()], chosen, Rules(rules), runs, launch)
+    _write(games, out, len(chosen.seeds))
+
+
+def _write(games: "Games", out: Path, num_seeds: int) -> None:
+    """Print the table, and write the result, its cells and the page."""
+    from testbed.experiments.arena.results import write
+    from testbed.experiments.arena.shown import HEAD, cells_of, columns_of, lines_of, page_of
+    from testbed.experiments.arena.standings import standings
+    from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.runs.whole_files import write_cells, write_text
+
+    ranked = standings(games.rows)
+    out.mkdir(parents=True, exist_ok=True)
+    write(out / "arena.json", games)
+    write_cells(out / "arena.csv", columns_of(games))
+    write_text(out / "arena.html", page_of(games, ranked, num_seeds))
+    show(*lines_of(games, num_seeds), plain_table(HEAD, cells_of(ranked)))
+    show(f"every cell: {out / 'arena.csv'}; page: {out / 'arena.html'}")
+
+
+def _verify(
+    file: Path,
+    runs: Path,
+    launch: "Launch",
+    sample: int | None,
+    mooncake: str | None,
+    agents: str | None,
+) -> None:
+    """Print what differs, and exit with 1, or that nothing does."""
+    from tempfile import TemporaryDirectory
+
+    from testbed.experiments.arena.results import differences, read
+    from testbed.experiments.arena.suites import suite_of
+
+    content = read(file)
+    suite = suite_of(str(content["about"].get("suite")), mooncake, agents)
+    with TemporaryDirectory(dir=runs.parent if runs.parent.is_dir() else None) as fresh:
+        found = differences(content, suite, Path(fresh), launch, sample)
+    for line in found:
+        print(line)
+    if found:
+        raise SystemExit(1)
+    rows = "every row" if sample is None else f"{sample} rows, drawn by a fixed seed,"
+    print(f"{file}: {rows} came out again")
+
+
+def _launch(words: list[str], jobs: int, folder: Path) -> "Launch":
+    """Threads of this process, or the launcher that the words name."""
+    from testbed.experiments.runs.launchers import launched
+
+    usual = [
+        "hydra/launcher=joblib",
+        f"hydra.launcher.n_jobs={jobs}",
+        "hydra.launcher.prefer=threads",
+    ]
+    return lambda calls: launched(words or usual, calls, folder)
+
+
+def _text(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file")
+    return str(path.resolve())

@@ -1,0 +1,207 @@
+"""The arena: bounds beside entrants, ranks where intervals separate, limits, and verification."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+import testbed
+from testbed.core.errors import InputError
+from testbed.experiments.arena.bench import Rules, admitted, play
+from testbed.experiments.arena.bounds import BELADY, INFINITE, LRU, NOTHING, RandomOrder
+from testbed.experiments.arena.cells import conditions_of, row_of, row_of_run, words_of
+from testbed.experiments.arena.entrants import CACHED, entrant_of
+from testbed.experiments.arena.isolated import Failure, isolated
+from testbed.experiments.arena.results import differences, read, write
+from testbed.experiments.arena.standings import standings
+from testbed.experiments.arena.suites import HARD, Case, Suite, suite_of
+from testbed.experiments.runs.compose import configured
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.run.simulate import run_setup
+
+RULES = Rules("vllm-v1")
+SCAN = Case("scan", (f"trace={HARD}Scan",), num_requests=60)
+LOOP = Case("loop", (f"trace={HARD}Loop", "trace.num_stories=20"), num_requests=60, pools=(0.98,))
+TINY = Suite("sprint", (SCAN, LOOP), pools=(0.5,), loads=(0.8,), seeds=(0, 1))
+
+
+def in_turn(calls):
+    return [call() for call in calls]
+
+
+@pytest.fixture(scope="module")
+def games(tmp_path_factory):
+    return play(["lfu", "lru_k"], TINY, RULES, tmp_path_factory.mktemp("rows"), in_turn)
+
+
+def hits(games, name, workload):
+    return [row.hits for (place, _), row in games.rows[name].items() if workload in place]
+
+
+def test_bounds_stand_beside_the_entrants(games):
+    assert not games.out
+    assert set(hits(games, NOTHING, "scan")) == {0.0}
+    for order in ("lru", "lfu", "lru_k", "random"):
+        for own, most in zip(hits(games, order, "scan"), hits(games, BELADY, "scan"), strict=True):
+            assert own <= most
+    for own, most in zip(hits(games, LRU, "scan"), hits(games, INFINITE, "scan"), strict=True):
+        assert own <= most
+
+
+def test_lru_finds_nothing_in_a_loop_that_is_larger_than_the_pool(games):
+    assert set(hits(games, LRU, "loop")) == {0.0}
+    assert min(hits(games, BELADY, "loop")) > 0.3
+
+
+def test_a_rank_counts_those_that_are_faster_beyond_doubt(games):
+    by_name = {standing.name: standing for standing in standings(games.rows)}
+    assert by_name[LRU].job.mean == pytest.approx(100)
+    assert by_name[LRU].rank is None
+    assert by_name["lfu"].rank in (1, 2)
+    assert by_name[BELADY].way == pytest.approx(1)
+    twin = standings({**games.rows, "copy": games.rows["lfu"]})
+    ranks = {standing.name: standing.rank for standing in twin}
+    assert ranks["copy"] == ranks["lfu"]
+
+
+def test_rows_that_are_done_are_read(games, tmp_path, monkeypatch):
+    first = play(["lfu"], TINY, RULES, tmp_path, in_turn)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    again = play(["lfu"], TINY, RULES, tmp_path, in_turn)
+    assert again.rows == first.rows
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")} == times
+
+
+def test_random_victims_keep_the_contract():
+    assert testbed.check(RandomOrder) is None
+
+
+def calls_of(run):
+    """Python calls of the event loop of one run."""
+    count = 0
+
+    def profile(frame, event, _):
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_the_column_of_lru_makes_the_calls_of_a_plain_run(monkeypatch):
+    from testbed.experiments.arena import cells
+    from testbed.run.build import build
+
+    (condition, *_) = conditions_of(TINY, SCAN, RULES.words)
+    config = configured(words_of(condition, (CACHED,), RULES.words, 0))
+    plain, own = [], []
+    run_setup(build(config))  # what is made once in a process
+    setup = build(config)
+    plain.append(calls_of(lambda: run_setup(setup)))
+
+    def counted(setup):
+        own.append(calls_of(lambda: results.append(run_setup(setup))))
+        return results[-1]
+
+    results = []
+    monkeypatch.setattr(cells, "run_setup", counted)
+    row_of_run(config)
+    assert own == plain
+
+
+CHEATS = {
+    "TwiceThePool": "contract",
+    "RaisesAtOnce": "at once",
+    "TakesMemory": "memory",
+    "Exits": "exit",
+    "NamesNoVictim": "contract",
+    "IsNoPolicy": "none of",
+}
+
+
+@pytest.mark.parametrize(("name", "why"), CHEATS.items())
+def test_what_breaks_its_contract_does_not_play(name, why):
+    answer = isolated(admitted, f"arena_cheats:{name}", limit_s=60)
+    assert isinstance(answer, Failure)
+    assert why in answer.reason
+
+
+@pytest.mark.parametrize("name", ["PatchesMetrics", "PatchesClocks"])
+def test_a_plug_in_that_changes_the_simulator_has_no_row(name):
+    (condition, *_) = conditions_of(TINY, SCAN, RULES.words)
+    entrant = entrant_of(f"arena_cheats:{name}")
+    answer = isolated(row_of, condition, entrant, RULES.words, 0, limit_s=60)
+    assert isinstance(answer, Failure), answer
+
+
+def test_a_plug_in_that_hangs_costs_its_own_row():
+    (condition, *_) = conditions_of(TINY, SCAN, RULES.words)
+    entrant = entrant_of("arena_cheats:Sleeps")
+    answer = isolated(row_of, condition, entrant, RULES.words, 0, limit_s=3)
+    assert "within 3 s" in answer.reason
+
+
+def test_the_others_play_without_one_that_fails(tmp_path):
+    games = play(["lfu", "arena_cheats:IsNoPolicy"], TINY, RULES, tmp_path, in_turn)
+    assert [*games.out] == ["arena_cheats:IsNoPolicy"]
+    assert "lfu" in games.rows
+
+
+@pytest.fixture
+def stored(games, tmp_path):
+    write(tmp_path / "arena.json", games)
+    return read(tmp_path / "arena.json")
+
+
+def found(content, tmp_path, suite=TINY, sample=None):
+    return differences(content, suite, tmp_path / "again", in_turn, sample)
+
+
+def test_a_result_comes_out_again(stored, tmp_path):
+    assert found(stored, tmp_path, sample=4) == []
+
+
+def test_a_forged_row_is_found(stored, tmp_path):
+    row = next(row for row in stored["rows"] if row["entrant"] == "lfu")
+    row["job_s"] *= 0.9
+    (line,) = found(stored, tmp_path)
+    assert "job_s" in line
+    assert "lfu" in line
+
+
+def test_a_changed_seed_version_or_suite_is_found(stored, tmp_path):
+    moved = json.loads(json.dumps(stored))
+    moved["rows"][0]["seed"] = 7
+    assert "not of the suite" in found(moved, tmp_path)[0]
+    older = {**stored, "about": {**stored["about"], "simulator": "0"}}
+    assert found(older, tmp_path)[0].startswith("simulator")
+    assert found(stored, tmp_path, replace(TINY, pools=(0.6,)))[0].startswith("suite_hash")
+
+
+def test_a_swapped_entrant_is_found(stored, tmp_path):
+    stored["entrants"]["lfu"]["words"][-1] = "eviction@policy.eviction=belady"
+    assert "lfu" in found(stored, tmp_path)[0]
+
+
+def test_a_score_is_beside_lru_and_deterministic(monkeypatch):
+    from testbed.experiments.arena import suites
+
+    monkeypatch.setitem(suites.SUITES, "tiny", replace(TINY, name="tiny"))
+    own = testbed.arena.score(Lru, suite="tiny")
+    assert float(own) == pytest.approx(100)
+    assert own == testbed.arena.score((Lru, {}), suite="tiny")
+    with pytest.raises(InputError, match="no class of"):
+        testbed.arena.score("lru", suite="tiny")
+
+
+def test_unknown_suites_and_entrants_are_refused(testbed):
+    assert "quick" in testbed.refused("arena", "lru_k", "--suite", "quik")
+    with pytest.raises(InputError, match="no part"):
+        entrant_of("lfru")
+    with pytest.raises(InputError, match="--suite"):
+        suite_of("none")

@@ -1,0 +1,77 @@
+"""Policies that try to look better than they are, or that cost others their rows."""
+
+import time
+
+from testbed.cost.model import CostModel
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.run import metrics
+
+CALLS = []
+
+
+class TwiceThePool(Paged):
+    """Says that it has twice the slots."""
+
+    def __init__(self, pool, block_size=16):
+        super().__init__(PoolSpec(2 * pool.num_slots, pool.max_len), block_size)
+
+
+class Raises(Lru):
+    """Serves some blocks, then fails."""
+
+    def hit(self, nodes):
+        CALLS.append(nodes)
+        if len(CALLS) > 100_000:
+            raise RuntimeError("enough")
+        super().hit(nodes)
+
+
+class RaisesAtOnce(Lru):
+    def add(self, nodes):
+        raise RuntimeError("at once")
+
+
+class Sleeps(Lru):
+    def victims(self, count):
+        time.sleep(3600)
+        return super().victims(count)
+
+
+class TakesMemory(Lru):
+    def __init__(self):
+        super().__init__()
+        self.hoard = bytearray(1 << 36)
+
+
+class Exits(Lru):
+    def __init__(self):
+        raise SystemExit(0)
+
+
+class PatchesMetrics(Lru):
+    """Replaces the function that makes summaries once a run is under way."""
+
+    def add(self, nodes):
+        metrics.goodput = lambda *_: {}
+        metrics.summarize = lambda *_: {}
+        super().add(nodes)
+
+
+class PatchesClocks(Lru):
+    def add(self, nodes):
+        time.process_time = lambda: 0.0
+        super().add(nodes)
+
+
+class NamesNoVictim(Lru):
+    def victims(self, count):
+        return []
+
+
+class IsNoPolicy:
+    pass
+
+
+assert CostModel
