@@ -33,6 +33,7 @@ class Flight:
         is_last: the last iteration has begun, so that their number is final; ended, accepted,
             outcome and memory are known then if the next plan is made ahead.
         repeats: it may be carried out several times, whenever outputs end.
+        is_promised: the policy has promised its steps, and takes all of them at the end.
         ended: ids of the requests that have their whole output after it.
         accepted: drafts that the model accepts, by request id.
         outcome: what the scheduler makes of it.
@@ -58,6 +59,7 @@ class Flight:
     num_delivered: int = 0
     is_last: bool = False
     repeats: bool = False
+    is_promised: bool = False
     ended: tuple[int, ...] = ()
     accepted: Mapping[int, int] = {}
     outcome: Outcome | None = None

@@ -65,6 +65,24 @@ class Scheduler(ABC):
         return self.state.memory
 
     @property
+    def is_steady(self) -> bool:
+        """Whether its `plan` only takes promised steps of the batch while `is_decoding`, and its
+        `commit` then only advances the batch where no output has ended. The class of a scheduler
+        says so itself (`has_steady_plans`): one derived from it may plan otherwise.
+        """
+        state, memory = self.state, self.memory
+        keeps_all = memory.transfers is None and memory.drops_tokens is None
+        has_steady_plans = vars(type(self)).get("has_steady_plans", False)
+        return keeps_all and state.retention is None and has_steady_plans
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether all that run are in the batch, and no request is to be admitted, swapped in or
+        forked: the next plan is a step of the batch, if there are the slots.
+        """
+        return False
+
+    @property
     def serves_as_they_come(self) -> bool:
         """Whether requests are served in order of arrival."""
         return self._chooses_order is None
@@ -372,6 +390,31 @@ class IterationLevel(Scheduler):
         """See ReadsColumns."""
         return self.order.columns_read()
 
+    @property
+    def is_decoding(self) -> bool:
+        """See Scheduler."""
+        state = self.state
+        num_seqs = len(state.batch.sequences)
+        if (num_seqs != state.num_seqs or not num_seqs) or (
+            state.swapped or state.beams or state.pending_forks.num_forks
+        ):
+            return False
+        waiting = state.waiting
+        return not waiting or (waiting[0] is state.refused and self.keeps_refused)
+
+    @property
+    def keeps_refused(self) -> bool:
+        """Whether the head of the queue stays there, unasked, once it was refused."""
+        return self._chooses_order is None and not self.prefetch
+
+    def decode(self, plan: Plan) -> None:
+        """See Scheduler. Where the plan will only decode, the policy is asked first for how many
+        steps.
+        """
+        if self.is_decoding:
+            plan.promised_steps = self.state.guaranteed_steps()
+        super().decode(plan)
+
     def enable_fast_forward(self, plan: Plan) -> None:
         """Offer further identical steps where only an end or an arrival matters; requests that wait
         are prefetched.
@@ -399,7 +442,11 @@ class IterationLevel(Scheduler):
         keeps_order = self._chooses_order is None
         is_queue = bool(state.swapped or state.waiting)
         plan.ends_on_arrival = self.prefetch > 0 or not (keeps_order and is_queue)
-        if self._admits_nobody():
+        promised = plan.promised_steps
+        if promised is not None:
+            is_some = type(promised) is int and promised > 0  # else the engine may refuse it
+            plan.guaranteed_steps = promised - 1 if is_some else promised
+        elif self._admits_nobody():
             plan.guaranteed_steps = state.guaranteed_steps()
 
     def _admits_nobody(self) -> bool:

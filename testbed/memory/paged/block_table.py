@@ -246,15 +246,24 @@ class BlockIndex(BatchIndex):
         """Append the blocks for num_steps more steps in their order, from the end of the free list,
         which has them.
         """
+        due, size, now = self.due, self.size, self.batch.extended
         take, taken, first, second = self.pool.free.pop, 0, 0, 0
-        for step, members in self._in_turn(num_steps):
-            for blocks in members.values():
-                blocks.append(take())
-            count = len(members)
-            taken += count
-            first += count * step
-            second += count * step * step
-        size = self.size
+        is_short = num_steps <= len(due)  # fewer steps than residues: no residue repeats
+        offsets = range(num_steps) if is_short else sorted([(r - now) % size for r in due])
+        for start in range(0, num_steps, size):
+            for offset in offsets:
+                step = start + offset
+                if step >= num_steps:
+                    break
+                members = due.get((now + offset) % size)
+                if members is None:
+                    continue
+                for blocks in members.values():
+                    blocks.append(take())
+                count = len(members)
+                taken += count
+                first += (moment := count * step)
+                second += moment * step
         return record(Growth, (taken * size, first * size, second * size))
 
     def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
