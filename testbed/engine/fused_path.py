@@ -22,7 +22,7 @@ from testbed.engine import audit
 from testbed.engine.departures import Departures
 from testbed.engine.executor import Flight
 from testbed.engine.host_launches import launched_counts
-from testbed.engine.outputs import Outputs
+from testbed.engine.outputs import NOTHING, Outputs
 from testbed.engine.recorder import Recorder
 from testbed.engine.sampled_checks import SampledChecks
 from testbed.engine.snapshot_times import SnapshotTimes
@@ -66,6 +66,11 @@ class FusedPath:
         self._flight = Flight(Plan())
         self._is_steady = scheduler.is_steady and not windows
         self._steps = Plan()  # of `begin_next`
+        self._steps_to_end = 0  # from the beginning of a span, where it was asked
+        assert scheduler.memory.predicts is not None, "a SpanMeter measures by footprints"
+        self._promised = scheduler.memory.predicts.guaranteed_steps
+        advances = scheduler.memory.advances
+        self._advance = self._policy.extend if advances is None else advances.advance
 
     def begin_next(self, start_ps: int, arrival_ps: int) -> Flight | None:
         """The same as `Scheduler.plan` and `begin`, where the plan is several promised steps of the
@@ -74,15 +79,15 @@ class FusedPath:
         if not (self._is_steady and self._scheduler.is_decoding) or self._meter.forked:
             return None
         state = self._state
-        num_seqs, promised = state.num_seqs, state.guaranteed_steps()
+        num_seqs = state.num_seqs
+        promised = 0 if state.stepwise else self._promised(state.batch)
         if type(promised) is not int or promised < 2 or len(state.running) != num_seqs:
             return None
         plan, batch = self._steps, state.batch
         plan.decode_seqs, plan.guaranteed_steps = num_seqs, promised - 1
         plan.ends_on_arrival = not state.waiting
-        plan.decode_context = batch.context + num_seqs
-        plan.decode_max_context = batch.max_context_len + 1
-        if self._is_launched(plan):
+        plan.decode_context, plan.decode_max_context = batch.next_reads()
+        if self._launches and self._is_launched(plan):
             return None
         flight, usage = self._flight, self._policy.usage()
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
@@ -104,7 +109,7 @@ class FusedPath:
             (plan.ops or plan.swapped_in or plan.forks or plan.preempted or plan.drafts)
             or (state.beams or self._meter.forked or len(state.running) != state.num_seqs)
             or (usage.saved and repeats)
-            or self._is_launched(plan)
+            or (self._launches and self._is_launched(plan))
         ):
             return None
         flight = self._flight
@@ -124,8 +129,6 @@ class FusedPath:
 
     def _is_launched(self, plan: Plan) -> bool:
         """Whether the cost model says how the host launches the plan's iterations."""
-        if not self._launches:
-            return False
         return self._cost.launch(*launched_counts(self._cost, plan)) is not None
 
     def _work(self, plan: Plan, usage: Usage) -> Work:
@@ -134,7 +137,8 @@ class FusedPath:
         prefill: tuple[tuple[int, int], ...] = ()
         windows: tuple[WindowReads, ...] = ()
         if plan.chunks:
-            prefill = tuple([(new + more, old) for _, _, new, old, _, more in plan.chunks])
+            for _, _, new, num_stored, _, padding in plan.chunks:
+                prefill += ((new + padding, num_stored),)
         if usage.saved:
             repeated = self._meter.repeated_reads(plan, usage)
         if self._windows and plan.decode_seqs:
@@ -163,7 +167,8 @@ class FusedPath:
         if self._is_checked:
             audit.check_decode(self._cost, flight.work, durations)
         first_ps, growth_ps, most = durations
-        steps = min(1 + promised, self._outputs.steps_to_end(), most)
+        self._steps_to_end = self._outputs.steps_to_end()
+        steps = min(1 + promised, self._steps_to_end, most)
         if flight.usage.saved:
             self._checks.repeated_reads(flight.work)
             steps = min(steps, self._meter.max_steps(flight.usage))
@@ -181,16 +186,21 @@ class FusedPath:
         if flight.plan.chunks:
             self._end_prompts(flight)
             return
-        steps, results = flight.steps, self._outputs.decoded(flight.steps)
+        steps, batch, results = flight.steps, self._state.batch, NOTHING
         finished: list[SequenceGroup] = []
-        if flight.is_promised:
-            grown = self._take(steps)
-            if results.ended:
-                finished = self._scheduler.commit(flight.plan, 1, results).finished
-            else:
-                self._state.batch.advance(1)
-        else:
+        if not flight.repeats or steps >= self._steps_to_end:
+            results = self._outputs.decoded(steps)
+        if not flight.is_promised:
             _, finished, grown = self._scheduler.commit(flight.plan, steps, results)
+        else:
+            grown = self._advance(batch, steps)
+            if type(grown) is not Grant or grown.ops != NO_OPS:
+                raise broken_promise(self._policy, steps, grown)
+            batch.extended += steps
+            batch.steps += steps
+            if results.ended:  # the last step is committed with what it ends
+                batch.steps -= 1
+                finished = self._scheduler.commit(flight.plan, 1, results).finished
         if self._is_checked and not finished and (steps > 1 or flight.is_promised):
             audit.check_growth(self._policy, flight.usage, grown)
         memory = self._meter.close_decodes(flight, grown)
@@ -198,15 +208,6 @@ class FusedPath:
         for group in finished:
             self._meter.forget(group)
             self._departures.finish(group, flight.end_ps)
-
-    def _take(self, steps: int) -> Grant:
-        """Take promised steps, all but the last of which are committed; how the batch grew."""
-        state = self._state
-        answer = state.memory.advance(state.batch, steps)
-        if not isinstance(answer, Grant) or answer.ops != NO_OPS:
-            raise broken_promise(self._policy, steps, answer)
-        state.batch.advance(steps - 1, extended=steps)
-        return answer
 
     def _end_prompts(self, flight: Flight) -> None:
         """The same as `end`, of an iteration that computes prompts."""

@@ -103,8 +103,6 @@ class Scheduler(ABC):
         Args:
             request: without its output length.
         """
-        if request.num_seqs == 1:
-            return SequenceGroup(request, [Sequence(next(self._seq_ids), request)])
         sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
         return SequenceGroup(request, sequences)
 
@@ -227,11 +225,14 @@ class Scheduler(ABC):
         return plan
 
     def decode(self, plan: Plan) -> None:
-        """Extend the batch by one step, preempting until it fits.
+        """Extend the batch by one step, preempting until it fits. Where the plan will only decode,
+        the policy is asked before for how many steps.
 
         Args:
             plan: the one that is being made.
         """
+        if self.is_decoding:
+            plan.promised_steps = self.state.guaranteed_steps()
         while self.state.batch.sequences and not self.step(plan):
             self.make_room(plan)
 
@@ -379,7 +380,8 @@ class IterationLevel(Scheduler):
         Args:
             request: without its output length.
         """
-        group = super().add(request)
+        group = self.new_group(request)
+        self.state.waiting.append(group)
         if not self.order.keeps_arrival:
             group.rank = (*self.order.rank(request), request.request_id)
         if self.prefetch:
@@ -406,14 +408,6 @@ class IterationLevel(Scheduler):
     def keeps_refused(self) -> bool:
         """Whether the head of the queue stays there, unasked, once it was refused."""
         return self._chooses_order is None and not self.prefetch
-
-    def decode(self, plan: Plan) -> None:
-        """See Scheduler. Where the plan will only decode, the policy is asked first for how many
-        steps.
-        """
-        if self.is_decoding:
-            plan.promised_steps = self.state.guaranteed_steps()
-        super().decode(plan)
 
     def enable_fast_forward(self, plan: Plan) -> None:
         """Offer further identical steps where only an end or an arrival matters; requests that wait

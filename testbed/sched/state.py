@@ -308,7 +308,7 @@ class SchedulerState(Queues):
         """The group stops running and releases its slots: it is finished, or waits again."""
         self._stop_running(group, status)
         self._release_slots(group)
-        self.memory_released()
+        self.refused, self.swap_in_refused = None, False  # as `memory_released`
 
     def _stop_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
         self.remove_running(group, status)

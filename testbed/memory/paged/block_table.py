@@ -2,6 +2,7 @@
 and the steps at which the members of a batch cross a block boundary, found without walking it.
 """
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Row
 from operator import itemgetter
@@ -248,16 +249,15 @@ class BlockIndex(BatchIndex):
         """
         due, size, now = self.due, self.size, self.batch.extended
         take, taken, first, second = self.pool.free.pop, 0, 0, 0
-        is_short = num_steps <= len(due)  # fewer steps than residues: no residue repeats
-        offsets = range(num_steps) if is_short else sorted([(r - now) % size for r in due])
+        residues = sorted(due)
+        first_due = bisect_left(residues, now % size)
+        in_turn = residues[first_due:] + residues[:first_due]
         for start in range(0, num_steps, size):
-            for offset in offsets:
-                step = start + offset
+            for residue in in_turn:
+                step = start + (residue - now) % size
                 if step >= num_steps:
                     break
-                members = due.get((now + offset) % size)
-                if members is None:
-                    continue
+                members = due[residue]
                 for blocks in members.values():
                     blocks.append(take())
                 count = len(members)
