@@ -150,7 +150,8 @@ class SpanMeter(Meter):
         internal = self._internal
         self._internal += started.slots
         if usage.saved:
-            shared = self._shared(steps, flight.durations, usage.saved, usage.held, grown, 0)
+            first = 0 if flight.is_promised else 1
+            shared = self._shared(steps, flight.durations, usage.saved, usage.held, grown, first)
         if flight.is_promised:
             growth = self._growth(flight.durations, num_seqs, started, grown, first=0)
         elif steps > 1:
