@@ -68,15 +68,29 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
 
 def _with_overrides(command: Command, choices: dict[str, str]) -> Command:
     """The command, in which values of the user's overrides replace its own."""
-    values = dict(command.values)
-    for key, option in OPTION_OF_OVERRIDE.items():
-        if key in choices:
-            values[option] = choices[key]
-    _, times, count = choices.get("server", "").partition("-x")
-    if times and "--tensor-parallel-size" not in values:
-        values["--tensor-parallel-size"] = count
+    values = replaced_values(command.values, choices, OPTION_OF_OVERRIDE, "--tensor-parallel-size")
     model = choices.get("model", command.model)
     return Command(model, values, {**options_of(values), **command.options}, command.environment)
+
+
+def replaced_values(
+    values: Mapping[str, str],
+    choices: Mapping[str, str],
+    options: Mapping[str, str],
+    num_gpus: str,
+) -> dict[str, str]:
+    """The values of a command's options, in which those of overrides replace its own.
+
+    options: by override. num_gpus: the option that server=GPU-xN gives where the command does not.
+    """
+    replaced = dict(values)
+    for key, option in options.items():
+        if key in choices:
+            replaced[option] = choices[key]
+    _, times, count = choices.get("server", "").partition("-x")
+    if times and num_gpus not in replaced:
+        replaced[num_gpus] = count
+    return replaced
 
 
 def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> list[str]:
@@ -105,7 +119,7 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
     is_async = _plans_ahead(server)
     words += [f"policy.block_size={server.block_size}"]
     words += _policy_words(server)
-    words += _model_words(model, server.option)
+    words += model_words(model, server.option)
     if "--max-model-len" in values:
         words += [f"workload.max_len={model.max_len}"]
     if "--long-prefill-token-threshold" in values:
@@ -136,7 +150,7 @@ def _plans_ahead(server: Server) -> bool:
     return is_async
 
 
-def _model_words(model: ModelSpec, option: str) -> list[str]:
+def model_words(model: ModelSpec, option: str) -> list[str]:
     """Overrides for what the command changes of the model that ships under this name."""
     words = list[str]()
     if model.max_len != _shipped_len(option):
