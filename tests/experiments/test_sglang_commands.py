@@ -184,7 +184,7 @@ def test_a_simulation_from_python_takes_the_command():
     result = simulate(
         "gpu=h100-80gb", "trace=sharegpt", rate=4, duration_s=2, max_len=2048, from_sglang=MODEL
     )
-    assert result.config.server.num_blocks == 412_224
+    assert result.summary["pool_slots"] == 412_224
 
 
 def test_all_options_that_are_read_are_options_of_the_release():
