@@ -102,7 +102,8 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
     words += [f"scheduler.max_num_batched_tokens={limits.max_num_batched_tokens}"]
     words += [f"scheduler.max_num_seqs={limits.max_num_seqs}"]
     speculative = server.speculative
-    is_async = _plans_ahead(server)
+    speculation = None if speculative is None else speculative.speculation
+    is_async = plans_ahead(server.values, speculation)
     words += [f"policy.block_size={server.block_size}"]
     words += _policy_words(server)
     words += _model_words(model, server.option)
@@ -120,20 +121,6 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
         if values.get(option) == OFF:
             words += [f"scheduler.{key}=false"]
     return words
-
-
-def _plans_ahead(server: Server) -> bool:
-    """Whether the server's scheduler is asynchronous; raises InputError where its drafts are too,
-    which no scheduler here does with those that a CPU makes.
-    """
-    speculation = None if server.speculative is None else server.speculative.speculation
-    is_async = plans_ahead(server.values, speculation, server.release)
-    if is_async and speculation is not None and not speculation.drafts_on_gpu:
-        raise InputError(
-            f"{FLAG}: --speculative-config: vLLM {server.release.number} schedules n-gram drafts "
-            "asynchronously, which is not simulated (--no-async-scheduling, here and there)"
-        )
-    return is_async
 
 
 def _model_words(model: ModelSpec, option: str) -> list[str]:

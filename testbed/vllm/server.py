@@ -95,7 +95,7 @@ def server_with(
     deeper = None if speculation is None else speculation.deeper(model)
     block_size = _block_size(reader, deeper or model, limits.num_gpus, sheet, release)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
-    frees_after_run = release.frees_after_run and plans_ahead(command.values, speculation, release)
+    frees_after_run = release.frees_after_run and plans_ahead(command.values, speculation)
     under_way = limits.max_num_batched_tokens * (2 if frees_after_run else 1)
     pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
     if pages.is_grouped and speculation is not None:
@@ -155,14 +155,11 @@ def _check_replicas(reader: OptionReader, model: ModelSpec) -> None:
         )
 
 
-def plans_ahead(
-    values: Mapping[str, str], speculation: "Speculation | None", release: Release
-) -> bool:
-    """Whether a command's scheduler is asynchronous: unless told otherwise, or drafts are made on
-    the CPU and the release waits for them.
+def plans_ahead(values: Mapping[str, str], speculation: "Speculation | None") -> bool:
+    """Whether a command's scheduler is asynchronous: unless an option says otherwise, or drafts are
+    made on the CPU.
     """
-    drafts_on_cpu = speculation is not None and not speculation.drafts_on_gpu
-    waits = drafts_on_cpu and not release.drafts_ahead
+    waits = speculation is not None and not speculation.drafts_on_gpu
     return values.get("--async-scheduling") != OFF and not waits
 
 

@@ -23,6 +23,7 @@ from testbed.vllm.server import plans_ahead
 GPUS = ("a100-80gb", "h100-80gb", "b200")
 KV_BYTES = 4 << 30
 FAMILIES = Path(__file__).with_name("families.json")
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of the command, for each unchanged file
     "--kv-cache-dtype fp8": {"kv_cache_dtype": "fp8"},
     "--dtype float16": {"dtype": "float16"},
@@ -31,6 +32,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of the command, for each unchang
     "--max-model-len auto": {"max_model_len": -1},
     "--max-model-len 3000": {"max_model_len": 3000},
     "--no-enable-prefix-caching": {"enable_prefix_caching": False},
+    f"--speculative-config '{json.dumps(NGRAM)}'": {"speculative_config": NGRAM},
 }
 TOO_OLD = "does not recognize this architecture"
 EXACT = tuple(entry.name for entry in fields(Start) if entry.name != "weight_bytes")
@@ -133,6 +135,7 @@ def _ours(folder: Path, gpu: str, release: Release, words: str) -> Start | str:
         server = question.server
     except InputError as error:
         return str(error)
+    speculation = None if server.speculative is None else server.speculative.speculation
     return Start(
         num_blocks=server.num_blocks,
         block_size=server.block_size,
@@ -143,7 +146,7 @@ def _ours(folder: Path, gpu: str, release: Release, words: str) -> Start | str:
         max_num_seqs=server.limits.max_num_seqs,
         max_num_batched_tokens=server.limits.max_num_batched_tokens,
         caches_prefixes=server.caches_prefixes,
-        plans_ahead=plans_ahead(server.values, None, release),
+        plans_ahead=plans_ahead(server.values, speculation),
         weight_bytes=server.model.weight_bytes,
     )
 
