@@ -99,7 +99,7 @@ def server_with(
     under_way = limits.max_num_batched_tokens * (2 if frees_after_run else 1)
     pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
     if pages.is_grouped and speculation is not None:
-        pages = _with_heads(pages, deeper, limits, speculation)
+        pages = _with_drafts(pages, deeper, model, limits, speculation)
     caches = _caches(reader, model, release)
     pages = with_drafter(pages, drafter, limits.num_gpus)
     if caches and 0 in pages.windows:
@@ -224,6 +224,10 @@ def _of_types(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     another type than the model's keep it.
     """
     dtype_bytes = reader.one_of("--dtype", DTYPE_BYTES)
+    if shape.needs_range and reader.value("--dtype") in ("half", "float16"):
+        raise reader.does_not_start(
+            "--dtype", f"{shape.name} is numerically unstable in float16 (bfloat16 starts)"
+        )
     if dtype_bytes not in (None, shape.dtype_bytes):
         if shape.states is not None:
             raise reader.refusal(
@@ -436,24 +440,25 @@ def _memory(
     return replace(memory, weights=memory.weights + more_weights)
 
 
-def _with_heads(
-    pages: Pages, deeper: ModelSpec | None, limits: Limits, speculation: "Speculation"
+def _with_drafts(
+    pages: Pages, deeper: ModelSpec | None, model: ModelSpec, limits: Limits, by: "Speculation"
 ) -> Pages:
-    """The pages that groups share, whose layers of full attention are one with the heads, and the
-    states of each draft. Raises InputError for another drafter.
+    """The pages that groups share, with the states of each draft; heads are layers of full
+    attention beside the model's. Raises InputError for a model that drafts.
     """
-    if deeper is None:
+    if deeper is None and by.drafter(model) is not None:
         raise InputError(
-            f"{FLAG}: --speculative-config: only layers of the model's own (mtp, eagle) are "
-            "modelled beside windows or states (leave it out to see the server without it)"
+            f"{FLAG}: --speculative-config: a model that drafts is not modelled beside windows or "
+            "states (leave it out to see the server without it)"
         )
-    shared = pages_of(
-        deeper,
-        limits.num_gpus,
-        pages.block_size,
-        tokens_under_way=pages.tokens_under_way,
-    )
-    return replace(shared, draft_pages=speculation.max_drafts)
+    if deeper is not None:
+        pages = pages_of(
+            deeper,
+            limits.num_gpus,
+            pages.block_size,
+            tokens_under_way=pages.tokens_under_way,
+        )
+    return replace(pages, draft_pages=by.max_drafts)
 
 
 def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:

@@ -82,9 +82,10 @@ def check_configs(folder: Path, gpus: Sequence[str] = GPUS) -> Iterator[str]:
     for path in paths:
         for name, config, words, options in _asked(path):
             for gpu in gpus:
-                line = _compare(starter, release, tally, path, config, gpu, words, options)
+                where = f"{path.parent.name} {name} {gpu}"
+                line = _compare(starter, release, tally, path, config, gpu, words, options, where)
                 if line:
-                    yield f"{path.parent.name} {name} {gpu}: {line}"
+                    yield f"{where}: {line}"
     yield tally.summary()
 
 
@@ -108,6 +109,7 @@ def _compare(
     gpu: str,
     words: str,
     options: Mapping[str, Any],
+    where: str,
 ) -> str:
     """The first difference of one start; empty: none."""
     folder = path.parent / "varied"
@@ -121,7 +123,7 @@ def _compare(
         folder.rmdir()
     is_loaded_wide = "quantization" in options  # vLLM has the file's type until weights are loaded
     if isinstance(ours, Start) and isinstance(theirs, Start) and not is_loaded_wide:
-        tally.weigh(ours, theirs, f"{path.parent.name} {gpu}")
+        tally.weigh(ours, theirs, where)
     outcome, line = _outcome(ours, theirs, has_length="max_model_len" in options)
     tally.counts[outcome] += 1
     return line
