@@ -10,6 +10,7 @@ from math import lcm
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.vllm.generations import capability_of
+from testbed.vllm.pages import Pages
 from testbed.vllm.releases import Release
 
 BLOCK_SIZE, HYBRID_LATENT_ALIGNMENT = 16, 128
@@ -122,6 +123,17 @@ def state_pages(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
     """
     exports = release.exports_states and checkpoint_alignment(model, gpu) is not None
     return 3 if exports else 2
+
+
+def with_cached_states(pages: Pages, model: ModelSpec, gpu: GpuSpec, release: Release) -> Pages:
+    """The pages of a server that caches prefixes, whose sequences have more of states."""
+    if 0 not in pages.windows:
+        return pages
+    return replace(
+        pages,
+        state_pages=state_pages(model, gpu, release),
+        keeps_each_state=keeps_each_state(model, release),
+    )
 
 
 def keeps_each_state(model: ModelSpec, release: Release) -> bool:

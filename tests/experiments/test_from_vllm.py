@@ -167,7 +167,7 @@ def test_drafts_are_looked_up_where_the_release_does(testbed, release, method, e
 
 
 def test_layers_of_chunks_are_refused(testbed):
-    command = "vllm serve meta-llama/Llama-4-Scout-17B-16E-Instruct -tp 4"
+    command = "vllm serve meta-llama/Llama-4-Scout-17B-16E-Instruct -tp 4 --max-model-len 131072"
     code, _, notes = testbed("run", "--from-vllm", command, "gpu=h200", *SHORT)
     assert code == 2
     check_words(("chunked attention", "testbed fits"), notes)
