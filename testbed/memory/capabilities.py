@@ -14,6 +14,7 @@ from testbed.core.slots import (
     GroupTable,
     NonSequenceSlots,
     Ops,
+    Refusal,
     copies_between,
 )
 from testbed.memory import protocols
@@ -204,12 +205,22 @@ class Capabilities:
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         """`child` continues with the parent's stored tokens, shared or copied."""
+        child.change_table()
         if self.forks is not None:
             return self.forks.fork(parent, child)
         if self.copies_prompts is not None:
             return self.copies_prompts.copy_prompt(parent, child)
         tables = self.policy.table(parent), self.policy.table(child)
         return Ops(copies_between(*tables, self.num_stored(parent.num_stored)))
+
+    def move(self, seqs: list[Sequence], tier: str) -> Answer:
+        """Take a whole group to a tier; asked of a policy that swaps."""
+        assert self.swaps is not None, "a group moves only where the policy swaps"
+        answer = self.swaps.move(seqs, tier)
+        if not isinstance(answer, Refusal):
+            for seq in seqs:
+                seq.change_table()
+        return answer
 
     def num_stored(self, num_tokens: int) -> int:
         """Tokens in the pool of a sequence that has num_tokens of them."""

@@ -236,6 +236,7 @@ class Scheduler(ABC):
             stored = [state.memory.num_stored(seq.num_slots) for seq in batch]
             plan.decode_context, plan.decode_max_context = sum(stored), max(stored)
         if answer.ops is not NO_OPS:
+            batch.changes += 1
             state.order(answer.ops, plan)
         if answer.ends_refusals:
             state.memory_released()

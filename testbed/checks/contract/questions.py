@@ -170,6 +170,7 @@ class Questions:
         answer = self._ask(name, lambda memory, _: memory.policy.extend(batch, num_tokens))
         if isinstance(answer, Grant):
             batch.extend(num_tokens)
+            batch.changes += bool(answer.ops.copies)
             self.refused = None if answer.ends_refusals else self.refused
         if self.thorough:
             self.witness.check_alone(batch, num_tokens if isinstance(answer, Grant) else 0)
@@ -264,8 +265,7 @@ def _register(memory: Capabilities, num_tokens: int) -> None:
 
 
 def _move(memory: Capabilities, seqs: list[Sequence], tier: str) -> Answer:
-    assert memory.swaps is not None
-    return memory.swaps.move(seqs, tier)
+    return memory.move(seqs, tier)
 
 
 def check_max_seq_len(memory: Capabilities, request: Incoming, final_len: int) -> None:
