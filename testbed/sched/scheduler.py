@@ -322,7 +322,7 @@ class IterationLevel(Scheduler):
         self.state.follow(self.order)
         if self._chooses_order is None and not self.order.keeps_arrival:
             self._chooses_order = self.order
-        if prefetch and self.memory.loads is None:
+        if prefetch and self.memory.transfers is None:
             raise InputError(
                 f"scheduler.prefetch={prefetch}: {self.memory.name} loads nothing from lower tiers "
                 "(choose policy=tiered, or leave prefetch out)"

@@ -18,7 +18,7 @@ tables, whatever the seed of Python's hash. 10 check() passes after every call, 
 types of the API. 11 footprint(seq) is the size of its table at every length. 12 What a transfer in
 the background reads or writes is pinned until it has landed: no other call writes there, and what
 it brings is not found before. 13 While a sequence's version stays, its table changes at its end
-alone (tables by KV group are left out: they also change in front).
+alone (left out: tables by KV group, and of policies that drop tokens; they change in front too).
 """
 
 import itertools

@@ -142,9 +142,9 @@ class Questions:
         name = f"load({seq}, {num_tokens}){note}"
 
         def ask(memory: Capabilities, hit: CacheHit | None = None) -> Answer:
-            assert memory.loads is not None
+            assert memory.transfers is not None
             own_hit = memory.lookup(seq) if hit is None else hit
-            return memory.loads.load(seq, num_tokens, own_hit)
+            return memory.transfers.load(seq, num_tokens, own_hit)
 
         answer = self._ask(name, ask, hit)
         if isinstance(answer, Refusal):

@@ -140,7 +140,7 @@ class Witness:
             self._check_read(seq, seq.num_stored)
             self._check_states(seq, self.capabilities.group_tables(seq), seq.num_stored)
         self.num_found_of.clear()
-        if not self._has_groups:
+        if not self._has_groups and self.capabilities.drops_tokens is None:
             self._check_versions(self.tables())
 
     def check_usage(self) -> None:
