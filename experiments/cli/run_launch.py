@@ -47,7 +47,7 @@ def sweep(words: Sequence[str], again: bool, *, per_seed: bool = False) -> None:
     per_seed: a row for each seed.
     """
     # This imports pandas and matplotlib, which one run does not need.
-    from testbed.experiments.runs.sweeps import draw_sweep, shown, write_sweep
+    from testbed.experiments.runs.sweep_table import draw_sweep, shown, write_sweep
 
     _check_seeds(chosen(words).get(SEED, ""))
     folder = Path(chosen(words).get(SWEEP_FOLDER, RUNS))
