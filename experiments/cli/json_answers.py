@@ -51,6 +51,7 @@ class SeedCapacity:
     share_inside: float
     goodput: float
     tried: list[TriedRate]
+    overload: str
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,8 @@ def capacity_answer(
 def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
     tried = [TriedRate(*point) for point in highest.points]
     best = next(point for point in tried if point.rate == highest.rate)
-    return SeedCapacity(seed, highest.rate, best.share_inside, best.goodput, tried)
+    found = (highest.rate, best.share_inside, best.goodput)
+    return SeedCapacity(seed, *found, tried, highest.overload)
 
 
 def hits_answer(curves: "HitCurves") -> HitsAnswer:

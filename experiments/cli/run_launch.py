@@ -11,7 +11,7 @@ from testbed.experiments.cli.output import wide_console
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.compose import composed, configured
 from testbed.experiments.runs.launchers import launched
-from testbed.experiments.runs.points import SEED, Point
+from testbed.experiments.runs.points import SEED, Point, differing
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
@@ -46,9 +46,6 @@ def sweep(words: Sequence[str], again: bool, *, per_seed: bool = False) -> None:
 
     per_seed: a row for each seed.
     """
-    # This imports pandas and matplotlib, which one run does not need.
-    from testbed.experiments.runs.sweep_table import draw_sweep, shown, write_sweep
-
     _check_seeds(chosen(words).get(SEED, ""))
     folder = Path(chosen(words).get(SWEEP_FOLDER, RUNS))
     of_launcher = [word for word in words if is_of_hydra(word)]
@@ -66,14 +63,23 @@ def sweep(words: Sequence[str], again: bool, *, per_seed: bool = False) -> None:
         remove_leftovers(folder)  # of workers that were stopped
     points = [result for result in results if isinstance(result, Point)]
     if points:
-        table, console = folder / "sweep.csv", wide_console()
-        write_sweep(table, points)
-        console.print(shown(points, console.width, per_seed=per_seed))
-        console.print(f"every number of every point: {table}", highlight=False)
-        if draw_sweep(table.with_suffix(".png"), points):
-            console.print(f"figure: {table.with_suffix('.png')}", highlight=False)
+        names = differing([values_of_words(point) for point in combinations])
+        _show(points, names, folder / "sweep.csv", per_seed=per_seed)
     for error in (result for result in results if isinstance(result, str)):
         raise InputError(error)
+
+
+def _show(points: Sequence[Point], names: Sequence[str], table: Path, *, per_seed: bool) -> None:
+    """Write and print the table of a sweep over the axes `names`, and draw it."""
+    # This imports pandas and matplotlib, which one run does not need.
+    from testbed.experiments.runs.sweep_table import draw_sweep, shown, write_sweep
+
+    console = wide_console()
+    write_sweep(table, points, names)
+    console.print(shown(points, console.width, names, per_seed=per_seed))
+    console.print(f"every number of every point: {table}", highlight=False)
+    if draw_sweep(table.with_suffix(".png"), points):
+        console.print(f"figure: {table.with_suffix('.png')}", highlight=False)
 
 
 def _check_seeds(text: str) -> None:
@@ -118,9 +124,13 @@ class PointJob:
         state = "done" if stored.is_new else "complete already"
         line = f"{folder} {state}: {self.name}{latency}  {self.progress.text(self.place)}"
         wide_console().print(line, highlight=False)
-        own = [word for word in self.words if not word.startswith(OF_OPTIONS)]
-        values = {key: value.strip(QUOTES) for key, value in chosen(own).items()}
-        return Point(values, stored.summary, folder)
+        return Point(values_of_words(self.words), stored.summary, folder)
+
+
+def values_of_words(words: Sequence[str]) -> dict[str, str]:
+    """The values that a point's words choose, by key."""
+    own = [word for word in words if not word.startswith(OF_OPTIONS)]
+    return {key: value.strip(QUOTES) for key, value in chosen(own).items()}
 
 
 def _latency(summary: Mapping[str, Mapping[str, float | None]]) -> str:

@@ -14,7 +14,11 @@ from testbed.experiments.look.plots import figure_of, save
 from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
 from testbed.experiments.runs.quantities import main_numbers
 from testbed.experiments.runs.replicated import difference_columns, explained, mean_columns
-from testbed.experiments.runs.run_words import future_read_by, remark_on_ways
+from testbed.experiments.runs.run_words import (
+    future_read_by,
+    remark_on_pools,
+    remark_on_ways,
+)
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.run.summaries import costs_of, flat, merge_axes
 from testbed.study.replications import interval
@@ -37,9 +41,11 @@ LABELS = {
 }
 
 
-def write_sweep(path: Path, points: Sequence[Point]) -> None:
-    """Write a CSV row per point: axes, folder, the run's description and its whole summary."""
-    names = axes(points)
+def write_sweep(path: Path, points: Sequence[Point], names: Sequence[str]) -> None:
+    """Write a CSV row per point: axes, folder, the run's description and its whole summary.
+
+    names: the axes of the whole sweep, of which some points may have failed.
+    """
     rows = list[dict[str, Any]]()
     for point in points:
         on_axes = {name: point.chosen.get(name) for name in names}
@@ -49,8 +55,10 @@ def write_sweep(path: Path, points: Sequence[Point]) -> None:
     write_cells(path, {name: [row.get(name) for row in rows] for name in columns})
 
 
-def shown(points: Sequence[Point], width: int, *, per_seed: bool = False) -> Group:
-    """The costs' sources, and a table of the axes and as many main numbers as fit `width`
+def shown(
+    points: Sequence[Point], width: int, names: Sequence[str], *, per_seed: bool = False
+) -> Group:
+    """The costs' sources, and a table of the axes `names` and as many main numbers as fit `width`
     characters.
 
     Seeds are replications: a row has their means with intervals, and a second table the differences
@@ -60,11 +68,11 @@ def shown(points: Sequence[Point], width: int, *, per_seed: bool = False) -> Gro
     head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
     groups = settings(points)
     firsts = [group.points[0] for group in groups]
-    head += remark_on_ways({_name_of(point, axes(firsts)): point.summary for point in firsts})
+    named = {_name_of(point, axes(firsts)): point.summary for point in firsts}
+    head += [*remark_on_ways(named), *remark_on_pools(named)]
     head += rejections_of(points)
     if are_replicated(points) and not per_seed:
         return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))
-    names = axes(points)
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
     columns |= futures_of(points)
     results, same = varying(main_numbers([point.summary for point in points]))

@@ -16,6 +16,7 @@ from testbed.memory.capabilities import Capabilities
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout
 from testbed.memory.policy import PoolSpec
+from testbed.memory.protocols import ReadsColumns
 from testbed.memory.served import Batching
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import constructor_parameters
@@ -132,6 +133,21 @@ def contents_note(memory: Capabilities, workload: Workload) -> str | None:
     return (
         "the trace does not say what prompts contain, so none is found in the prefix cache "
         "(trace=random, guidellm, chat_histories and files with prompt ids do)"
+    )
+
+
+def unread_note(scheduler: Scheduler, workload: Workload) -> str | None:
+    """Which columns of the trace this run does not read, with what would; None if it reads all."""
+    unread = []
+    if workload.has_unread_times:
+        unread.append("its times (arrivals=replay does; these were drawn)")
+    read = scheduler.columns_read() if isinstance(scheduler, ReadsColumns) else ()
+    if "priority" in workload.optional_fields() and "priority" not in read:
+        unread.append("its priorities (order=priority does)")
+    return (
+        f"the trace has columns that this run does not read: {', '.join(unread)}"
+        if unread
+        else None
     )
 
 

@@ -132,3 +132,9 @@ def test_one_pass_equals_untimed_replays_of_real_traces(tmp_path):
         for size, hits in zip(curves.sizes, curves.hits["lru"], strict=True):
             replayed = replayed_hits(rows, curves.block_size, size, Lru())
             assert hits == sum(replayed), (words, size)
+
+
+@pytest.mark.parametrize("word", ["policy=contiguous_max", "policy=tiered", "scheduler=vllm_v1"])
+@pytest.mark.usefixtures("prompts")
+def test_hits_refuses_parts_that_it_does_not_replay(testbed, word):
+    assert word in testbed.refused("hits", *TRACE, word, "--sizes", "2")

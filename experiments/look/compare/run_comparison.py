@@ -11,7 +11,11 @@ from testbed.experiments.look.compare.cost_terms import Term, explained
 from testbed.experiments.look.compare.differences import differences
 from testbed.experiments.look.compare.finished_run import WHOLE, FinishedRun
 from testbed.experiments.runs.quantities import Quantity, quantities
-from testbed.experiments.runs.run_words import future_read_by, remark_on_ways
+from testbed.experiments.runs.run_words import (
+    future_read_by,
+    remark_on_pools,
+    remark_on_ways,
+)
 from testbed.run.metrics import in_words
 
 IDENTITY = ["arrival_s", "prompt_len", "output_len"]
@@ -118,6 +122,7 @@ def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
         yield from _remarks_on(run)
     simulated = {run.name: run.summary for run in runs if not run.on_gpu}
     yield from remark_on_ways(simulated)
+    yield from remark_on_pools(simulated)
     tables = [run.requests for run in runs if run.requests is not None and not run.requests.empty]
     if len(tables) > 1 and not all(_same_requests(tables[0], other) for other in tables[1:]):
         yield "the runs do not serve the same requests"

@@ -28,6 +28,7 @@ LRU, BELADY = "lru", "belady"
 IN_ONE_PASS = {LRU: lru_hits, BELADY: most_hits}  # of all sizes together
 USUAL_BLOCK = 16  # tokens, where the trace names single tokens
 NUM_SIZES = 12
+CACHES = "paged", "prefix_caching"  # of the same blocks
 OnDone = Callable[[str, int], None]
 
 
@@ -79,6 +80,7 @@ def hit_curves(
     config = configured(words)
     _check_one_cache(config)
     _check_no_order(words)
+    _check_cached(words)
     rows = trace_rows(config)
     size = _block_size(words, config, rows)
     prompts = list(prompts_of(rows, size))
@@ -121,6 +123,20 @@ def _check_no_order(words: Sequence[str]) -> None:
         if key == KEYS["eviction"]:
             raise InputError(
                 f"{word}: nothing reads it (give the orders as --orders {LRU},{name},{BELADY})"
+            )
+
+
+def _check_cached(words: Sequence[str]) -> None:
+    """Raise InputError for the choice of a scheduler, or of a policy other than the prefix cache of
+    blocks that is replayed.
+    """
+    for word in words:
+        if word.startswith("scheduler=") or (
+            word.startswith("policy=") and word.partition("=")[2] not in CACHES
+        ):
+            raise InputError(
+                f"{word}: nothing reads it, for prompts come one at a time to a prefix cache of "
+                "blocks (leave it out; testbed run counts what this part finds)"
             )
 
 

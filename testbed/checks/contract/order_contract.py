@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from testbed.checks.contract.clauses import ClauseBroken, call_raised, require
 from testbed.checks.contract.search import shortest
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder, oracle_of
+from testbed.memory.prefix_cache.eviction.ranked import Ranked
 from testbed.memory.prefix_cache.prefix_index import Node
 from testbed.memory.protocols import FollowsMisses
 
@@ -67,6 +68,8 @@ class WatchedOrder(EvictionOrder):
 
     def __init__(self, order: EvictionOrder, *, one_by_one: bool) -> None:
         self.order = order
+        if isinstance(order, Ranked):
+            order.rank = with_checked_answers(order.rank)  # type: ignore[assignment, method-assign]
         self.one_by_one = one_by_one
         self.follows_misses = order if isinstance(order, FollowsMisses) else None
         self.evictable: dict[Node, None] = {}
@@ -140,6 +143,27 @@ class WatchedOrder(EvictionOrder):
         call()
         for node, unchanged in zip(nodes, before, strict=True):
             require(16, facts(node) == unchanged, f"{name_of(node)} was changed, besides its memo")
+
+
+def with_checked_answers(rank: Callable[[Node], Any]) -> Callable[[Node], Any]:
+    """The function, whose answers must have an order, for a heap of others keeps none."""
+
+    def checked(node: Node) -> Any:
+        answer = rank(node)
+        require(10, is_ordered(answer), f"rank() answered {answer!r}, which has no order")
+        return answer
+
+    return checked
+
+
+def is_ordered(rank: Any) -> bool:
+    """Whether the rank can be compared, and equals itself, as no NaN does."""
+    if isinstance(rank, tuple):
+        return all(map(is_ordered, rank))
+    try:
+        return bool(rank == rank and not rank < rank)
+    except TypeError:
+        return False
 
 
 def facts(node: Node) -> tuple[object, ...]:
