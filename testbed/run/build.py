@@ -12,10 +12,10 @@ from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.fleet.faults import Fault, parse_faults
+from testbed.fleet.fleet_checks import check_fleet, check_split
+from testbed.fleet.fleet_parts import EngineParts
 from testbed.fleet.handovers.split import Split
 from testbed.fleet.handovers.whole import Whole
-from testbed.fleet.limits import check_fleet, check_split
-from testbed.fleet.parts import EngineParts
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.router import Router
 from testbed.memory.capabilities import Capabilities, capabilities_of

@@ -11,7 +11,7 @@ from testbed.core.specs import GIB
 from testbed.cost.model import CostModel
 from testbed.cost.sections import SYSTEM, THIS_ENGINE
 from testbed.cost.speculative import SpeculativeCost
-from testbed.fleet.parts import EngineParts
+from testbed.fleet.fleet_parts import EngineParts
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from testbed.core.errors import InputError, OracleError
-from testbed.core.oracles import OutputLengths
+from testbed.core.oracle_protocols import OutputLengths
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Refusal
 from testbed.core.units import PositiveCount, PositiveTokens

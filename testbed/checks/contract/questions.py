@@ -13,7 +13,7 @@ from testbed.checks.contract.clauses import (
     require,
     state_of,
 )
-from testbed.checks.contract.hits import CountedHits
+from testbed.checks.contract.hit_counts import CountedHits
 from testbed.checks.contract.steps import (
     check_guaranteed_steps,
     check_promised,

@@ -10,7 +10,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.all_reduce import all_reduce, layer_s
+from testbed.cost.all_reduce_times import all_reduce, layer_s
 from testbed.cost.interpolation import Knots, blend, bracket
 from testbed.cost.sections import BALANCED, Choices, Rows, has, included, jumps, rows, table
 

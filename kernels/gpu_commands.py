@@ -15,7 +15,7 @@ from testbed.core.errors import InputError
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 
 if TYPE_CHECKING:
-    from testbed.kernels.engine.pairs.plan import Missing
+    from testbed.kernels.engine.pairs.paired_runs import Missing
 
 # The module of each measurement, which has a MEASUREMENT.
 MEASUREMENTS = {
@@ -23,7 +23,7 @@ MEASUREMENTS = {
     "block-moves": "measure.block_moves",
     "cache-forms": "measure.cache_forms",
     "ladder": "ladder.measure",
-    "sampler": "measure.sampler",
+    "sampler": "measure.host_sampler",
     "transfers": "measure.transfers",
 }
 
@@ -111,9 +111,9 @@ def verify_profile(path: Path, batches: int, seed: int, out: Path | None) -> boo
 
 def run_pairs(out: Path, limit_s: float) -> "Missing":
     """Run the pairs; those without a result."""
-    from testbed.kernels.engine.pairs.plan import PAIRS, device
+    from testbed.kernels.engine.pairs.paired_runs import PAIRS, device
 
-    runs = on_gpu("engine.pairs.run", "gpu pairs")
+    runs = on_gpu("engine.pairs.gpu_side", "gpu pairs")
     missing: Missing = runs.run_pairs(PAIRS, device(), out, limit_s)
     return missing
 
@@ -199,7 +199,7 @@ def _of_engine(
     name: str, num_gpus: int, kernel_profile: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The profile of the engine's iterations; kernel_profile: one that has the kernels' times."""
-    calibration = on_gpu("engine.calibrate", "gpu calibrate --system engine")
+    calibration = on_gpu("engine.calibrate_engine", "gpu calibrate --system engine")
     profile: dict[str, Any] = calibration.with_engine_sections(name, num_gpus, kernel_profile)
     return profile
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from testbed.serving.errors import ApiError
+from testbed.serving.api_errors import ApiError
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from testbed.core.request import Request
+from testbed.kernels.engine.engine_iterations import served_decodes
 from testbed.kernels.engine.gpu_engine import GpuEngine
-from testbed.kernels.engine.pairs.plan import (
+from testbed.kernels.engine.pairs.paired_runs import (
     FIELDS,
     FIGURES,
     KEYS,
@@ -28,7 +29,6 @@ from testbed.kernels.engine.pairs.plan import (
 )
 from testbed.kernels.engine.records import Iteration, write_csv, write_json, write_run
 from testbed.kernels.engine.serve import fingerprint_of, make_engine, on_the_device_of
-from testbed.kernels.engine.served import served_decodes
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
 

@@ -72,7 +72,7 @@ def sweep(words: Sequence[str], again: bool, *, per_seed: bool = False) -> None:
 def _show(points: Sequence[Point], names: Sequence[str], table: Path, *, per_seed: bool) -> None:
     """Write and print the table of a sweep over the axes `names`, and draw it."""
     # This imports pandas and matplotlib, which one run does not need.
-    from testbed.experiments.runs.sweeps import draw_sweep, shown, write_sweep
+    from testbed.experiments.runs.sweep_table import draw_sweep, shown, write_sweep
 
     console = wide_console()
     write_sweep(table, points, names)

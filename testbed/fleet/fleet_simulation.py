@@ -11,9 +11,9 @@ from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import Environment, simulated_engine
 from testbed.fleet.faults import Fault, Faults
 from testbed.fleet.fleet import Fleet
+from testbed.fleet.fleet_parts import FleetParts, MakeParts
+from testbed.fleet.fleet_records import check_conservation
 from testbed.fleet.handovers.split import Split, SplitFleet
-from testbed.fleet.parts import FleetParts, MakeParts
-from testbed.fleet.records import check_conservation
 from testbed.fleet.routers.router import Router
 from testbed.fleet.shared_tiers import SharedTiers
 

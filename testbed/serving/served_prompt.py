@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from testbed.core.request import Request
-from testbed.serving.draws import Draws
-from testbed.serving.errors import ApiError
+from testbed.serving.api_errors import ApiError
 from testbed.serving.sequence_text import SequenceText
+from testbed.serving.token_draws import Draws
 
 
 @dataclass(eq=False, slots=True)

@@ -15,7 +15,7 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost
 from testbed.engine.host_launches import HostLaunches, computed_ps, launch_of
-from testbed.experiments.real.vllm_engine.steps import prompts_among_decodes
+from testbed.experiments.real.vllm_engine.logged_steps import prompts_among_decodes
 
 MS = PS // 1000
 

@@ -15,13 +15,13 @@ from starlette.requests import ClientDisconnect
 from testbed.core.request import PS
 from testbed.serving.answering import Answering
 from testbed.serving.answers import Form
+from testbed.serving.api_errors import ApiError
 from testbed.serving.call import Call
+from testbed.serving.client_limits import Limits
 from testbed.serving.docs_page import docs_page
-from testbed.serving.errors import ApiError
 from testbed.serving.headers import ARRIVAL, IGNORED, LAG, MAX_LAG, SIMULATED
-from testbed.serving.limits import Limits
 from testbed.serving.live import Live
-from testbed.serving.metrics import Metrics
+from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.prompts import Prompts
 from testbed.serving.protocol import ChatBody, CompletionBody, Sampling, parsed
 from testbed.serving.timed_http import received_s

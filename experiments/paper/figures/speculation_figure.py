@@ -8,7 +8,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 
 from testbed.experiments.look.plots import new_figure
-from testbed.experiments.paper.studies.speculation import (
+from testbed.experiments.paper.studies.speculation_study import (
     COUNTED,
     IGNORED,
     errors_without_memory,

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from testbed.kernels.engine.draft_checks import speculation_of
-from testbed.kernels.engine.draft_model import ModelDrafter
 from testbed.kernels.engine.drafters import Drafter, NGramDrafter
+from testbed.kernels.engine.gpu_draft_model import ModelDrafter
 from testbed.kernels.engine.layout import layout_of
 from testbed.kernels.engine.models import Model, architecture, weights_of
 from testbed.kernels.engine.on_device import on_device

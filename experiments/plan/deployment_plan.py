@@ -7,11 +7,11 @@ from pathlib import Path
 from testbed.core.errors import InputError
 from testbed.experiments.plan import at_capacity, at_load
 from testbed.experiments.plan.arithmetic import Arithmetic
-from testbed.experiments.plan.limits import strains
+from testbed.experiments.plan.bottlenecks import strains
+from testbed.experiments.plan.plan_search import Search
 from testbed.experiments.plan.prices import Rate
 from testbed.experiments.plan.pruning import check_not_empty, examined
 from testbed.experiments.plan.question import Question
-from testbed.experiments.plan.search import Search
 from testbed.experiments.plan.simulations import Simulations
 from testbed.experiments.plan.space import Candidate, deployments
 from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses, Pruned, Verdict

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from testbed.experiments.look.hits.curves import BELADY, HitCurves
+from testbed.experiments.look.hits.hit_curves import BELADY, HitCurves
 from testbed.experiments.look.pages.page import NUMBER, Chart, Series, Table, render, whole_page
 
 NAMES = {BELADY: "Belady (bound)", "lru": "LRU"}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from testbed.experiments.look.compare.comparison import compare as compared
-from testbed.experiments.look.compare.comparison import tidy
 from testbed.experiments.look.compare.finished_run import FinishedRun
+from testbed.experiments.look.compare.run_comparison import compare as compared
+from testbed.experiments.look.compare.run_comparison import tidy
 from testbed.experiments.look.compare.tables import compare_page
 from testbed.experiments.look.memory_map import map_page
 from testbed.experiments.look.pages.page import whole_page

@@ -15,12 +15,12 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.sections import dump
 from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.real.importers.known_shapes import model_named as shape_named
-from testbed.experiments.real.vllm_engine.check import errors_among
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.real.vllm_engine.installed import check_installed, engine_words, run_plan
-from testbed.experiments.real.vllm_engine.profile import Machine, profile_of
-from testbed.experiments.real.vllm_engine.steps import left_out, read_steps
+from testbed.experiments.real.vllm_engine.logged_steps import left_out, read_steps
+from testbed.experiments.real.vllm_engine.profile_check import errors_among
 from testbed.experiments.real.vllm_engine.sweep_folders import ABOUT, FACTS, read_swept
+from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
 from testbed.experiments.runs.whole_files import write_text
 from testbed.experiments.vllm_server.named import model_named
 from testbed.vllm.command import read_command, serve_words

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from testbed.experiments.plan.plan import Plan
+from testbed.experiments.plan.deployment_plan import Plan
 from testbed.experiments.plan.rows import Row, rows_of
 from testbed.experiments.plan.shown import lines_of
 

@@ -14,19 +14,19 @@ from testbed.core.garbage import left_alone
 from testbed.run.build import Setup, build
 from testbed.run.config import EngineConfig, RunConfig
 from testbed.serving.answering import Answering, Generated, Simulated
-from testbed.serving.app import Service, make_app
 from testbed.serving.bound_sockets import bound_sockets
 from testbed.serving.chat_template import chat_template
+from testbed.serving.client_limits import Limits
 from testbed.serving.connection_limits import http_with
 from testbed.serving.draining import LEFT_S, DrainingServer
 from testbed.serving.end_tokens import end_tokens
 from testbed.serving.engine_state import show_engine
-from testbed.serving.limits import Limits
+from testbed.serving.fastapi_app import Service, make_app
 from testbed.serving.live import Live
 from testbed.serving.live_gpu import EngineProcess, LiveGpu
 from testbed.serving.live_simulation import LiveSimulation
-from testbed.serving.metrics import Metrics
 from testbed.serving.output_lengths import OutputLengths
+from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.prompts import Prompts
 from testbed.serving.request_log import RequestLog
 from testbed.serving.requests_to_come import check_served, unknown_requests

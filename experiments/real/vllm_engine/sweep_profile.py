@@ -11,15 +11,15 @@ from testbed.cost.sections import check_profile
 from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit, fit_decodes
 from testbed.experiments.real.vllm_engine.growth_fit import fit_growth
 from testbed.experiments.real.vllm_engine.launch_fit import LaunchFit, fit_launches
-from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit, fit_prompts
-from testbed.experiments.real.vllm_engine.smooth import lower_hull
-from testbed.experiments.real.vllm_engine.steps import (
+from testbed.experiments.real.vllm_engine.logged_steps import (
     lone_prompts,
     prompts_among_decodes,
     prompts_behind_prompts,
     prompts_in_a_row,
     steady_decodes,
 )
+from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit, fit_prompts
+from testbed.experiments.real.vllm_engine.smooth import lower_hull
 
 US = 1e3  # microseconds in a millisecond
 LONGEST = 16  # doublings of tokens in tables that are computed from a fit
