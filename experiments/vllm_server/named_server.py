@@ -6,7 +6,7 @@ from pathlib import Path
 
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.named import gpu_named, model_named
-from testbed.experiments.vllm_server.speculative import speculative_of
+from testbed.experiments.vllm_server.speculative_config import speculative_of
 from testbed.vllm.command import Command
 from testbed.vllm.memory import Limits, Terms
 from testbed.vllm.option_reader import check_release, notes_of

@@ -11,11 +11,12 @@ from testbed.core.specs import GIB
 from testbed.cost.model import CostModel
 from testbed.cost.sections import SYSTEM, THIS_ENGINE
 from testbed.cost.speculative import SpeculativeCost
-from testbed.fleet.parts import EngineParts
+from testbed.fleet.fleet_parts import EngineParts
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout
 from testbed.memory.policy import PoolSpec
+from testbed.memory.protocols import ReadsColumns
 from testbed.memory.served import Batching
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import constructor_parameters
@@ -137,6 +138,21 @@ def contents_note(memory: Capabilities, workload: Workload) -> str | None:
     return (
         "the trace does not say what prompts contain, so none is found in the prefix cache "
         "(trace=random, guidellm, chat_histories and files with prompt ids do)"
+    )
+
+
+def unread_note(scheduler: Scheduler, workload: Workload) -> str | None:
+    """Which columns of the trace this run does not read, with what would; None if it reads all."""
+    unread = []
+    if workload.has_unread_times:
+        unread.append("its times (arrivals=replay does; these were drawn)")
+    read = scheduler.columns_read() if isinstance(scheduler, ReadsColumns) else ()
+    if "priority" in workload.optional_fields() and "priority" not in read:
+        unread.append("its priorities (order=priority does)")
+    return (
+        f"the trace has columns that this run does not read: {', '.join(unread)}"
+        if unread
+        else None
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
-from testbed.vllm.attention import (
+from testbed.vllm.attention_backends import (
     block_multiple,
     block_size_of,
     cache_problem,

@@ -29,8 +29,9 @@ from testbed.core.slots import (
 from testbed.core.units import PositiveTokens
 from testbed.memory.layouts import BlockLayout
 from testbed.memory.leases import LeasingPolicy
+from testbed.memory.paged.block_boundaries import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_table import BlockIndex, BlockTable, Tables
+from testbed.memory.paged.block_table import BlockTable, Tables
 from testbed.memory.paged.paged import extents_of_blocks
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.hash_chain import block_contents
@@ -156,6 +157,7 @@ class Radix(LeasingPolicy):
                 del self._doubles[seq_id]
 
     def _give_up_own(self, held: Held) -> None:
+        held.seq.change_table()
         self._pool.put([held.blocks[i] for i in held.own])
         known = blocks_of(held.run)
         for i in held.own:
