@@ -27,7 +27,7 @@ from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.vllm_v1 import VllmV1
 from testbed.version import release
-from testbed.vllm.attention import with_cached_states
+from testbed.vllm.attention_backends import with_cached_states
 from testbed.vllm.pages import logged_tokens, pages_of
 
 SIMULATED = {"acceptance", "found_share", "seed"}  # of a speculation, in the tokens' place
