@@ -27,6 +27,8 @@ RUNS = Path("runs/capacity")
 SEED = "seed"
 USUAL_SEEDS = 3
 
+LONGER = "raise arrivals.duration_s, until this line goes"
+
 Share = Annotated[float, Parameter(help="share of the requests that must meet the SLO")]
 LowRate = Annotated[
     AboveZero, Parameter(metavar="RATE", help="lower first guess, moved outward as needed")
@@ -111,6 +113,8 @@ def lines_of(answer: "CapacityAnswer") -> list[str]:
             f"  seed {of_seed.seed}: {of_seed.rate:.3g} req/s, {inside}, "
             f"goodput {of_seed.goodput:.3g} req/s"
         )
+        if of_seed.overload:
+            lines.append(f"    overloaded, in too short a run: {of_seed.overload} ({LONGER})")
     lines += _sensitivity_lines(answer)
     if answer.future_read:
         lines.insert(0, f"reads the future, as no real server can: {answer.future_read}")

@@ -11,7 +11,7 @@ from testbed.experiments.cli.parameters import AsJson, Override, Picture
 from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 if TYPE_CHECKING:
-    from testbed.experiments.look.hits.curves import HitCurves
+    from testbed.experiments.look.hits.hit_curves import HitCurves
 
 Sizes = Annotated[
     str, Parameter(metavar="N,N,...", help="cache sizes in blocks (default: 12 and the pools)")
@@ -51,8 +51,8 @@ def hits(
     """
     from testbed.experiments.cli.json_answers import hits_answer
     from testbed.experiments.cli.output import plain_table, print_json, show
-    from testbed.experiments.look.hits.curves import hit_curves
-    from testbed.experiments.look.hits.shown import cells_of, head_of, lines_of
+    from testbed.experiments.look.hits.hit_curves import hit_curves
+    from testbed.experiments.look.hits.shown_hits import cells_of, head_of, lines_of
 
     words = served.words(overrides)
     curves = hit_curves(words, _numbers(sizes), _names(orders), _report)
@@ -65,7 +65,7 @@ def hits(
 
 def _write(curves: "HitCurves", csv: Path | None, figure: Path | None, html: Path | None) -> None:
     """Write the files that are asked for."""
-    from testbed.experiments.look.hits.shown import chart_of, columns_of, page_of
+    from testbed.experiments.look.hits.shown_hits import chart_of, columns_of, page_of
     from testbed.experiments.look.plots import figure_of, save
     from testbed.experiments.runs.whole_files import write_cells, write_text
 

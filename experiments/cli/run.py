@@ -99,12 +99,12 @@ def run(
         from testbed.experiments.runs.shown_values import job_config
 
         return print(job_config(words, resolved=shown.resolve), end="")
-    from testbed.experiments.cli import launch
+    from testbed.experiments.cli import run_launch
 
     if sweep.is_asked_for:
         swept = [*words, *seed_words(words, sweep.seeds)]
-        return launch.sweep(swept, again, per_seed=sweep.per_seed)
-    return launch.run_one(words, again)
+        return run_launch.sweep(swept, again, per_seed=sweep.per_seed)
+    return run_launch.run_one(words, again)
 
 
 def print_help(folders: list[Path]) -> None:

@@ -75,8 +75,8 @@ def serve(
     _check_installed()
     from testbed.core.errors import InputError
     from testbed.experiments.runs.compose import configured
-    from testbed.serving.limits import Limits
-    from testbed.serving.server import ServeOptions, serve
+    from testbed.serving.client_limits import Limits
+    from testbed.serving.http_server import ServeOptions, serve
 
     if not 0 < port < 65536:
         raise InputError(f"--port {port}: must be from 1 to 65535")
@@ -93,7 +93,7 @@ def _check_installed() -> None:
     from testbed.core.errors import InputError
 
     try:
-        import testbed.serving.server  # noqa: F401
+        import testbed.serving.http_server  # noqa: F401
     except ImportError as error:
         raise InputError(
             f"serve: {error.name} is not installed (install kvcache-testbed[serve])"

@@ -233,7 +233,7 @@ def pairs(
 ) -> None:
     """Compare runs on a GPU with their simulations, as tables in Markdown."""
     from testbed.experiments.studies.pairs import draw, section, simulated
-    from testbed.kernels.engine.pairs.plan import device
+    from testbed.kernels.engine.pairs.paired_runs import device
 
     compared = simulated(runs, profile, device(), out)
     print(section(compared))
@@ -258,7 +258,7 @@ def transfers(
     from testbed.cost.sections import rows
     from testbed.experiments.cli.output import plain_table, show
     from testbed.experiments.real.importers.known_shapes import gpu_named
-    from testbed.experiments.real.validation import transfers as measured
+    from testbed.experiments.real.validation import held_back_transfers as measured
 
     spec = gpu_named(gpu)
     if spec.transfers is None:

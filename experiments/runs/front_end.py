@@ -119,9 +119,9 @@ class HydraFrontEnd:
     @property
     def views(self) -> Views:
         """The module that shows and saves results."""
-        from testbed.experiments.look.notebook import views
+        from testbed.experiments.look.notebook import result_views
 
-        return views
+        return result_views
 
 
 def _with_server_command(overrides: Sequence[str], options: dict[str, Any]) -> Sequence[str]:

@@ -8,17 +8,20 @@ from testbed.core.errors import InputError
 from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.sglang_server.answer import logged_lines
 from testbed.experiments.sglang_server.named_server import server_of
-from testbed.experiments.vllm_server.translation import model_words, replaced_values
+from testbed.experiments.vllm_server.overriding import replaced_values
+from testbed.experiments.vllm_server.translation import model_words
 from testbed.run.override_words import key_of
 from testbed.sglang.command import FLAG, read_command
 from testbed.sglang.memory import terms
 from testbed.sglang.words import overrides_of
 
+CHUNK = "scheduler.chunked_prefill_size"
 OPTION_OF_OVERRIDE = {  # overrides that replace the value of an option of the command
     "model": "--model-path",
     "server.num_gpus": "--tp-size",
     "scheduler.max_running_requests": "--max-running-requests",
-    "scheduler.chunked_prefill_size": "--chunked-prefill-size",
+    CHUNK: "--chunked-prefill-size",
+    "model.max_len": "--context-length",
     "scheduler.max_prefill_tokens": "--max-prefill-tokens",
 }
 
@@ -39,11 +42,9 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     choices, folders = chosen(others), user_folders(others)
     _check_policy(choices)
     read = read_command(command)
-    options = OPTION_OF_OVERRIDE
-    values = {
-        name: "-1" if value == "null" else value
-        for name, value in replaced_values(read.values, choices, options, "--tp-size").items()
-    }
+    values = replaced_values(read.values, choices, OPTION_OF_OVERRIDE, "--tp-size")
+    if choices.get(CHUNK) == "null":
+        values["--chunked-prefill-size"] = "-1"
     gpu = choices.get("gpu", choices.get("server", "").partition("-x")[0])
     server = server_of(replace(read, values=values), gpu, folders)
     if server.option is None:
@@ -52,8 +53,9 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
             "testbed import model its config.json, and add --config-dir . model=NAME"
         )
     words = [*overrides_of(server), *model_words(server.model, server.option)]
-    lines = [" ".join(words), *logged_lines(server)]
-    if "--max-total-tokens" not in values:
+    lines = [" ".join(words)]
+    lines += [] if "server.num_blocks" in choices else logged_lines(server)
+    if not {"--max-total-tokens", "server.num_blocks"} & {*values, *choices}:
         lines.append(f"the pool is right within {terms().expected_error_gib} GiB on each GPU")
     lines += [f"harmless, ignored: {note}" for note in server.notes]
     for line in lines:

@@ -12,10 +12,10 @@ from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.fleet.faults import Fault, parse_faults
+from testbed.fleet.fleet_checks import check_fleet, check_split
+from testbed.fleet.fleet_parts import EngineParts
 from testbed.fleet.handovers.split import Split
 from testbed.fleet.handovers.whole import Whole
-from testbed.fleet.limits import check_fleet, check_split
-from testbed.fleet.parts import EngineParts
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.router import Router
 from testbed.memory.capabilities import Capabilities, capabilities_of
@@ -28,13 +28,13 @@ from testbed.run.build_checks import (
     checked,
 )
 from testbed.run.config import RunConfig, Slo
-from testbed.run.description import contents_note, describe, samples_note, servers_of
+from testbed.run.description import contents_note, describe, samples_note, servers_of, unread_note
 from testbed.run.machine import cost_of, make_pool
 from testbed.run.oracles import is_oracle
 from testbed.run.parts import Part, locate
 from testbed.run.served_parts import check_release_is_read, served_parameters
 from testbed.run.speculating import check_requests, check_speculation, speculative_cost
-from testbed.run.summaries import CONTENTS, SAMPLES
+from testbed.run.summaries import CONTENTS, SAMPLES, UNREAD
 from testbed.run.workload import make_workload
 from testbed.sched.beam_search import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
@@ -145,6 +145,7 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
             **({} if fleet is None else servers_of(config, fleet.parts)),
             CONTENTS: contents_note(scheduler.memory, workload),
             SAMPLES: samples_note(cost, workload),
+            UNREAD: unread_note(scheduler, workload),
         },
         lengths=lengths,
         fleet=fleet,

@@ -17,9 +17,9 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment, simulate
 from testbed.engine.totals import Totals
 from testbed.fleet.fleet import Fleet
-from testbed.fleet.parts import EngineParts
-from testbed.fleet.records import FleetProgress, together
-from testbed.fleet.simulation import simulate_fleet
+from testbed.fleet.fleet_parts import EngineParts
+from testbed.fleet.fleet_records import FleetProgress, together
+from testbed.fleet.fleet_simulation import simulate_fleet
 from testbed.fleet.summary import counters_of, summarize_fleet, summary_of
 from testbed.run.build import FleetSetup, Setup, build
 from testbed.run.config import RunConfig
@@ -186,7 +186,7 @@ def serve_by_fleet(
     stop_ps: int = UNBOUNDED,
     env: Environment | None = None,
 ) -> Fleet:
-    """The fleet after it has served the workload; see `testbed.fleet.simulation.simulate_fleet`."""
+    """The fleet after it has served the workload; see `testbed.fleet.fleet_simulation`."""
     return simulate_fleet(
         setup.workload,
         fresh_parts(fleet),
