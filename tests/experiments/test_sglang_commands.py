@@ -16,6 +16,7 @@ from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.sglang_server.answer import fit_of
 from testbed.experiments.sglang_server.translation import expand
 from testbed.experiments.vllm_server.named import gpu_named
+from testbed.run.result import front_end
 from testbed.sglang.command import PARSER, parser_options
 from testbed.sglang.memory import Graphs, Limits, ServerMemory, size_of, static_fraction
 from testbed.sglang.option_table import reasons, understood
@@ -100,7 +101,7 @@ def test_overrides_take_precedence():
         (f"{MODEL} --context-length 999999", ("--context-length", "131,072")),
         (f"{MODEL} --max-total-tokens 3 --page-size 16", ("no page",)),
         ("sglang serve --model-path openai/gpt-oss-20b", ("window", "testbed fits")),
-        ("sglang serve --model-path google/gemma-4-31B-it", ("Gemma4", "not modelled")),
+        ("sglang serve --model-path google/gemma-4-31B-it", ("vision", "not modelled")),
         ("sglang serve --model-path nvidia/Nemotron-H-8B-Base-8K", ("state", "not modelled")),
     ],
 )
@@ -180,11 +181,10 @@ def test_commands_take_one_server(command):
     refuses("--from-sglang", command, "gpu=h100-80gb", served=both)
 
 
-def test_a_simulation_from_python_takes_the_command():
-    result = simulate(
-        "gpu=h100-80gb", "trace=sharegpt", rate=4, duration_s=2, max_len=2048, from_sglang=MODEL
-    )
-    assert result.summary["pool_slots"] == 412_224
+def test_simulations_from_python_take_the_command():
+    config = front_end().configure((*GPU, "trace=sharegpt"), {"from_sglang": MODEL})
+    assert config.server.num_blocks == 412_224
+    refuses("from_vllm", simulate, *GPU, from_vllm="vllm serve x", from_sglang=MODEL)
 
 
 def test_all_options_that_are_read_are_options_of_the_release():

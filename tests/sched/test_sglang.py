@@ -177,5 +177,5 @@ def test_a_run_says_what_it_cannot_follow():
 
 @pytest.mark.parametrize("kind", [SGLang, OverlappedSGLang])
 def test_the_plug_in_check_passes(kind):
-    name = f"testbed.sched.sglang:{kind.__name__}"
+    name = f"{kind.__module__}:{kind.__name__}"
     assert front.check(name, max_running_requests=6, context_length=200) is None
