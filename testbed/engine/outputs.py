@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import record
-from testbed.sched.beams import BeamModel, Replacement
+from testbed.sched.beam_search import BeamModel, Replacement
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.state import SchedulerState
 from testbed.speculation.acceptance import Acceptance

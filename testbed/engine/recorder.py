@@ -16,7 +16,7 @@ from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Usage
 from testbed.engine.audit import check_accounts, check_measures
 from testbed.engine.executor import Flight
-from testbed.engine.memory_accounting import fragmented_slots, reserved_slots, rounding_slots
+from testbed.engine.fragmentation import fragmented_slots, reserved_slots, rounding_slots
 from testbed.engine.packed_rows import BATCH, Counts, PackedRows, packed
 from testbed.engine.token_gaps import STEPS, TokenClock, TokenGaps
 from testbed.engine.totals import CHANGING, Measures, SpanMemory, Totals, changes_of

@@ -14,7 +14,7 @@ from testbed.memory.policy import MemoryPolicy
 from testbed.memory.protocols import ReadsColumns
 from testbed.run.config import RunConfig
 from testbed.run.parts import locate
-from testbed.sched.beams import BeamModel
+from testbed.sched.beam_search import BeamModel
 from testbed.sched.preemption import (
     PreemptionRule,
     Recompute,

@@ -21,7 +21,8 @@ class ChunkedPrefill(IterationLevel):
     def plan(self) -> Plan:
         plan = self.new_plan()
         self.decode(plan)
-        self.swap_in(plan)
+        if self.state.swapped:
+            self.swap_in(plan)
         self.prompts.schedule_prefills(plan)
         self.enable_fast_forward(plan)
         return plan

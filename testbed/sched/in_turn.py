@@ -15,6 +15,7 @@ from testbed.sched.preemption import (
     preempt_group,
 )
 from testbed.sched.token_budget import ConcurrentPrefills
+from testbed.sched.victims import chosen_victim
 from testbed.sched.vllm_state import VllmState
 from testbed.vllm.releases import Release
 
@@ -111,7 +112,7 @@ class InTurn:
         )
 
     def _victim(self) -> SequenceGroup:
-        return self.preemption.victim(self.state.preemptible(), self.state.batch)
+        return chosen_victim(self.state, self.preemption)
 
     def _turns_lost(self, victim: SequenceGroup, had_turn: bool) -> int:
         """By how many the turns move up when the victim leaves. A release that skips_behind_victims

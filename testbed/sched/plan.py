@@ -10,7 +10,7 @@ from testbed.core.sequence import Batch, Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import GRANTED, Answer, Grant, Ops, Refusal, record
 from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
 from testbed.memory.policy import MemoryPolicy
-from testbed.sched.beams import Replacement
+from testbed.sched.beam_search import Replacement
 
 Summed: TypeAlias = tuple[
     tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[tuple[str, int], ...]

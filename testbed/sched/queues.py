@@ -3,7 +3,7 @@
 from collections import deque
 
 from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
-from testbed.sched.orders import FIRST_COME, Order, rank_of
+from testbed.sched.orders import FIRST_COME, Order
 
 
 class Queues:
@@ -37,21 +37,6 @@ class Queues:
             return group
         queued = (*self.waiting, *self.swapped)
         return next((group for group in queued if group.request.request_id == request_id), None)
-
-    def returns_first(self) -> bool:
-        """Whether the first swapped group, which there is, comes back before a waiting one is
-        admitted.
-        """
-        if self.ranking.keeps_arrival or not self.waiting:
-            return True
-        return self.swapped[0].rank < self.waiting[0].rank
-
-    def preemptible(self) -> dict[int, SequenceGroup]:
-        """The running groups among which a preemption rule chooses its victim, by request id."""
-        if self.ranking.keeps_arrival:
-            return self.running
-        last = max(self.running.values(), key=rank_of)
-        return {last.request.request_id: last}
 
     def add_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group runs from now on, behind all others."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 from testbed.core.errors import InputError, UnsupportedError
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
-from testbed.core.slots import DEVICE, GRANTED, NO_OPS, Grant, Refusal, record
+from testbed.core.slots import GRANTED, NO_OPS, Grant, record
 from testbed.core.units import Count, PositiveCount, PositiveTokens
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
@@ -17,6 +17,7 @@ from testbed.sched.plan import Outcome, Plan, Results, broken_promise, one_answe
 from testbed.sched.preemption import PreemptionRule, preempt_victim
 from testbed.sched.protocols import ChoosesOrder, chooses_order
 from testbed.sched.state import SchedulerState
+from testbed.sched.swap import precedes_admission, swap_in
 from testbed.sched.token_budget import Prefills
 
 
@@ -254,6 +255,7 @@ class Scheduler(ABC):
             stored = [state.memory.num_stored(seq.num_slots) for seq in batch]
             plan.decode_context, plan.decode_max_context = sum(stored), max(stored)
         if answer.ops is not NO_OPS:
+            batch.changes += 1
             state.order(answer.ops, plan)
         if answer.ends_refusals:
             state.memory_released()
@@ -270,37 +272,10 @@ class Scheduler(ABC):
     def swap_in(self, plan: Plan) -> None:
         """Swap groups in, the earliest first, as far as they fit; none right after a preemption.
 
-        They step with the batch at once; a group without a slot for its next token only joins.
-
         Args:
             plan: the one that is being made.
         """
-        state = self.state
-        while (
-            state.swapped
-            and not plan.preempted
-            and not state.swap_in_refused
-            and state.returns_first()
-        ):
-            group, swaps = state.swapped[0], state.memory.swaps
-            assert swaps is not None, "the policy has moved the group to the host"
-            answer = one_answer(state.policy, swaps.move(group.sequences, DEVICE))
-            if isinstance(answer, Refusal):
-                if state.free_for_waiting():
-                    continue
-                state.swap_in_refused = True
-                return
-            state.swapped.popleft()
-            state.add_running(group, SequenceStatus.RUNNING)
-            state.order(answer.ops, plan)
-            plan.swapped_in.append(group)
-            for seq in group.sequences:
-                state.publish(seq, seq.num_stored)
-            if state.ensure_slots(group.sequences, group.sequences[0].num_slots + 1, plan):
-                read = state.memory.num_stored(group.sequences[0].num_slots)
-                plan.decode_seqs += len(group.sequences)
-                plan.decode_context += len(group.sequences) * read
-                plan.decode_max_context = max(plan.decode_max_context, read)
+        swap_in(self.state, plan)
 
     def _join(
         self, plan: Plan, prefilled: list[SequenceGroup], results: Results
@@ -366,7 +341,7 @@ class IterationLevel(Scheduler):
         self.state.follow(self.order)
         if self._chooses_order is None and not self.order.keeps_arrival:
             self._chooses_order = self.order
-        if prefetch and self.memory.loads is None:
+        if prefetch and self.memory.transfers is None:
             raise InputError(
                 f"scheduler.prefetch={prefetch}: {self.memory.name} loads nothing from lower tiers "
                 "(choose policy=tiered, or leave prefetch out)"
@@ -446,7 +421,7 @@ class IterationLevel(Scheduler):
     def _admits_nobody(self) -> bool:
         """Whether the group that is next would be refused again, if there is one."""
         state = self.state
-        if state.swapped and state.returns_first():
+        if precedes_admission(state):
             return state.swap_in_refused
         if not state.waiting:
             return True

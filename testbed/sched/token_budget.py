@@ -7,6 +7,7 @@ from testbed.core.slots import CacheHit
 from testbed.sched.limits import Limits
 from testbed.sched.plan import Plan
 from testbed.sched.state import SchedulerState
+from testbed.sched.swap import precedes_admission
 
 
 class Prefills:
@@ -36,7 +37,7 @@ class Prefills:
             budget = self.schedule_chunks(self.partial, plan, budget)
         while waiting and self.partial is None and waiting[0] is not state.refused:
             group = waiting[0]
-            if (state.swapped and state.returns_first()) or self.is_full_with(group):
+            if (state.swapped and precedes_admission(state)) or self.is_full_with(group):
                 return
             if not (self.goes_into(budget, group) or plan.is_idle):
                 return

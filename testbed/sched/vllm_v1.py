@@ -142,7 +142,8 @@ class VllmV1(IterationLevel):
         else:
             self._serve_in_turn(self.memory.serves_in_turn, plan)
         self.decode(plan)
-        self.swap_in(plan)
+        if self.state.swapped:
+            self.swap_in(plan)
         self.continue_prefills(plan)
 
     def limit_chunks(self) -> None:

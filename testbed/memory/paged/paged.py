@@ -37,8 +37,10 @@ from testbed.core.slots import (
 from testbed.core.units import PositiveTokens, Share
 from testbed.memory.layouts import BlockLayout
 from testbed.memory.leases import LeasingPolicy
+from testbed.memory.paged.block_boundaries import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_table import BlockIndex, BlockTable, Tables, moving
+from testbed.memory.paged.block_table import BlockTable, Tables, moving
+from testbed.memory.paged.copy_on_write import copy_tails, copying_writers, shares_tail
 from testbed.memory.paged.shared_blocks import SharedBlocks
 from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import PoolSpec, UnsupportedError
@@ -108,12 +110,12 @@ class BlockMemory(LeasingPolicy):
         index: BlockIndex | None = batch.indexes.get(self)
         if index is None:
             seq = next(iter(batch), None)
-            shares = seq is not None and self._pool.sharers and self._tables.shares_tail(seq)
+            shares = seq is not None and self._pool.sharers and shares_tail(self._tables, seq)
             if seq is not None and len(batch.sequences) == 1 and not shares:
                 return self._extend_alone(seq, num_tokens)
             index = batch.index(self, self._index)
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
-        writers = self._tables.copying_writers(index.tails.values()) if index.tails else ()
+        writers = copying_writers(self._tables, index.tails.values()) if index.tails else ()
         evicted = NO_GROWTH
         # The most blocks that a sequence can need: it may be at the end of one
         most_blocks = (num_tokens - 2) // self.block_size + 2
@@ -125,7 +127,7 @@ class BlockMemory(LeasingPolicy):
                 evicted = index.marked(num_tokens, [False] * num_free + self._pool.were_cached)
         self._tables.live += num_tokens * num_seqs
         if index.tails:  # never within guaranteed steps
-            ops = self._tables.copy_tails(writers)
+            ops = copy_tails(self._tables, writers)
             index.tails.clear()
             growth = index.grow(num_tokens)
             slots = growth.slots + len(writers) * self.block_size

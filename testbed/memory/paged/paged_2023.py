@@ -7,8 +7,9 @@ from operator import attrgetter
 
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.units import PositiveTokens, Share
+from testbed.memory.paged.block_boundaries import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_table import BlockIndex, BlockTable, Tables
+from testbed.memory.paged.block_table import BlockTable, Tables
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import PoolSpec
