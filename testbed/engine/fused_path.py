@@ -69,8 +69,8 @@ class FusedPath:
         self._steps_to_end = 0  # from the beginning of a span, where it was asked
         assert scheduler.memory.predicts is not None, "a SpanMeter measures by footprints"
         self._promised = scheduler.memory.predicts.guaranteed_steps
-        advances = scheduler.memory.advances
-        self._advance = self._policy.extend if advances is None else advances.advance
+        layered = scheduler.memory.layered
+        self._advance = self._policy.extend if layered is None else layered.advance
 
     def begin_next(self, start_ps: int, arrival_ps: int) -> Flight | None:
         """The same as `Scheduler.plan` and `begin`, where the plan is several promised steps of the
