@@ -152,7 +152,9 @@ class Engine:
             self._departures.reject(request, reason, self.clock.now_ps)
             return
         self.outputs.arrived(request)
-        self.executor.added(self.scheduler.add(request.incoming))
+        group = self.scheduler.add(request.incoming)
+        if self.executor.follows_groups:
+            self.executor.added(group)
         if self._is_idle:
             self._wake_if_idle()
         for flight in self._in_flight:
@@ -277,7 +279,9 @@ class Engine:
             start_ps = self._ended_ps or now_ps
             arrivals = self._arrivals
             arrival_ps = UNBOUNDED if arrivals is None else arrivals.next_served_ps
-            flight = fused.begin_next(start_ps, arrival_ps)
+            flight, state = None, self.scheduler.state
+            if not state.waiting or state.waiting[0] is state.refused:
+                flight = fused.begin_next(start_ps, arrival_ps)
             if flight is None:
                 plan = self._next_plan(now_ps)
                 if plan.decode_seqs or plan.chunks:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Transfer, Usage
@@ -81,8 +81,11 @@ class Executor(ABC):
     `committed`. It is resumed by `alarm`. on_landed is called when a transfer in the background has
     landed, on_step at the end of each iteration but the last, if several are carried out at once
     and it is set. decode_cost: the cost model, where it alone says how long iterations without a
-    launch take, so that the engine may leave `start`, `begin` and `wait` out.
+    launch take, so that the engine may leave `start`, `begin` and `wait` out. follows_groups:
+    `added` does something.
     """
+
+    follows_groups: ClassVar[bool] = True
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

@@ -27,7 +27,7 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sampled_checks import SampledChecks
 from testbed.engine.snapshot_times import SnapshotTimes
 from testbed.engine.span_meter import SpanMeter
-from testbed.sched.plan import Plan, broken_promise, windows_of
+from testbed.sched.plan import Plan, Results, broken_promise, windows_of
 from testbed.sched.scheduler import Scheduler
 
 
@@ -93,9 +93,12 @@ class FusedPath:
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
         flight.num_waiting, flight.num_swapped = len(state.waiting), 0
         flight.repeats = flight.is_promised = True
+        repeated = 0
         if usage.saved:
             self._meter.begin_shared()
-        flight.work = self._work(plan, usage)
+            repeated = self._meter.repeated_reads(plan, usage)
+        reads = num_seqs, plan.decode_context, plan.decode_max_context, repeated
+        flight.work = record(Work, (*reads, (), num_seqs, (), (), (), 0, (), 0))
         self._set_steps(flight, UNBOUNDED if state.waiting else arrival_ps)
         return flight
 
@@ -123,8 +126,11 @@ class FusedPath:
         if repeats:
             self._set_steps(flight, arrival_ps)
         else:
-            flight.steps, flight.durations = 1, self._single(flight.work)
-            flight.end_ps = start_ps + flight.durations.first_ps
+            durations: Affine = record(Affine, (self._cost.iteration(flight.work), 0, 1))
+            if not are_durations(durations):
+                raise wrong_durations(self._cost, durations)
+            flight.steps, flight.durations = 1, durations
+            flight.end_ps = start_ps + durations.first_ps
         return flight
 
     def _is_launched(self, plan: Plan) -> bool:
@@ -146,13 +152,6 @@ class FusedPath:
         decodes = plan.decode_seqs, plan.decode_context, plan.decode_max_context
         requests = len(state.running)
         return record(Work, (*decodes, repeated, prefill, requests, (), (), (), 0, windows, 0))
-
-    def _single(self, work: Work) -> Affine:
-        """The duration of one iteration."""
-        durations: Affine = record(Affine, (self._cost.iteration(work), 0, 1))
-        if not are_durations(durations):
-            raise wrong_durations(self._cost, durations)
-        return durations
 
     def _set_steps(self, flight: Flight, arrival_ps: int) -> None:
         """How many iterations are carried out: up to the next end of an output, promise or mark."""
@@ -212,7 +211,8 @@ class FusedPath:
     def _end_prompts(self, flight: Flight) -> None:
         """The same as `end`, of an iteration that computes prompts."""
         plan, start_ps, end_ps, outputs = flight.plan, flight.start_ps, flight.end_ps, self._outputs
-        results = outputs.results(plan, 1)
+        ended = outputs.ended(plan, 1)
+        results = record(Results, (ended, {}, {}, {})) if ended else NOTHING
         outcome = self._scheduler.commit(plan, 1, results)
         outputs.follow(plan, outcome)
         memory = self._meter.close_prompts(flight, outcome)

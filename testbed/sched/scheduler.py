@@ -104,6 +104,8 @@ class Scheduler(ABC):
         Args:
             request: without its output length.
         """
+        if request.num_seqs == 1:
+            return SequenceGroup(request, [Sequence(next(self._seq_ids), request)])
         sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
         return SequenceGroup(request, sequences)
 
