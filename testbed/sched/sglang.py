@@ -49,6 +49,8 @@ class SGLang(Scheduler):
     batch (batch_is_full).
     """
 
+    names_victims: ClassVar[bool] = True
+
     def __init__(
         self,
         policy: MemoryPolicy,
@@ -78,9 +80,9 @@ class SGLang(Scheduler):
                 f"scheduler.chunked_prefill_size={chunk}: is no multiple of the page of "
                 f"{self.page_size} tokens (give one)"
             )
-        self.limits = PassLimits(max_prefill_tokens, chunk, prefill_max_requests)
+        self.pass_limits = PassLimits(max_prefill_tokens, chunk, prefill_max_requests)
         self.mixes = enable_mixed_chunk and chunk is not None
-        self.ignore_eos = ignore_eos
+        self.ignore_eos = self.ends_at_declared = ignore_eos
         self.by_priority = enable_priority_scheduling
         self.ratio = NewTokenRatio(schedule_conservativeness, new_token_ratio_decay_steps)
         self.outputs = DeclaredOutputs(
@@ -102,7 +104,6 @@ class SGLang(Scheduler):
         self._has_samples = False
 
     def columns_read(self) -> tuple[str, ...]:
-        """See ReadsColumns."""
         return (*["priority"] * self.by_priority, *["max_new_tokens"] * self.ignore_eos)
 
     # A plan
@@ -185,7 +186,7 @@ class SGLang(Scheduler):
             self.memory,
             self.outputs,
             self.page_size,
-            self.limits,
+            self.pass_limits,
             len(self.running) if self.mixes else 0,
         )
         admission.reserve_future(self.running, 1.0 if self.ignore_eos else self.ratio.current)

@@ -52,6 +52,8 @@ class VllmV1(IterationLevel):
     """
 
     state_class: ClassVar[type[SchedulerState]] = VllmState
+    keeps_budget: ClassVar[bool] = True
+    release: Release
 
     def __init__(
         self,

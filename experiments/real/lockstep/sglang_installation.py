@@ -23,7 +23,7 @@ from testbed.core.errors import InputError
 from testbed.memory.paged.paged import Paged
 from testbed.memory.radix.radix import Radix
 from testbed.run.build import Setup
-from testbed.sched.sglang import OverlappedSGLang, SGLang
+from testbed.sched.sglang import SGLang
 
 HOW = (
     "pip install torch==2.13.0 'kvcache-testbed[sglang-lockstep]' && pip install --no-deps "
@@ -81,7 +81,7 @@ def options_of(setup: Setup) -> Options:
         page_size=scheduler.page_size,
         decay_steps=given["new_token_ratio_decay_steps"],
         disable_radix_cache=isinstance(policy, Paged),
-        overlaps=isinstance(scheduler, OverlappedSGLang),
+        overlaps=scheduler.plans_ahead,
     )
 
 
