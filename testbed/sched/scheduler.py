@@ -36,7 +36,9 @@ class Scheduler(ABC):
 
     One that serves in another order than that of arrival defines the method `choose_order`, which
     puts the queue that it is given into the order of service before a plan. The order depends on
-    the requests in the queue alone, not on the number of calls: a span makes none. An oracle has a parameter `lengths` (testbed/run/oracles.py).
+    the requests in the queue alone, not on the number of calls: a span makes none.
+
+    An oracle has a parameter `lengths` (testbed/run/oracles.py).
 
     Attributes:
         state: waiting, running and swapped groups, and the batch.

@@ -172,7 +172,7 @@ def test_a_server_by_priority_serves_in_that_order(testbed, tmp_path):
 
 def test_dense_replicas_are_engines_behind_vllms_balancer():
     command = read_command(f"{LLAMA} -dp 2")
-    words = overrides_of(server_of(command, "h100-80gb"), command, {})
+    words = overrides_of(server_of(command, "h100-80gb"), command)
     assert {"replicas=2", "router=vllm_balancer"} <= set(words)
 
 
