@@ -100,7 +100,7 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
         model, pool.num_gpus, block_size, is_hybrid=is_hybrid, tokens_under_way=under_way
     )
     if scheduler.memory.publishes is not None:
-        pages = with_cached_states(pages, model, config.server.gpu, scheduler.release)
+        pages = with_cached_states(pages, model, config.server.gpu, release)
     if scheduler.drafting is not None:  # of full attention, as all that drafts are modelled for
         num_pages = pool.num_slots // block_size + 1
     else:
@@ -108,7 +108,7 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
         num_pages = num_bytes // pages.page_bytes + 1  # the null page
     concurrency = pages.concurrency(num_pages, model.max_len)
     return {
-        "kv_cache_tokens": logged_tokens(pages, num_pages, model.max_len, scheduler.release),
+        "kv_cache_tokens": logged_tokens(pages, num_pages, model.max_len, release),
         "max_model_len": model.max_len,
         "max_concurrency": round(concurrency, 2),
     }
