@@ -117,11 +117,11 @@ class VllmV1(IterationLevel):
         return InTurn(
             self._vllm,
             self.preemption,
-            self.chunks,
-            self.drafting or NoDrafts(),
-            self.release,
-            self.max_len,
-            self.finish,
+            prompts=self.chunks,
+            drafts=self.drafting or NoDrafts(),
+            release=self.release,
+            max_len=self.max_len,
+            finish=self.finish,
             plans_ahead=self.plans_ahead,
         )
 
