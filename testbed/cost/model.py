@@ -292,6 +292,7 @@ class CostModel(ABC):
             measured, if they were.
         drafter: the cost of the passes of a drafter; None: drafts take no time of the GPU.
         launches: whether it has the host's time of launches, which `launch` says.
+        spans: whether `decode` says more than one step.
     """
 
     windows: tuple[int, ...] = ()
@@ -304,11 +305,13 @@ class CostModel(ABC):
     has_data_sheet: bool = True
     drafter: "CostModel | None" = None
     launches: ClassVar[bool] = False
+    spans: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A class that defines `launch` need not say that it does."""
+        """A class that defines `launch` or `decode` need not say that it does."""
         super().__init_subclass__(**options)
         cls.launches = cls.launch is not CostModel.launch
+        cls.spans = cls.decode is not CostModel.decode
 
     @abstractmethod
     def iteration(self, work: Work) -> int:

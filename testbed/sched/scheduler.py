@@ -408,7 +408,7 @@ class IterationLevel(Scheduler):
     def _admits_nobody(self) -> bool:
         """Whether the group that is next would be refused again, if there is one."""
         state = self.state
-        if precedes_admission(state):
+        if state.swapped and precedes_admission(state):
             return state.swap_in_refused
         if not state.waiting:
             return True

@@ -164,7 +164,8 @@ def test_a_server_by_priority_serves_in_that_order(testbed, tmp_path):
     )
     words = ("trace=csv", f"trace.path={trace}", "arrivals=replay", "gpu=h100-80gb")
     command = f"{LLAMA} --scheduling-policy priority --max-num-seqs 1"
-    testbed.done("run", "--from-vllm", command, *words, "hydra.run.dir=out")
+    code, _, notes = testbed("run", "--from-vllm", command, *words, "hydra.run.dir=out")
+    assert (code, "order=priority" in notes) == (0, True)
     rows = list(csv.DictReader((tmp_path / "out" / "requests.csv").open()))
     ends = {row["request_id"]: float(row["finish_s"]) for row in rows}
     assert ends["2"] < ends["1"]
