@@ -24,6 +24,7 @@ from testbed.memory.protocols import (
     Advances,
     CopiesPrompts,
     CountsSharedReads,
+    CutsChunks,
     DropsTokens,
     Estimates,
     FollowsSessions,
@@ -67,6 +68,7 @@ METHODS: Mapping[type, tuple[str, ...]] = {
     protocols.DropsTokens: ("num_stored",),
     protocols.Layered: ("group_tables",),
     protocols.ServesInTurn: ("reserve_in_turn",),
+    protocols.CutsChunks: ("cut_chunk", "begin_plan"),
     protocols.CountsSharedReads: ("repeated_reads",),
     protocols.LaidOut: ("layout",),
     protocols.ListsOtherSlots: ("non_sequence_slots",),
@@ -99,6 +101,7 @@ class Capabilities:
         "advances",
         "copies_prompts",
         "counts_shared_reads",
+        "cuts_chunks",
         "drops_tokens",
         "estimates",
         "follows_sessions",
@@ -146,6 +149,7 @@ class Capabilities:
         self.counts_shared_reads: CountsSharedReads | None = _having(
             policy, protocols.CountsSharedReads
         )
+        self.cuts_chunks: CutsChunks | None = _having(policy, protocols.CutsChunks)
         self.serves_in_turn: ServesInTurn | None = _having(policy, protocols.ServesInTurn)
         self.laid_out: LaidOut | None = _having(policy, protocols.LaidOut)
         self.lists_other_slots: ListsOtherSlots | None = _having(policy, protocols.ListsOtherSlots)
