@@ -239,12 +239,16 @@ class PageCache(NoCache):
         if other != NONE and self.contents.keeps_copies:
             if page not in self.index.by_page:
                 self.index.add_copy(node, column, page)
+                self._note_unready(column, other, seq)  # vLLM knows states by their hash alone
             return
         if other != NONE and other not in self.pages.queue(column):
             return
         self.index.set_page(node, column, page)
         if other != NONE:
             self.free_idle(column, other)
+        self._note_unready(column, page, seq)
+
+    def _note_unready(self, column: int, page: int, seq: Sequence) -> None:
         if not self.pages.columns[column].width:
             self.unready[seq.seq_id].append(page)
 
