@@ -7,16 +7,19 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.vllm_server.named import model_named
+from testbed.vllm.releases import Release
 from testbed.vllm.server import Speculative
 
 OPTION = "--speculative-config"
 KNOWN = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 LOOKUPS = ("lookup_min", "lookup_max")
-NGRAM, DRAFT_MODEL = "ngram", "draft_model"
+NGRAM, NGRAM_GPU, DRAFT_MODEL = "ngram", "ngram_gpu", "draft_model"
 HEADS = ("eagle", "eagle3", "mtp")
 
 
-def speculative_of(text: str | None, folders: Sequence[Path] = ()) -> Speculative | None:
+def speculative_of(
+    text: str | None, release: Release, folders: Sequence[Path] = ()
+) -> Speculative | None:
     """The speculation of an option's value, a JSON object; None without one. Raises InputError for
     what is not modelled.
     """
@@ -29,17 +32,20 @@ def speculative_of(text: str | None, folders: Sequence[Path] = ()) -> Speculativ
             f"num_speculative_tokens={num_drafts!r}: must be a whole number of at least 1 (give "
             "it, even where the model's config has one)"
         )
-    return _made(values, num_drafts, folders)
+    return _made(values, num_drafts, release, folders)
 
 
-def _made(values: Mapping[str, Any], num_drafts: int, folders: Sequence[Path]) -> Speculative:
+def _made(
+    values: Mapping[str, Any], num_drafts: int, release: Release, folders: Sequence[Path]
+) -> Speculative:
     from testbed.speculation.draft_model import DraftModel
     from testbed.speculation.heads import Heads
 
     method, model = _method(values), values.get("model")
     count = f"speculation.num_drafts={num_drafts}"
-    if method == NGRAM:
-        return _ngram(values, num_drafts)
+    if method in (NGRAM, NGRAM_GPU):
+        on_gpu = method == NGRAM_GPU or release.looks_up_on_gpu
+        return _ngram(values, num_drafts, on_gpu=on_gpu)
     if method in HEADS:
         return Speculative(Heads(num_drafts), ("speculation=heads", count))
     option = model_named(str(model), folders).option
@@ -49,9 +55,12 @@ def _made(values: Mapping[str, Any], num_drafts: int, folders: Sequence[Path]) -
     return Speculative(DraftModel(num_drafts, option), words)
 
 
-def _ngram(values: Mapping[str, Any], num_drafts: int) -> Speculative:
-    """The lengths of the look-up are those of the command, of which one alone is both."""
+def _ngram(values: Mapping[str, Any], num_drafts: int, *, on_gpu: bool) -> Speculative:
+    """The lengths of the look-up are those of the command, of which one alone is both. A GPU's are
+    of no effect on memory or time.
+    """
     from testbed.speculation.ngram import NGram
+    from testbed.speculation.ngram_gpu import NGramGpu
 
     options = {"num_drafts": num_drafts}
     lengths = [values[f"prompt_{name}"] for name in LOOKUPS if f"prompt_{name}" in values]
@@ -60,8 +69,11 @@ def _ngram(values: Mapping[str, Any], num_drafts: int) -> Speculative:
     for name, value in options.items():
         if type(value) is not int or value < 1:
             raise _refusal(f"prompt_{name}={value!r}: must be a whole number of at least 1")
-    words = [f"speculation.{name}={value}" for name, value in options.items()]
-    return Speculative(NGram(**options), ("speculation=ngram", *words))
+    if on_gpu:
+        words = f"speculation={NGRAM_GPU}", f"speculation.num_drafts={num_drafts}"
+        return Speculative(NGramGpu(num_drafts=num_drafts), words)
+    looked_up = [f"speculation.{name}={value}" for name, value in options.items()]
+    return Speculative(NGram(**options), ("speculation=ngram", *looked_up))
 
 
 def _read(text: str) -> Mapping[str, Any]:
@@ -90,9 +102,9 @@ def _method(values: Mapping[str, Any]) -> str:
         method = "eagle3" if "eagle3" in name else "eagle" if "eagle-" in name else DRAFT_MODEL
     if str(method).endswith("_mtp"):
         method = "mtp"
-    if method not in (NGRAM, DRAFT_MODEL, *HEADS):
+    if method not in (NGRAM, NGRAM_GPU, DRAFT_MODEL, *HEADS):
         raise _refusal(
-            f"method={method}: is not modelled (choose from {NGRAM}, {DRAFT_MODEL}, "
+            f"method={method}: is not modelled (choose from {NGRAM}, {NGRAM_GPU}, {DRAFT_MODEL}, "
             f"{', '.join(HEADS)})"
         )
     return str(method)

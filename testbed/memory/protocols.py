@@ -54,21 +54,6 @@ class Predicts(Protocol):
 
 
 @runtime_checkable
-class Advances(Protocol):
-    """`advance` tells the policy that promised steps were taken; without it, `extend` asks for them
-    although they were promised.
-    """
-
-    def advance(self, batch: Batch, num_steps: int) -> Answer:
-        """Steps that `guaranteed_steps` promised were taken; the answer is a grant without ops.
-
-        Args:
-            batch: the sequences that decode.
-            num_steps: how many steps were taken.
-        """
-
-
-@runtime_checkable
 class Forks(Protocol):
     """Sequences share slots: those of a request are admitted as one, and forked once its prompt is
     computed.
@@ -206,7 +191,7 @@ class PinsHits(Protocol):
 @runtime_checkable
 class Truncates(Protocol):
     """It takes back the last slots of a sequence: rejected drafts, or the tail of a preempted
-    one. Needs Estimates.
+    one.
     """
 
     def truncate(self, seq: Seq, num_tokens: int) -> Grant:
@@ -266,7 +251,9 @@ class Leases(Protocol):
 
 @runtime_checkable
 class Transfers(Protocol):
-    """Transfers that no iteration waits for; the engine says when they have landed."""
+    """Blocks go to lower tiers, and what these have of a prompt is brought up before its admission,
+    by transfers that no iteration waits for: the engine says when they have landed.
+    """
 
     def background(self) -> Ops:
         """Transfers to lower tiers that begin now; called once at the start of every plan."""
@@ -278,13 +265,6 @@ class Transfers(Protocol):
         Args:
             move_id: the number of the transfer.
         """
-
-
-@runtime_checkable
-class Loads(Protocol):
-    """What lower tiers have of a prompt is brought to the device before its admission. Needs
-    Publishes and Transfers.
-    """
 
     def load(self, seq: Seq, num_tokens: int, hit: CacheHit) -> Answer:
         """Begin to bring up what was found below the device.
@@ -326,6 +306,15 @@ class Layered(Protocol):
             seq: one that has slots.
         """
 
+    def advance(self, batch: Batch, num_steps: int) -> Answer:
+        """Steps that `guaranteed_steps` promised were taken, in which windows may have returned
+        slots; the answer is a grant without ops.
+
+        Args:
+            batch: the sequences that decode.
+            num_steps: how many steps were taken.
+        """
+
 
 @runtime_checkable
 class ServesInTurn(Protocol):
@@ -348,7 +337,7 @@ class ServesInTurn(Protocol):
 
 @runtime_checkable
 class CutsChunks(Protocol):
-    """It keeps states at the ends of chunks, so that it has a say in where these are."""
+    """It keeps states at the ends of chunks, and chooses with the scheduler where these are."""
 
     def cut_chunk(
         self, seq: Seq, start: int, new: int, num_tokens: int, most: int, hit: CacheHit

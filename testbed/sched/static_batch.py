@@ -111,6 +111,7 @@ class StaticBatch(Scheduler):
             )
         batch.extend(1)
         plan = self.new_plan()
+        batch.changes += 1
         self.state.order(answer.ops, plan)
         plan.decode_seqs, plan.decode_max_context = num_seqs, self._padded_len + 1
         plan.decode_context = num_seqs * plan.decode_max_context

@@ -10,14 +10,17 @@ from math import lcm
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.vllm.generations import capability_of
+from testbed.vllm.pages import Pages
 from testbed.vllm.releases import Release
 
 BLOCK_SIZE, HYBRID_LATENT_ALIGNMENT = 16, 128
 HOPPER, BLACKWELL = 9, 10
 FP8_CAPABILITY = (8, 9)  # the first whose Triton kernels read FP8
 FLASH_MLA, FLASHINFER_MLA = 64, 32  # tokens that these backends take
+PACKED_ROW = 656  # bytes of a token in FP8 with its scales, and 16-bit positions (fp8_ds_mla)
 GATED_DELTA_CHUNK = 64  # tokens, at whose multiples FlashInfer's prefill kernel exports a state
 WIDEST_HEAD, WIDE_HEAD_BLOCK = 256, 64  # of FlashAttention 3; tokens that its successor takes
+WIDE_HYBRID_BLOCK = 128  # of FlashAttention 4 beside states, on Blackwell
 
 
 def kernel_block(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
@@ -35,10 +38,15 @@ def kernel_block(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
 
 def with_preferred_cache(model: ModelSpec, gpu: GpuSpec, release: Release) -> ModelSpec:
     """The model with the type of cached values that vLLM prefers for it on a GPU."""
-    prefers = model.latent is not None and model.latent.prefers_fp8 and release.prefers_fp8
-    is_free = model.kv_dtype_bytes is None
-    if prefers and is_free and capability_of(gpu)[0] == BLACKWELL:
+    latent = model.latent
+    if latent is None:
+        return model
+    prefers = latent.prefers_fp8 and release.prefers_fp8
+    generation = capability_of(gpu)[0]
+    if prefers and model.kv_dtype_bytes is None and generation == BLACKWELL:
         return replace(model, kv_dtype_bytes=1)
+    if latent.index_bytes and model.kv_dtype_bytes == 1 and generation == HOPPER:
+        return replace(model, latent=replace(latent, packed_bytes=PACKED_ROW))
     return model
 
 
@@ -53,7 +61,8 @@ def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
     is_sparse = model.latent is not None and model.latent.index_bytes > 0
     if is_sparse and capability_of(gpu)[0] < HOPPER:
         return f"sparse attention has no backend on {gpu.name}"
-    needs_triton = model.latent is not None or model.head_size > WIDEST_HEAD
+    is_wide = model.head_size > WIDEST_HEAD
+    needs_triton = model.latent is not None or is_wide or model.has_sinks
     is_small = model.kv_dtype_bytes == 1 and release.checks_fp8_cache
     if needs_triton and is_small and capability_of(gpu) < FP8_CAPABILITY:
         return f"the attention backend of such a model has no FP8 cache on {gpu.name}"
@@ -65,6 +74,9 @@ def _block_of_heads(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
     is_wide = model.head_size > WIDEST_HEAD and model.kv_dtype_bytes == 1
     if is_wide and release.exports_states and capability_of(gpu)[0] == HOPPER:
         return WIDE_HEAD_BLOCK
+    is_hybrid = model.states is not None and model.head_size == WIDEST_HEAD
+    if is_hybrid and release.exports_states and capability_of(gpu)[0] == BLACKWELL:
+        return WIDE_HYBRID_BLOCK
     return BLOCK_SIZE
 
 
@@ -115,6 +127,17 @@ def state_pages(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
     """
     exports = release.exports_states and checkpoint_alignment(model, gpu) is not None
     return 3 if exports else 2
+
+
+def with_cached_states(pages: Pages, model: ModelSpec, gpu: GpuSpec, release: Release) -> Pages:
+    """The pages of a server that caches prefixes, whose sequences have more of states."""
+    if 0 not in pages.windows:
+        return pages
+    return replace(
+        pages,
+        state_pages=state_pages(model, gpu, release),
+        keeps_each_state=keeps_each_state(model, release),
+    )
 
 
 def keeps_each_state(model: ModelSpec, release: Release) -> bool:

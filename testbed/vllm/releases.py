@@ -195,11 +195,12 @@ class Release:
             "v1/attention/backends/triton_attn.py TritonAttentionBackend",
         ),
     ]
-    drafts_ahead: Annotated[
+    looks_up_on_gpu: Annotated[
         bool,
         Fact(
-            "drafts that the CPU makes (n-gram) are scheduled asynchronously too by default",
-            "config/vllm.py VllmConfig.__post_init__",
+            "n-gram drafts are looked up on the GPU, as many at each step, and scheduled "
+            "asynchronously by default",
+            "v1/worker/gpu/spec_decode/ngram/speculator.py NgramGPUSpeculator",
         ),
     ]
     prefers_fp8: Annotated[
@@ -251,7 +252,7 @@ V0_19 = Release(
     logs_longest=False,
     checks_state_blocks=False,
     checks_fp8_cache=False,
-    drafts_ahead=False,
+    looks_up_on_gpu=False,
     prefers_fp8=False,
     null_is_false=True,
     software="vllm-0.19",
@@ -289,7 +290,7 @@ V0_33 = Release(
     logs_longest=True,
     checks_state_blocks=True,
     checks_fp8_cache=True,
-    drafts_ahead=True,
+    looks_up_on_gpu=True,
     prefers_fp8=True,
     null_is_false=False,
     software=None,
@@ -305,7 +306,7 @@ V0_28 = replace(
     exports_states=False,
     thins_checkpoints=False,
     multiplies_yarn=True,
-    drafts_ahead=False,
+    looks_up_on_gpu=False,
 )
 RELEASES: Mapping[str, Release] = {
     release.number: release for release in (V0_19, V0_20, V0_28, V0_33)

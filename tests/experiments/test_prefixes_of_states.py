@@ -183,5 +183,7 @@ def test_prompts_that_arrive_together_wait_for_states_of_the_same_step():
 
 def test_prefixes_of_states_are_cached_by_default_since_0_28():
     for release, caches in (("0.19", False), ("0.28", True), ("0.33", True)):
-        words = expand(f"vllm serve {QWEN35} --max-num-seqs 64", ["gpu=h100-80gb", f"release='{release}'"])
+        words = expand(
+            f"vllm serve {QWEN35} --max-num-seqs 64", ["gpu=h100-80gb", f"release='{release}'"]
+        )
         assert ("policy=grouped_caching_v1" in words) == caches

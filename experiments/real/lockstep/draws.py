@@ -102,14 +102,14 @@ def draw_speculation(random: Random, *, is_async: bool) -> tuple[str, ...]:
     """A random way to speculate, of those that the scheduler has; few drafts or all are
     accepted.
     """
-    ways = ("heads", "draft_model") if is_async else ("ngram", "heads", "draft_model")
+    ways = ("ngram_gpu" if is_async else "ngram", "heads", "draft_model")
     way = random.choice(ways)
     words = [
         f"speculation={way}",
         f"speculation.num_drafts={random.randint(1, 5)}",
         f"acceptance@speculation.acceptance={random.choice(['constant', 'markov'])}",
     ]
-    if way == "ngram":
+    if way.startswith("ngram"):
         words.append(f"speculation.found_share={random.choice([1.0, 0.5])}")
     if not is_async and random.random() < 0.3:
         words.append("speculation.off_above=4")

@@ -30,6 +30,7 @@ from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.heads import Heads
 from testbed.speculation.ngram import NGram
+from testbed.speculation.ngram_gpu import NGramGpu
 
 HOW = (
     "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps vllm==0.19.0 "
@@ -57,7 +58,12 @@ SCHEDULER = (
 
 
 ORDERS: Mapping[type, str] = {FirstCome: "fcfs", ByPriority: "priority"}
-METHODS: Mapping[type, str] = {NGram: "ngram", DraftModel: "draft_model", Heads: "mtp"}
+METHODS: Mapping[type, str] = {
+    NGram: "ngram",
+    NGramGpu: "ngram_gpu",
+    DraftModel: "draft_model",
+    Heads: "mtp",
+}
 
 
 class _SpeculativeConfig:
@@ -150,7 +156,7 @@ def _speculation(scheduler: Scheduler) -> dict[str, Any]:
     if type(speculation) not in METHODS:
         raise InputError(
             f"speculation={type(speculation).__name__}: vLLM V1 has no such drafter "
-            f"(speculation=ngram, draft_model or heads)"
+            f"(speculation=ngram, ngram_gpu, draft_model or heads)"
         )
     return {
         "drafter": METHODS[type(speculation)],

@@ -157,6 +157,7 @@ class Radix(LeasingPolicy):
                 del self._doubles[seq_id]
 
     def _give_up_own(self, held: Held) -> None:
+        held.seq.change_table()
         self._pool.put([held.blocks[i] for i in held.own])
         known = blocks_of(held.run)
         for i in held.own:

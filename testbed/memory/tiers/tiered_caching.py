@@ -146,7 +146,7 @@ class TieredCaching(PrefixCaching):
 
     def load(self, seq: Seq, num_tokens: int, hit: CacheHit) -> Answer:
         """Load the blocks below that a prompt would find, if the pool can take it with them; see
-        protocols.Loads.
+        protocols.Transfers.
 
         A refusal is remembered until something is released, moved or published, or has landed: an
         eviction, which may leave less to load, must not end it (clause 2 of the contract).
