@@ -166,6 +166,21 @@ class PinsHits(Protocol):
             num_tokens: those that may be found.
         """
 
+    def refresh(self, seq: Seq, num_tokens: int) -> None:
+        """The sequence still waits; an eviction by recency counts that as a use of what it finds.
+
+        Args:
+            seq: one that waits.
+            num_tokens: those that may be found.
+        """
+
+    def depth_first(self, hits: Sequence[CacheHit]) -> list[int]:
+        """The places of hits in a walk of what is stored that goes first where most of them end.
+
+        Args:
+            hits: what `match` answered.
+        """
+
     def pin(self, hit: CacheHit) -> None:
         """What was found is not evicted until `unpin`.
 
