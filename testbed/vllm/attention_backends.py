@@ -20,6 +20,7 @@ FLASH_MLA, FLASHINFER_MLA = 64, 32  # tokens that these backends take
 PACKED_ROW = 656  # bytes of a token in FP8 with its scales, and 16-bit positions (fp8_ds_mla)
 GATED_DELTA_CHUNK = 64  # tokens, at whose multiples FlashInfer's prefill kernel exports a state
 WIDEST_HEAD, WIDE_HEAD_BLOCK = 256, 64  # of FlashAttention 3; tokens that its successor takes
+WIDE_HYBRID_BLOCK = 128  # of FlashAttention 4 beside states, on Blackwell
 
 
 def kernel_block(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
@@ -73,6 +74,9 @@ def _block_of_heads(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
     is_wide = model.head_size > WIDEST_HEAD and model.kv_dtype_bytes == 1
     if is_wide and release.exports_states and capability_of(gpu)[0] == HOPPER:
         return WIDE_HEAD_BLOCK
+    is_hybrid = model.states is not None and model.head_size == WIDEST_HEAD
+    if is_hybrid and release.exports_states and capability_of(gpu)[0] == BLACKWELL:
+        return WIDE_HYBRID_BLOCK
     return BLOCK_SIZE
 
 

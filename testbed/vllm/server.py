@@ -179,7 +179,7 @@ def limits_with(
 
 def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSpec:
     """The shape with the types and the longest sequence that a release and the options give it."""
-    shape = _of_types(reader, _of_states(shape, release))
+    shape = _of_types(reader, of_states(shape, release))
     longest, usual = _lengths(shape, release)
     if shape.rope is not None and shape.rope.is_incomplete and release.multiplies_yarn:
         raise DoesNotStart(
@@ -206,7 +206,7 @@ def _lengths(shape: ModelSpec, release: Release) -> tuple[int, int]:
     return shape.max_len, shape.rope.usual_len or shape.max_len
 
 
-def _of_states(shape: ModelSpec, release: Release) -> ModelSpec:
+def of_states(shape: ModelSpec, release: Release) -> ModelSpec:
     """The shape whose states have the type that a release gives them where no file says it."""
     states = shape.states
     if states is None or not states.untyped_values or not release.has_wide_states:
