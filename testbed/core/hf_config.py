@@ -135,7 +135,10 @@ def _described(
     fields = Fields(text, path, class_name, null_is_false=null_is_false)
     try:
         shape = shape_of(name or _called(config, path), fields, text["model_type"])
-        return replace(shape, vision_params=vision_params(config)), fields
+        has_images = isinstance(config.get("vision_config"), Mapping)
+        masks = has_images and text["model_type"] in types_with("masked_images")
+        parts = {"vision_params": vision_params(config), "masks_images": masks or None}
+        return replace(shape, **parts), fields
     except InputError as error:
         message = str(error)
         raise InputError(message if str(path) in message else f"{path}: {message}") from None
