@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import AsJson
+from testbed.experiments.cli.parameters import AsJson, ConfigFolders
 
 ServerCommand = Annotated[
     str,
@@ -16,7 +16,15 @@ ServerCommand = Annotated[
         '"testbed run engine=gpu ..."',
     ),
 ]
-GpuName = Annotated[str, Parameter(name="GPU", help="gpu=NAME, as in `testbed list gpu`")]
+Words = Annotated[
+    str,
+    Parameter(
+        name="OVERRIDE",
+        help="gpu=NAME of `testbed list gpu`, or gpu=FILE.yaml; model=NAME, whose shape the "
+        "command's model has; release=NUMBER",
+    ),
+]
+KEYS = ("gpu", "model", "release")
 ReleaseNumber = Annotated[str | None, Parameter(metavar="NUMBER", help="vLLM's release")]
 TermsFile = Annotated[
     Path, Parameter(metavar="FILE", help="terms that testbed calibrate fit memory wrote")
@@ -28,9 +36,9 @@ ScratchBySlot = Annotated[
 
 def fits(
     command: ServerCommand,
-    gpu: GpuName,
     /,
-    *,
+    *words: Words,
+    config_dir: ConfigFolders | None = None,
     release: ReleaseNumber = None,
     terms: TermsFile | None = None,
     scratch_by_slot: ScratchBySlot = False,
@@ -46,18 +54,37 @@ def fits(
     from testbed.vllm.memory import terms_in
     from testbed.vllm.releases import release_numbered
 
-    key, _, name = gpu.partition("=")
-    if key != "gpu" or not name:
-        raise InputError(f"{gpu}: names no GPU (gpu=NAME)")
+    values = _values(words)
+    gpu = values["gpu"]
     if command.split()[:2] == ["testbed", "run"]:
-        return _fits_engine(command, name, json=json)
-    of = None if terms is None else terms_in(terms)
-    fit = fit_of(command, name, release_numbered(release), of, scratch_by_slot=scratch_by_slot)
+        return _fits_engine(command, gpu, json=json)
+    fit = fit_of(
+        command,
+        gpu,
+        release_numbered(release or values.get("release")),
+        None if terms is None else terms_in(terms),
+        scratch_by_slot=scratch_by_slot,
+        model=values.get("model"),
+        folders=config_dir or (),
+    )
     if json:
         from testbed.experiments.cli.output import print_json
 
         return print_json(fit)
     print(*lines_of(fit), sep="\n")
+
+
+def _values(words: tuple[str, ...]) -> dict[str, str]:
+    """The values of the words by key; raises InputError for another key, and without a GPU."""
+    values = dict[str, str]()
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in KEYS or not value:
+            raise InputError(f"{word}: is not read (give {', '.join(f'{k}=' for k in KEYS)})")
+        values[key] = value
+    if "gpu" not in values:
+        raise InputError("fits: names no GPU (gpu=NAME)")
+    return values
 
 
 def _fits_engine(command: str, gpu: str, *, json: bool) -> None:

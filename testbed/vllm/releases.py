@@ -306,6 +306,10 @@ def release_numbered(number: str | None) -> Release:
     if number is None:
         return DEFAULT
     short = ".".join(str(number).removeprefix("v").split(".")[:2])
+    if f"{short}0" in RELEASES:
+        raise InputError(
+            f"release={number}: a number has no last zero (give it as text: release='{short}0')"
+        )
     if short not in RELEASES:
         raise InputError(
             f"release={number}: the facts of this release of vLLM are not known (choose from "
