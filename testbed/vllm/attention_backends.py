@@ -42,10 +42,10 @@ def with_preferred_cache(model: ModelSpec, gpu: GpuSpec, release: Release) -> Mo
     if latent is None:
         return model
     prefers = latent.prefers_fp8 and release.prefers_fp8
-    generation = capability_of(gpu)[0]
-    if prefers and model.kv_dtype_bytes is None and generation == BLACKWELL:
+    if prefers and model.kv_dtype_bytes is None and capability_of(gpu)[0] == BLACKWELL:
         return replace(model, kv_dtype_bytes=1)
-    if latent.index_bytes and model.kv_dtype_bytes == 1 and generation == HOPPER:
+    is_small = latent.index_bytes and model.kv_dtype_bytes == 1
+    if is_small and capability_of(gpu)[0] == HOPPER:
         return replace(model, latent=replace(latent, packed_bytes=PACKED_ROW))
     return model
 
@@ -74,10 +74,9 @@ def _block_of_heads(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
     a backend of two, of which one masks images.
     """
     is_wide = model.head_size > WIDEST_HEAD and model.kv_dtype_bytes == 1
-    generation = capability_of(gpu)[0]
-    if is_wide and release.exports_states and generation == HOPPER:
+    if is_wide and release.exports_states and capability_of(gpu)[0] == HOPPER:
         return WIDE_HEAD_BLOCK
-    if model.masks_images and release.exports_states and generation == BLACKWELL:
+    if model.masks_images and release.exports_states and capability_of(gpu)[0] == BLACKWELL:
         return IMAGE_BLOCK
     return BLOCK_SIZE
 

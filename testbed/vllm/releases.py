@@ -306,14 +306,11 @@ def release_numbered(number: str | None) -> Release:
     if number is None:
         return DEFAULT
     short = ".".join(str(number).removeprefix("v").split(".")[:2])
-    if f"{short}0" in RELEASES:
-        raise InputError(
-            f"release={number}: a number has no last zero (give it as text: release='{short}0')"
-        )
     if short not in RELEASES:
+        as_text = f"; as text: release='{short}0'" if f"{short}0" in RELEASES else ""
         raise InputError(
             f"release={number}: the facts of this release of vLLM are not known (choose from "
-            f"{', '.join(RELEASES)})"
+            f"{', '.join(RELEASES)}{as_text})"
         )
     return RELEASES[short]
 
