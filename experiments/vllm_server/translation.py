@@ -97,10 +97,12 @@ def overrides_of(server: Server, command: Command) -> list[str]:
     is_async = plans_ahead(server.values, speculation)
     words += [f"policy.block_size={server.block_size}"]
     words += _policy_words(server)
-    words += _model_words(model, server.option)
+    words += model_words(model, server.option)
     if "--long-prefill-token-threshold" in values:
         threshold = values["--long-prefill-token-threshold"]
         words += [f"scheduler.long_prefill_token_threshold={threshold}"]
+    if values.get("--scheduling-policy") == "priority":
+        words += ["order=priority"]
     words += _replica_words(values)
     if not is_async:
         words += ["scheduler=vllm_v1"]
@@ -112,7 +114,7 @@ def overrides_of(server: Server, command: Command) -> list[str]:
     return words
 
 
-def _model_words(model: ModelSpec, option: str) -> list[str]:
+def model_words(model: ModelSpec, option: str) -> list[str]:
     """Overrides for what the command changes of the model that ships under this name."""
     words = list[str]()
     if model.max_len != _shipped_len(option):

@@ -166,6 +166,21 @@ class PinsHits(Protocol):
             num_tokens: those that may be found.
         """
 
+    def refresh(self, seq: Seq, num_tokens: int) -> None:
+        """The sequence still waits; an eviction by recency counts that as a use of what it finds.
+
+        Args:
+            seq: one that waits.
+            num_tokens: those that may be found.
+        """
+
+    def depth_first(self, hits: Sequence[CacheHit]) -> list[int]:
+        """The places of hits in a walk of what is stored that goes first where most of them end.
+
+        Args:
+            hits: what `match` answered.
+        """
+
     def pin(self, hit: CacheHit) -> None:
         """What was found is not evicted until `unpin`.
 
@@ -333,6 +348,28 @@ class ServesInTurn(Protocol):
         Args:
             wanted: sequences that have slots, and how many more each gets.
         """
+
+
+@runtime_checkable
+class CutsChunks(Protocol):
+    """It keeps states at the ends of chunks, and chooses with the scheduler where these are."""
+
+    def cut_chunk(
+        self, seq: Seq, start: int, new: int, num_tokens: int, most: int, hit: CacheHit
+    ) -> int:
+        """The tokens that the next chunk of a sequence has, at most `new`; 0: it waits.
+
+        Args:
+            seq: one that is admitted next, or in prefill.
+            start: tokens before the chunk.
+            new: tokens that the budget allows.
+            num_tokens: all that it has to compute when it is admitted.
+            most: tokens of any chunk.
+            hit: what `lookup` found, of one that is admitted next.
+        """
+
+    def begin_plan(self) -> bool:
+        """The next plan is made; whether a request that was refused before may be admitted then."""
 
 
 @runtime_checkable

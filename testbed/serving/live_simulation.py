@@ -14,8 +14,9 @@ from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulated_engine
 from testbed.fleet.fleet import Fleet
 from testbed.fleet.fleet_simulation import make_fleet
-from testbed.run.build import FleetSetup, Setup
-from testbed.run.simulate import fresh_parts
+from testbed.run.build import Setup
+from testbed.run.fleet_run import fresh_parts
+from testbed.run.fleet_setup import FleetSetup
 from testbed.serving.live import Live, State
 from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.request_log import RequestLog

@@ -21,6 +21,7 @@ PACKED_ROW = 656  # bytes of a token in FP8 with its scales, and 16-bit position
 IMAGE_BLOCK = 64  # tokens that Triton's and FlashInfer's kernels both take
 GATED_DELTA_CHUNK = 64  # tokens, at whose multiples FlashInfer's prefill kernel exports a state
 WIDEST_HEAD, WIDE_HEAD_BLOCK = 256, 64  # of FlashAttention 3; tokens that its successor takes
+WIDE_HYBRID_BLOCK = 128  # of FlashAttention 4 beside states, on Blackwell
 
 
 def kernel_block(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
@@ -78,6 +79,9 @@ def _block_of_heads(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
         return WIDE_HEAD_BLOCK
     if model.masks_images and release.exports_states and capability_of(gpu)[0] == BLACKWELL:
         return IMAGE_BLOCK
+    is_hybrid = model.states is not None and model.head_size == WIDEST_HEAD
+    if is_hybrid and release.exports_states and capability_of(gpu)[0] == BLACKWELL:
+        return WIDE_HYBRID_BLOCK
     return BLOCK_SIZE
 
 

@@ -23,6 +23,7 @@ from testbed.vllm.releases import DEFAULT, Release
 if TYPE_CHECKING:
     from testbed.speculation.speculation import Speculation
 
+ORDERS = ("fcfs", "priority")  # of requests that wait
 LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
 # Tokens and sequences that nothing sets, by the GPU.
 LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
@@ -198,7 +199,7 @@ def limits_with(
 
 def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSpec:
     """The shape with the types and the longest sequence that a release and the options give it."""
-    shape = _of_types(reader, _of_states(shape, release))
+    shape = _of_types(reader, of_states(shape, release))
     longest, usual = _lengths(shape, release)
     if shape.rope is not None and shape.rope.is_incomplete and release.multiplies_yarn:
         raise DoesNotStart(
@@ -225,7 +226,7 @@ def _lengths(shape: ModelSpec, release: Release) -> tuple[int, int]:
     return shape.max_len, shape.rope.usual_len or shape.max_len
 
 
-def _of_states(shape: ModelSpec, release: Release) -> ModelSpec:
+def of_states(shape: ModelSpec, release: Release) -> ModelSpec:
     """The shape whose states have the type that a release gives them where no file says it."""
     states = shape.states
     if states is None or not states.untyped_values or not release.has_wide_states:
@@ -276,7 +277,9 @@ def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
 
 
 def _limits(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
-    """The limits of a batch. Raises InputError where vLLM refuses them."""
+    """The limits of a batch. Raises InputError where vLLM refuses them, or its order."""
+    if reader.value("--scheduling-policy") not in (None, *ORDERS):
+        raise reader.refusal("--scheduling-policy", f"is unknown (choose from {', '.join(ORDERS)})")
     limits = _sizes(reader, model, gpu, release)
     num_seqs, budget = limits.max_num_seqs, limits.max_num_batched_tokens
     if budget < num_seqs:

@@ -339,3 +339,8 @@ def test_masks_of_images_take_larger_blocks_on_blackwell(fit, words, release, gp
     text = without(LLAMA, model_type="gemma3_text", tie_word_embeddings=True, head_dim=128)
     config = {"model_type": "gemma3", "text_config": text, "vision_config": {}}
     assert fit(config, words, release=release, gpu=gpu).block_size == size
+
+
+def test_layers_that_share_an_indexer_are_refused(shape):
+    """GLM-5.2, whose keys of the indexer are in some layers only."""
+    refuses("indexer_types", shape, SPARSE | {"indexer_types": ["full", "shared"]})
