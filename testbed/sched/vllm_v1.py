@@ -129,7 +129,8 @@ class VllmV1(IterationLevel):
     def plan(self) -> Plan:
         plan = self.new_plan()
         self.limit_chunks()
-        if self.memory.cuts_chunks is not None and self.memory.cuts_chunks.begin_plan():
+        cuts_chunks = self.state.memory.cuts_chunks
+        if cuts_chunks is not None and cuts_chunks.begin_plan():
             self.state.memory_released()
         if self.turns is None:
             self._serve_together(plan)
@@ -141,10 +142,11 @@ class VllmV1(IterationLevel):
 
     def _serve_together(self, plan: Plan) -> None:
         """The batch takes a step, and then prompts in prefill go on."""
-        if self.memory.layered is None:
+        memory = self.state.memory
+        if memory.layered is None:
             self._preempt_in_order(plan)
         else:
-            self._serve_in_turn(self.memory.serves_in_turn, plan)
+            self._serve_in_turn(memory.serves_in_turn, plan)
         self.decode(plan)
         if self.state.swapped:
             self.swap_in(plan)
