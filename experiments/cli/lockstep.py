@@ -22,6 +22,7 @@ NumRequests = Annotated[AtLeastOne, Parameter(help="in each of them")]
 Drafts = Annotated[bool, Parameter(help="random configurations speculate")]
 Priority = Annotated[bool, Parameter(help="random configurations serve by priority")]
 Windows = Annotated[bool, Parameter(help="most layers of random configurations have a window")]
+States = Annotated[bool, Parameter(help="random configurations cache the states of a model")]
 Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
 Configs = Annotated[
     Path | None,
@@ -50,6 +51,7 @@ class RandomRuns:
     drafts: Drafts = False
     windows: Windows = False
     priority: Priority = False
+    states: States = False
     requests: NumRequests = 150
 
     def draw(
@@ -70,6 +72,7 @@ class RandomRuns:
                     drafts=self.drafts,
                     windows=self.windows,
                     priority=self.priority,
+                    states=self.states,
                 )
             yield f"seed {seed}: ", *drawn
 

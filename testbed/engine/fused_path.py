@@ -53,7 +53,7 @@ class FusedPath:
         self._state = scheduler.state
         self._policy = scheduler.policy
         self._cost = cost
-        self._launches = type(cost).launch is not CostModel.launch  # else it says None of any
+        self._launches = cost.launches
         self._outputs = outputs
         self._meter = meter
         self._recorder = recorder

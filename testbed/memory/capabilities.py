@@ -23,6 +23,7 @@ from testbed.memory.pools import PoolSpec
 from testbed.memory.protocols import (
     CopiesPrompts,
     CountsSharedReads,
+    CutsChunks,
     DropsTokens,
     Estimates,
     FollowsSessions,
@@ -79,6 +80,7 @@ class Capabilities:
     drops_tokens: DropsTokens | None
     layered: Layered | None
     serves_in_turn: ServesInTurn | None
+    cuts_chunks: CutsChunks | None
     counts_shared_reads: CountsSharedReads | None
     laid_out: LaidOut | None
     lists_other_slots: ListsOtherSlots | None

@@ -351,6 +351,28 @@ class ServesInTurn(Protocol):
 
 
 @runtime_checkable
+class CutsChunks(Protocol):
+    """It keeps states at the ends of chunks, and chooses with the scheduler where these are."""
+
+    def cut_chunk(
+        self, seq: Seq, start: int, new: int, num_tokens: int, most: int, hit: CacheHit
+    ) -> int:
+        """The tokens that the next chunk of a sequence has, at most `new`; 0: it waits.
+
+        Args:
+            seq: one that is admitted next, or in prefill.
+            start: tokens before the chunk.
+            new: tokens that the budget allows.
+            num_tokens: all that it has to compute when it is admitted.
+            most: tokens of any chunk.
+            hit: what `lookup` found, of one that is admitted next.
+        """
+
+    def begin_plan(self) -> bool:
+        """The next plan is made; whether a request that was refused before may be admitted then."""
+
+
+@runtime_checkable
 class CountsSharedReads(Protocol):
     """It knows how often decodes read a shared token, without walking the tables."""
 

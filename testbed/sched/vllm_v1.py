@@ -53,6 +53,9 @@ class VllmV1(IterationLevel):
 
     has_steady_plans: ClassVar[bool] = True
     state_class: ClassVar[type[SchedulerState]] = VllmState
+    keeps_budget: ClassVar[bool] = True
+    cuts_chunks: ClassVar[bool] = True  # where the policy says
+    release: Release
 
     def __init__(
         self,
@@ -116,17 +119,20 @@ class VllmV1(IterationLevel):
         return InTurn(
             self._vllm,
             self.preemption,
-            self.chunks,
-            self.drafting or NoDrafts(),
-            self.release,
-            self.max_len,
-            self.finish,
+            prompts=self.chunks,
+            drafts=self.drafting or NoDrafts(),
+            release=self.release,
+            max_len=self.max_len,
+            finish=self.finish,
             plans_ahead=self.plans_ahead,
         )
 
     def plan(self) -> Plan:
         plan = self.new_plan()
         self.limit_chunks()
+        cuts_chunks = self.state.memory.cuts_chunks
+        if cuts_chunks is not None and cuts_chunks.begin_plan():
+            self.state.memory_released()
         if self.turns is None:
             self._serve_together(plan)
         else:
@@ -137,10 +143,11 @@ class VllmV1(IterationLevel):
 
     def _serve_together(self, plan: Plan) -> None:
         """The batch takes a step, and then prompts in prefill go on."""
-        if self.memory.layered is None:
+        memory = self.state.memory
+        if memory.layered is None:
             self._preempt_in_order(plan)
         else:
-            self._serve_in_turn(self.memory.serves_in_turn, plan)
+            self._serve_in_turn(memory.serves_in_turn, plan)
         self.decode(plan)
         if self.state.swapped:
             self.swap_in(plan)
@@ -243,8 +250,8 @@ class VllmV1(IterationLevel):
         for group in self.state.running.values():
             seq = group.sequences[0]
             if group.todo:
-                new = min(group.todo[0].new, self.chunks.max_chunk_tokens, budget)
-                if new <= 0:
+                new = self.chunks.chunk_of(group, budget)
+                if not new:
                     continue
                 budget -= new
                 yield seq, max(group.todo[0].num_stored + new - seq.num_slots, 0)
@@ -263,8 +270,8 @@ class VllmV1(IterationLevel):
         in_prefill = deque(group for group in state.running.values() if group.todo)
         while in_prefill and budget > 0:
             group = in_prefill.popleft()
-            seq, left, num_stored = group.todo[0]
-            needed = num_stored + min(left, self.chunks.max_chunk_tokens, budget)
+            seq, _, num_stored = group.todo[0]
+            needed = num_stored + self.chunks.chunk_of(group, budget)
             while not state.ensure_slots([seq], needed, plan):
                 if state.free_for_running(self.preemption.tail_tokens):
                     continue
