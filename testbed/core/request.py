@@ -278,20 +278,18 @@ class Workload:
     def _columns(self, some: slice) -> Iterator[Iterable[Any]]:
         """The fields of some requests behind their ids, in the order of Request's."""
         rows, num = self.rows, some.stop - some.start
+
+        def of(column: NDArray[Any] | None, value: object) -> Iterable[Any]:
+            return repeat(value, num) if column is None else column[some].tolist()
+
         yield self.arrival_ps[some].tolist()
         yield rows.prompt_len[some].tolist()
         yield rows.output_len[some].tolist()
-        for column, value in (
-            (rows.num_seqs, self.num_seqs),
-            (rows.beam, self.beam),
-            (None, rows.registered_prefix),
-        ):
-            yield repeat(value, num) if column is None else column[some].tolist()
+        yield of(rows.num_seqs, self.num_seqs)
+        yield of(rows.beam, self.beam)
+        yield repeat(rows.registered_prefix, num)
         yield repeat(None, num) if rows.prompt_ids is None else rows.prompt_ids[some]
         yield repeat(rows.tokens_per_id, num)
-        for column, value in (
-            (rows.sessions, None),
-            (rows.priority, 0),
-            (rows.max_new_tokens, None),
-        ):
-            yield repeat(value, num) if column is None else column[some].tolist()
+        yield of(rows.sessions, None)
+        yield of(rows.priority, 0)
+        yield of(rows.max_new_tokens, None)

@@ -192,9 +192,10 @@ class FusedPath:
         if not flight.is_promised:
             _, finished, grown = self._scheduler.commit(flight.plan, steps, results)
         else:
-            grown = self._advance(batch, steps)
-            if type(grown) is not Grant or grown.ops != NO_OPS:
-                raise broken_promise(self._policy, steps, grown)
+            answer = self._advance(batch, steps)
+            if not isinstance(answer, Grant) or answer.ops != NO_OPS:
+                raise broken_promise(self._policy, steps, answer)
+            grown = answer
             batch.extended += steps
             batch.steps += steps
             if results.ended:  # the last step is committed with what it ends

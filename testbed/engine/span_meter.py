@@ -112,7 +112,7 @@ class SpanMeter(Meter):
             growth = self._growth(durations, self._decoding, started, outcome.grown)
             used = used._replace(live=used.live - growth.live)
         saved = used.saved + self._copies
-        shared = ()
+        shared: tuple[SharedSlots, ...] = ()
         if saved:
             shared = self._shared(steps, durations, saved, self._used.held, outcome.grown)
         self._internal += started.slots

@@ -412,7 +412,7 @@ class IterationLevel(Scheduler):
     @property
     def keeps_refused(self) -> bool:
         """Whether the head of the queue stays there, unasked, once it was refused."""
-        return self._chooses_order is None and not self.prefetch
+        return self._choose_order is None and not self.prefetch
 
     def enable_fast_forward(self, plan: Plan) -> None:
         """Offer further identical steps where only an end or an arrival matters; requests that wait
