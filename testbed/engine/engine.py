@@ -473,7 +473,7 @@ class Engine:
         if plan.rejected or is_prefilling or executor.has_landed or self._changes.unplanned:
             return True
         wake_ps = plain_int(self.scheduler, "wake_ps", plan.wake_ps)
-        queue = [*state.swapped, *state.waiting, *state.running.values()]
+        queue = [*state.swapped, *state.waiting, *state.loading, *state.running.values()]
         is_waiting = executor.has_transfers or state.reserved or state.leased
         if queue and not is_waiting and wake_ps == UNBOUNDED:
             group = queue[0]

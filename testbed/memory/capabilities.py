@@ -34,6 +34,7 @@ from testbed.memory.protocols import (
     Leases,
     ListsOtherSlots,
     Loads,
+    Offloads,
     PinsHits,
     Predicts,
     Publishes,
@@ -64,6 +65,7 @@ METHODS: Mapping[type, tuple[str, ...]] = {
     protocols.Leases: ("end_lease",),
     protocols.Transfers: ("background", "landed"),
     protocols.Loads: ("load",),
+    protocols.Offloads: ("load_into_slots", "has_landed", "begin_stores"),
     protocols.DropsTokens: ("num_stored",),
     protocols.Layered: ("group_tables",),
     protocols.ServesInTurn: ("reserve_in_turn",),
@@ -83,6 +85,7 @@ NEEDS: Mapping[type, tuple[type, ...]] = {
     protocols.PinsHits: (protocols.Publishes,),
     protocols.Advances: (protocols.Predicts,),
     protocols.Loads: (protocols.Publishes, protocols.Transfers),
+    protocols.Offloads: (protocols.Publishes, protocols.Transfers, protocols.Estimates),
     protocols.Layered: (protocols.LaidOut, protocols.ServesInTurn),
     protocols.SharesTiers: (protocols.Transfers, protocols.StoresBelow),
 }
@@ -109,6 +112,7 @@ class Capabilities:
         "leases",
         "lists_other_slots",
         "loads",
+        "offloads",
         "pins_hits",
         "policy",
         "predicts",
@@ -141,6 +145,7 @@ class Capabilities:
         self.leases: Leases | None = _having(policy, protocols.Leases)
         self.transfers: Transfers | None = _having(policy, protocols.Transfers)
         self.loads: Loads | None = _having(policy, protocols.Loads)
+        self.offloads: Offloads | None = _having(policy, protocols.Offloads)
         self.drops_tokens: DropsTokens | None = _having(policy, protocols.DropsTokens)
         self.layered: Layered | None = _having(policy, protocols.Layered)
         self.counts_shared_reads: CountsSharedReads | None = _having(

@@ -36,11 +36,13 @@ class Scheduler(ABC):
         preemption: the rule that names victims.
         now_ps: the time in picoseconds at which `plan` is called.
         plans_ahead: it makes a plan while another is in flight.
+        offloads: it serves a policy that loads into slots; see memory/protocols.py, Offloads.
         steps_in_turn: its sequences decode one by one, in no batch (Plan.drafts).
     """
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
     plans_ahead: ClassVar[bool] = False
+    offloads: ClassVar[bool] = False
 
     def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
         """A scheduler without requests; further parameters are given by name.
@@ -50,6 +52,11 @@ class Scheduler(ABC):
             preemption: the rule that names victims.
         """
         self.state = self.state_class(policy)
+        if self.memory.offloads is not None and not self.offloads:
+            raise InputError(
+                f"{self.memory.name}: loads into slots, which {type(self).__name__} does not "
+                "schedule (scheduler=vllm_v1 or vllm_v1_async)"
+            )
         self.preemption = preemption
         self.now_ps = 0
         self.steps_in_turn = False
