@@ -21,6 +21,9 @@ NumRequests = Annotated[AtLeastOne, Parameter(help="in each of them")]
 Drafts = Annotated[bool, Parameter(help="random configurations speculate")]
 Priority = Annotated[bool, Parameter(help="random configurations serve by priority")]
 Windows = Annotated[bool, Parameter(help="most layers of random configurations have a window")]
+Offload = Annotated[
+    bool, Parameter(help="random servers have a cache below the device, stepped one by one")
+]
 Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
 Configs = Annotated[
     Path | None,
@@ -76,6 +79,7 @@ def lockstep(
     *overrides: Override,
     from_vllm: VllmCommand | None = None,
     drawn: RandomRuns = NONE_DRAWN,
+    offload: Offload = False,
     histories: Histories = None,
     capacity: Capacity = False,
     configs: Configs = None,
@@ -90,9 +94,15 @@ def lockstep(
     arrivals.rate=2
 
     testbed lockstep sglang --random 20
+
+    testbed lockstep vllm --offload --random 30
     """
     if server == "sglang":
-        _refuse_of_vllm(drawn, from_vllm=from_vllm, histories=histories, capacity=capacity)
+        _refuse_of_vllm(
+            drawn, from_vllm=from_vllm, offload=offload, histories=histories, capacity=capacity
+        )
+    if offload:
+        return _check_offloading(drawn)
     if histories:
         from testbed.experiments.real.lockstep.manager_histories import check_histories
 
@@ -112,6 +122,17 @@ def lockstep(
     runs = drawn.draw(server, words) if drawn.random else [("", words, None)]
     different = [_differs(server, *run) for run in runs]
     return int(any(different))
+
+
+def _check_offloading(drawn: RandomRuns) -> int:
+    """Compare and print; whether a step is decided otherwise than by vLLM."""
+    from testbed.experiments.real.lockstep.vllm_offload import check_offloading
+
+    lines = list[str]()
+    for line in check_offloading(drawn.random or 20, drawn.seed, drawn.requests):
+        print(line, flush=True)
+        lines.append(line)
+    return int(len(lines) > 1)
 
 
 def _check_configs(folder: Path) -> int:

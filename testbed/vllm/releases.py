@@ -185,6 +185,14 @@ class Release:
             "config/vllm.py VllmConfig.__post_init__",
         ),
     ]
+    offloads_by_request: Annotated[
+        bool,
+        Fact(
+            "the OffloadingConnector's CPU cache ranks the blocks of a request together, and "
+            "offers only prompts unless told otherwise; else each store is newer than the last",
+            "v1/kv_offload/cpu/policies/lru.py LRUCachePolicy",
+        ),
+    ]
     prefers_fp8: Annotated[
         bool,
         Fact(
@@ -233,6 +241,7 @@ V0_19 = Release(
     checks_state_blocks=False,
     checks_fp8_cache=False,
     drafts_ahead=False,
+    offloads_by_request=False,
     prefers_fp8=False,
     null_is_false=True,
     software="vllm-0.19",
@@ -269,6 +278,7 @@ V0_33 = Release(
     checks_state_blocks=True,
     checks_fp8_cache=True,
     drafts_ahead=True,
+    offloads_by_request=True,
     prefers_fp8=True,
     null_is_false=False,
     software=None,
@@ -284,6 +294,7 @@ V0_28 = replace(
     exports_states=False,
     multiplies_yarn=True,
     drafts_ahead=False,
+    offloads_by_request=False,
 )
 RELEASES: Mapping[str, Release] = {
     release.number: release for release in (V0_19, V0_20, V0_28, V0_33)
