@@ -245,7 +245,7 @@ class Engine:
                     self._drop_emptied()
                     continue
             if not self._in_flight:
-                if len(requests) != len(state.waiting) + len(state.running) + len(state.swapped):
+                if len(requests) != state.num_waiting + len(state.running) + len(state.swapped):
                     audit.check_balance(self.scheduler, self.recorder.totals)
                 plan = self._next_plan(now_ps)
                 if not plan.decode_seqs and not plan:
@@ -322,7 +322,7 @@ class Engine:
         flight.start_ps, flight.usage = self._ended_ps or now_ps, usage
         if plan.swapped_in:
             flight.stepping = [group.request.request_id for group in plan.stepping]
-        flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
+        flight.num_waiting, flight.num_swapped = state.num_waiting, len(state.swapped)
         flight.work = self._work(plan, usage)
         max_steps, wake_ps = 1, UNBOUNDED
         flight.repeats = bool(plan.guaranteed_steps) and plan.repeats
@@ -469,7 +469,7 @@ class Engine:
         if plan.ops or plan.preempted:
             self._move(plan)
             self.recorder.paused(plan.preempted)
-        is_prefilling = plan.preempted and state.running
+        is_prefilling = plan.preempted and (state.running or state.loading)
         if plan.rejected or is_prefilling or executor.has_landed or self._changes.unplanned:
             return True
         wake_ps = plain_int(self.scheduler, "wake_ps", plan.wake_ps)

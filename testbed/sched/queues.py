@@ -33,6 +33,11 @@ class Queues:
         self.ended: list[SequenceGroup] = []
         self.ranking: Order = FIRST_COME
 
+    @property
+    def num_waiting(self) -> int:
+        """Groups that wait to run, whether or not something is loaded for them."""
+        return len(self.waiting) + len(self.loading)
+
     def find(self, request_id: int) -> SequenceGroup | None:
         """The group of a request that waits, loads, runs or is swapped out."""
         if group := self.running.get(request_id):

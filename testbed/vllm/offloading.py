@@ -97,9 +97,7 @@ def _cpu_bytes(reader: OptionReader, given: str, extra: dict[str, Any]) -> float
     return num_bytes
 
 
-def _check_extra(
-    reader: OptionReader, given: str, extra: dict[str, Any], block_size: int
-) -> None:
+def _check_extra(reader: OptionReader, given: str, extra: dict[str, Any], block_size: int) -> None:
     """Raise InputError for a value of the connector that is not modelled."""
     neutral = {**NEUTRAL, "block_size": (block_size,)}
     for name, value in extra.items():

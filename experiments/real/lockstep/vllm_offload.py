@@ -8,6 +8,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.engine.outputs import Outputs
 from testbed.experiments.real.lockstep import vllm_installation as vllm
@@ -69,7 +70,7 @@ class Ours:
         self.outputs = Outputs(self.scheduler.state, SyntheticBeams())
         self._num_steps, self._size = load.num_steps, size
         self._due: dict[int, int] = {}  # the step before which a transfer has landed
-        self._evicted = 0
+        self._evicted = 0.0
         self._running = set[int]()
 
     def add(self, request: Request) -> None:
@@ -78,7 +79,7 @@ class Ours:
 
     def is_idle(self) -> bool:
         state = self.scheduler.state
-        return not (state.waiting or state.loading or state.running or state.departed)
+        return not (state.num_waiting or state.running or self._due)
 
     def step(self, number: int) -> Step:
         for move_id in [move for move, due in self._due.items() if due <= number]:
@@ -150,9 +151,7 @@ class Theirs:
     def add(self, request: Request) -> None:
         tokens = list(request.prompt_ids or ())[: request.prompt_len]
         self.scheduler.add_request(
-            vllm.make_request(
-                request.request_id, tokens, request.output_len, None, self._hasher
-            )
+            vllm.make_request(request.request_id, tokens, request.output_len, None, self._hasher)
         )
 
     def is_idle(self) -> bool:
@@ -204,9 +203,7 @@ class Theirs:
                 loads.add(job.req_id)
         names = list(output.num_scheduled_tokens)
         requests = self.scheduler.requests
-        sampled = [
-            [] if requests[name].is_prefill_chunk else [next(self._new)] for name in names
-        ]
+        sampled = [[] if requests[name].is_prefill_chunk else [next(self._new)] for name in names]
         self.scheduler.update_from_output(
             output,
             ModelRunnerOutput(
@@ -298,8 +295,13 @@ def _requests(random: Random, count: int, pool: int, size: int) -> Iterator[Requ
 
 def check_offloading(number: int, seed: int, num_requests: int) -> Iterator[str]:
     """Compare `number` random loads; lines of a report, the last of which names the first
-    difference if there is one.
+    difference if there is one. Raises InputError for a release whose offloading is not modelled.
     """
+    if not nearest_release(vllm.installed_release()).offloads_by_request:
+        raise InputError(
+            f"--offload: vllm {vllm.installed_release()} stores and evicts otherwise: not modelled "
+            "(install vllm 0.33)"
+        )
     totals = Totals()
     for i in range(number):
         load = draw(Random(f"offload/{seed}/{i}"), num_requests)

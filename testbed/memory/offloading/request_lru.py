@@ -124,10 +124,9 @@ class RequestLru:
         """
         used = sorted([*self.blocks.values(), *self._free])
         assert used == list(range(self.num_blocks)), f"blocks of the {self.name} were lost"
-        known = self.blocks.keys() == self._ranks.keys()
-        assert known and self.arriving <= self.blocks.keys() >= self.reads.keys(), (
-            f"the {self.name} reads, writes or ranks what it does not have"
-        )
+        assert self.blocks.keys() == self._ranks.keys(), f"the {self.name} ranks what is not here"
+        moving = self.arriving | self.reads.keys()
+        assert moving <= self.blocks.keys(), f"the {self.name} reads or writes what is not here"
         idle = {(self._ranks[key], key) for key in self.blocks if self._is_idle(key)}
         assert idle <= set(self._queue), f"blocks of the {self.name} have no place in its order"
 

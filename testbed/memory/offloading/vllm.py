@@ -292,7 +292,9 @@ class VllmOffloading(OutputCaching):
         self._moved["loaded_blocks"] += len(keys)
         job = self._add(Job(seq.request_id, seq.seq_id, False, keys, blocks[first:]))
         copies = runs_of(zip(source, blocks[first:], strict=True), self.block_size)
-        return Grant(num_tokens, Ops(background=(Transfer(job, Move(self._tier.name, DEVICE, copies)),)))
+        return Grant(
+            num_tokens, Ops(background=(Transfer(job, Move(self._tier.name, DEVICE, copies)),))
+        )
 
     def _store(self, seq: Seq, num_tokens: int, *, has_ended: bool = False) -> Transfer | None:
         """Offer those full blocks of the first num_tokens tokens that were not offered yet."""
