@@ -245,7 +245,9 @@ class Engine:
                     self._drop_emptied()
                     continue
             if not self._in_flight:
-                if len(requests) != state.num_waiting + len(state.running) + len(state.swapped):
+                if state.loading or len(requests) != (
+                    len(state.waiting) + len(state.running) + len(state.swapped)
+                ):
                     audit.check_balance(self.scheduler, self.recorder.totals)
                 plan = self._next_plan(now_ps)
                 if not plan.decode_seqs and not plan:
@@ -322,7 +324,9 @@ class Engine:
         flight.start_ps, flight.usage = self._ended_ps or now_ps, usage
         if plan.swapped_in:
             flight.stepping = [group.request.request_id for group in plan.stepping]
-        flight.num_waiting, flight.num_swapped = state.num_waiting, len(state.swapped)
+        flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
+        if state.loading:
+            flight.num_waiting += len(state.loading)
         flight.work = self._work(plan, usage)
         max_steps, wake_ps = 1, UNBOUNDED
         flight.repeats = bool(plan.guaranteed_steps) and plan.repeats

@@ -79,7 +79,9 @@ class FusedPath:
             return None
         flight = self._flight
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
-        flight.num_waiting, flight.num_swapped = state.num_waiting, len(state.swapped)
+        flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
+        if state.loading:
+            flight.num_waiting += len(state.loading)
         flight.repeats = bool(repeats)
         self._meter.growing = len(state.batch.sequences)
         if plan.chunks:

@@ -71,6 +71,7 @@ class VllmV1(IterationLevel):
         super().__init__(policy, preemption, **limits)
         assert isinstance(self.state, VllmState), "made by state_class"
         self._vllm = self.state
+        self._offloads = self.memory.offloads
         most, num_seqs = self.limits.max_num_batched_tokens, self.limits.max_num_seqs
         if most < num_seqs:
             raise InputError(
@@ -140,8 +141,8 @@ class VllmV1(IterationLevel):
         else:
             self.turns.serve(plan)
         self.prompts.schedule_prefills(plan)
-        if self.memory.offloads is not None:
-            self.state.order(self._stores(self.memory.offloads, plan), plan)
+        if self._offloads is not None:
+            self.state.order(self._stores(self._offloads, plan), plan)
         self.enable_fast_forward(plan)
         return plan
 
@@ -181,7 +182,7 @@ class VllmV1(IterationLevel):
         plan, unless the limits of the batch keep it out.
         """
         waiting = self.state.waiting
-        if self.memory.offloads is not None and (waiting or self.state.loading):
+        if self._offloads is not None and (waiting or self.state.loading):
             return False
         if waiting and self.chunks.asks_again:
             return self.prompts.is_full_with(waiting[0])
