@@ -1,7 +1,10 @@
-"""`testbed fits`: what a vLLM server, or this project's engine, holds, without a simulation."""
+"""`testbed fits`: what a server of vLLM or SGLang, or this project's engine, holds, without a
+simulation.
+"""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -12,8 +15,8 @@ ServerCommand = Annotated[
     str,
     Parameter(
         name="COMMAND",
-        help="a server's command: \"vllm serve MODEL ...\", or of this project's engine: "
-        '"testbed run engine=gpu ..."',
+        help='a server\'s command: "vllm serve MODEL ...", "sglang serve --model-path MODEL '
+        '...", or of this project\'s engine: "testbed run engine=gpu ..."',
     ),
 ]
 GpuName = Annotated[str, Parameter(name="GPU", help="gpu=NAME, as in `testbed list gpu`")]
@@ -36,36 +39,70 @@ def fits(
     scratch_by_slot: ScratchBySlot = False,
     json: AsJson = False,
 ) -> None:
-    """Say what a vLLM server, or this project's engine, holds on a GPU.
+    """Say what a server of vLLM or SGLang, or this project's engine, holds on a GPU.
 
-    Where vLLM would not start, the reason. Weights, activation and KV cache in GiB, the tokens and
-    the concurrency that vLLM logs, the longest max-model-len and the smallest tensor parallelism
-    that start. Nothing is simulated.
+    Where it would not start, the reason. Weights, activation and KV cache in GiB, the lines that
+    the server logs of its pool, of vLLM the longest max-model-len, and the smallest tensor
+    parallelism that starts. Nothing is simulated.
     """
-    from testbed.experiments.vllm_server.answer import fit_of, lines_of
-    from testbed.vllm.memory import terms_in
-    from testbed.vllm.releases import release_numbered
-
     key, _, name = gpu.partition("=")
     if key != "gpu" or not name:
         raise InputError(f"{gpu}: names no GPU (gpu=NAME)")
+    from testbed.sglang.command import SGLANG
+
+    of_vllm = OfVllm(release, terms, scratch_by_slot)
     if command.split()[:2] == ["testbed", "run"]:
-        return _fits_engine(command, name, json=json)
-    of = None if terms is None else terms_in(terms)
-    fit = fit_of(command, name, release_numbered(release), of, scratch_by_slot=scratch_by_slot)
-    if json:
-        from testbed.experiments.cli.output import print_json
-
-        return print_json(fit)
-    print(*lines_of(fit), sep="\n")
+        _show(*_engine(command, name), json=json)
+    elif SGLANG.starts(command):
+        of_vllm.check_absent()
+        _show(*_sglang(command, name), json=json)
+    else:
+        _show(*of_vllm.answer(command, name), json=json)
 
 
-def _fits_engine(command: str, gpu: str, *, json: bool) -> None:
+@dataclass(frozen=True)
+class OfVllm:
+    """The options of vLLM's servers alone."""
+
+    release: str | None
+    terms: Path | None
+    scratch_by_slot: bool
+
+    def check_absent(self) -> None:
+        """Raise InputError for an option that is given."""
+        given = next((name for name, value in vars(self).items() if value), None)
+        if given is not None:
+            raise InputError(f"--{given.replace('_', '-')}: is of vLLM's servers (leave it out)")
+
+    def answer(self, command: str, gpu: str) -> tuple[Any, list[str]]:
+        """The answer, and its lines."""
+        from testbed.experiments.vllm_server.answer import fit_of, lines_of
+        from testbed.vllm.memory import terms_in
+        from testbed.vllm.releases import release_numbered
+
+        of = None if self.terms is None else terms_in(self.terms)
+        release = release_numbered(self.release)
+        fit = fit_of(command, gpu, release, of, scratch_by_slot=self.scratch_by_slot)
+        return fit, lines_of(fit)
+
+
+def _sglang(command: str, gpu: str) -> tuple[Any, list[str]]:
+    from testbed.experiments.sglang_server.answer import fit_of, lines_of
+
+    fit = fit_of(command, gpu)
+    return fit, lines_of(fit)
+
+
+def _engine(command: str, gpu: str) -> tuple[Any, list[str]]:
     from testbed.experiments.real.engine_fit import engine_fit, lines_of
 
     fit = engine_fit(command, gpu)
+    return fit, [*lines_of(fit)]
+
+
+def _show(fit: Any, lines: list[str], *, json: bool) -> None:
     if json:
         from testbed.experiments.cli.output import print_json
 
         return print_json(fit)
-    print(*lines_of(fit), sep="\n")
+    print(*lines, sep="\n")

@@ -8,7 +8,7 @@ from testbed.experiments.vllm_server.named_server import server_of
 from testbed.vllm.command import OFF, Command, read_command
 from testbed.vllm.memory import Terms, terms
 from testbed.vllm.option_table import options_of
-from testbed.vllm.pages import logged_lines
+from testbed.vllm.pages import logged_lines, logged_tokens
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import Server
 
@@ -43,6 +43,7 @@ class Fit:
     longest_model_len: int
     smallest_tensor_parallel: int | None
     activation_rmse_gib: float
+    captures_graphs: bool
     notes: tuple[str, ...]
 
 
@@ -101,6 +102,7 @@ def fit_of(
         longest_model_len=longest(question, server),
         smallest_tensor_parallel=_smallest(question),
         activation_rmse_gib=(of or terms()).rmse_gib,
+        captures_graphs="--enforce-eager" not in server.values,
         notes=server.notes,
     )
 
@@ -124,9 +126,7 @@ def concurrency(server: Server) -> float:
 
 def num_tokens(server: Server) -> int:
     """vLLM's "GPU KV cache size", as the release computes it."""
-    if server.release.logs_longest:
-        return int(concurrency(server) * server.model.max_len)
-    return server.pages.num_tokens(server.num_blocks)
+    return logged_tokens(server.pages, server.num_blocks, server.model.max_len, server.release)
 
 
 def _offloaded_tokens(server: Server) -> int:
@@ -198,7 +198,8 @@ def lines_of(fit: Fit) -> list[str]:
     texts = [f"{fit.model} on {fit.num_gpus} x {fit.gpu}, vLLM {fit.release}; GiB on each GPU"]
     texts += [f"  {name:<{width}}{value:8.2f}" for name, value in rows]
     if fit.weights_gib is not None:
-        texts += [] if fit.cuda_graphs_gib else [f"  {GRAPHS}"]
+        comes_later = fit.captures_graphs and not fit.cuda_graphs_gib
+        texts += [f"  {GRAPHS}"] if comes_later else []
         texts.append(
             f"  expected error: {fit.activation_rmse_gib:.2f} GiB of activation with 1,024 "
             "sequences on 1, 2 or 4 H100 (13 logged shapes);"

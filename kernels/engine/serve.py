@@ -15,6 +15,7 @@ from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.device_memory import free
 from testbed.kernels.engine.draft_checks import check_speculation
+from testbed.kernels.engine.engine_drafter import drafting_model, make_drafter
 from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.layout import Blocks, Pages, layout_of
 from testbed.kernels.engine.models import Model, architecture, weights_of
@@ -27,7 +28,6 @@ from testbed.kernels.engine.records import Timer, write_run
 from testbed.kernels.engine.runner import Runner
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.slot_checker import SlotChecker
-from testbed.kernels.engine.speculating import drafting_model, make_drafter
 from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.kernels.engine.weights import Weights
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu

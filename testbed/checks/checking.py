@@ -11,7 +11,7 @@ from typing import Any
 
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import check_cost
-from testbed.checks.contract.orders import check_order
+from testbed.checks.contract.order_contract import check_order
 from testbed.checks.contract.questions import MakePolicy
 from testbed.checks.contract.search import POOLS, Told, check_policy, tiers_below, unheard
 from testbed.checks.fast_and_slow import EFFICIENCIES, LIMITS, MODEL, SERVER, MakeRule, differs

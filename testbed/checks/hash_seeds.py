@@ -19,7 +19,7 @@ from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
 
-from testbed.checks.contract import orders
+from testbed.checks.contract import order_contract
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import works
 from testbed.checks.contract.search import Harness, histories_of, shown_pool
@@ -175,8 +175,8 @@ def _of_policy(make: Any, pools: Sequence[PoolSpec]) -> Iterator[Example]:
 def _of_order(make: Any) -> Iterator[Example]:
     random = Random(0)
     for _ in range(NUM_EXAMPLES):
-        calls = orders.histories(random)
-        cache = orders.Cache(make(), one_by_one=False)
+        calls = order_contract.histories(random)
+        cache = order_contract.Cache(make(), one_by_one=False)
         yield Example([str(call) for call in calls], partial(cache.run, calls))
 
 

@@ -14,6 +14,7 @@ from testbed.core.hf_fields import Fields, supported, types, types_with
 from testbed.core.hf_layers import (
     chunks_of,
     dtype_bytes,
+    experts_in,
     experts_of,
     latent_of,
     pattern_of,
@@ -162,6 +163,7 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
     lengths = lengths_of(fields, kind)
     has_windows = kind not in ("opt", "nemotron_h")
     _check_per_layer_parts(fields)
+    _check_tied(fields, kind)
     shape = ModelSpec(
         name=name,
         num_layers=layers,
@@ -176,14 +178,16 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         kv_dtype_bytes=kv_bytes(fields) if kind not in types_with("latent") else None,
         weight_bits=bits,
         fp8_products=fp8_products(fields),
-        num_ffn_layers=pattern["-"] if pattern else None,
+        num_ffn_layers=pattern["-"] + pattern["E"] if pattern else None,
         gated_attention=True if kind in types_with("gated") else None,
         shared_kv=True if fields.get("attention_k_eq_v") else None,
+        has_sinks=True if kind in types_with("sinks") else None,
+        needs_range=True if kind in types_with("no_float16") else None,
         rope=lengths.rope,
         window=window_of(fields, kind, layers) if has_windows else None,
         chunks=chunks_of(fields, kind, layers),
         latent=latent_of(fields, kind) if kind in types_with("latent") else None,
-        experts=experts_of(fields, kind, expert_bits),
+        experts=experts_in(fields, pattern, expert_bits) or experts_of(fields, kind, expert_bits),
         states=states_of(fields, kind, pattern, layers, dtype),
     )
     fields.check_memory()
@@ -230,6 +234,12 @@ def _check_per_layer_parts(fields: Fields) -> None:
                 f"{fields.path}: {key}={fields.get(key)!r}: is not supported (write the ModelSpec "
                 "by hand: layers that share K and V cache none of their own)"
             )
+
+
+def _check_tied(fields: Fields, kind: str) -> None:
+    """Raise InputError for an output projection of its own, which vLLM's class has not."""
+    if kind in types_with("always_tied") and not fields.get("tie_word_embeddings", False):
+        raise fields.refusal("tie_word_embeddings", "vLLM does not start with such weights")
 
 
 def _check_embedding(fields: Fields, kind: str, hidden: int) -> None:

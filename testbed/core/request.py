@@ -1,7 +1,7 @@
 """Requests (immutable rows of a trace), and workloads (many requests)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -229,13 +229,14 @@ class Rows:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Timed rows in order of arrival; num_seqs and beam are the sampling of requests whose row has
-    none.
+    none. has_unread_times: the trace has times of its own, and the arrivals were drawn.
     """
 
     rows: Rows
     arrival_ps: Column
     num_seqs: int = 1
     beam: bool = False
+    has_unread_times: bool = field(default=False, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.arrival_ps)

@@ -9,12 +9,12 @@ from testbed.core.request import PS
 from testbed.core.slots import record
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.core.units import NonNegative, PositiveShare, Seconds, Share
-from testbed.cost.all_reduce import layer_s
+from testbed.cost.all_reduce_times import layer_s
 from testbed.cost.iteration import IterationCost
 from testbed.cost.model import UNBOUNDED, Affine, Launch, Moved, Work
 from testbed.cost.software import software_times
 from testbed.cost.swap_overlap import swapped, with_swaps
-from testbed.cost.transfers import TierLinks
+from testbed.cost.transfer_times import TierLinks
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.slots import record
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
-from testbed.cost.all_reduce import ring_stand_in
-from testbed.cost.attention import Attention
+from testbed.cost.all_reduce_times import ring_stand_in
+from testbed.cost.attention_times import Attention
 from testbed.cost.iteration import IterationCost
 from testbed.cost.kv_groups import KvGroups
 from testbed.cost.launches import Launches
-from testbed.cost.layers import Layers
+from testbed.cost.layer_times import Layers
 from testbed.cost.link_times import MeasuredLink
 from testbed.cost.model import Affine, Launch, Moved, Work
 from testbed.cost.sections import (
@@ -31,7 +31,7 @@ from testbed.cost.sections import (
 )
 from testbed.cost.software import software_times
 from testbed.cost.swap_overlap import swapped, with_swaps
-from testbed.cost.transfers import TierLinks, by_size, host_link, transfers_origin
+from testbed.cost.transfer_times import TierLinks, by_size, host_link, transfers_origin
 
 __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 

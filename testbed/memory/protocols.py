@@ -54,21 +54,6 @@ class Predicts(Protocol):
 
 
 @runtime_checkable
-class Advances(Protocol):
-    """`advance` tells the policy that promised steps were taken; without it, `extend` asks for them
-    although they were promised.
-    """
-
-    def advance(self, batch: Batch, num_steps: int) -> Answer:
-        """Steps that `guaranteed_steps` promised were taken; the answer is a grant without ops.
-
-        Args:
-            batch: the sequences that decode.
-            num_steps: how many steps were taken.
-        """
-
-
-@runtime_checkable
 class Forks(Protocol):
     """Sequences share slots: those of a request are admitted as one, and forked once its prompt is
     computed.
@@ -181,6 +166,21 @@ class PinsHits(Protocol):
             num_tokens: those that may be found.
         """
 
+    def refresh(self, seq: Seq, num_tokens: int) -> None:
+        """The sequence still waits; an eviction by recency counts that as a use of what it finds.
+
+        Args:
+            seq: one that waits.
+            num_tokens: those that may be found.
+        """
+
+    def depth_first(self, hits: Sequence[CacheHit]) -> list[int]:
+        """The places of hits in a walk of what is stored that goes first where most of them end.
+
+        Args:
+            hits: what `match` answered.
+        """
+
     def pin(self, hit: CacheHit) -> None:
         """What was found is not evicted until `unpin`.
 
@@ -206,7 +206,7 @@ class PinsHits(Protocol):
 @runtime_checkable
 class Truncates(Protocol):
     """It takes back the last slots of a sequence: rejected drafts, or the tail of a preempted
-    one. Needs Estimates.
+    one.
     """
 
     def truncate(self, seq: Seq, num_tokens: int) -> Grant:
@@ -266,7 +266,9 @@ class Leases(Protocol):
 
 @runtime_checkable
 class Transfers(Protocol):
-    """Transfers that no iteration waits for; the engine says when they have landed."""
+    """Blocks go to lower tiers, and what these have of a prompt is brought up before its admission,
+    by transfers that no iteration waits for: the engine says when they have landed.
+    """
 
     def background(self) -> Ops:
         """Transfers to lower tiers that begin now; called once at the start of every plan."""
@@ -278,13 +280,6 @@ class Transfers(Protocol):
         Args:
             move_id: the number of the transfer.
         """
-
-
-@runtime_checkable
-class Loads(Protocol):
-    """What lower tiers have of a prompt is brought to the device before its admission. Needs
-    Publishes and Transfers.
-    """
 
     def load(self, seq: Seq, num_tokens: int, hit: CacheHit) -> Answer:
         """Begin to bring up what was found below the device.
@@ -302,8 +297,7 @@ class Loads(Protocol):
 @runtime_checkable
 class Offloads(Protocol):
     """A waiting sequence gets slots for what a tier below has of its prompt, and holds them while
-    that is loaded; what a plan computes is stored at its end. Needs Publishes, Transfers and
-    Estimates.
+    that is loaded; what a plan computes is stored at its end.
     """
 
     def load_into_slots(
@@ -379,6 +373,15 @@ class Layered(Protocol):
             seq: one that has slots.
         """
 
+    def advance(self, batch: Batch, num_steps: int) -> Answer:
+        """Steps that `guaranteed_steps` promised were taken, in which windows may have returned
+        slots; the answer is a grant without ops.
+
+        Args:
+            batch: the sequences that decode.
+            num_steps: how many steps were taken.
+        """
+
 
 @runtime_checkable
 class ServesInTurn(Protocol):
@@ -397,6 +400,28 @@ class ServesInTurn(Protocol):
         Args:
             wanted: sequences that have slots, and how many more each gets.
         """
+
+
+@runtime_checkable
+class CutsChunks(Protocol):
+    """It keeps states at the ends of chunks, and chooses with the scheduler where these are."""
+
+    def cut_chunk(
+        self, seq: Seq, start: int, new: int, num_tokens: int, most: int, hit: CacheHit
+    ) -> int:
+        """The tokens that the next chunk of a sequence has, at most `new`; 0: it waits.
+
+        Args:
+            seq: one that is admitted next, or in prefill.
+            start: tokens before the chunk.
+            new: tokens that the budget allows.
+            num_tokens: all that it has to compute when it is admitted.
+            most: tokens of any chunk.
+            hit: what `lookup` found, of one that is admitted next.
+        """
+
+    def begin_plan(self) -> bool:
+        """The next plan is made; whether a request that was refused before may be admitted then."""
 
 
 @runtime_checkable

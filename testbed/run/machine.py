@@ -11,7 +11,7 @@ from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.known_profiles import check_shipped_sheet
 from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.profile import ProfileCost
-from testbed.cost.transfers import tier_bandwidths
+from testbed.cost.transfer_times import tier_bandwidths
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.policy import PoolSpec, Tier, host
 from testbed.run.config import Machine, RunConfig, ServerConfig, SoftwareConfig

@@ -6,7 +6,7 @@ These functions know no queue: `SchedulerState` decides when to ask, and what an
 from typing import Any
 
 from testbed.core.sequence import Item, Sequence, SequenceGroup, disband, passing_batch
-from testbed.core.slots import Answer, Answers, CacheHit, Grant, Refusal, record
+from testbed.core.slots import NO_OPS, Answer, Answers, CacheHit, Grant, Refusal, record
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import one_answer, wrong_answer
@@ -76,6 +76,8 @@ def extend_to(policy: MemoryPolicy, seqs: list[Sequence], num_tokens: int) -> An
     answer = one_answer(policy, policy.extend(batch, missing))
     if isinstance(answer, Grant):
         batch.extend(missing)
+        if answer.ops is not NO_OPS:
+            batch.changes += 1
     disband(batch)
     return answer
 

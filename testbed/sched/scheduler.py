@@ -243,6 +243,7 @@ class Scheduler(ABC):
             stored = [state.memory.num_stored(seq.num_slots) for seq in batch]
             plan.decode_context, plan.decode_max_context = sum(stored), max(stored)
         if answer.ops is not NO_OPS:
+            batch.changes += 1
             state.order(answer.ops, plan)
         if answer.ends_refusals:
             state.memory_released()
@@ -328,7 +329,7 @@ class IterationLevel(Scheduler):
         self.state.follow(self.order)
         if self._chooses_order is None and not self.order.keeps_arrival:
             self._chooses_order = self.order
-        if prefetch and self.memory.loads is None:
+        if prefetch and self.memory.transfers is None:
             raise InputError(
                 f"scheduler.prefetch={prefetch}: {self.memory.name} loads nothing from lower tiers "
                 "(choose policy=tiered, or leave prefetch out)"

@@ -140,7 +140,7 @@ class SchedulerState(Queues):
         if len(seqs) > 1:  # they are filled by a copy of the whole prompt, or each from its start
             num_tokens = group.prefill_len
         self.not_loaded.discard(group)
-        if self.memory.loads is not None and not self.load(group, num_tokens, plan, hit):
+        if self.memory.transfers is not None and not self.load(group, num_tokens, plan, hit):
             self.refused = group
             return Refusal.LATER
         answers = request_first_slots(self.memory, seqs, group.prefill_len, num_tokens, hit)
@@ -187,9 +187,9 @@ class SchedulerState(Queues):
         """Begin to load what lower tiers have of a waiting group; False where there are no slots
         for it now.
         """
-        loads = self.memory.loads
-        assert loads is not None, "asked of a policy that loads"
-        answer = one_answer(self.policy, loads.load(group.sequences[0], num_tokens, hit))
+        transfers = self.memory.transfers
+        assert transfers is not None, "asked of a policy that loads"
+        answer = one_answer(self.policy, transfers.load(group.sequences[0], num_tokens, hit))
         if isinstance(answer, Grant):
             self.order(answer.ops, plan)
         return isinstance(answer, Grant)

@@ -54,6 +54,7 @@ class VllmV1(IterationLevel):
 
     state_class: ClassVar[type[SchedulerState]] = VllmState
     offloads: ClassVar[bool] = True
+    cuts_chunks: ClassVar[bool] = True  # where the policy says
 
     def __init__(
         self,
@@ -136,6 +137,8 @@ class VllmV1(IterationLevel):
     def plan(self) -> Plan:
         plan = self.new_plan()
         self.limit_chunks()
+        if self.memory.cuts_chunks is not None and self.memory.cuts_chunks.begin_plan():
+            self.state.memory_released()
         if self.turns is None:
             self._serve_together(plan)
         else:
@@ -263,8 +266,8 @@ class VllmV1(IterationLevel):
         for group in self.state.running.values():
             seq = group.sequences[0]
             if group.todo:
-                new = min(group.todo[0].new, self.chunks.max_chunk_tokens, budget)
-                if new <= 0:
+                new = self.chunks.chunk_of(group, budget)
+                if not new:
                     continue
                 budget -= new
                 yield seq, max(group.todo[0].num_stored + new - seq.num_slots, 0)
@@ -283,8 +286,8 @@ class VllmV1(IterationLevel):
         in_prefill = deque(group for group in state.running.values() if group.todo)
         while in_prefill and budget > 0:
             group = in_prefill.popleft()
-            seq, left, num_stored = group.todo[0]
-            needed = num_stored + min(left, self.chunks.max_chunk_tokens, budget)
+            seq, _, num_stored = group.todo[0]
+            needed = num_stored + self.chunks.chunk_of(group, budget)
             while not state.ensure_slots([seq], needed, plan):
                 if state.free_for_running(self.preemption.tail_tokens):
                     continue

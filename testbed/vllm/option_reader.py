@@ -82,8 +82,8 @@ def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
             notes.append(f"{shown} ({option.reason})")
         if option.kind != REFUSED or value in option.neutral or value == OFF:
             continue
-        if option.is_time_only and for_memory:
-            notes.append(f"{shown} (changes the time of iterations only)")
+        if option.for_memory and for_memory:
+            notes.append(f"{shown} ({option.for_memory})")
             continue
         raise InputError(
             f"{FLAG}: {shown}: has no counterpart, and changes the result: {option.reason} "

@@ -39,7 +39,12 @@ needs_vllm = pytest.mark.skipif(
     not RELEASE, reason="vllm is not installed: pip install --no-deps vllm==0.19.0"
 )
 BASE = ("+system=vllm-v1", f"release={nearest_release(RELEASE or DEFAULT.number).number}")
-DRAFTERS = ("speculation=ngram", "speculation=heads", "speculation=draft_model")
+DRAFTERS = (
+    "speculation=ngram",
+    "speculation=ngram_gpu",
+    "speculation=heads",
+    "speculation=draft_model",
+)
 SERVER = (
     "+system=vllm-v1",
     "scheduler=vllm_v1",

@@ -160,7 +160,7 @@ def test_what_changes_the_answer_or_is_no_option_is_refused(testbed, options, pa
 
 def test_dense_replicas_are_engines_behind_vllms_balancer():
     command = read_command(f"{LLAMA} -dp 2")
-    words = overrides_of(server_of(command, "h100-80gb"), command, {})
+    words = overrides_of(server_of(command, "h100-80gb"), command)
     assert {"replicas=2", "router=vllm_balancer"} <= set(words)
 
 

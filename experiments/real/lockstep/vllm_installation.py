@@ -5,7 +5,7 @@ weights.
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +18,7 @@ from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
 from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import MemoryPolicy
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.run.build import Setup
@@ -29,6 +30,7 @@ from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.heads import Heads
 from testbed.speculation.ngram import NGram
+from testbed.speculation.ngram_gpu import NGramGpu
 
 HOW = (
     "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps vllm==0.19.0 "
@@ -56,7 +58,12 @@ SCHEDULER = (
 
 
 ORDERS: Mapping[type, str] = {FirstCome: "fcfs", ByPriority: "priority"}
-METHODS: Mapping[type, str] = {NGram: "ngram", DraftModel: "draft_model", Heads: "mtp"}
+METHODS: Mapping[type, str] = {
+    NGram: "ngram",
+    NGramGpu: "ngram_gpu",
+    DraftModel: "draft_model",
+    Heads: "mtp",
+}
 
 
 class _SpeculativeConfig:
@@ -95,6 +102,8 @@ class Options:
     ignore_eos: bool = True
     caches: bool = False
     windows: tuple[int | None, ...] = (None,)
+    mamba_cache_mode: str = "none"
+    prefill_checkpoint_alignment: int | None = None
     drafter: str = ""
     policy: str = "fcfs"
     num_speculative_tokens: int = 0
@@ -112,6 +121,7 @@ def options_of(setup: Setup) -> Options:
     return Options(
         num_blocks=num_blocks,
         windows=windows,
+        **_states(setup.scheduler.policy, windows),
         block_size=block_size,
         max_model_len=setup.model.max_len,
         asynchronous=isinstance(setup.scheduler, AsyncVllmV1),
@@ -146,7 +156,7 @@ def _speculation(scheduler: Scheduler) -> dict[str, Any]:
     if type(speculation) not in METHODS:
         raise InputError(
             f"speculation={type(speculation).__name__}: vLLM V1 has no such drafter "
-            f"(speculation=ngram, draft_model or heads)"
+            f"(speculation=ngram, ngram_gpu, draft_model or heads)"
         )
     return {
         "drafter": METHODS[type(speculation)],
@@ -163,16 +173,18 @@ def _blocks_and_windows(setup: Setup, block_size: int) -> tuple[int, tuple[int |
         raise InputError(
             "policy: lockstep compares groups in pages of one size (page_rule=one_page_size)"
         )
-    if (
-        any(group.state_bytes for group in setup.pool.groups)
-        and setup.scheduler.memory.publishes is not None
-    ):
-        raise InputError(
-            "policy: lockstep does not compare prefix caching with states, which vLLM keeps at the "
-            "ends of chunks (policy=grouped, or --no-enable-prefix-caching)"
-        )
     windows = tuple(column.window if column.width else 0 for column in policy.pages.columns)
     return policy.pages.total // policy.pages.page_units + 1, windows
+
+
+def _states(policy: MemoryPolicy, windows: Sequence[int | None]) -> dict[str, Any]:
+    """vLLM's options of how the prefixes of states are cached."""
+    if 0 not in windows or not isinstance(policy, GroupedOutputCaching):
+        return {}
+    if policy.states is None:
+        return {"mamba_cache_mode": "all"}
+    alignment = policy.states.chunks.alignment
+    return {"mamba_cache_mode": "align", "prefill_checkpoint_alignment": alignment}
 
 
 def _check_parts(setup: Setup) -> None:
@@ -248,7 +260,12 @@ def make_scheduler(options: Options, offloading: Mapping[str, Any] | None = None
         )
         config._set_max_num_scheduled_tokens()
     cache = kv_cache_config(
-        options.num_blocks, options.block_size, options.windows, options.max_model_len
+        options.num_blocks,
+        options.block_size,
+        options.windows,
+        options.max_model_len,
+        mode=options.mamba_cache_mode,
+        alignment=options.prefill_checkpoint_alignment,
     )
     return (AsyncScheduler if options.asynchronous else Scheduler)(
         vllm_config=config,
@@ -276,9 +293,13 @@ def kv_cache_config(
     block_size: int,
     windows: tuple[int | None, ...] = (None,),
     max_model_len: int = 0,
+    *,
+    mode: str = "none",
+    alignment: int | None = None,
 ) -> Any:
     """A KV cache of one group for each of `windows`: tokens of a sliding window, None for full
-    attention, or 0 for a state, of which one block is enough for max_model_len tokens.
+    attention, or 0 for a state, of which one block is enough for max_model_len tokens unless
+    prefixes are cached. mode: mamba_cache_mode. alignment: prefill_checkpoint_alignment.
     """
     _import_quietly()
     import torch
@@ -295,13 +316,29 @@ def kv_cache_config(
     def spec(window: int | None) -> Any:
         if window == 0:
             longest = ceil_div(max_model_len, block_size) * block_size
-            return MambaSpec(block_size=longest, shapes=((1,),), dtypes=(torch.uint8,))
+            size = longest if mode == "none" else block_size
+            form: dict[str, Any] = {"shapes": ((1,),), "dtypes": (torch.uint8,)}
+            form |= {"mamba_cache_mode": mode}
+            if alignment is not None:
+                form |= {"num_prefill_checkpoint_blocks": 1}
+                form |= {"prefill_checkpoint_alignment": alignment}
+            return MambaSpec(block_size=size, **form)
         if window is None:
             return FullAttentionSpec(**shape)
         return SlidingWindowSpec(**shape, sliding_window=window)
 
     groups = [KVCacheGroupSpec([f"layer{i}"], spec(window)) for i, window in enumerate(windows)]
-    return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    return KVCacheConfig(
+        num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups, **_retention()
+    )
+
+
+def _retention() -> dict[str, Any]:
+    """The server's default of prefix_cache_retention_interval, in releases that have it."""
+    from vllm.config import CacheConfig
+
+    name = "prefix_cache_retention_interval"
+    return {name: getattr(CacheConfig(), name)} if hasattr(CacheConfig, name) else {}
 
 
 def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) -> Any:
@@ -406,7 +443,9 @@ def _vllm_config(options: Options) -> Any:
                 is_encoder_decoder=False,
             ),
             cache_config=CacheConfig(
-                block_size=options.block_size, enable_prefix_caching=options.caches
+                block_size=options.block_size,
+                enable_prefix_caching=options.caches,
+                mamba_cache_mode=options.mamba_cache_mode,
             ),
             device_config=DeviceConfig("cpu"),
         )

@@ -156,6 +156,10 @@ class VllmOffloading(OutputCaching):
         self._counts.add(seq, self.block_size, total)
         return self._load(seq, state, keys, nodes)
 
+    def load(self, seq: Seq, num_tokens: int, hit: CacheHit) -> Answer:
+        """Nothing: a sequence that is admitted has loaded what there is, into its slots."""
+        return GRANTED
+
     def has_landed(self, seq: Seq) -> bool:
         """See protocols.Offloads."""
         return not self._offloaded[seq.seq_id].jobs

@@ -108,7 +108,7 @@ class TieredCaching(PrefixCaching):
                 "policy.exclusive: a loaded block is stored again only at its eviction, not by "
                 f"{name}"
             )
-        super().__init__(pool, block_size, watermark, eviction)
+        super().__init__(pool, block_size=block_size, watermark=watermark, eviction=eviction)
         assert isinstance(self._cache, PinnedPool)
         self._device = self._cache
         tiers = [
@@ -146,7 +146,7 @@ class TieredCaching(PrefixCaching):
 
     def load(self, seq: Seq, num_tokens: int, hit: CacheHit) -> Answer:
         """Load the blocks below that a prompt would find, if the pool can take it with them; see
-        protocols.Loads.
+        protocols.Transfers.
 
         A refusal is remembered until something is released, moved or published, or has landed: an
         eviction, which may leave less to load, must not end it (clause 2 of the contract).
