@@ -102,6 +102,8 @@ def overrides_of(server: Server, command: Command) -> list[str]:
     if "--long-prefill-token-threshold" in values:
         threshold = values["--long-prefill-token-threshold"]
         words += [f"scheduler.long_prefill_token_threshold={threshold}"]
+    if values.get("--scheduling-policy") == "priority":
+        words += ["order=priority"]
     words += _replica_words(values)
     if not is_async:
         words += ["scheduler=vllm_v1"]

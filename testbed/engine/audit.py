@@ -106,7 +106,7 @@ def check_hidden(cost: CostModel, launch: Launch, computing: Affine) -> None:
 
 def check_decode(cost: CostModel, work: Work, durations: Affine) -> None:
     """The costs of decode iterations in a row begin as those of the iterations one by one."""
-    if type(cost).decode is CostModel.decode:
+    if not cost.spans:
         return
     steps = range(min(durations.steps, 2))
     single = [cost.iteration(work.later(step)) for step in steps]

@@ -51,7 +51,7 @@ class FusedPath:
         self._scheduler = scheduler
         self._state = scheduler.state
         self._cost = cost
-        self._launches = type(cost).launch is not CostModel.launch  # else it says None of any
+        self._launches = cost.launches
         self._outputs = outputs
         self._meter = meter
         self._recorder = recorder

@@ -54,7 +54,9 @@ class VllmV1(IterationLevel):
 
     state_class: ClassVar[type[SchedulerState]] = VllmState
     offloads: ClassVar[bool] = True
+    keeps_budget: ClassVar[bool] = True
     cuts_chunks: ClassVar[bool] = True  # where the policy says
+    release: Release
 
     def __init__(
         self,
@@ -126,18 +128,19 @@ class VllmV1(IterationLevel):
         return InTurn(
             self._vllm,
             self.preemption,
-            self.chunks,
-            self.drafting or NoDrafts(),
-            self.release,
-            self.max_len,
-            self.finish,
+            prompts=self.chunks,
+            drafts=self.drafting or NoDrafts(),
+            release=self.release,
+            max_len=self.max_len,
+            finish=self.finish,
             plans_ahead=self.plans_ahead,
         )
 
     def plan(self) -> Plan:
         plan = self.new_plan()
         self.limit_chunks()
-        if self.memory.cuts_chunks is not None and self.memory.cuts_chunks.begin_plan():
+        cuts_chunks = self.state.memory.cuts_chunks
+        if cuts_chunks is not None and cuts_chunks.begin_plan():
             self.state.memory_released()
         if self.turns is None:
             self._serve_together(plan)
@@ -163,10 +166,11 @@ class VllmV1(IterationLevel):
 
     def _serve_together(self, plan: Plan) -> None:
         """The batch takes a step, and then prompts in prefill go on."""
-        if self.memory.layered is None:
+        memory = self.state.memory
+        if memory.layered is None:
             self._preempt_in_order(plan)
         else:
-            self._serve_in_turn(self.memory.serves_in_turn, plan)
+            self._serve_in_turn(memory.serves_in_turn, plan)
         self.decode(plan)
         if self.state.swapped:
             self.swap_in(plan)

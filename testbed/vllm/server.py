@@ -24,6 +24,7 @@ from testbed.vllm.releases import DEFAULT, Release
 if TYPE_CHECKING:
     from testbed.speculation.speculation import Speculation
 
+ORDERS = ("fcfs", "priority")  # of requests that wait
 LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
 # Tokens and sequences that nothing sets, by the GPU.
 LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
@@ -273,7 +274,9 @@ def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
 
 
 def _limits(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
-    """The limits of a batch. Raises InputError where vLLM refuses them."""
+    """The limits of a batch. Raises InputError where vLLM refuses them, or its order."""
+    if reader.value("--scheduling-policy") not in (None, *ORDERS):
+        raise reader.refusal("--scheduling-policy", f"is unknown (choose from {', '.join(ORDERS)})")
     limits = _sizes(reader, model, gpu, release)
     num_seqs, budget = limits.max_num_seqs, limits.max_num_batched_tokens
     if budget < num_seqs:
