@@ -1,6 +1,8 @@
 """What `testbed fits` answers: the memory of a server, and vLLM's own two lines."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB
@@ -49,17 +51,25 @@ class Fit:
 
 @dataclass(frozen=True)
 class Question:
-    """A command on a GPU, of a release, by terms of the memory."""
+    """A command on a GPU, of a release, by terms of the memory. folders: of a user's options."""
 
     command: Command
     gpu: str | None
     release: Release = DEFAULT
     of: Terms | None = None
+    folders: Sequence[Path] = ()
 
     @property
     def server(self) -> Server:
         """Raises InputError where vLLM would not start."""
-        return server_of(self.command, self.gpu, release=self.release, of=self.of, for_memory=True)
+        return server_of(
+            self.command,
+            self.gpu,
+            self.folders,
+            release=self.release,
+            of=self.of,
+            for_memory=True,
+        )
 
     def updated(self, option: str, value: str) -> "Question":
         """The same with another value of one option."""
@@ -75,12 +85,17 @@ def fit_of(
     of: Terms | None = None,
     *,
     scratch_by_slot: bool = False,
+    model: str | None = None,
+    folders: Sequence[Path] = (),
 ) -> Fit:
     """The answer for a command; raises InputError where vLLM would not start.
 
-    scratch_by_slot: the concurrency is that of `Pages.concurrency_by_slot`.
+    scratch_by_slot: the concurrency is that of `Pages.concurrency_by_slot`. model: whose shape the
+    command's has; None: the command's own. folders: of a user's options.
     """
-    question = Question(read_command(text), gpu, release, of)
+    command = read_command(text)
+    command = command if model is None else replace(command, model=model)
+    question = Question(command, gpu, release, of, folders)
     server = _started(question)
     memory = server.memory
     return Fit(

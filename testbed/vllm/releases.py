@@ -340,9 +340,10 @@ def release_numbered(number: str | None) -> Release:
         return DEFAULT
     short = ".".join(str(number).removeprefix("v").split(".")[:2])
     if short not in RELEASES:
+        as_text = f"; as text: release='{short}0'" if f"{short}0" in RELEASES else ""
         raise InputError(
             f"release={number}: the facts of this release of vLLM are not known (choose from "
-            f"{', '.join(RELEASES)})"
+            f"{', '.join(RELEASES)}{as_text})"
         )
     return RELEASES[short]
 

@@ -30,6 +30,24 @@ LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
 LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
 KV_BYTES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}
+OTHER_KV_TYPES = (  # of vLLM 0.33
+    "fp8_inc",
+    "fp8_ds_mla",
+    "nvfp4_ds_mla",
+    "turboquant_k8v4",
+    "turboquant_4bit_nc",
+    "turboquant_k3v4_nc",
+    "turboquant_3bit_nc",
+    "octave_k3v4",
+    "octave_k3v3",
+    "octave_k3v3_compact",
+    "ultraquant_4bit",
+    "int4_per_token_head",
+    "int8_per_token_head",
+    "fp8_per_token_head",
+    "nvfp4",
+    "nvfp4_4over6",
+)
 DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
 STATE_BYTES = 4  # of float32
 AUTO = ("auto", "-1")
@@ -89,6 +107,8 @@ def server_with(
     """
     reader = OptionReader(command)
     model = with_preferred_cache(_served(reader, shape, release), sheet, release)
+    if reader.is_on("--language-model-only"):
+        model = replace(model, masks_images=None)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
     if problem := cache_problem(model, sheet, release):
@@ -247,7 +267,7 @@ def _of_types(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
                 "--dtype", "states of another type are not modelled (leave it out)"
             )
         shape = replace(shape, dtype_bytes=dtype_bytes)
-    kv_bytes = reader.one_of("--kv-cache-dtype", KV_BYTES)
+    kv_bytes = reader.one_of("--kv-cache-dtype", KV_BYTES, OTHER_KV_TYPES)
     shape = shape if kv_bytes is None else replace(shape, kv_dtype_bytes=kv_bytes)
     return _quantised(reader, shape)
 
