@@ -299,7 +299,8 @@ class Engine:
         """The plan for what has arrived, ended and landed by now."""
         scheduler, state = self.scheduler, self.scheduler.state
         queued = len(state.waiting) + len(state.running) + len(state.swapped)
-        if len(self.outputs.requests) != queued and not self._in_flight:
+        is_odd = state.loading or len(self.outputs.requests) != queued
+        if is_odd and not self._in_flight:
             audit.check_balance(scheduler, self.recorder.totals)
         transfers = self._transfers
         if transfers is not None and (landed := self.executor.take_landed()):
@@ -344,6 +345,8 @@ class Engine:
         if plan.swapped_in:
             flight.stepping = [group.request.request_id for group in plan.stepping]
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
+        if state.loading:
+            flight.num_waiting += len(state.loading)
         flight.work = self._work(plan, usage)
         max_steps, wake_ps = 1, UNBOUNDED
         flight.repeats = bool(plan.guaranteed_steps) and plan.repeats
@@ -490,11 +493,11 @@ class Engine:
         if plan.ops or plan.preempted:
             self._move(plan)
             self.recorder.paused(plan.preempted)
-        is_prefilling = plan.preempted and state.running
+        is_prefilling = plan.preempted and (state.running or state.loading)
         if plan.rejected or is_prefilling or executor.has_landed or self._changes.unplanned:
             return True
         wake_ps = plain_int(self.scheduler, "wake_ps", plan.wake_ps)
-        queue = [*state.swapped, *state.waiting, *state.running.values()]
+        queue = [*state.swapped, *state.waiting, *state.loading, *state.running.values()]
         is_waiting = executor.has_transfers or state.reserved or state.leased
         if queue and not is_waiting and wake_ps == UNBOUNDED:
             group = queue[0]

@@ -118,6 +118,8 @@ class FusedPath:
         flight = self._flight
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
+        if state.loading:
+            flight.num_waiting += len(state.loading)
         flight.repeats, flight.is_promised = repeats, False
         if plan.chunks:
             self._checks.tables(usage)

@@ -45,6 +45,7 @@ class Scheduler(ABC):
         preemption: the rule that names victims.
         now_ps: the time in picoseconds at which `plan` is called.
         plans_ahead: it makes a plan while another is in flight.
+        offloads: it serves a policy that loads into slots; see memory/protocols.py, Offloads.
         keeps_budget: no iteration has more tokens than the parameter max_num_batched_tokens.
         names_victims: it chooses victims itself, which are computed again; `preemption` is unread.
         ends_at_declared: every output is to have its declared number of tokens (max_new_tokens).
@@ -57,6 +58,7 @@ class Scheduler(ABC):
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
     plans_ahead: ClassVar[bool] = False
+    offloads: ClassVar[bool] = False
     keeps_budget: ClassVar[bool] = False
     names_victims: ClassVar[bool] = False
     ends_at_declared: bool = False
@@ -74,6 +76,11 @@ class Scheduler(ABC):
             preemption: the rule that names victims.
         """
         self.state = self.state_class(policy)
+        if self.memory.offloads is not None and not self.offloads:
+            raise InputError(
+                f"{self.memory.name}: loads into slots, which {type(self).__name__} does not "
+                "schedule (scheduler=vllm_v1 or vllm_v1_async)"
+            )
         self.preemption = preemption
         self.now_ps = 0
         self.steps_in_turn = False
@@ -442,11 +449,13 @@ class IterationLevel(Scheduler):
         is_queue = bool(state.swapped or state.waiting)
         plan.ends_on_arrival = self.prefetch > 0 or not (keeps_order and is_queue)
         promised = plan.promised_steps
-        if promised is not None:
+        if not self._admits_nobody():
+            return
+        if promised is None:
+            plan.guaranteed_steps = state.guaranteed_steps()
+        else:
             is_some = type(promised) is int and promised > 0  # else the engine may refuse it
             plan.guaranteed_steps = promised - 1 if is_some else promised
-        elif self._admits_nobody():
-            plan.guaranteed_steps = state.guaranteed_steps()
 
     def _admits_nobody(self) -> bool:
         """Whether the group that is next would be refused again, if there is one."""
