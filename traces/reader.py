@@ -43,6 +43,11 @@ class FileTrace(Trace):
     def read(self) -> Rows:
         """All rows in file order; raises InputError with file, line and column of a wrong value."""
 
+    @property
+    def has_times(self) -> bool:
+        """Whether the file says when each request arrives."""
+        return self._whole.arrival_s is not None
+
     @cached_property
     def _whole(self) -> Rows:
         """All rows in order of arrival, beginning at 0 s, or in file order without time stamps."""

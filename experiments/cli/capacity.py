@@ -13,8 +13,8 @@ from testbed.experiments.cli.parameters import (
     AsJson,
     AtLeastOne,
     Override,
-    VllmCommand,
 )
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.run.override_words import key_of
 from testbed.study.replications import interval
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 RUNS = Path("runs/capacity")
 SEED = "seed"
 USUAL_SEEDS = 3
+
+LONGER = "raise arrivals.duration_s, until this line goes"
 
 Share = Annotated[float, Parameter(help="share of the requests that must meet the SLO")]
 LowRate = Annotated[
@@ -54,7 +56,7 @@ SeedCount = Annotated[
 
 def capacity(
     *overrides: Annotated[Override, Parameter(required=True)],
-    from_vllm: VllmCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     seeds: SeedCount | None = None,
     share: Share = 0.9,
     low: LowRate = 0.5,
@@ -74,9 +76,8 @@ def capacity(
     from testbed.api import capacities
     from testbed.experiments.cli.json_answers import capacity_answer
     from testbed.experiments.cli.output import print_json
-    from testbed.experiments.vllm_server.translation import expand
 
-    words = expand(from_vllm, list(overrides))
+    words = served.words(overrides)
     unseeded = [word for word in words if key_of(word) != SEED]
     search = {"share": share, "low": low, "high": high, "precision": precision}
     if sensitivity:
@@ -116,6 +117,8 @@ def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
             f"  seed {of_seed.seed}: {of_seed.rate:.3g} req/s, {inside}, "
             f"goodput {of_seed.goodput:.3g} req/s"
         )
+        if of_seed.overload:
+            lines.append(f"    overloaded, in too short a run: {of_seed.overload} ({LONGER})")
     lines += _sensitivity_lines(answer, varied)
     if answer.future_read:
         lines.insert(0, f"reads the future, as no real server can: {answer.future_read}")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from testbed.experiments.look.compare.comparison import Comparison
-    from testbed.experiments.look.hits.curves import HitCurves
+    from testbed.experiments.look.compare.run_comparison import Comparison
+    from testbed.experiments.look.hits.hit_curves import HitCurves
     from testbed.experiments.real.validation.deviations import Compared
     from testbed.study.capacity_search import Capacities, Capacity
     from testbed.study.sensitivity import CapacityIntervals
@@ -51,6 +51,7 @@ class SeedCapacity:
     share_inside: float
     goodput: float
     tried: list[TriedRate]
+    overload: str
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,8 @@ def capacity_answer(
 def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
     tried = [TriedRate(*point) for point in highest.points]
     best = next(point for point in tried if point.rate == highest.rate)
-    return SeedCapacity(seed, highest.rate, best.share_inside, best.goodput, tried)
+    found = (highest.rate, best.share_inside, best.goodput)
+    return SeedCapacity(seed, *found, tried, highest.overload)
 
 
 def hits_answer(curves: "HitCurves") -> HitsAnswer:
@@ -231,7 +233,7 @@ def hits_answer(curves: "HitCurves") -> HitsAnswer:
 
 def comparison_answer(comparison: "Comparison") -> ComparisonAnswer:
     """The runs, their differences and their numbers."""
-    from testbed.experiments.look.compare.comparison import number_rows
+    from testbed.experiments.look.compare.run_comparison import number_rows
 
     runs = [ComparedRun(run.name, str(run.folder), run.on_gpu) for run in comparison.runs]
     differences = [

@@ -11,9 +11,9 @@ from testbed.experiments.cli.parameters import (
     AtLeastOne,
     Picture,
     PlugIns,
-    VllmCommand,
 )
 from testbed.experiments.cli.replayed_logs import BlocksFromLog, LogConfigFolder, LogWord, Workload
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 PAIRS = Path("kernels/results/engine/pairs")
 ENGINE_PROFILE = Path("gpu-engine/h200-llama-3-8b-tp1")
@@ -129,7 +129,7 @@ def logs(
     workload: Workload | None = None,
     blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
-    from_vllm: VllmCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     what_if: WhatIf = None,
     csv: ErrorsCsv = None,
     figure: LogsFigure = None,
@@ -145,7 +145,7 @@ def logs(
     from testbed.experiments.cli.validated_logs import Validation
 
     server = (workload, blocks_from_log, config_dir)
-    request = LogRequest("validate", words, *server, COMMANDS, from_vllm)
+    request = LogRequest("validate", words, *server, COMMANDS, served)
     validation = Validation(request, what_if or [], sensitivity)
     if json:
         validation.print_json(within)
@@ -238,7 +238,7 @@ def sweeps(
     Each number of decodes in turn: what a profile's interval rests on.
     """
     from testbed.experiments.cli.output import plain_table, show
-    from testbed.experiments.real.vllm_engine.calibrate import swept_machine
+    from testbed.experiments.real.vllm_engine.calibrate_vllm import swept_machine
     from testbed.experiments.real.vllm_engine.left_out_sizes import HEAD, table
 
     show(plain_table(HEAD, list(table(*swept_machine(folders, model)))))
@@ -254,7 +254,7 @@ def pairs(
 ) -> None:
     """Compare runs on a GPU with their simulations, as tables in Markdown."""
     from testbed.experiments.studies.pairs import draw, section, simulated
-    from testbed.kernels.engine.pairs.plan import device
+    from testbed.kernels.engine.pairs.paired_runs import device
 
     compared = simulated(runs, profile, device(), out)
     print(section(compared))
@@ -279,7 +279,7 @@ def transfers(
     from testbed.cost.sections import rows
     from testbed.experiments.cli.output import plain_table, show
     from testbed.experiments.real.importers.known_shapes import gpu_named
-    from testbed.experiments.real.validation import transfers as measured
+    from testbed.experiments.real.validation import held_back_transfers as measured
 
     spec = gpu_named(gpu)
     if spec.transfers is None:

@@ -1,19 +1,24 @@
 """A plan as lines and tables, a Pareto chart and a page."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from markupsafe import Markup
 
 from testbed.experiments.look.pages.page import NUMBER, Chart, Series, Table, render, whole_page
-from testbed.experiments.plan.limits import broken
-from testbed.experiments.plan.plan import AT_LOAD, Plan
+from testbed.experiments.plan.bottlenecks import broken
+from testbed.experiments.plan.deployment_plan import AT_LOAD, Plan
 from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
 from testbed.experiments.plan.space import label_of
 from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses
 from testbed.experiments.runs.quantities import number
-from testbed.experiments.runs.run_words import future_read_by, remark_on_ways
+from testbed.experiments.runs.run_words import (
+    future_read_by,
+    remark_on_ways,
+)
+from testbed.run.metrics import in_words
+from testbed.run.simulate import OVERLOAD
 from testbed.run.summaries import RUN as DESCRIPTION
 from testbed.run.summaries import costs_of
 from testbed.study.replications import NOT_DISTINGUISHABLE, Interval
@@ -40,6 +45,7 @@ def lines_of(plan: Plan) -> list[str]:
         _counts(plan),
         *([_tied(plan)] if plan.ranked else [_nearest(plan)]),
         *_refused(plan),
+        *_behind(plan),
         *_costs(plan),
     ]
 
@@ -64,6 +70,19 @@ def _refused(plan: Plan) -> list[str]:
         f"incomplete: {len(refused)} of {len(plan.verdicts)} deployments are refused, such as "
         f"{refused[0].deployment.name}: {refused[0].reason}"
     ]
+
+
+def _behind(plan: Plan) -> Iterator[str]:
+    """That a deployment keeps the SLO only because its runs end before its queue has grown."""
+    for verdict in plan.ranked:
+        summaries = [outcome.summary for outcome in verdict.outcomes]
+        overloads = [summary[OVERLOAD] for summary in summaries if summary.get(OVERLOAD)]
+        if overloads:
+            yield (
+                f"{verdict.candidate.deployment.name} is overloaded in {len(overloads)} of "
+                f"{len(summaries)} runs: {in_words(overloads[0])} (raise arrivals.duration_s, or "
+                "give a longer trace)"
+            )
 
 
 def _tied(plan: Plan) -> str:

@@ -16,8 +16,13 @@ class Point(NamedTuple):
 
 def axes(points: Sequence[Point]) -> list[str]:
     """The keys whose values differ between points, in the order of the command line."""
-    keys = dict.fromkeys(key for point in points for key in point.chosen)
-    return [key for key in keys if len({point.chosen.get(key) for point in points}) > 1]
+    return differing([point.chosen for point in points])
+
+
+def differing(choices: Sequence[Mapping[str, str]]) -> list[str]:
+    """The keys whose values differ between the choices, in order of their first appearance."""
+    keys = dict.fromkeys(key for chosen in choices for key in chosen)
+    return [key for key in keys if len({chosen.get(key) for chosen in choices}) > 1]
 
 
 class Setting(NamedTuple):

@@ -13,7 +13,8 @@ from testbed.experiments.runs.choice_names import FILE_READERS
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_folder import run_into
 from testbed.run.config import Machine, RunConfig
-from testbed.run.parts import Part
+from testbed.run.constructor_parameters import values_of
+from testbed.run.parts import Part, locate
 
 PAPERS_COST = "testbed.cost.derive.derived_cost"
 
@@ -59,12 +60,18 @@ class RunStore:
         return Measured(stored.summary, stored.run_id)
 
     def _replayed(self, config: RunConfig) -> RunConfig:
-        """The config with the file that is replayed in place of its length model, if any."""
+        """The config with the file that is replayed in place of its length model, if any. The
+        reader gets what is set of the model besides its name.
+        """
         files, embedded = dict(self.lengths), str(config.trace.parameters.get("model"))
         if embedded not in files:
             return config
-        parameters = config.trace.parameters.items()
-        kept = {key: value for key, value in parameters if key != "model" and value}
+        usual = values_of(locate(config.trace.name, "trace"))
+        kept = {
+            key: value
+            for key, value in config.trace.parameters.items()
+            if key != "model" and value != usual.get(key)
+        }
         return replace(
             config, trace=Part(FILE_READERS[embedded], {"path": files[embedded], **kept})
         )

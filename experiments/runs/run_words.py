@@ -9,6 +9,9 @@ from testbed.run.simulate import PROFILE
 from testbed.run.summaries import RUN, source_of_costs
 from testbed.vllm.pages import logged_lines
 
+SERVED = "model", "server", "num_gpus"
+ALIKE = 1.01  # pools of one memory in whole blocks of two sizes
+
 
 def run_words(run: Mapping[str, Any]) -> dict[str, str]:
     """The parts of a run in a few words, by name; empty if the summary has none."""
@@ -64,6 +67,22 @@ def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
 def future_read_by(summary: Mapping[str, Any]) -> str:
     """What a run reads of the future, in words; empty where it reads nothing."""
     return summary.get(RUN, {}).get("future_read") or ""
+
+
+def remark_on_pools(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """A remark if runs on one server have pools of unlike sizes and unlike blocks, as a number of
+    blocks makes them; runs: summaries by name.
+    """
+    parts = {name: summary[RUN] for name, summary in runs.items() if summary.get(RUN)}
+    servers = {tuple(part[key] for key in SERVED) for part in parts.values()}
+    sizes = {part["block_size"] for part in parts.values()}
+    pools = {name: part["pool_gib"] for name, part in parts.items()}
+    if len(servers) == 1 < len(sizes) and max(pools.values()) > ALIKE * min(pools.values()):
+        texts = ", ".join(f"{name} {number(size)} GiB" for name, size in pools.items())
+        yield (
+            f"the pools have unlike memory ({texts}), since a number of blocks gives them and the "
+            "blocks differ: give server.kv_memory_gib for equal memory"
+        )
 
 
 def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from testbed.experiments.runs.quantities import number, percent
 from testbed.experiments.runs.run_words import future_read_by, run_words
 from testbed.run.metrics import in_words
 from testbed.run.simulate import OVERLOAD, PROFILE, STOPPED
-from testbed.run.summaries import CONTENTS, ENGINES, RUN, SAMPLES, costs_of, was_served
+from testbed.run.summaries import CONTENTS, ENGINES, RUN, SAMPLES, UNREAD, costs_of, was_served
 
 LIMITS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "end to end"}
 ABOVE = "costs", "reads the future"  # which stand above the table of the terminal
@@ -19,6 +19,7 @@ NOTES = {  # above it too: what each is about
     "scheduler_note": "scheduler",
     "policy_note": "policy",
     CONTENTS: "prefix cache",
+    UNREAD: "trace",
     SAMPLES: "samples",
 }
 STOPPED_TEXT = (

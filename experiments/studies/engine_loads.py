@@ -28,7 +28,7 @@ from testbed.cost.sections import read_profile
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.whole_files import SUMMARY, write_json
-from testbed.kernels import commands
+from testbed.kernels import gpu_commands
 from testbed.run.build import build
 from testbed.run.machine import cost_of
 from testbed.run.simulate import run
@@ -108,7 +108,7 @@ def calibrated(model: str, out: Path) -> Path:
     """The profile in the folder, which is measured now if it is not there."""
     path = out / PROFILE
     if not path.is_file():
-        commands.calibrate([model], tp=1, out=path, all_reduce=None, engine=True, rounds=1)
+        gpu_commands.calibrate([model], tp=1, out=path, all_reduce=None, engine=True, rounds=1)
     return path
 
 

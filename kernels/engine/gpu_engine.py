@@ -15,7 +15,7 @@ from testbed.engine.outputs import Outputs
 from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.records import Iteration, Records
 from testbed.kernels.engine.runner import Launched, Runner
-from testbed.sched.beams import Replacement, SyntheticBeams
+from testbed.sched.beam_search import Replacement, SyntheticBeams
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.scheduler import Scheduler
 

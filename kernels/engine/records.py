@@ -20,7 +20,7 @@ from testbed.cost.model import WORK_COLUMNS, Work, work_cells
 from testbed.engine.recorder import NOT_YET, Recorder, request_columns, span_columns
 from testbed.run.config import Slo
 from testbed.run.metrics import summarize
-from testbed.sched.beams import COLUMNS as BEAMS
+from testbed.sched.beam_search import COLUMNS as BEAMS
 
 MEASURED = (
     "gpu_s",

@@ -15,7 +15,7 @@ from testbed.kernels.engine.ragged import Drafts, upload
 from testbed.kernels.engine.random_numbers import uniforms
 from testbed.kernels.engine.token_buffers import Drawn, Owner, TokenBuffers
 from testbed.kernels.launch.sampling import draw_tokens
-from testbed.sched.beams import Replacement, pairs
+from testbed.sched.beam_search import Replacement, pairs
 
 Best = list[
     tuple[int, float]

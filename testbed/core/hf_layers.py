@@ -165,6 +165,24 @@ def _experts_beside_dense(fields: Fields, bits: float | None) -> Experts | None:
     )
 
 
+def experts_in(fields: Fields, pattern: Counter[str], bits: float | None) -> Experts | None:
+    """The experts of a Nemotron-H's layers, where some have any (Nemotron 3). Raises InputError for
+    those that work on a narrower vector.
+    """
+    if not pattern["E"]:
+        return None
+    if fields.get("moe_latent_size"):
+        raise fields.refusal("moe_latent_size", "experts of latent vectors are not supported")
+    return Experts(
+        fields.whole("n_routed_experts"),
+        fields.whole("num_experts_per_tok"),
+        fields.whole("moe_intermediate_size"),
+        fields.count("n_shared_experts") * fields.count("moe_shared_expert_intermediate_size"),
+        pattern["-"],
+        bits,
+    )
+
+
 def delta_net(fields: Fields, kind: str, num_layers: int, dtype_bytes: int) -> States:
     """Gated delta nets, in all but each full_attention_interval-th layer.
 
@@ -190,15 +208,15 @@ def delta_net(fields: Fields, kind: str, num_layers: int, dtype_bytes: int) -> S
 
 
 def pattern_of(fields: Fields, kind: str) -> Counter[str]:
-    """Nemotron-H's layers by kind: Mamba, attention and feed-forward networks; those of other types
-    are alike.
+    """Nemotron-H's layers by kind: Mamba (M), attention (*), dense feed-forward networks (-) and
+    experts (E); those of other types are alike.
     """
     if kind != "nemotron_h":
         return Counter()
     pattern = fields.get("hybrid_override_pattern", "")
-    if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*-"):
+    if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*-E"):
         raise InputError(
-            f"{fields.path}: hybrid_override_pattern={pattern!r}: must consist of M, * and - only"
+            f"{fields.path}: hybrid_override_pattern={pattern!r}: must consist of M, *, - and E"
         )
     return Counter(pattern)
 

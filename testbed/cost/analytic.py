@@ -9,9 +9,12 @@ from testbed.core.request import PS
 from testbed.core.slots import record
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.core.units import NonNegative, PositiveShare, Seconds, Share
-from testbed.cost.model import UNBOUNDED, Affine, CostModel, Launch, Moved, Work, extra_ps
+from testbed.cost.all_reduce_times import layer_s
+from testbed.cost.iteration import IterationCost
+from testbed.cost.model import UNBOUNDED, Affine, Launch, Moved, Work
 from testbed.cost.software import software_times
-from testbed.cost.transfers import TierLinks, layer_s, swapped, with_swaps
+from testbed.cost.swap_overlap import swapped, with_swaps
+from testbed.cost.transfer_times import TierLinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Efficiencies:
     extra_s: Mapping[str, Seconds] = field(default_factory=dict)
 
 
-class AnalyticCost(CostModel):
+class AnalyticCost(IterationCost):
     """Every GPU stores 1/num_gpus of the weights and of each token's K and V (tensor parallelism,
     section 4.6).
 
@@ -60,11 +63,13 @@ class AnalyticCost(CostModel):
         self._gpus = server.num_gpus
         self._gpu = server.gpu
         self._eff = efficiencies
+        self.extra_s = efficiencies.extra_s
         self._layer_s = efficiencies.layer_s + layer_s(
             efficiencies.parallel_layer_s, server.num_gpus
         )
         self._launch_ps = round(efficiencies.launch_s * PS)
         self._software = software_times(efficiencies, server.num_gpus, {})
+        self.serving_ps = self._serving_ps
         self.software = efficiencies.software
         in_windows = model.window.num_layers if model.window else 0
         self.windows = (model.window.size,) if model.window else ()
@@ -97,13 +102,9 @@ class AnalyticCost(CostModel):
             return None
         return record(Launch, (0, self._launch_ps))
 
-    def iteration(self, work: Work) -> int:
+    def computing_ps(self, work: Work) -> int:
         num_tokens = work.num_tokens
         forward = self._linear_ps(num_tokens) if num_tokens else 0
-        if num_tokens:
-            software = self._software.running(num_tokens) + self._software.serving(work)
-        else:
-            software = work.forks * self._software.fork_ps
         read = work.decode_context  # that would take as long if nothing were shared
         if work.decode_repeated:
             read += round(work.decode_repeated * self._eff.repeated_read) - work.decode_repeated
@@ -113,11 +114,12 @@ class AnalyticCost(CostModel):
         if self.windows or self._state_ps:
             computing += self._window_ps * sum(reads.tokens for reads in work.windows)
             computing += self._state_ps * (work.decode_seqs + len(work.prefill))
-        if work.copies or work.moves:
-            computing = self._with_moves(computing, work)
-        if work.extra:
-            software += extra_ps(work.extra, self._eff.extra_s)
-        return computing + software
+        return computing
+
+    def _serving_ps(self, work: Work) -> int:
+        if num_tokens := work.num_tokens:
+            return self._software.running(num_tokens) + self._software.serving(work)
+        return work.forks * self._software.fork_ps
 
     def least(self, num_tokens: int) -> int:
         return self._linear_ps(num_tokens) + self._software.running(num_tokens)
@@ -200,30 +202,29 @@ class AnalyticCost(CostModel):
         peak = self._gpus * self._gpu.fp16_flops * self._eff.prefill_flops
         return max(round(flops / peak * PS), reading_ps)
 
-    def _with_moves(self, computing_ps: int, work: Work) -> int:
-        """Block copies read and write device memory first; swaps cross the host link, K and V of
-        every layer apart.
-        """
+    def copying_ps(self, copies: tuple[tuple[int, int], ...]) -> int:
+        """Block copies read and write device memory."""
+        copied = sum([length * count for length, count in copies])
+        return round(2 * copied * self._token_bytes / self._gpu.memory_bandwidth * PS)
+
+    def moving_behind(self, computing_ps: int, moves: tuple[Moved, ...]) -> int:
+        """Swaps cross the host link, K and V of every layer apart."""
         layers = self.model.num_layers
-        copied = sum([length * count for length, count in work.copies])
-        computing_ps += round(2 * copied * self._token_bytes / self._gpu.memory_bandwidth * PS)
-        if not work.moves:
-            return computing_ps
-        swaps = swapped(work.moves)
+        swaps = swapped(moves)
         copies_by_length = dict[int, int]()  # a call for K and one for V of every layer
-        for moves in swaps.values():
-            for move in moves:
+        for one_way in swaps.values():
+            for move in one_way:
                 num_copies = copies_by_length.get(move.length, 0)
                 copies_by_length[move.length] = num_copies + 2 * layers * move.num_transfers
         if self._link:
-            moved_ps = sum(self._link.copied(way, moves) for way, moves in swaps.items())
+            moved_ps = sum(self._link.copied(way, one_way) for way, one_way in swaps.items())
         else:
-            moved_ps = self._copying_ps(copies_by_length)
+            moved_ps = self._over_host_link_ps(copies_by_length)
         num_copies = sum(copies_by_length.values())
         computing_ps = with_swaps(computing_ps, moved_ps, num_copies, layers)
-        return self._tiers.behind(computing_ps, work.moves, layers)
+        return self._tiers.behind(computing_ps, moves, layers)
 
-    def _copying_ps(self, copies_by_length: Mapping[int, int]) -> int:
+    def _over_host_link_ps(self, copies_by_length: Mapping[int, int]) -> int:
         """Picoseconds of copies over the data sheet's host link, by their length in slots."""
         copying_ps = 0
         for length, count in copies_by_length.items():

@@ -10,12 +10,14 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.slots import record
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
-from testbed.cost.attention import Attention
+from testbed.cost.all_reduce_times import ring_stand_in
+from testbed.cost.attention_times import Attention
+from testbed.cost.iteration import IterationCost
 from testbed.cost.kv_groups import KvGroups
 from testbed.cost.launches import Launches
-from testbed.cost.layers import Layers
+from testbed.cost.layer_times import Layers
 from testbed.cost.link_times import MeasuredLink
-from testbed.cost.model import Affine, CostModel, Launch, Moved, Work, extra_ps
+from testbed.cost.model import Affine, Launch, Moved, Work
 from testbed.cost.sections import (
     PROFILES,
     SYSTEM,
@@ -28,15 +30,8 @@ from testbed.cost.sections import (
     table,
 )
 from testbed.cost.software import software_times
-from testbed.cost.transfers import (
-    TierLinks,
-    by_size,
-    host_link,
-    ring_stand_in,
-    swapped,
-    transfers_origin,
-    with_swaps,
-)
+from testbed.cost.swap_overlap import swapped, with_swaps
+from testbed.cost.transfer_times import TierLinks, by_size, host_link, transfers_origin
 
 __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 
@@ -50,7 +45,7 @@ SWAP_STAND_IN = (
 )
 
 
-class ProfileCost(CostModel):
+class ProfileCost(IterationCost):
     """Measured costs of one model's shard on one GPU (PROFILE_FORMAT.md); tensor-parallel GPUs work
     in step.
 
@@ -74,6 +69,7 @@ class ProfileCost(CostModel):
             check_data_sheet(GpuSpec(**profile["gpu"]), server.gpu)
         choices = choices or Choices()
         self.choices = self._choices = choices
+        self.extra_s = choices.extra_s
         self._num_layers = model.num_layers
         self._launches = Launches(profile, self.least)
         self._layers = Layers(profile, model, server, choices)
@@ -98,6 +94,7 @@ class ProfileCost(CostModel):
         self._software = software_times(
             choices, num_gpus, overheads_ps, choices.overhead_per_worker_s
         )
+        self.serving_ps = self._software.serving
         self.software = _system_of(choices, overheads_ps, profile["fingerprint"])
         self.fit = profile.get("fit")
         self._made_of = (model, server, profile)
@@ -111,7 +108,7 @@ class ProfileCost(CostModel):
         }
         return ProfileCost(model, server, {**profile, "sections": sections}, self._choices)
 
-    def iteration(self, work: Work) -> int:
+    def computing_ps(self, work: Work) -> int:
         num_tokens = work.num_tokens
         time_ps = 0
         if num_tokens:
@@ -119,15 +116,14 @@ class ProfileCost(CostModel):
             time_ps += self._layers.time_ps(num_tokens, work.num_outputs)
             time_ps += launched(num_tokens)
             time_ps += self._software.running(num_tokens)
-        time_ps += self._attention(work)
-        if work.copies:
-            time_ps += sum(self._copy(length, count) for length, count in work.copies)
-        if work.moves:
-            time_ps = self._with_swaps(time_ps, work)
-            time_ps = self._tiers.behind(time_ps, work.moves, self._num_layers)
-        if work.extra:
-            time_ps += extra_ps(work.extra, self._choices.extra_s)
-        return time_ps + self._software.serving(work)
+        return time_ps + self._attention(work)
+
+    def copying_ps(self, copies: tuple[tuple[int, int], ...]) -> int:
+        return sum([self._copy(length, count) for length, count in copies])
+
+    def moving_behind(self, computing_ps: int, moves: tuple[Moved, ...]) -> int:
+        time_ps = self._with_swaps(computing_ps, moves)
+        return self._tiers.behind(time_ps, moves, self._num_layers)
 
     def least(self, num_tokens: int) -> int:
         launched = min(self._layers.eager(num_tokens), self._layers.graph(num_tokens))
@@ -147,11 +143,11 @@ class ProfileCost(CostModel):
     def transfer(self, moves: tuple[Moved, ...]) -> int:
         return self._tiers(moves)
 
-    def _with_swaps(self, computing_ps: int, work: Work) -> int:
+    def _with_swaps(self, computing_ps: int, moved: tuple[Moved, ...]) -> int:
         """Swaps both ways share a stream; fused, a run of adjacent blocks is one copy, and few are
         ever pending.
         """
-        swaps = swapped(work.moves)
+        swaps = swapped(moved)
         moving_ps = {way: self.swap_ps(way, moves) for way, moves in swaps.items()}
         if self._choices.swap_waits == "all in":
             return max(computing_ps + moving_ps["in"], sum(moving_ps.values()))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import record
-from testbed.sched.beams import BeamModel, Replacement
+from testbed.sched.beam_search import BeamModel, Replacement
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.state import SchedulerState
 from testbed.speculation.acceptance import Acceptance
@@ -93,7 +93,10 @@ class Outputs:
             ended = self._pop_ended(state.batch.steps + steps)
         if plan.chunks or plan.swapped_in:
             stepping = plan.stepping if plan.swapped_in else ()
-            for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *stepping):
+            for group, _, _, _, last, _ in plan.chunks:
+                if last and group.num_generated + 1 == self.lengths[group.request.request_id]:
+                    ended.append(group.request.request_id)
+            for group in stepping:
                 if group.num_generated + 1 == self.lengths[group.request.request_id]:
                     ended.append(group.request.request_id)
         for draft in plan.drafts:

@@ -16,7 +16,7 @@ from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Usage
 from testbed.engine.audit import check_accounts, check_measures
 from testbed.engine.executor import Flight
-from testbed.engine.memory_accounting import fragmented_slots, reserved_slots, rounding_slots
+from testbed.engine.fragmentation import fragmented_slots, reserved_slots, rounding_slots
 from testbed.engine.packed_rows import BATCH, Counts, PackedRows, packed
 from testbed.engine.token_gaps import STEPS, TokenClock, TokenGaps
 from testbed.engine.totals import CHANGING, Measures, SpanMemory, Totals, changes_of
@@ -215,9 +215,11 @@ class Recorder:
         row = (start_ps, end_ps - start_ps, steps, decodes, 0, 0, *queued, growth_ps)
         self._shapes.append(row)
         self._memory.append(memory)
-        self._tokens.stepped(steps, end_ps)
+        clock = self._tokens
+        clock.num_steps += steps  # as `stepped`
+        clock.step_ps = end_ps
         for request_id in ended:
-            self._tokens.left(request_id)
+            clock.left(request_id)
         if len(self._shapes) == BATCH:
             self.settle()
 

@@ -18,7 +18,7 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulated import SimulatedExecutor
 from testbed.memory.pools import PoolSpec
-from testbed.sched.beams import BeamModel, SyntheticBeams
+from testbed.sched.beam_search import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 from testbed.speculation.acceptance import Acceptance
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from testbed.core.request import PS
 from testbed.engine.engine import Engine
-from testbed.engine.memory_accounting import pool_parts
+from testbed.engine.fragmentation import pool_parts
 from testbed.engine.recorder import Recorder
 from testbed.engine.totals import Measures
 from testbed.fleet.fleet import Replica

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.core.request import PS
+from testbed.engine.fragmentation import pool_parts
 from testbed.engine.gap_runs import GapRuns
-from testbed.engine.memory_accounting import pool_parts
 from testbed.engine.packed_rows import PackedRows
 from testbed.engine.recorder import Recorder
 from testbed.engine.token_gaps import TokenGaps

@@ -7,6 +7,7 @@ from typing import Any
 RUN = "run"
 ID = "id"
 CONTENTS = "contents_note"
+UNREAD = "unread_note"
 SAMPLES = "samples_note"
 ENGINES = "engines"  # of a fleet: some numbers of each engine
 LEFT_OUT = ("cost_profile", ENGINES)  # not in a summary's row: nested descriptions

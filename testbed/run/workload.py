@@ -76,7 +76,9 @@ def _timed(config: RunConfig, trace: Any) -> Workload | AnswerDrivenWorkload:
     if len(rows) != len(times):
         counts = f"{_class(arrivals)} gave {len(times)} times and {_class(trace)} {len(rows)} rows"
         raise InputError(f"{counts}; they must be as many")
-    return Workload(sampled(rows, options, seed), times, options.num_seqs, options.beam)
+    workload = Workload(sampled(rows, options, seed), times, options.num_seqs, options.beam)
+    has_times = isinstance(trace, FileTrace) and trace.has_times
+    return replace(workload, has_unread_times=has_times and rows.arrival_s is None)
 
 
 def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:

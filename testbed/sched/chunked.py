@@ -16,10 +16,13 @@ class ChunkedPrefill(IterationLevel):
 
     prefills: ClassVar[type[Prefills]] = PrefillChunks
 
+    has_steady_plans: ClassVar[bool] = True
+
     def plan(self) -> Plan:
         plan = self.new_plan()
         self.decode(plan)
-        self.swap_in(plan)
+        if self.state.swapped:
+            self.swap_in(plan)
         self.prompts.schedule_prefills(plan)
         self.enable_fast_forward(plan)
         return plan

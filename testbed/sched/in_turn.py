@@ -15,6 +15,7 @@ from testbed.sched.preemption import (
     preempt_group,
 )
 from testbed.sched.token_budget import ConcurrentPrefills
+from testbed.sched.victims import chosen_victim
 from testbed.sched.vllm_state import VllmState
 from testbed.vllm.releases import Release
 
@@ -36,12 +37,12 @@ class InTurn:
         self,
         state: VllmState,
         preemption: PreemptionRule,
+        *,
         prompts: ConcurrentPrefills,
         drafts: NoDrafts,
         release: Release,
         max_len: int,
         finish: Finish,
-        *,
         plans_ahead: bool,
     ) -> None:
         if type(preemption) not in (Recompute, RecomputeSingleSwapGroup):
@@ -92,8 +93,10 @@ class InTurn:
         """Tokens that the group computes in this iteration."""
         if group.status is SequenceStatus.FINISHED:  # its last iteration is in flight
             return 0
-        wanted = group.todo[0].new if group.todo else 1 + self.drafts.num_drafts(group)
         fitting = self.max_len - 1 - _num_computed(group)
+        if group.todo:
+            return min(self.prompts.chunk_of(group, self._budget), fitting)
+        wanted = 1 + self.drafts.num_drafts(group)
         return min(wanted, self.prompts.max_chunk_tokens, self._budget, fitting)
 
     def _has_slots(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> bool:
@@ -111,7 +114,7 @@ class InTurn:
         )
 
     def _victim(self) -> SequenceGroup:
-        return self.preemption.victim(self.state.preemptible(), self.state.batch)
+        return chosen_victim(self.state, self.preemption)
 
     def _turns_lost(self, victim: SequenceGroup, had_turn: bool) -> int:
         """By how many the turns move up when the victim leaves. A release that skips_behind_victims

@@ -1,16 +1,18 @@
-"""Whom to preempt, and how the victim comes back (section 4.5): all-or-nothing, the whole group of
-a request.
+"""How a victim loses its slots and comes back (section 4.5): all-or-nothing, the whole group of a
+request.
 """
 
 from abc import ABC, abstractmethod
 from enum import Enum
 
 from testbed.core.errors import InputError
-from testbed.core.sequence import Batch, SequenceGroup
+from testbed.core.sequence import SequenceGroup
 from testbed.core.units import PositiveTokens
 from testbed.cost.model import CostModel
 from testbed.sched.plan import Plan, wrong_answer
 from testbed.sched.state import SchedulerState
+from testbed.sched.swap import swap_out
+from testbed.sched.victims import VictimRule, chosen_victim
 
 
 class Recovery(Enum):
@@ -21,7 +23,7 @@ class Recovery(Enum):
     RECOMPUTE_TAIL = "recompute tail"
 
 
-class PreemptionRule(ABC):
+class PreemptionRule(VictimRule, ABC):
     """Victim order and recovery; the sequences of a request together (gang scheduling).
 
     A rule that is an oracle has a parameter `lengths` (testbed/run/oracles.py).
@@ -40,16 +42,6 @@ class PreemptionRule(ABC):
             cost: the run's cost model, for a rule that compares costs.
         """
         self.cost = cost
-
-    def victim(self, running: dict[int, SequenceGroup], batch: Batch) -> SequenceGroup:
-        """The running group to preempt, from their live counts. First come, first served: the last
-        that came.
-
-        Args:
-            running: the groups by request id, in order of admission; at least one.
-            batch: the sequences that decode.
-        """
-        return next(reversed(running.values()))
 
     @abstractmethod
     def recovery(self, group: SequenceGroup) -> Recovery:
@@ -103,12 +95,7 @@ def preempt_victim(state: SchedulerState, rule: PreemptionRule, plan: Plan) -> N
     """Take slots back from the rule's victim."""
     if state.free_for_running(rule.tail_tokens):
         return
-    group = rule.victim(state.preemptible(), state.batch)
-    if (
-        not isinstance(group, SequenceGroup)
-        or state.running.get(group.request.request_id) is not group
-    ):
-        raise wrong_answer(rule, group, "victim() gives a running group")
+    group = chosen_victim(state, rule)
     preempt_group(state, rule, group, plan)
 
 
@@ -124,7 +111,7 @@ def preempt_group(
         state.leave_batch(group)
         recovery = _recovery(rule, group)
     swaps = recovery is Recovery.SWAP and state.memory.swaps is not None
-    if not (swaps and state.swap_out(group, plan)):
+    if not (swaps and swap_out(state, group, plan)):
         truncates = state.memory.truncates is not None and len(group.sequences) == 1
         if recovery is Recovery.RECOMPUTE_TAIL and truncates:
             state.preempt_tail(group, rule.tail_tokens)

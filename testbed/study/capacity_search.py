@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
 from testbed.run.config import RunConfig, plain_values
+from testbed.run.metrics import in_words
 from testbed.run.override_words import key_of
 from testbed.run.result import front_end
-from testbed.run.simulate import run
+from testbed.run.simulate import OVERLOAD, run
 from testbed.run.summaries import RUN, costs_of
 from testbed.study.knee import NoRate, highest_rate
 from testbed.study.replications import Interval, interval
@@ -35,6 +36,8 @@ class Capacity:
         costs: the source of the runs' costs and their tested error; empty on a GPU.
         future_read: what the runs read of the future, as no real server can; empty where they read
             nothing.
+        overload: in words, that the server did not keep up with the arrivals of the run at `rate`;
+            empty if it did.
     """
 
     rate: float
@@ -42,6 +45,7 @@ class Capacity:
     points: tuple[tuple[float, float, float], ...]
     costs: str = ""
     future_read: str = ""
+    overload: str = ""
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -105,6 +109,7 @@ class CapacitySearch:
             points=points,
             costs=costs_of(summaries[highest]),
             future_read=_futures(summaries),
+            overload=_behind(summaries[highest]),
         )
 
     def _share_inside(self, rate: float) -> float:
@@ -134,6 +139,11 @@ def _futures(summaries: Mapping[float, dict[str, Any]]) -> str:
     """What the runs read of the future, in words; an empty text for nothing."""
     read = {summary.get(RUN, {}).get("future_read") for summary in summaries.values()}
     return "; ".join(sorted(filter(None, read)))
+
+
+def _behind(summary: Mapping[str, Any]) -> str:
+    """That the run's server did not keep up, in words; an empty text if it did."""
+    return in_words(summary[OVERLOAD]) if summary.get(OVERLOAD) else ""
 
 
 def _check_limits(share: float, low: float, high: float, precision: float) -> None:

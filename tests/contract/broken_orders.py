@@ -9,7 +9,7 @@ from broken_parts import BrokenParts
 
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.eviction.ranked import Fifo
+from testbed.memory.prefix_cache.eviction.ranked import Fifo, Ranked
 
 BROKEN = BrokenParts()
 breaks = BROKEN.breaks
@@ -118,6 +118,20 @@ class DependsOnEarlierRuns(Fifo):
 
     def rank(self, node):
         return next(CALLS) * 7919 % 13
+
+
+@breaks(10)
+class RanksByNothing(Ranked):
+    """No number compares with NaN."""
+
+    def rank(self, node):
+        return float("nan")
+
+
+@breaks(10)
+class RanksByNone(Ranked):
+    def rank(self, node):
+        return None
 
 
 @breaks(10)

@@ -27,6 +27,7 @@ from testbed.core.slots import (
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_caching import GroupedCaching
+from testbed.memory.groups.page_cache import NoCache
 from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.paged.paged import BlockMemory, Paged
 from testbed.memory.policy import host
@@ -368,6 +369,7 @@ class GivesBackTooEarly(Grouped):
     def __init__(self, pool, block_size):
         super().__init__(pool, block_size)
         self.pages = Hasty(pool.num_slots * pool.num_layers, pool.groups, block_size)
+        self.cache = NoCache(self.pages)
 
 
 class Hasty(OnePageSize):
@@ -379,7 +381,7 @@ class Hasty(OnePageSize):
 class FindsStatesTooEarly(GroupedCaching):
     def publish(self, seq, num_tokens):
         super().publish(seq, num_tokens)
-        self._unready.clear()
+        self.cache.unready.clear()
 
 
 # 6 Guaranteed steps are granted.

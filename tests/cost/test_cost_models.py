@@ -12,11 +12,11 @@ from testbed.core.layers import States
 from testbed.core.request import PS
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
+from testbed.cost.all_reduce_times import all_reduce
 from testbed.cost.analytic import AnalyticCost, Efficiencies, pairs_of
-from testbed.cost.attention import MixedTable
+from testbed.cost.attention_times import MixedTable
 from testbed.cost.interpolation import Knots
 from testbed.cost.model import UNBOUNDED, Affine, Moved, WindowReads, Work
-from testbed.cost.transfers import all_reduce
 
 MODEL = ModelSpec("tiny", 3, 100, 4, 4, 25, 256, 2, 100, 512)  # 1,200 bytes of K and V a token
 GPU = GpuSpec("gpu", 10**9, 1e30, 1e30, 1e8, link_bandwidth=2e9)

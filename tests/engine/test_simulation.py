@@ -20,7 +20,7 @@ from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.sched.beams import BeamModel
+from testbed.sched.beam_search import BeamModel
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill

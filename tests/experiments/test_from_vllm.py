@@ -145,20 +145,29 @@ def num_blocks(words):
     )
 
 
-def test_drafts_of_the_cpu_that_are_scheduled_ahead_are_refused(testbed):
-    """Release 0.33 schedules them asynchronously by default, and 0.19 never."""
-    drafts = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""
+@pytest.mark.parametrize(
+    ("release", "method", "expected"),
+    [
+        pytest.param("0.19", "ngram", ("scheduler=vllm_v1", "speculation=ngram"), id="CPU"),
+        pytest.param("0.19", "ngram_gpu", ("speculation=ngram_gpu",), id="GPU by name"),
+        pytest.param("0.33", "ngram", ("speculation=ngram_gpu",), id="GPU by release"),
+    ],
+)
+def test_drafts_are_looked_up_where_the_release_does(testbed, release, method, expected):
+    """Those of the GPU are scheduled ahead; release 0.33 has no others."""
+    drafts = f"""--speculative-config '{{"method": "{method}", "num_speculative_tokens": 3}}'"""
     command = f"vllm serve meta-llama/Llama-3.1-8B-Instruct {drafts}"
-    words = ("gpu=h100-80gb", "release=0.33", *SHORT)
-    code, _, notes = testbed("run", "--from-vllm", command, *words)
-    assert code == 2
-    check_words(("--speculative-config", "--no-async-scheduling"), notes)
-    code, _, notes = testbed("run", "--from-vllm", f"{command} --no-async-scheduling", *words)
+    code, _, notes = testbed(
+        "run", "--from-vllm", command, "gpu=h100-80gb", f"release={release}", *SHORT
+    )
     assert code == 0, notes
+    translated = notes.split("\n")[0].split(" ")
+    assert set(expected) <= set(translated)
+    assert ("scheduler=vllm_v1" in translated) == ("scheduler=vllm_v1" in expected)
 
 
 def test_layers_of_chunks_are_refused(testbed):
-    command = "vllm serve meta-llama/Llama-4-Scout-17B-16E-Instruct -tp 4"
+    command = "vllm serve meta-llama/Llama-4-Scout-17B-16E-Instruct -tp 4 --max-model-len 131072"
     code, _, notes = testbed("run", "--from-vllm", command, "gpu=h200", *SHORT)
     assert code == 2
     check_words(("chunked attention", "testbed fits"), notes)

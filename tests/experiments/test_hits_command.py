@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from testbed.experiments.cli.json_answers import HitsAnswer
-from testbed.experiments.look.hits.curves import hit_curves, trace_rows
+from testbed.experiments.look.hits.hit_curves import hit_curves, trace_rows
 from testbed.experiments.runs.choice_names import KEYS
 from testbed.experiments.runs.compose import configured
 from testbed.memory.prefix_cache.curves.policy_replay import replayed_hits
@@ -132,3 +132,9 @@ def test_one_pass_equals_untimed_replays_of_real_traces(tmp_path):
         for size, hits in zip(curves.sizes, curves.hits["lru"], strict=True):
             replayed = replayed_hits(rows, curves.block_size, size, Lru())
             assert hits == sum(replayed), (words, size)
+
+
+@pytest.mark.parametrize("word", ["policy=contiguous_max", "policy=tiered", "scheduler=vllm_v1"])
+@pytest.mark.usefixtures("prompts")
+def test_hits_refuses_parts_that_it_does_not_replay(testbed, word):
+    assert word in testbed.refused("hits", *TRACE, word, "--sizes", "2")

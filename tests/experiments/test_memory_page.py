@@ -168,7 +168,9 @@ def test_page_replays_kv_groups(traced, web_page, rule):
     unused.
     """
     groups = (KvGroup("full", 2, 64), KvGroup("window", 3, 64, 8))
-    policy = GroupedCaching(PoolSpec(96, 64, layer_bytes=64, num_layers=5, groups=groups), 4, rule)
+    policy = GroupedCaching(
+        PoolSpec(96, 64, layer_bytes=64, num_layers=5, groups=groups), 4, page_rule=rule
+    )
     trace = traced(policy, policy.pool)
     window = [("window", 2), ("window", 1)] if rule == "one_page_size" else [("window", 3)]
     assert [(name[:6], each) for name, each in trace.parts] == [("full", 2), *window]

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from refusals import check_words, refuses
 
+from testbed.core.errors import InputError
 from testbed.experiments.cli.reproduce import available, chosen, whole_figures
 from testbed.experiments.paper import reproduction
 from testbed.experiments.paper.reproduction import load, perform, run_alternatives
@@ -110,6 +111,23 @@ def test_studies_of_a_server_of_their_own_are_not_repeated_on_the_gpu_of_a_profi
     assert ran == [(None, ["fig2", "agent_sessions"]), ("h200-llama-13b-tp1", ["fig2"])]
     card = pd.read_csv(tmp_path / "results" / "scorecard.csv")
     assert (card["simulated"].any(), card["simulated on h200"].any()) == (True, False)
+
+
+def test_a_file_of_lengths_is_replayed_in_place_of_its_model(card, testbed, tmp_path):
+    (tmp_path / "lengths.csv").write_text("input_tokens,output_tokens\n128,64\n64,32\n")
+    words = ("fig2", "--lengths", "sharegpt=lengths.csv", "--out", "replayed", "--jobs", "1")
+    assert "Scorecard" in testbed.done("reproduce", *words)
+    summaries = [json.loads(p.read_text()) for p in tmp_path.glob("replayed/runs/*/summary.json")]
+    assert summaries
+    assert {"lengths.csv" in summary["run"]["trace"] for summary in summaries} == {True}
+
+
+def test_a_prefix_that_a_model_has_goes_to_the_file_that_replaces_it(tmp_path):
+    (tmp_path / "lengths.csv").write_text("input_tokens,output_tokens\n128,64\n")
+    store = RunStore(tmp_path, lengths=(("sharegpt", str(tmp_path / "lengths.csv")),))
+    assert set(store.config(("trace=sharegpt",)).trace.parameters) == {"path"}
+    with pytest.raises(InputError, match="registered_prefix"):
+        store.config(("trace=sharegpt", "trace.registered_prefix=8")).trace.make("trace")
 
 
 @pytest.mark.slow

@@ -298,3 +298,28 @@ def test_rejected_requests_of_a_point_are_named(testbed):
     assert code == 0
     (line,) = [line for line in output.splitlines() if "rejected" in line]
     assert line.startswith("server.num_blocks=30: ")
+
+
+SIZED = ("run", "-m", *SHORT, "~server.kv_memory_gib")
+
+
+def test_a_sweep_with_a_point_that_fails_has_the_axis_of_all(testbed, tmp_path):
+    words = (*SIZED, "server.num_blocks=900,9000")  # the second does not fit
+    code, output, errors = testbed(*words)
+    assert code == 2
+    assert "does not fit" in errors.splitlines()[-1]
+    assert "server.num_blocks" in output
+    header, row = (tmp_path / "runs" / "sweep.csv").read_text().splitlines()
+    assert (header.split(",")[0], row.split(",")[0]) == ("server.num_blocks", "900")
+
+
+def test_unlike_pools_of_as_many_blocks_are_named(testbed):
+    words = (*SIZED, "server.num_blocks=900")
+    assert "unlike memory" in testbed.done(*words, "policy.block_size=8,16")
+    assert "unlike memory" not in testbed.done(*words, "policy.block_size=16", "seed=0,1")
+
+
+def test_a_capacity_says_that_its_run_is_overloaded(testbed):
+    load = ("trace=random", "trace.input_len=64", "trace.output_len=200", "arrivals.duration_s=60")
+    words = ("capacity", *load, "slo.ttft_s=30", "--precision", "0.5", "--seeds", "1")
+    assert "overloaded" in testbed(*words)[1]

@@ -16,7 +16,7 @@ from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.run.oracles import with_lengths
-from testbed.sched.beams import SyntheticBeams
+from testbed.sched.beam_search import SyntheticBeams
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import RecomputeSingleSwapGroup

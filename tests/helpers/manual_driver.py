@@ -11,7 +11,7 @@ from testbed.engine.outputs import Outputs
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
-from testbed.sched.beams import SyntheticBeams
+from testbed.sched.beam_search import SyntheticBeams
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.plan import Plan, Results

@@ -11,7 +11,7 @@ from testbed.memory.prefix_cache.eviction.by_session import BySession
 from testbed.memory.prefix_cache.prefix_index import Node, PrefixIndex
 from testbed.memory.prefix_cache.replay import prompts_of
 from testbed.memory.shared_reads import read_again
-from testbed.memory.tiers.lower_tier import LowerTier
+from testbed.memory.tiers.lower_tier import LowerTier, Use
 
 
 def node(name):
@@ -32,7 +32,7 @@ def test_a_prompt_without_a_session_is_a_session_of_its_own():
 def test_a_tier_takes_its_blocks_from_the_first_on():
     tier, root = LowerTier("dram", 3, 1), PrefixIndex(3).root
     nodes = [Node(root, name, hash(name), 0) for name in range(3)]
-    assert [tier.take(new) for new in nodes] == [0, 1, 2]
+    assert [tier.take(new, Use()) for new in nodes] == [0, 1, 2]
 
 
 def test_prompts_of_a_trace_have_the_contents_of_their_whole_blocks():

@@ -305,7 +305,7 @@ def caching(groups, num_blocks, rule="one_page_size", **options):
             groups=groups,
         ),
         4,
-        rule,
+        page_rule=rule,
         watermark=0,
         **options,
     )
@@ -374,12 +374,12 @@ def test_a_hit_ends_where_all_groups_have_what_the_next_token_reads():
     assert served(policy, 2, 41)[1] == 40
     gone = [
         page
-        for page, (_, column) in policy._index.by_page.items()
+        for page, (_, column) in policy.cache.index.by_page.items()
         if column == 1 and page in policy.pages.idle[0]
     ]
     for page in gone:
-        policy._index.forget(page)
-        policy._free_idle(1, page)
+        policy.cache.index.forget(page)
+        policy.cache.free_idle(1, page)
     policy.check()
     assert [served(policy, 3 + i, length)[1] for i, length in enumerate((17, 30, 37, 41))] == [
         0,
@@ -481,7 +481,7 @@ def test_equal_contents_are_found_until_their_last_copy_is_gone():
         assert policy.lookup(sequence(5, 9, **prompt)).num_cached(9) == 8
         policy.check()
         for page in [page for pages in policy._tables[seq.seq_id].pages for page in pages[:2]]:
-            policy._index.forget(page)
+            policy.cache.index.forget(page)
     assert policy.lookup(sequence(5, 9, **prompt)).num_cached(9) == 0
     policy.check()
 

@@ -4,10 +4,11 @@ that wait for loads.
 
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 import pytest
 from histories import keeps_the_contract
-from manual_driver import admit_and_prefill, release, sequence
+from manual_driver import admit_and_prefill, extend, release, sequence
 from refusals import refuses
 from same_runs import FEW_AND_MANY, assert_same
 from tiny import MODEL, analytic, server
@@ -23,9 +24,17 @@ from testbed.engine.simulation import simulate
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.by_session import BySession
+from testbed.memory.prefix_cache.eviction.lirs import Lirs
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
+from testbed.memory.prefix_cache.eviction.sieve import Sieve
+from testbed.memory.prefix_cache.eviction.two_queues import TwoQueues
+from testbed.memory.prefix_cache.eviction.w_tiny_lfu import WTinyLfu
+from testbed.memory.prefix_cache.prefix_index import TOMBSTONE
 from testbed.memory.tiers.load_rules import LoadIfFaster, LoadNever
+from testbed.memory.tiers.pools import PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
-from testbed.memory.tiers.tiered_caching import TieredCaching
+from testbed.memory.tiers.tiered_caching import TieredCaching, chain_to
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute
 
@@ -136,6 +145,37 @@ def test_a_loaded_block_leaves_an_exclusive_tier_and_stays_in_an_inclusive_one()
         assert (policy.counters()["written_blocks"] > written) == bool(again)
 
 
+class Unmoved:
+    """The owner of a pool without tiers."""
+
+    def evicting(self, node):
+        """Nothing is written."""
+
+
+@pytest.mark.parametrize("order", [Arc, Lirs, Lru, S3Fifo, Sieve, TwoQueues, WTinyLfu])
+def test_a_block_that_a_load_needs_is_no_ghost_and_keeps_its_place(order):
+    """ARC took it for one that was evicted too early: its target grew with each eviction. Others
+    lost it: `no node is evictable`.
+    """
+    pool = PinnedPool(6, order(), Unmoved())
+    blocks = pool.take(6)
+    last = pool.publish(pool.index.root, [(i,) for i in range(6)], blocks)
+    pool.put(blocks)
+    nodes = chain_to(last)
+    pool.hold(nodes[:3])
+    pool.put(blocks[:3])
+    kept = pool.pin(nodes[3:])
+    pool.kept.add(kept)
+    for _ in range(3):
+        pool.evict(1)
+    assert [node.block in kept for node in nodes if node.block != TOMBSTONE] == [True] * 3
+    assert getattr(pool.order, "target", 0) == 0
+    pool.kept.drop(kept)
+    pool.unpin(kept)
+    pool.evict(3)
+    assert len(pool.free) == 6
+
+
 def test_load_rules_weigh_the_link_against_a_prefill():
     pool = PoolSpec(64, 128, (Tier("dram", 200, 1e3),))  # one byte a slot: 1,000 tokens/s
     rules = {LoadNever(): 0, LoadIfFaster(900): 48, LoadIfFaster(1100): 0}
@@ -178,7 +218,7 @@ def agents(num_sessions, num_turns, gap_ps=10**9, output_len=8):
         yield Request(i, i * gap_ps, len(ids), output_len, prompt_ids=ids)
 
 
-def run(make, tiers, requests=None, prefetch=0, **options):
+def run(make, tiers, requests=None, prefetch=0, budget=64, **options):
     on = replace(server(host_bandwidth=1e9), tiers=tiers)
     slots = tuple(
         Tier(name, int(tier.size_gib * 2**30) // MODEL.kv_bytes_per_token)
@@ -187,7 +227,7 @@ def run(make, tiers, requests=None, prefetch=0, **options):
     pool = PoolSpec(600, 512, slots)
     cost = analytic(on, overhead_s=1e-3)
     policy = make(pool)
-    limits = {"max_num_batched_tokens": 64, "max_num_seqs": 8}
+    limits = {"max_num_batched_tokens": budget, "max_num_seqs": 8}
     scheduler = ChunkedPrefill(policy, Recompute(cost), **limits, prefetch=prefetch)
     recorder = simulate(requests or list(agents(8, 4)), scheduler, cost, 512, pool=pool, **options)
     return policy, recorder
@@ -210,6 +250,53 @@ def test_fast_equals_slow_where_requests_that_wait_are_prefetched(name, gap_ms):
             for way in (True, False)
         )
     )
+
+
+def one_by_one(seed):
+    """Prompts of 1 to 60 blocks, of which most go on from the beginning of an earlier one; each
+    comes when the last has been served.
+    """
+    random, prompts = Random(seed), list[list[int]]()
+    for i in range(100):
+        shared = random.choice(prompts) if prompts and random.random() < 0.7 else []
+        start = shared[: random.randrange(len(shared) + 1)]
+        length = random.randrange(8, 480)
+        prompts.append([*start, *range(1000 * i, 1000 * i + 480)][:length])
+        yield Request(i, i * 10**12, length, 2, prompt_ids=tuple(prompts[-1]))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_chunks_change_neither_what_a_tier_stores_nor_what_is_found(seed):
+    """Blocks of later chunks counted as more recent: the beginning of a prompt left first."""
+    tiers = {"dram": TierSpec(gib(1200), 1e9, 1e9, 1e-5)}
+    whole, chunks, blocks = (
+        run(TieredCaching, tiers, list(one_by_one(seed)), budget=budget)[0].counters()
+        for budget in (512, 64, 16)
+    )
+    assert whole["loaded_blocks"]
+    assert whole == chunks == blocks
+
+
+def test_the_beginning_of_a_prompt_outlives_its_end_below():
+    """vLLM 0.33 finds 40 blocks of the first prompt too, computed in one step or in five."""
+    for chunk in (50, 10):
+        policy = TieredCaching(PoolSpec(70, 128, (Tier("dram", 100),)), block_size=1, watermark=0)
+        in_chunks(policy, 0, range(50), chunk)
+        in_chunks(policy, 1, range(100, 160), chunk)
+        hit = policy.lookup(prompt(2, range(50)))
+        assert (len(hit.nodes), [place for place, _ in hit.behind]) == (10, [1] * 30)
+
+
+def in_chunks(policy, seq_id, ids, chunk):
+    """One prompt is computed in chunks, and leaves; each transfer lands at once."""
+    seq = prompt(seq_id, ids)
+    admit_and_prefill(policy, [seq], min(chunk, len(ids)))
+    while seq.num_stored < len(ids):
+        land(policy, policy.background())
+        extend(policy, [seq], min(chunk, len(ids) - seq.num_stored))
+    land(policy, policy.background())
+    release(policy, seq)
+    policy.check()
 
 
 def gib(num_slots):

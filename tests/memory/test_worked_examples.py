@@ -13,7 +13,7 @@ from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
-from testbed.sched.beams import pairs
+from testbed.sched.beam_search import pairs
 from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
 

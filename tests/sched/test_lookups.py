@@ -45,7 +45,7 @@ def counting(kind):
         def __init__(self, pool):
             super().__init__(pool, block_size=8)
             self.num_lookups = self.num_walks = self.num_attempts = 0
-            index = self._index if isinstance(self, GroupedCaching) else self._cache.index
+            index = self.cache.index if isinstance(self, GroupedCaching) else self._cache.index
             self.walk_of(index, "path" if isinstance(self, GroupedCaching) else "match")
 
         def walk_of(self, index, name):

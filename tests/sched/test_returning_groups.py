@@ -19,7 +19,7 @@ from manual_driver import (
 import testbed.kernels
 from testbed.core.request import Request
 from testbed.core.slots import Refusal
-from testbed.cost.transfers import MAX_PENDING, with_swaps
+from testbed.cost.swap_overlap import MAX_PENDING, with_swaps
 from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.chunked import ChunkedPrefill

@@ -19,7 +19,7 @@ from testbed.experiments.paper.studies.study import Task
 from testbed.experiments.runs.points import Point
 from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.run_words import run_words
-from testbed.experiments.runs.sweeps import shown
+from testbed.experiments.runs.sweep_table import shown
 from testbed.memory.contiguous.reservations import ContiguousOracle
 from testbed.study.capacity_search import Capacities
 
@@ -49,7 +49,7 @@ def test_table_of_a_sweep_names_the_points_that_read_the_future():
         for policy in ("paged", "contiguous_oracle")
     ]
     console = Console(width=200, record=True)
-    console.print(shown(points, 200))
+    console.print(shown(points, 200, ["policy"]))
     lines = console.export_text().splitlines()
     assert [line.split()[1] for line in lines if "true output lengths" in line] == [
         "contiguous_oracle"

@@ -131,3 +131,31 @@ def test_a_slow_tier_above_a_faster_one_is_refused():
 @pytest.mark.parametrize("mix", ["1:0.3,4:0.3", "1:1,beam2:3"])
 def test_shares_that_do_not_sum_to_1_are_refused(mix):
     refuses("shares sum to", simulate, mix=mix, **SHORT)
+
+
+TIMED = "input_tokens,output_tokens,arrival_s,priority\n64,4,0,1\n64,4,1,0\n"
+
+
+@pytest.fixture
+def timed(tmp_path):
+    path = tmp_path / "timed.csv"
+    path.write_text(TIMED)
+    return "trace=csv", f"trace.path={path}"
+
+
+def unread(*words, **options):
+    return simulate(*words, **options).summary["run"]["unread_note"]
+
+
+def test_times_and_priorities_that_a_run_does_not_read_are_named(timed):
+    note = unread(*timed, **SHORT)
+    assert "times" in note
+    assert "priorities" in note
+
+
+def test_nothing_is_unread_where_times_are_replayed_and_priorities_ranked(timed):
+    assert unread(*timed, "arrivals=replay", "order=priority") is None
+
+
+def test_a_trace_without_columns_of_its_own_has_nothing_unread():
+    assert unread(**SHORT) is None

@@ -13,10 +13,10 @@ import pandas as pd
 
 from testbed.core.specs import ModelSpec
 from testbed.cost.profile import ProfileCost
-from testbed.experiments.real.vllm_engine.check import among, real_ms, until_next_end_ms
 from testbed.experiments.real.vllm_engine.decode_fit import fit_decodes
-from testbed.experiments.real.vllm_engine.profile import Machine, profile_of
-from testbed.experiments.real.vllm_engine.steps import steady_decodes
+from testbed.experiments.real.vllm_engine.logged_steps import steady_decodes
+from testbed.experiments.real.vllm_engine.profile_check import among, real_ms, until_next_end_ms
+from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
 
 NORMAL = 1.4826  # standard deviations in the median size of a normal error
 KIND = ["decodes", "prompts", "prompt_tokens"]

@@ -4,12 +4,13 @@ states stay.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Row
 from dataclasses import replace
+from functools import cached_property
 from operator import add
 
-from testbed.core.errors import InputError, check_least
+from testbed.core.errors import check_least
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import (
     NO_GROWTH,
@@ -32,15 +33,11 @@ from testbed.core.slots import (
     never,
 )
 from testbed.core.units import NonNegative, PositiveTokens, Share
-from testbed.memory.groups.large_pages import LargePages
-from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
-from testbed.memory.groups.page_table import (
-    Hit,
-    PageOf,
-    PageTable,
-    RunningPageTable,
-    other_units,
-)
+from testbed.memory.groups.aligned_states import AlignedStates
+from testbed.memory.groups.page_cache import NoCache
+from testbed.memory.groups.page_rule import ONE_PAGE_SIZE, WINDOW_SHARE, pages_by
+from testbed.memory.groups.page_rules import Pages
+from testbed.memory.groups.page_table import Hit, PageTable, RunningPageTable, other_units
 from testbed.memory.layouts import Column, PageLayout
 from testbed.memory.leases import LeasingPolicy
 from testbed.memory.paged.watermark import Watermark
@@ -50,13 +47,6 @@ from testbed.vllm.releases import DEFAULT, Release
 
 Wanted = Row[tuple[Sequence, int]]  # sequences, and how many slots more for each
 ONE_SEQUENCE = "a policy of several KV groups serves one sequence a request"
-WINDOW_SHARE = 0.8  # SGLang's default
-FIXED = "fixed_split"
-RULES: dict[str, Callable[..., PagePool]] = {
-    "one_page_size": OnePageSize,
-    "large_pages": LargePages,
-    FIXED: FixedSplit,
-}
 
 
 class Grouped(LeasingPolicy):
@@ -83,7 +73,7 @@ class Grouped(LeasingPolicy):
         self,
         pool: PoolSpec,
         block_size: PositiveTokens = 16,
-        page_rule: str = "one_page_size",
+        page_rule: str = ONE_PAGE_SIZE,
         watermark: Share = 0.01,
         window_share: NonNegative = WINDOW_SHARE,
         release: Release = DEFAULT,
@@ -91,32 +81,26 @@ class Grouped(LeasingPolicy):
     ) -> None:
         super().__init__()
         check_least(1, block_size=block_size)
-        self._check(pool, page_rule, window_share)
         self.tokens_per_page = block_size
-        options = {"window_share": window_share} if page_rule == FIXED else {}
-        self.pages = RULES[page_rule](
-            pool.num_slots * pool.num_layers, pool.groups, block_size, **options
-        )
+        self.pages = pages_by(page_rule, pool, block_size, window_share)
+        self.cache = NoCache(self.pages)
+        self.states: AlignedStates | None = None
         self.pool = replace(pool, num_slots=self.pages.total, num_layers=1, tiers=())
-        self._nothing_cached = Hit(0, self.pages.nothing, [0] * len(self.pages.columns))
         self._max_len = pool.max_len
         self._watermark = Watermark(watermark, self.pages.total)
         is_read_later = batching is not None and batching.frees_after_run(release)
         self._new_table = RunningPageTable if is_read_later else PageTable
         self._tables: dict[int, PageTable] = {}
-        self._holders: dict[PageOf, int] = {}  # of pages that several sequences hold
         self._returned = 0  # units that windows have given back since the last extend
         self._footprint = Granular(block_size, sum(column.width for column in self.pages.columns))
         self._block_units = sum(column.units for column in self.pages.columns if column.per_block)
         all_blocks = ceil_div(self._max_len, block_size)
         self._all_blocks = [all_blocks] * len(self.pages.columns)
         self._blocks_at_once = self._all_blocks
-        self._caps_windows = release.caps_windows and batching is not None
+        self.caps_windows = release.caps_windows and batching is not None
         if release.caps_windows and batching is not None:
             under_way = batching.tokens_under_way(release)
             self._blocks_at_once = [self._at_once(c, under_way) for c in self.pages.columns]
-        self._longest = self._longest_with(self._all_blocks)
-        self._longest_in_chunks = self._longest_with(self._blocks_at_once)
 
     def _at_once(self, column: Column, under_way: int) -> int:
         """Blocks that a sequence has at most while so many of its tokens may be under way."""
@@ -125,87 +109,88 @@ class Grouped(LeasingPolicy):
         num_tokens = min(column.window - 1 + under_way, self._max_len)
         return ceil_div(num_tokens, self.tokens_per_page) + 1
 
+    @cached_property
+    def _longest(self) -> int:
+        return self._longest_with(self._all_blocks)
+
+    @cached_property
+    def _longest_in_chunks(self) -> int:
+        return self._longest_with(self._blocks_at_once)
+
     def _longest_with(self, most_blocks: list[int]) -> int:
         """Tokens of the longest sequence that an empty pool holds, of which each column has so many
         blocks at most.
         """
 
         def is_too_long(num_tokens: int) -> bool:
-            needed = self._behind(self._nothing_cached, num_tokens, most_blocks)
+            needed = self._behind(self.cache.nothing, num_tokens, most_blocks)
             return not self.pages.fits(needed, self.pages.nothing, self.pages.nothing)
 
         return bisect_left(range(1, self._max_len + 1), True, key=is_too_long)
 
-    def _check(self, pool: PoolSpec, page_rule: str, window_share: float) -> None:
-        """Raise InputError for values that nothing reads, and for groups that are not modelled."""
-        if page_rule not in RULES:
-            raise InputError(
-                f"page_rule={page_rule}: is unknown (choose one of {', '.join(RULES)})"
-            )
-        if page_rule != FIXED and window_share != WINDOW_SHARE:
-            raise InputError(
-                f"window_share={window_share}: nothing reads it (set page_rule={FIXED})"
-            )
-        if not pool.groups:
-            raise InputError(
-                "policy=grouped: the pool has no KV groups (give PoolSpec.groups, as a run's model "
-                "does)"
-            )
-        if len({group.slot_bytes for group in pool.groups if not group.state_bytes}) > 1:
-            raise InputError(
-                f"policy={type(self).__name__}: the model's layers with a window cache another "
-                "number of bytes a token than its others; pages of such groups are not modelled "
-                "(choose policy=paged or prefix_caching, which store all tokens in all layers)"
-            )
+    def admit(self, seqs: list[Sequence], num_tokens: int, hit: CacheHit | None = None) -> Answers:
+        if len(seqs) > 1:
+            return never(ONE_SEQUENCE)
+        may_come_in_chunks = self._tables and num_tokens <= self._longest_in_chunks
+        if num_tokens > self._longest and not may_come_in_chunks:
+            return Refusal.NEVER
+        hits = self.cache.hits(seqs[0], num_tokens, hit)
+        begins_with = self._fitting(seqs[0], num_tokens, hits, self._all_blocks)
+        if begins_with is None:
+            return Refusal.LATER
+        self._begin(seqs[0], num_tokens, begins_with)
+        return [Grant(begins_with.num_tokens)]
 
-    def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
-        return self._admit_one_of(seqs, num_tokens, [self._nothing_cached])
+    def _begin(self, seq: Sequence, num_tokens: int, hit: Hit) -> None:
+        needed = self._behind(hit, num_tokens, self._all_blocks, seq)
+        self.cache.hold(seq, hit)
+        self.cache.make_free(needed)
+        apart = {} if self.states is None else self.states.held(hit)
+        pages = [list(found) for found in hit.pages]
+        table = self._new_table(seq, self.pages, list(hit.dropped), pages, apart, hit.junction)
+        self._take(table, needed, num_tokens)
+        table.granted(hit.num_tokens)
+        self._tables[seq.seq_id] = table
+
+    def _take(self, table: PageTable, needed: list[int], num_tokens: int) -> None:
+        """The sequence gets these pages, for num_tokens tokens."""
+        for i, count in enumerate(needed):
+            pages = self.pages.take(i, count)
+            if i in table.apart:
+                table.take_apart(i, num_tokens, pages)
+            else:
+                table.pages[i] += pages
 
     def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit) -> bool:
-        hits = self._hits_for(seq, num_tokens, hit)
-        return self._fitting(num_tokens, hits, self._blocks_at_once) is not None
+        hits = self.cache.hits(seq, num_tokens, hit)
+        return self._fitting(seq, num_tokens, hits, self._blocks_at_once) is not None
 
-    def _hits_for(self, seq: Sequence, num_tokens: int, hit: CacheHit | None) -> list[Hit]:
-        """What an admission for num_tokens tokens may begin with."""
-        return [self._nothing_cached]
-
-    def _fitting(self, num_tokens: int, hits: list[Hit], most_blocks: list[int]) -> Hit | None:
+    def _fitting(
+        self, seq: Sequence, num_tokens: int, hits: list[Hit], most_blocks: list[int]
+    ) -> Hit | None:
         """The first of these hits with which so many tokens can be admitted; the last of them needs
         no more pages than any shorter one.
         """
-        behind = ((hit, self._behind(hit, num_tokens, most_blocks)) for hit in hits)
+        ready = (hit for hit in hits if not self.cache.must_wait(hit))
+        behind = ((hit, self._behind(hit, num_tokens, most_blocks, seq)) for hit in ready)
         return next((hit for hit, needed in behind if self._fits_with(hit, needed)), None)
 
-    def _behind(self, hit: Hit, num_tokens: int, most_blocks: list[int]) -> list[int]:
+    def _behind(
+        self, hit: Hit, num_tokens: int, most_blocks: list[int], seq: Sequence | None = None
+    ) -> list[int]:
         """The pages that a sequence of num_tokens tokens takes besides those of the hit, by column,
         where a column has so many blocks at most.
         """
         num_blocks = ceil_div(max(num_tokens, hit.num_tokens), self.tokens_per_page)
         cached = hit.num_tokens // self.tokens_per_page
         columns = zip(self.pages.columns, most_blocks, strict=True)
-        return [
+        needed = [
             max(min(num_blocks, most) - cached, 0) if column.per_block else 1
             for column, most in columns
         ]
-
-    def _admit_one_of(self, seqs: list[Sequence], num_tokens: int, hits: list[Hit]) -> Answers:
-        """Admit with the first of these hits that fits."""
-        if len(seqs) > 1:
-            return never(ONE_SEQUENCE)
-        may_come_in_chunks = self._tables and num_tokens <= self._longest_in_chunks
-        if num_tokens > self._longest and not may_come_in_chunks:
-            return Refusal.NEVER
-        hit = self._fitting(num_tokens, hits, self._all_blocks)
-        if hit is None:
-            return Refusal.LATER
-        needed = self._behind(hit, num_tokens, self._all_blocks)
-        self._hold(seqs[0], hit)
-        self._ensure_free(needed)
-        pages = [found + self.pages.take(i, needed[i]) for i, found in enumerate(hit.pages)]
-        table = self._new_table(seqs[0], self.pages, list(hit.dropped), pages)
-        table.granted(hit.num_tokens)
-        self._tables[seqs[0].seq_id] = table
-        return [Grant(hit.num_tokens)]
+        if self.states is not None:
+            self.states.count(needed, self.states.num_pages(seq, hit.num_tokens, num_tokens))
+        return needed
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         wanted = [(seq, num_tokens) for seq in batch]
@@ -221,7 +206,7 @@ class Grouped(LeasingPolicy):
             NO_OPS,
             self._growth(batch, num_tokens, returned),
             Growth(idle - self.pages.idle_units),
-            ends_refusals=returned > 0,
+            ends_refusals=self.cache.ends_refusals(batch) or returned > 0,
         )
 
     def reserve_in_turn(self, wanted: Wanted) -> int:
@@ -241,19 +226,21 @@ class Grouped(LeasingPolicy):
         num_blocks = self._num_lacking(wanted)
         if num_blocks == 0:
             return True
-        if not self._fit(num_blocks, self.pages.nothing):
+        needed = self._pages_for(wanted, num_blocks)
+        if not self._fit(needed, self.pages.nothing):
             return False
-        self._ensure_free(self._pages_of(num_blocks))
-        for seq, num_tokens in wanted:
-            table = self._tables[seq.seq_id]
-            for i, count in enumerate(self._pages_of(self._num_lacking([(seq, num_tokens)]))):
-                table.pages[i] += self.pages.take(i, count)
+        self.cache.make_free(needed)
+        for seq, more in wanted:
+            needed = self._pages_for([(seq, more)], self._num_lacking([(seq, more)]))
+            self._take(self._tables[seq.seq_id], needed, seq.num_slots + more)
         return True
 
     def _can_serve(self, wanted: Wanted) -> bool:
         """Whether `reserve_in_turn` would serve all of these; changes nothing."""
         num_blocks = self._num_lacking(wanted)
-        if num_blocks == 0 or self._fit(num_blocks, self.pages.nothing):
+        if num_blocks == 0:
+            return True
+        if self._fit(self._pages_for(wanted, num_blocks), self.pages.nothing):
             return True
         if not self.pages.serves_in_turn:
             return self._fits_together(wanted)
@@ -261,33 +248,40 @@ class Grouped(LeasingPolicy):
 
     def _fit_in_turn(self, wanted: Wanted) -> Iterator[bool]:
         """Of each sequence, what `_fits_together` says of it and those before it."""
-        num_blocks, unread = 0, self._unread([])
+        needed, unread = self._pages_for([], 0), self._unread([])
         returned = unread
         for turn in wanted:
-            num_blocks += self._num_lacking([turn])
-            more = self._unread([turn[0]])
-            if any(more):
-                unread = list(map(add, unread, more))
-                returned = self._unshared(unread)
-            yield self._fit(num_blocks, returned)
+            more = self._pages_for([turn], self._num_lacking([turn]))
+            needed = list(map(add, needed, more))
+            left = self._unread([turn[0]])
+            if any(left):
+                unread = list(map(add, unread, left))
+                returned = self.cache.unshared(unread)
+            yield self._fit(needed, returned)
 
     def _fits_together(self, wanted: Wanted) -> bool:
         """Whether sequences could be extended once all of them have given back what they can."""
         unread = self._unread([seq for seq, _ in wanted])
-        return self._fit(self._num_lacking(wanted), self._unshared(unread))
+        needed = self._pages_for(wanted, self._num_lacking(wanted))
+        return self._fit(needed, self.cache.unshared(unread))
 
-    def _fit(self, num_blocks: int, returned: Pages) -> bool:
-        """Whether the pages of so many blocks can be taken once `returned` are back."""
-        return self.pages.fits(self._pages_of(num_blocks), returned, self.pages.nothing)
+    def _fit(self, needed: list[int], returned: Pages) -> bool:
+        """Whether these pages can be taken once `returned` are back."""
+        return self.pages.fits(needed, returned, self.pages.nothing)
 
     def _num_lacking(self, wanted: Wanted) -> int:
         """Blocks that get pages when these sequences get their slots."""
         tables = self._tables
         return sum([tables[seq.seq_id].num_lacking(seq.num_slots + more) for seq, more in wanted])
 
-    def _pages_of(self, num_blocks: int) -> list[int]:
-        """The pages of so many blocks, by column."""
-        return [num_blocks * of_block for of_block in self.pages.of_block]
+    def _pages_for(self, wanted: Wanted, num_blocks: int) -> list[int]:
+        """The pages by column that these sequences need, which lack num_blocks blocks."""
+        needed = [num_blocks * of_block for of_block in self.pages.of_block]
+        if self.states is not None and num_blocks:
+            take = self.states.num_pages
+            counts = [take(seq, seq.num_slots, seq.num_slots + more) for seq, more in wanted]
+            self.states.count(needed, sum(counts))
+        return needed
 
     def _unread(self, seqs: Iterable[Sequence]) -> Pages:
         """The pages that sequences give back with their next tokens, by column."""
@@ -300,11 +294,12 @@ class Grouped(LeasingPolicy):
 
     def _drop_unread(self, table: PageTable) -> None:
         """Give back what the next tokens of the sequence do not read."""
+        self.cache.dropping(table)
         for i, column in enumerate(self.pages.columns):
             pages = table.give_back(i)
-            alone = [page for page in pages if (i, page) not in self._holders]
+            alone = [page for page in pages if (i, page) not in self.cache.holders]
             self._returned += len(alone) * column.units
-            self._put(i, pages)
+            self.cache.put(i, pages)
 
     def advance(self, batch: Batch, num_steps: int) -> Answer:
         answer = self.extend(batch, num_steps)
@@ -329,8 +324,11 @@ class Grouped(LeasingPolicy):
 
     def _give_back(self, seq: Sequence, keep: Keep) -> None:
         table = self._tables.pop(seq.seq_id)
+        self.cache.releasing(table, keep)
+        if self.states is not None:
+            self.states.forget(seq)
         for i, pages in enumerate(table.pages):
-            self._put(i, pages)
+            self.cache.put(i, pages)
 
     def table(self, seq: Sequence) -> list[Extent]:
         return [extent for part in self.group_tables(seq) for extent in part.extents]
@@ -339,7 +337,7 @@ class Grouped(LeasingPolicy):
         return self._tables[seq.seq_id].group_tables()
 
     def usage(self) -> Usage:
-        columns, holders = self.pages.columns, self._holders.items()
+        columns, holders = self.pages.columns, self.cache.holders.items()
         saved = sum((count - 1) * columns[column].units for (column, _), count in holders)
         held = live = -saved
         for table in self._tables.values():
@@ -376,6 +374,13 @@ class Grouped(LeasingPolicy):
         """
         return self._longest_in_chunks if num_seqs == 1 else 0
 
+    def counters(self) -> Mapping[str, float]:
+        return self.cache.counters()
+
+    def check(self) -> None:
+        super().check()
+        self.cache.check()
+
     def layout(self) -> PageLayout:
         return PageLayout(
             self.pool, self.tokens_per_page, self.pages.page_units, self.pages.columns
@@ -394,28 +399,6 @@ class Grouped(LeasingPolicy):
         left = self.pages.free_units + self.pages.idle_units - units
         spare = left >= self._watermark.reserve(len(self._tables))
         return spare and self.pages.fits(needed, self.pages.nothing, idle)
-
-    def _hold(self, seq: Sequence, hit: Hit) -> None:
-        """`seq` holds these pages too."""
-
-    def _ensure_free(self, needed: list[int]) -> None:
-        """Make so many pages free; `fits` has confirmed that this is possible."""
-
-    def _unshared(self, unread: Pages) -> Pages:
-        """Which of these pages no sequence holds once those that hold them here have returned
-        them.
-        """
-        if not self._holders:
-            return unread
-        counts = Counter((i, page) for i, pages in enumerate(unread) for page in pages)
-        alone = [
-            page_of for page_of, count in counts.items() if count == self._holders.get(page_of, 1)
-        ]
-        return [[page for column, page in alone if column == i] for i in range(len(unread))]
-
-    def _put(self, column: int, pages: list[int]) -> None:
-        """One sequence less holds these pages."""
-        self.pages.put(column, pages)
 
     def _growth(self, batch: Batch, num_tokens: int, returned: int) -> Growth:
         size = self.tokens_per_page

@@ -1,17 +1,11 @@
-"""Block tables of sequences and registered prefixes: copy-on-write by blocks (section 4.4, Fig. 8),
-and the steps at which the members of a batch cross a block boundary, found without walking it.
-"""
+"""Block tables of sequences and of registered prefixes (section 4.4)."""
 
-from collections.abc import Collection, Iterable
-from collections.abc import Sequence as Row
-from operator import itemgetter
+from collections.abc import Iterable
 from typing import NoReturn
 
-from testbed.core.sequence import Batch, BatchIndex, Sequence
-from testbed.core.slots import NO_OPS, Copy, Growth, Ops, ceil_div, growth_of, record
+from testbed.core.sequence import Sequence
+from testbed.core.slots import NO_OPS, Copy, Ops, ceil_div
 from testbed.memory.paged.block_pool import BlockPool
-
-FIRST = itemgetter(0)
 
 
 class BlockTable:
@@ -47,11 +41,6 @@ class Tables:
 
     def of(self, seq: Sequence) -> BlockTable:
         return self.held.get(seq.seq_id) or absent(seq)
-
-    def shares_tail(self, seq: Sequence) -> bool:
-        """Whether others have its last block too, in which its next token would be written."""
-        sharers = self.pool.sharers
-        return self.of(seq).blocks[-1] in sharers and seq.num_slots % self.block_size > 0
 
     def whole_prefix(self, seq: Sequence) -> list[int]:
         """The whole blocks of the registered prefix of `seq`; the sequence never writes to them."""
@@ -111,37 +100,6 @@ class Tables:
         if self.pool.ref_count(table.blocks[-1]) == 1:
             self.live -= dropped
 
-    def copying_writers(self, tails: Iterable[BlockTable]) -> list[BlockTable]:
-        """The tables that must copy a partial last block before a write: all writers of a shared
-        one but the last.
-        """
-        writers: list[BlockTable] = []
-        counts: dict[int, int] = {}
-        sharers = self.pool.sharers
-        for table in tails:
-            tail = table.blocks[-1]
-            count = counts.get(tail) or sharers.get(tail, 1)
-            if count > 1:
-                writers.append(table)
-                counts[tail] = count - 1
-        return writers
-
-    def copy_tails(self, writers: Collection[BlockTable]) -> Ops:
-        """Replace each writer's last block by a free one; the copies are of whole blocks, as in the
-        2023 system.
-        """
-        if not writers:
-            return NO_OPS
-        size, pool = self.block_size, self.pool
-        copies: list[Copy] = []
-        for table in writers:
-            source, target = table.blocks[-1], pool.free.pop()
-            pool.drop(source)
-            table.blocks[-1] = target
-            copies.append(Copy(source * size, target * size, size))
-            self.live += table.seq.num_slots % size
-        return Ops(tuple(copies))
-
     def _num_whole(self, seq: Sequence) -> int:
         return min(seq.registered_prefix, seq.prompt_len - 1) // self.block_size
 
@@ -171,118 +129,6 @@ class Tables:
         if padding and self.pool.sharers and self.pool.ref_count(blocks[-1]) > 1:
             padding = 0
         self.live -= self.pool.put(blocks[first:] if first else blocks) * self.block_size - padding
-
-
-class BlockIndex(BatchIndex):
-    """Members by the step, modulo the block size, at which they need their next block.
-
-    due[r] contains the blocks of the members whose blocks are full at the steps congruent to r,
-    for each r with such a member. `tails` contains the tables of members whose partial last block
-    was shared when they joined or forked, and may need a copy before the next write.
-    """
-
-    def __init__(self, batch: Batch, tables: Tables, pool: BlockPool) -> None:
-        self.batch = batch
-        self.tables = tables
-        self.pool = pool
-        self.size = tables.block_size
-        self.due: dict[int, dict[int, list[int]]] = {}
-        self.tails: dict[int, BlockTable] = {}
-
-    def added(self, seq: Sequence) -> None:
-        table, residue = self.tables.of(seq), -seq.slots_offset % self.size
-        members = self.due.get(residue)
-        if members is None:
-            self.due[residue] = {seq.seq_id: table.blocks}
-        else:
-            members[seq.seq_id] = table.blocks
-        if self.pool.sharers and self.tables.shares_tail(seq):
-            self.forked(seq)
-
-    def removed(self, seq: Sequence) -> None:
-        residue = -seq.slots_offset % self.size
-        members = self.due[residue]
-        del members[seq.seq_id]
-        if not members:
-            del self.due[residue]
-        self.tails.pop(seq.seq_id, None)
-
-    def forked(self, seq: Sequence) -> None:
-        self.tails[seq.seq_id] = self.tables.of(seq)
-
-    def needed(self, num_steps: int) -> int:
-        """Blocks that num_steps more steps of all members take, without copy-on-write."""
-        size, now = self.size, self.batch.extended
-        if num_steps == 1:
-            return len(self.due.get(now % size, ()))
-        rounds, rest = divmod(num_steps, size)
-        last = [len(members) for r, members in self.due.items() if (r - now) % size < rest]
-        return rounds * len(self.batch.sequences) + sum(last)
-
-    def steps_within(self, num_blocks: int) -> int:
-        """Steps that num_blocks blocks allow: whole rounds of a block for each member, or the most
-        within one.
-        """
-        size, rounds = self.size, num_blocks // len(self.batch.sequences)
-        if rounds:
-            return rounds * size
-        for step, members in self._in_turn(size):
-            num_blocks -= len(members)
-            if num_blocks < 0:
-                return step
-        raise AssertionError("a round takes a block for each member")
-
-    def step(self) -> int:
-        """The same as grow(1), but returns the number of slots taken."""
-        members = self.due.get(self.batch.extended % self.size)
-        if members is None:
-            return 0
-        take = self.pool.free.pop
-        for blocks in members.values():
-            blocks.append(take())
-        return len(members) * self.size
-
-    def grow(self, num_steps: int) -> Growth:
-        """Append the blocks for num_steps more steps in their order, from the end of the free list,
-        which has them.
-        """
-        take, taken, first, second = self.pool.free.pop, 0, 0, 0
-        for step, members in self._in_turn(num_steps):
-            for blocks in members.values():
-                blocks.append(take())
-            count = len(members)
-            taken += count
-            first += count * step
-            second += count * step * step
-        size = self.size
-        return record(Growth, (taken * size, first * size, second * size))
-
-    def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
-        """When num_steps more steps will take the marked ones of the blocks that they take one
-        after another.
-        """
-        taken, events = 0, list[tuple[int, int]]()
-        for step, members in self._in_turn(num_steps):
-            end = taken + len(members)
-            events.append((step, sum(marks[taken:end]) * self.size))
-            taken = end
-        return growth_of(events)
-
-    def _in_turn(self, num_steps: int) -> list[tuple[int, dict[int, list[int]]]]:
-        """Of num_steps more steps those at which members need blocks, with these, in order."""
-        due, size, now = self.due, self.size, self.batch.extended
-        in_turn = []
-        if num_steps <= len(due):  # fewer steps than residues: no residue repeats
-            for step in range(num_steps):
-                members = due.get((now + step) % size)
-                if members is not None:
-                    in_turn.append((step, members))
-            return in_turn
-        for residue, members in due.items():
-            for step in range((residue - now) % size, num_steps, size):
-                in_turn.append((step, members))
-        in_turn.sort(key=FIRST)  # no two steps are equal
-        return in_turn
 
 
 def absent(seq: Sequence) -> NoReturn:

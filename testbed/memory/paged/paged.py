@@ -37,8 +37,10 @@ from testbed.core.slots import (
 from testbed.core.units import PositiveTokens, Share
 from testbed.memory.layouts import BlockLayout
 from testbed.memory.leases import LeasingPolicy
+from testbed.memory.paged.block_boundaries import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_table import BlockIndex, BlockTable, Tables, moving
+from testbed.memory.paged.block_table import BlockTable, Tables, moving
+from testbed.memory.paged.copy_on_write import copy_tails, copying_writers, shares_tail
 from testbed.memory.paged.shared_blocks import SharedBlocks
 from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import PoolSpec, UnsupportedError
@@ -90,7 +92,7 @@ class BlockMemory(LeasingPolicy):
         num_blocks = -(-num_tokens // self.block_size)  # of each sequence
         num_shared = first.prompt_len // self.block_size
         needed = num_blocks - len(prefix) + num_others * (num_blocks - num_shared)
-        if not self._ensure_free(needed, self._reserve()):
+        if not self._ensure_free(needed, self.reserve(self._tables.held.values())):
             return Refusal.NEVER if needed > self._capacity() else Refusal.LATER
         if prefix:
             self._pool.share(prefix)
@@ -108,12 +110,12 @@ class BlockMemory(LeasingPolicy):
         index: BlockIndex | None = batch.indexes.get(self)
         if index is None:
             seq = next(iter(batch), None)
-            shares = seq is not None and self._pool.sharers and self._tables.shares_tail(seq)
+            shares = seq is not None and self._pool.sharers and shares_tail(self._tables, seq)
             if seq is not None and len(batch.sequences) == 1 and not shares:
                 return self._extend_alone(seq, num_tokens)
             index = batch.index(self, self._index)
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
-        writers = self._tables.copying_writers(index.tails.values()) if index.tails else ()
+        writers = copying_writers(self._tables, index.tails.values()) if index.tails else ()
         evicted = NO_GROWTH
         # The most blocks that a sequence can need: it may be at the end of one
         most_blocks = (num_tokens - 2) // self.block_size + 2
@@ -125,7 +127,7 @@ class BlockMemory(LeasingPolicy):
                 evicted = index.marked(num_tokens, [False] * num_free + self._pool.were_cached)
         self._tables.live += num_tokens * num_seqs
         if index.tails:  # never within guaranteed steps
-            ops = self._tables.copy_tails(writers)
+            ops = copy_tails(self._tables, writers)
             index.tails.clear()
             growth = index.grow(num_tokens)
             slots = growth.slots + len(writers) * self.block_size
@@ -179,7 +181,8 @@ class BlockMemory(LeasingPolicy):
 
     def usage(self) -> Usage:
         size, pool, live = self.block_size, self._pool, self._tables.live
-        free, cached, in_transit = pool.counts()
+        others = pool.has_other_blocks
+        free, cached, in_transit = pool.counts() if others else (len(pool.free), 0, 0)
         held, most = (pool.num_blocks - free - cached - in_transit) * size, (free + cached) * size
         total, saved = pool.num_blocks * size, pool.num_saved * size
         return record(

@@ -52,7 +52,7 @@ class OutputCaching(PrefixCaching):
         self._asks_ahead = drafts is not Drafts.NONE and release.admits_with_drafts
         self._with_output = set[int]()  # sequences whose prompt was computed; never iterated over
         self._uncached_first = release.uncached_first
-        super().__init__(pool, block_size, watermark, eviction)
+        super().__init__(pool, block_size=block_size, watermark=watermark, eviction=eviction)
 
     def fork(self, parent: Seq, child: Seq) -> Ops:
         for seq in (parent, child):

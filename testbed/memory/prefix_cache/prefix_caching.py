@@ -145,7 +145,7 @@ class PrefixCaching(BlockMemory):
         self._cache = self._make_cache(pool.num_slots // max(block_size, 1), order)
         self._oracle = oracle_of(order)
         self._columns_read = order.columns_read() if isinstance(order, ReadsColumns) else ()
-        super().__init__(pool, block_size, watermark, self._cache)
+        super().__init__(pool, block_size=block_size, watermark=watermark, blocks=self._cache)
         self._prompts: dict[int, CachedPrompt] = {}
         self._counts = CacheCounts()
 

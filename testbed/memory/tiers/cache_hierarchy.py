@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from testbed.core.slots import DEVICE, Copy, Move, Transfer
 from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node
-from testbed.memory.tiers.lower_tier import LowerTier
+from testbed.memory.tiers.lower_tier import LowerTier, Use
 from testbed.memory.tiers.pools import PinnedPool
 
 ON_DEVICE = 0  # the place of the device, above the tiers 1, 2, ...
@@ -19,12 +19,13 @@ Places = dict[int, list[Node]]
 @dataclass(slots=True)
 class InTransit:
     """A transfer of the nodes' content from blocks of one place to those of another; `kept`: blocks
-    of the device.
+    of the device. `uses`: for what a tier stores them.
     """
 
     source: int
     target: int
     nodes: list[Node]
+    uses: list[Use]
     read: list[int]
     written: list[int]
     kept: list[int]
@@ -71,14 +72,14 @@ class CacheHierarchy:
         above = node.block != TOMBSTONE if target == 1 else self.tiers[target - 2].has(node)
         return above and node not in self.tiers[target - 1]
 
-    def pin_for_loads(self, below: Places, stay: list[Node]) -> list[InTransit]:
+    def pin_for_loads(self, below: Places, stay: list[Node], use: Use) -> list[InTransit]:
         """Loads of these nodes: one from each place, in the prompt's order, whose blocks are
         pinned; `stay` is kept.
         """
         loads = list[InTransit]()
         for place, nodes in below.items():
             tier = self.tiers[place - 1]
-            tier.touch(nodes)
+            tier.touch(nodes, use)
             for node in nodes:
                 self.device.index.keep(node)
             kept = self.device.pin(stay)
@@ -88,6 +89,7 @@ class CacheHierarchy:
                     source=place,
                     target=ON_DEVICE,
                     nodes=nodes,
+                    uses=[],
                     read=tier.pin(nodes),
                     written=[],
                     kept=kept,
@@ -103,7 +105,7 @@ class CacheHierarchy:
         self.moved["loaded_blocks"] += len(load.nodes)
         return self._begin(load)
 
-    def begin_store(self, target: int, candidates: list[Node]) -> Transfer | None:
+    def begin_store(self, target: int, candidates: Mapping[Node, Use]) -> Transfer | None:
         """Store nodes in tier `target` from the place above it; None where there is none to store,
         or no block.
         """
@@ -111,7 +113,7 @@ class CacheHierarchy:
         taken = {
             node: block
             for node in chosen
-            if (block := self.tiers[target - 1].take(node)) is not None
+            if (block := self.tiers[target - 1].take(node, candidates[node])) is not None
         }
         if not taken:
             return None
@@ -122,6 +124,7 @@ class CacheHierarchy:
                 source=target - 1,
                 target=target,
                 nodes=nodes,
+                uses=[candidates[node] for node in nodes],
                 read=read,
                 written=list(taken.values()),
                 kept=[],
@@ -168,12 +171,12 @@ class CacheHierarchy:
                 self.tiers[transfer.target - 1].give_up(transfer.nodes)
         self.in_transit.clear()
 
-    def write_back(self, node: Node) -> bool:
+    def write_back(self, node: Node, use: Use) -> bool:
         """Write a block that is about to be evicted to the first tier, in the next iteration;
         whether it stores it.
         """
         tier = self.tiers[0]
-        target = None if node in tier else tier.take(node)
+        target = None if node in tier else tier.take(node, use)
         if target is None:
             return False
         tier.arrived([node], [target])

@@ -1,7 +1,7 @@
 """A tier below the device: what it stores, and which of it transfers read and write."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
 from testbed.core.slots import Extent, NonSequenceSlots
@@ -27,9 +27,25 @@ class Pins(dict[int, int]):
         return unpinned
 
 
+class Use:
+    """A request's use of the tiers: all blocks that it stores or finds have one rank in a tier, in
+    however many chunks they are computed.
+    """
+
+    __slots__ = ("ranks",)
+
+    def __init__(self) -> None:
+        self.ranks: dict[str, int] = {}
+
+    def renew(self) -> None:
+        """The use counts as new in every tier from now on."""
+        self.ranks.clear()
+
+
 class LowerTier:
-    """Blocks of block_size tokens by the keys of what they store, the least recently used first to
-    be evicted. One engine uses the tier, or several, each with its own nodes of the same keys.
+    """Blocks of block_size tokens by the keys of what they store. The blocks of the least recent
+    `Use` are evicted first, and of these the later ones of a prompt, so that what stays can be
+    found. One engine uses the tier, or several, each with its own nodes of the same keys.
 
     `arriving` blocks are being written and store nothing yet; `pins` counts the transfers that read
     a block. on_change: who hears, if anybody does, that other content can be found here than
@@ -40,11 +56,14 @@ class LowerTier:
         self.name = name
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.blocks: OrderedDict[Key, int] = OrderedDict()
+        self.blocks: dict[Key, int] = {}
         self.arriving: dict[Key, int] = {}
         self.pins = Pins()
         self.on_change: OnChange | None = None
         self._free = list(range(num_blocks))[::-1]
+        self._num_uses = 0
+        self._ranks: dict[Key, tuple[int, int]] = {}  # the rank of the use, minus the depth
+        self._queue: list[tuple[tuple[int, int], Key]] = []  # a heap; entries may be out of date
 
     def __contains__(self, node: Node) -> bool:
         """Whether this tier stores the content of the node, or a transfer brings it."""
@@ -54,17 +73,17 @@ class LowerTier:
         """Whether this tier stores the content of the node."""
         return node.key in self.blocks
 
-    def take(self, node: Node) -> int | None:
+    def take(self, node: Node, use: Use) -> int | None:
         """A block for the content of a node that is not here, free or of the evicted one; None
         where all are pinned.
         """
         if not self._free:
-            unpinned = (key for key, block in self.blocks.items() if block not in self.pins)
-            victim = next(unpinned, None)
+            victim = self._victim()
             if victim is None:
                 return None
             self._drop(victim)
         block = self.arriving[node.key] = self._free.pop()
+        self._ranks[node.key] = (self._rank_of(use), -node.depth)
         return block
 
     def slots(self) -> NonSequenceSlots:
@@ -76,24 +95,31 @@ class LowerTier:
         return NonSequenceSlots(cached=cached, in_transit=in_transit)
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
-        """The blocks that were taken for these nodes, from the first on in a prompt, store their
-        content now.
-        """
-        for node, block in zip(reversed(nodes), reversed(blocks), strict=True):
+        """The blocks that were taken for these nodes store their content now."""
+        for node, block in zip(nodes, blocks, strict=True):
             del self.arriving[node.key]
             self.blocks[node.key] = block
+            heappush(self._queue, (self._ranks[node.key], node.key))
         self._changed()
 
     def give_up(self, nodes: Iterable[Node]) -> None:
         """What a transfer was to bring will not come."""
-        self._free += [self.arriving.pop(node.key) for node in nodes]
+        for node in nodes:
+            self._free.append(self.arriving.pop(node.key))
+            del self._ranks[node.key]
         self._changed()
 
-    def touch(self, nodes: Sequence[Node]) -> None:
-        """A prompt uses this content; the end of a prompt is evicted before its beginning."""
-        for node in reversed(nodes):
-            if node.key in self.blocks:
-                self.blocks.move_to_end(node.key)
+    def touch(self, nodes: Iterable[Node], use: Use) -> None:
+        """A prompt uses this content."""
+        rank = self._rank_of(use)
+        for node in nodes:
+            if node in self:
+                self._ranks[node.key] = (rank, -node.depth)
+                if node.key in self.blocks:
+                    heappush(self._queue, (self._ranks[node.key], node.key))
+        if len(self._queue) > 2 * len(self.blocks) + 64:
+            self._queue = [(self._ranks[key], key) for key in self.blocks]
+            heapify(self._queue)
 
     def pin(self, nodes: Iterable[Node]) -> list[int]:
         """A transfer reads the blocks of these nodes, and unpins them when it has landed."""
@@ -119,8 +145,34 @@ class LowerTier:
         assert self.pins.keys() <= set(self.blocks.values()), (
             f"the {self.name} pins what it does not have"
         )
+        current = {(self._ranks[key], key) for key in self.blocks}
+        assert current <= set(self._queue), f"blocks of the {self.name} have no place in its order"
+
+    def _rank_of(self, use: Use) -> int:
+        if self.name not in use.ranks:
+            self._num_uses += 1
+            use.ranks[self.name] = self._num_uses
+        return use.ranks[self.name]
+
+    def _victim(self) -> Key | None:
+        """The first key of the order whose block no transfer reads."""
+        pinned = list[tuple[tuple[int, int], Key]]()
+        victim = None
+        while self._queue and victim is None:
+            entry = heappop(self._queue)
+            rank, key = entry
+            if key not in self.blocks or self._ranks[key] != rank:
+                continue
+            if self.blocks[key] in self.pins:
+                pinned.append(entry)
+            else:
+                victim = key
+        for entry in pinned:
+            heappush(self._queue, entry)
+        return victim
 
     def _drop(self, key: Key) -> None:
+        del self._ranks[key]
         self._free.append(self.blocks.pop(key))
         self._changed()
 

@@ -54,14 +54,19 @@ class StoreRule:
 
 
 class WriteThrough(StoreRule):
-    """Every block as soon as it is computed (vLLM's offloading connector, LMCache by default)."""
+    """Every prompt block as soon as it is computed, and again when a prompt finds it on the device
+    alone.
+    """
 
     def published(self, nodes: Sequence[Node]) -> Sequence[Node]:
         return nodes
 
+    def found(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        return nodes
+
 
 class OnReuse(StoreRule):
-    """A block that num_hits prompts have found (SGLang's write_through_selective)."""
+    """A block that num_hits prompts have found."""
 
     def __init__(self, num_hits: Count = 1) -> None:
         check_least(1, num_hits=num_hits)
@@ -72,7 +77,7 @@ class OnReuse(StoreRule):
 
 
 class WriteBack(StoreRule):
-    """A block when it is evicted (SGLang's write_back)."""
+    """A block when it is evicted."""
 
     at_eviction: ClassVar[bool] = True
 

@@ -23,7 +23,7 @@ from testbed.core.slots import (
     ceil_div,
 )
 from testbed.core.units import PositiveTokens, Share
-from testbed.memory.paged.block_table import BlockIndex
+from testbed.memory.paged.block_boundaries import BlockIndex
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.hash_chain import Content
@@ -31,7 +31,7 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching, PromptHit
 from testbed.memory.prefix_cache.prefix_index import Node
 from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, ON_THE_WAY, CacheHierarchy, Places
 from testbed.memory.tiers.load_rules import LoadAlways, LoadRule
-from testbed.memory.tiers.lower_tier import LowerTier
+from testbed.memory.tiers.lower_tier import LowerTier, Use
 from testbed.memory.tiers.pools import PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, StoreRule, WriteBack, WriteThrough
 
@@ -108,14 +108,15 @@ class TieredCaching(PrefixCaching):
                 "policy.exclusive: a loaded block is stored again only at its eviction, not by "
                 f"{name}"
             )
-        super().__init__(pool, block_size, watermark, eviction)
+        super().__init__(pool, block_size=block_size, watermark=watermark, eviction=eviction)
         assert isinstance(self._cache, PinnedPool)
         self._device = self._cache
         tiers = [
             LowerTier(tier.name, tier.num_slots // block_size, block_size) for tier in self._lower
         ]
         self._hierarchy = CacheHierarchy(self._device, tiers, block_size, exclusive)
-        self._to_store: dict[tuple[int, Node], None] = {}  # (tier, node), in order
+        self._to_store: dict[tuple[int, Node], Use] = {}  # by tier and node, in order
+        self._uses: dict[int, Use] = {}  # by seq_id, of what was admitted with a prompt
         self._refused: set[tuple[int, int]] = set()  # (seq_id, num_tokens) of loads
 
     def lookup(self, seq: Seq) -> TieredHit:
@@ -128,6 +129,7 @@ class TieredCaching(PrefixCaching):
     def admit(self, seqs: list[Seq], num_tokens: int, hit: CacheHit | None = None) -> Answers:
         answers = super().admit(seqs, num_tokens, hit)
         if isinstance(answers, list):
+            self._use_hits(seqs[0])
             answers[0] = self._after_writes(answers[0])
         return answers
 
@@ -144,7 +146,7 @@ class TieredCaching(PrefixCaching):
 
     def load(self, seq: Seq, num_tokens: int, hit: CacheHit) -> Answer:
         """Load the blocks below that a prompt would find, if the pool can take it with them; see
-        protocols.Loads.
+        protocols.Transfers.
 
         A refusal is remembered until something is released, moved or published, or has landed: an
         eviction, which may leave less to load, must not end it (clause 2 of the contract).
@@ -168,41 +170,46 @@ class TieredCaching(PrefixCaching):
             self._refused.add((seq.seq_id, num_tokens))
             return Refusal.LATER
         transfers = list[Transfer]()
-        for load in self._hierarchy.pin_for_loads(below, stay):
+        for load in self._hierarchy.pin_for_loads(below, stay, Use()):
             self._ensure_free(len(load.nodes))
             transfers.append(self._hierarchy.begin_load(load))
         return self._after_writes(Grant(ops=Ops(background=tuple(transfers))))
 
     def background(self) -> Ops:
-        self._choose(self._store.ahead(self._device))
+        for node in self._store.ahead(self._device):
+            self._choose([node], Use())
         chosen, self._to_store = self._to_store, {}
         targets = range(1, len(self._lower) + 1)
         stores = [
-            self._hierarchy.begin_store(at, [node for tier, node in chosen if tier == at])
+            self._hierarchy.begin_store(
+                at, {node: use for (tier, node), use in chosen.items() if tier == at}
+            )
             for at in targets
         ]
         return Ops(background=tuple(transfer for transfer in stores if transfer is not None))
 
     def _give_back(self, seq: Seq, keep: Keep) -> None:
         self._refused.clear()
+        use = self._uses.pop(seq.seq_id, None)
+        if use is not None:
+            use.renew()
+            self._touch(chain_to(self._prompts[seq.seq_id].node), use)
         super()._give_back(seq, keep)
 
     def landed(self, move_id: int) -> None:
         self._refused.clear()
         transfer = self._hierarchy.landed(move_id)
-        if transfer.target != ON_DEVICE:
-            self._choose(transfer.nodes, transfer.target + 1)
+        for node, use in zip(transfer.nodes, transfer.uses, strict=False):
+            self._choose([node], use, transfer.target + 1)
 
     def publish(self, seq: Seq, num_tokens: int) -> None:
         self._refused.clear()
         prompt = self._prompts.get(seq.seq_id)
         before = -1 if prompt is None else prompt.node.depth
         super().publish(seq, num_tokens)
-        node, new = None if prompt is None else prompt.node, list[Node]()
-        while node is not None and node.depth > before:
-            new.append(node)
-            node = node.parent
-        self._choose(self._store.published(new[::-1]))
+        if prompt is not None:
+            new = chain_to(prompt.node, before)
+            self._choose(self._store.published(new), self._uses[seq.seq_id])
 
     def guaranteed_steps(self, batch: Batch) -> int:
         """No store begins within them, nor does an iteration wait for one."""
@@ -249,8 +256,9 @@ class TieredCaching(PrefixCaching):
         return {**super().counters(), **self._hierarchy.moved}
 
     def evicting(self, node: Node) -> None:
-        if self._store.at_eviction and self._hierarchy.write_back(node):
-            self._choose([node], 2)
+        use = Use()
+        if self._store.at_eviction and self._hierarchy.write_back(node, use):
+            self._choose([node], use, 2)
 
     def check(self) -> None:
         super().check()
@@ -263,11 +271,18 @@ class TieredCaching(PrefixCaching):
         below = hit.below(num_tokens)[:1] if isinstance(hit, TieredHit) else []
         return any(node in self._hierarchy.loading for _, node in below)
 
-    def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
-        super()._ensure_free_with_hits(nodes, total)
+    def _use_hits(self, seq: Seq) -> None:
+        """A prompt was admitted: the tiers see which of their blocks it has found."""
+        prompt = self._prompts.get(seq.seq_id)
+        if prompt is not None:
+            found, use = chain_to(prompt.node), Use()
+            self._uses[seq.seq_id] = use
+            self._touch(found, use)
+            self._choose(self._store.found(found), use)
+
+    def _touch(self, nodes: list[Node], use: Use) -> None:
         for tier in self._hierarchy.tiers:
-            tier.touch(nodes)
-        self._choose(self._store.found(nodes))
+            tier.touch(nodes, use)
 
     def _within_free(self, nodes: list[Node], total: int, requested: int) -> list[Node] | None:
         pinned = sum(
@@ -277,9 +292,9 @@ class TieredCaching(PrefixCaching):
             nodes, total - pinned, requested
         )  # pinned blocks are not available anyway
 
-    def _choose(self, nodes: Iterable[Node], target: int = 1) -> None:
+    def _choose(self, nodes: Iterable[Node], use: Use, target: int = 1) -> None:
         if target <= len(self._lower):
-            self._to_store |= dict.fromkeys((target, node) for node in nodes)
+            self._to_store |= {(target, node): use for node in nodes}
 
     def _after_writes(self, grant: Grant) -> Grant:
         if not self._hierarchy.written:
@@ -287,3 +302,13 @@ class TieredCaching(PrefixCaching):
         return grant._replace(
             ops=grant.ops._replace(moves=(self._hierarchy.take_written(), *grant.ops.moves))
         )
+
+
+def chain_to(node: Node, depth: int = -1) -> list[Node]:
+    """The nodes behind this depth (the root has -1) up to `node`, in the order of the prompt."""
+    nodes, at = list[Node](), node
+    while at.depth > depth:
+        nodes.append(at)
+        assert at.parent is not None, "only the root has no parent"
+        at = at.parent
+    return nodes[::-1]

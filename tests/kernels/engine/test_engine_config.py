@@ -160,7 +160,7 @@ def run_config(tmp_path, **changes):
             "_target_": "testbed.cost.analytic.AnalyticCost",
             "efficiencies": {"_target_": "testbed.cost.analytic.Efficiencies"},
         },
-        "beams": {"_target_": "testbed.sched.beams.SyntheticBeams"},
+        "beams": {"_target_": "testbed.sched.beam_search.SyntheticBeams"},
         "swap_space_gib": 0,
         "engine": {"device": "cpu", "dtype": "float32", "debug": True},
     } | changes

@@ -317,7 +317,7 @@ def test_simulator_replays_recorded_beams_of_the_engine(tmp_path):
 
     from testbed.engine.simulation import simulate
     from testbed.run.metrics import summarize
-    from testbed.sched.beams import RecordedBeams
+    from testbed.sched.beam_search import RecordedBeams
 
     spec, requests = tiny.pool(4096), tiny.requests([(30, 9), (7, 2), (50, 12), (5, 1)], 2, True)
     records = tiny.engine(spec=spec).serve(requests)

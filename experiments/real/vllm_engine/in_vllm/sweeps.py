@@ -28,6 +28,7 @@ SHORT_CONTEXT = 128
 PASTS = (1024, 4096, 12000)
 BEHIND = (16, 64, 256, 512, 1024, 2048, 4096)
 REPEATS = 4
+AMONG_REPEATS = 3  # of each kind of prompts among as many decodes, in each pass
 PASSES = 2  # over all numbers of decodes: a host is slow for a second, and then another number is
 FILLED = 0.8  # share of the pool that a sweep takes at most
 PAUSE_S = 0.02
@@ -63,7 +64,7 @@ def waves(
     for number in range(PASSES):
         for count in AMONG_DECODES:
             if count < max_num_seqs and count * (SHORT_CONTEXT + LATER) <= room:
-                asked = _repeated(kinds, number)
+                asked = _repeated(kinds, AMONG_REPEATS, seed=number)
                 yield prompts(f"prompts among {count} decodes", count, asked)
     if caches_prefixes:
         kinds = [[1, new, past] for past in PASTS for new in BEHIND if new + past <= longest]
@@ -82,9 +83,9 @@ def prompts(name: str, num_running: int, kinds: list[list[int]], output: int = 1
     }
 
 
-def _repeated(kinds: list[list[int]], seed: int = 0) -> list[list[int]]:
+def _repeated(kinds: list[list[int]], repeats: int = REPEATS, *, seed: int = 0) -> list[list[int]]:
     """Each several times, in an order in which none is always behind the same one."""
-    order = kinds * REPEATS
+    order = kinds * repeats
     Random(seed).shuffle(order)
     return order
 

@@ -1,0 +1,239 @@
+"""A sweep as a table of axes and results, and as a figure over its main axis."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from testbed.experiments.look.pages.page import Chart, Series
+from testbed.experiments.look.plots import figure_of, save
+from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
+from testbed.experiments.runs.quantities import main_numbers
+from testbed.experiments.runs.replicated import difference_columns, explained, mean_columns
+from testbed.experiments.runs.run_words import (
+    future_read_by,
+    remark_on_pools,
+    remark_on_ways,
+)
+from testbed.experiments.runs.whole_files import write_cells
+from testbed.run.summaries import costs_of, flat, merge_axes
+from testbed.study.replications import interval
+
+FEWEST = 3  # values of an axis that is drawn
+FUTURE = "reads the future"  # the column of what no real server could know
+FACTOR = 20.0  # between the latencies of a chart with a logarithmic axis
+PANELS = {  # by the column of a sweep's table: label, and the option of its limit
+    "normalized_latency_s_per_token_mean": ("Norm. latency (s/token)", ""),
+    "ttft_s_p99": ("TTFT p99 (s)", "slo_ttft_s"),
+    "tpot_s_p99": ("TPOT p99 (s)", "slo_tpot_s"),
+    "slo_goodput_requests_per_s": ("Goodput (req/s)", ""),
+    "batch_mean_per_iteration": ("Batched requests", ""),
+}
+MOST_REMARKS = 8
+LABELS = {
+    "arrivals.rate": "Request rate (req/s)",
+    "policy.block_size": "Block size (tokens)",
+    "server.num_gpus": "GPUs",
+}
+
+
+def write_sweep(path: Path, points: Sequence[Point], names: Sequence[str]) -> None:
+    """Write a CSV row per point: axes, folder, the run's description and its whole summary.
+
+    names: the axes of the whole sweep, of which some points may have failed.
+    """
+    rows = list[dict[str, Any]]()
+    for point in points:
+        on_axes = {name: point.chosen.get(name) for name in names}
+        results = merge_axes(names, flat(point.summary))
+        rows.append({**on_axes, "folder": point.folder, **results})
+    columns = dict.fromkeys(key for row in rows for key in row)
+    write_cells(path, {name: [row.get(name) for row in rows] for name in columns})
+
+
+def shown(
+    points: Sequence[Point], width: int, names: Sequence[str], *, per_seed: bool = False
+) -> Group:
+    """The costs' sources, and a table of the axes `names` and as many main numbers as fit `width`
+    characters.
+
+    Seeds are replications: a row has their means with intervals, and a second table the differences
+    between settings on the same seeds; per_seed: a row for each point.
+    """
+    costs = list(dict.fromkeys(costs_of(point.summary) for point in points))
+    head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
+    groups = settings(points)
+    firsts = [group.points[0] for group in groups]
+    named = {_name_of(point, axes(firsts)): point.summary for point in firsts}
+    head += [*remark_on_ways(named), *remark_on_pools(named)]
+    head += rejections_of(points)
+    if are_replicated(points) and not per_seed:
+        return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))
+    columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
+    columns |= futures_of(points)
+    results, same = varying(main_numbers([point.summary for point in points]))
+    head += same
+    return Group(*map(Text, head), _table(columns, results, width))
+
+
+def rejections_of(points: Sequence[Point]) -> list[str]:
+    """A line for each point whose server has rejected requests, which its latencies leave out; of
+    many such points the first ones.
+    """
+    counted = [(point, point.summary["requests"]) for point in points]
+    lines = [
+        f"{_name_of(point, axes(points))}: {counts['rejected']} of {counts['arrived']} requests "
+        "rejected, which latencies leave out"
+        for point, counts in counted
+        if counts.get("rejected")
+    ]
+    others = len(lines) - MOST_REMARKS
+    return lines if others <= 0 else [*lines[:MOST_REMARKS], f"and {others} points more"]
+
+
+def replicated_tables(
+    groups: Sequence[Setting], width: int, futures: Mapping[str, Sequence[str]]
+) -> list[Text | Table]:
+    """The means of settings with their intervals, and the differences on the same seeds.
+
+    futures: columns that stand behind the axes.
+    """
+    left, results = mean_columns(groups)
+    results, same = varying(results)
+    texts = [*same, explained(groups)]
+    tables = [_table({**left, **futures}, results, width)]
+    pairs, differences = difference_columns(groups)
+    if pairs:
+        title = "Differences on the same seeds"
+        tables.append(_table(pairs, varying(differences)[0], width, title=title))
+    return [*map(Text, texts), *tables]
+
+
+def varying(
+    results: Mapping[str, Sequence[str]],
+) -> tuple[dict[str, Sequence[str]], list[str]]:
+    """The columns whose cells differ, and a line that says the others."""
+    columns = {name: cells for name, cells in results.items() if len(set(cells)) > 1}
+    same = [f"{name} {cells[0]}" for name, cells in results.items() if name not in columns]
+    if not columns:
+        return dict(results), []
+    return columns, [f"the same at all points: {', '.join(same)}"] if same else []
+
+
+def _table(
+    left: Mapping[str, Sequence[str]],
+    results: Mapping[str, Sequence[str]],
+    width: int,
+    title: str | None = None,
+) -> Table:
+    """All columns of `left`, and behind them as many of the results as fit."""
+    columns = dict(left)
+    space = width - 1 - sum(_width(name, cells) for name, cells in left.items())
+    for name, cells in results.items():
+        space -= _width(name, cells)
+        if space < 0:
+            break
+        columns[name] = cells
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _width(name: str, cells: Sequence[str]) -> int:
+    return max(map(len, [name, *cells])) + 3
+
+
+def futures_of(points: Sequence[Point]) -> dict[str, list[str]]:
+    """The column of what each point reads of the future, if any does."""
+    futures = [future_read_by(point.summary) for point in points]
+    return {FUTURE: futures} if any(futures) else {}
+
+
+def _name_of(point: Point, names: Sequence[str]) -> str:
+    """What is different about a point."""
+    return " ".join(f"{name}={point.chosen[name]}" for name in names if name in point.chosen)
+
+
+def draw_sweep(path: Path, points: Sequence[Point]) -> bool:
+    """Draw the figure of a sweep over a number; returns False if no axis is a number."""
+    names = axes(points)
+    different = pd.DataFrame(
+        [[point.chosen.get(name, "") for name in names] for point in points], columns=names
+    )
+    charts = sweep_charts(different, [flat(point.summary) for point in points])
+    if charts:
+        save(figure_of(charts), path)
+    return bool(charts)
+
+
+def sweep_charts(axes: pd.DataFrame, rows: Sequence[dict[str, Any]]) -> list[Chart]:
+    """The charts of runs over the option that is a number with the most values.
+
+    axes: a row for each run, a column for each differing option. rows: flat summaries. The list is
+    empty unless a number has FEWEST values or more.
+    """
+    numbers = {str(name): pd.to_numeric(axes[name], errors="coerce") for name in axes}
+    counts = {
+        name: values.nunique()
+        for name, values in numbers.items()
+        if values.notna().all() and name != SEED
+    }
+    key = max(counts, key=lambda name: (name == "arrivals.rate", counts[name]), default="")
+    if counts.get(key, 0) < FEWEST:
+        return []
+    others = [name for name in axes if name not in (key, SEED)]
+    labels = [
+        ", ".join(map(legible, others, values))
+        for values in axes[others].astype(str).to_numpy().tolist()
+    ]
+    table = (
+        pd.DataFrame(rows)
+        .assign(**{"x": numbers[key].to_numpy(), "name": labels})
+        .sort_values("x", kind="stable")
+    )
+    filled = {"", *(name for name in table if table[name].notna().any())}
+    columns = (column for column, (_, option) in PANELS.items() if {column, option} <= filled)
+    return [_panel(table, column, LABELS.get(key, key)) for column in columns]
+
+
+def legible(key: str, value: str) -> str:
+    """An option in a legend; its key stands before a number, a truth value and no value."""
+    name = key.rpartition(".")[2]
+    if value in ("null", "None", "-", ""):
+        return f"no {name}"
+    is_number = value.replace(".", "", 1).replace("-", "", 1).isdigit()
+    return f"{name} {value}" if is_number or value.lower() in ("true", "false") else value
+
+
+def _panel(table: pd.DataFrame, column: str, x_label: str) -> Chart:
+    """The chart of one column: a curve for each name, and the limit if all rows have the same."""
+    label, option = PANELS[column]
+    series = [_curve(str(name), part, column) for name, part in table.groupby("name", sort=False)]
+    positive = table[column][table[column] > 0]
+    is_latency = "(s" in label
+    is_log = is_latency and len(positive) > 0 and positive.max() > FACTOR * positive.min()
+    limits = set(table[option].dropna()) if option in table else set()
+    limit = limits.pop() if len(limits) == 1 else None
+    return Chart(
+        label.partition(" (")[0], x_label, label, series, markers=True, log_y=is_log, limit=limit
+    )
+
+
+def _curve(name: str, points: pd.DataFrame, column: str) -> Series:
+    """The curve of one name; where several rows have one x, their mean with a band."""
+    if points["x"].is_unique:
+        return Series(name, points["x"], points[column])
+    groups = [(x, group.dropna().tolist()) for x, group in points.groupby("x")[column]]
+    means = [(x, interval(values)) for x, values in groups if values]
+    bands = [
+        (mean.mean - (mean.half_width or 0), mean.mean + (mean.half_width or 0))
+        for _, mean in means
+    ]
+    return Series(name, [x for x, _ in means], [mean.mean for _, mean in means], bands)

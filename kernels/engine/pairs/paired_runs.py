@@ -1,0 +1,287 @@
+"""The paired runs around the sustainable load, their configs (resolved configs of `testbed run`),
+and their figures.
+"""
+
+import csv
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from testbed.core.shapes import read_model
+from testbed.core.specs import ModelSpec
+from testbed.engine.recorder import Recorder
+from testbed.run.build import Setup
+
+Node = dict[str, Any]
+LOADS = (0.5, 0.8, 0.95, 1.1, 1.5, 2.0, 4.0)  # times the sustainable load
+KNEE = 1.1  # loads above it run with all seeds
+SEEDS = 3
+BLOCK, LONGEST = 16, 4096  # tokens of a block, and of a sequence
+LARGEST, HOST = 49152, 32768  # tokens of the pool of software times, and of the host's
+
+
+def part(target: str, **parameters: Any) -> Node:
+    """A part of a run as a config has it."""
+    return {"_target_": f"testbed.{target}", **parameters}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The setting of the pairs: a model, seconds of arrivals, the engine's options."""
+
+    model: ModelSpec
+    seconds: float
+    engine: Node
+    cost: Callable[[str], Node]  # by the model's name
+    warm: tuple[
+        int, ...
+    ] = ()  # sizes of prompt batches that a process runs once, before anything is measured
+    batches: tuple[
+        tuple[int, int], ...
+    ] = ()  # requests and sequences of each, at which software times are measured
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Runs that differ in load and seed. `rate` is sustainable, in requests a second; `pool` is in
+    tokens.
+    """
+
+    name: str
+    about: str
+    trace: Node
+    rate: float
+    pool: int
+    policy: Node
+    preemption: str
+    num_seqs: int = 1
+
+
+class Missing(NamedTuple):
+    """The names of the pairs without a line: whose run failed, and for which no time was left."""
+
+    failed: list[str]
+    late: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One run on both sides: a series at `load` times its sustainable rate."""
+
+    series: Series
+    load: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.series.name}-{self.load:g}-{self.seed}"
+
+    def config(self, stage: Stage) -> Node:
+        """The run's config; `testbed run` and the engine read the same values."""
+        series, spec = self.series, stage.model
+        return {
+            "model": part("core.specs.ModelSpec", **asdict(spec)),
+            "server": part(
+                "run.config.ServerConfig",
+                name="h200-x1",
+                gpu=H200,
+                num_gpus=1,
+                kv_memory_gib={spec.name: gib(spec, series.pool)},
+            ),
+            "trace": series.trace,
+            "arrivals": part(
+                "engine.arrivals.Poisson", rate=self.load * series.rate, duration_s=stage.seconds
+            ),
+            "policy": series.policy,
+            "scheduler": part(
+                "sched.mixed.MixedPrefill", max_num_batched_tokens=2560, max_num_seqs=128
+            ),
+            "preemption": part(f"sched.preemption.{series.preemption}"),
+            "cost": stage.cost(spec.name),
+            "beams": part("sched.beam_search.SyntheticBeams"),
+            "seed": self.seed,
+            "workload": {"max_len": LONGEST, "num_seqs": series.num_seqs, "beam": False},
+            "swap_space_gib": gib(spec, HOST) if series.preemption == "Swap" else 0.0,
+            "window_s": [0.0, stage.seconds],
+            "stop_at_latency": None,
+            "engine": stage.engine,
+        }
+
+
+def gib(spec: ModelSpec, num_tokens: int) -> float:
+    """The memory of K and V of so many tokens."""
+    return num_tokens * spec.kv_bytes_per_token / 2**30
+
+
+def measured(model: str) -> Node:
+    """The measured cost profile, without overrides."""
+    choices = part("cost.profile.Choices", block_size=BLOCK, kernel="paged", spread="ragged")
+    return part("cost.profile.ProfileCost", path=f"h200-{model}-tp1", choices=choices)
+
+
+H200 = part(
+    "core.specs.GpuSpec",
+    name="h200",
+    device="NVIDIA H200",
+    memory_bytes=150_000_000_000,
+    memory_bandwidth=4.8e12,
+    fp16_flops=989.0e12,
+    host_bandwidth=55.0e9,
+    link_bandwidth=450.0e9,
+)
+PAGED = part("memory.paged.paged.Paged", block_size=BLOCK, watermark=0.01)
+LRU = part("memory.prefix_cache.eviction.lru.Lru")
+CACHED = part(
+    "memory.prefix_cache.prefix_caching.PrefixCaching",
+    block_size=BLOCK,
+    watermark=0.01,
+    eviction=LRU,
+)
+SHAREGPT = part("traces.synthetic.Fitted", model="sharegpt")
+# Commands are run from the repository's root.
+AZURE = part("traces.azure.AzureCsv", path="kernels/results/engine/azure-conversations.csv.gz")
+CHATS = part(
+    "traces.chat_histories.ChatHistories",
+    model="chat",
+    new_probability=0.2,
+    max_prompt=2000,
+    max_output=400,
+)
+
+# Sustainable rates: the highest at which 90% of the requests of 30 simulated seconds have their
+# first token within 1 s, with the engine's profile of 2026-11-22 and the software time of the pairs
+# before these.
+SERIES = (
+    Series("sharegpt", "ShareGPT, recompute", SHAREGPT, 14.9, 16384, PAGED, "Recompute"),
+    Series("azure-swap", "Azure conversations, swap", AZURE, 7.38, 12288, PAGED, "Swap"),
+    Series(
+        "chats-cache", "chats, prefix cache, recompute", CHATS, 7.62, 16384, CACHED, "Recompute"
+    ),
+    Series("chats-cache-swap", "chats, prefix cache, swap", CHATS, 6.99, 16384, CACHED, "Swap"),
+)
+FEWER = (  # at some loads only
+    Series("sharegpt-swap", "ShareGPT, swap", SHAREGPT, 15.4, 16384, PAGED, "Swap"),
+    Series("chats", "chats, recompute", CHATS, 4.83, 16384, PAGED, "Recompute"),
+    Series("azure", "Azure conversations, recompute", AZURE, 7.38, 12288, PAGED, "Recompute"),
+    Series(
+        "samples",
+        "ShareGPT, four samples each, recompute",
+        SHAREGPT,
+        6.0,
+        16384,
+        PAGED,
+        "Recompute",
+        4,
+    ),
+)
+MACHINE = Pair(Series("machine", "the largest pools", CHATS, 1.0, LARGEST, PAGED, "Swap"), 1.0, 0)
+OVERLOADS = [load for load in LOADS if load > KNEE]
+OTHER_SEEDS = range(1, SEEDS)
+PAIRS = [  # the most wanted first: a limit of time may end them
+    *(Pair(series, load, 0) for series, load in product(SERIES, LOADS)),
+    *(Pair(FEWER[i], 0.95, 0) for i in (0, 1, 3)),
+    *(
+        Pair(series, load, seed)
+        for seed, series, load in product(OTHER_SEEDS, SERIES[:3], OVERLOADS)
+    ),
+    *(Pair(series, 2.0, seed) for seed, series in product(range(SEEDS), FEWER[:3])),
+    *(Pair(SERIES[3], load, seed) for load, seed in product(OVERLOADS, OTHER_SEEDS)),
+]
+
+
+def device() -> Stage:
+    """On a GPU: 8 s of arrivals, small pools."""
+    engine = {"device": "cuda", "dtype": "float16", "graphs": 128}
+    sizes = (
+        *range(1, 513),
+        *range(520, 2561, 40),
+    )  # products by kernels that are loaded when first used
+    batches = (*((n, 1) for n in (1, 8, 32, 64, 128)), (8, 4), (32, 4))
+    return Stage(read_model("llama-3-8b"), 8.0, engine, measured, warm=sizes, batches=batches)
+
+
+KEYS = ("series", "load", "seed")
+FIGURES = (
+    "arrived",
+    "finished",
+    "mean_batch",
+    "hit_rate",
+    "preemptions",
+    "recomputed_tokens",
+    "ttft_mean_s",
+    "ttft_p50_s",
+    "tpot_mean_s",
+    "output_tokens_per_s",
+)
+IN_SUMMARY = {
+    "arrived": ("requests", "arrived"),
+    "finished": ("requests", "finished"),
+    "mean_batch": ("batch", "mean_over_time"),
+    "ttft_mean_s": ("ttft_s", "mean"),
+    "ttft_p50_s": ("ttft_s", "p50"),
+    "tpot_mean_s": ("tpot_s", "mean"),
+    "output_tokens_per_s": ("throughput", "output_tokens_per_s"),
+}
+WORK = (
+    "iterations",
+    "duration_s",
+    "decodes_gpu_s",
+    "prompts_gpu_s",
+    "swaps_gpu_s",
+    "software_s",
+)  # of the GPU's side
+FIELDS = (
+    "num_requests",
+    "num_seqs",
+    "iterations",
+    "duration_us",
+    "gpu_us",
+    "host_us",
+    "software_us",
+)
+
+
+def figures(
+    setup: Setup, recorder: Recorder, summary: Mapping[str, Any]
+) -> dict[str, float | None]:
+    """FIGURES by name; the mean batch is over time, hit_rate the share of the prompts' tokens found
+    in the cache.
+    """
+    counters = setup.scheduler.policy.counters()
+    tokens, hits = counters.get("tokens", 0), counters.get("hit_tokens", 0)
+    recorder.settle()
+    spans = recorder.spans.columns()
+    prefilled = int((spans["prefill_tokens"] * spans["iterations"]).sum())
+    values = {name: summary[part][key] for name, (part, key) in IN_SUMMARY.items()} | {
+        "hit_rate": hits / tokens if tokens else None,
+        "preemptions": sum(summary["preemptions"].values()),
+        "recomputed_tokens": prefilled + hits - _first_prompts(setup, recorder),
+    }
+    return {name: values[name] for name in FIGURES}
+
+
+def _first_prompts(setup: Setup, recorder: Recorder) -> int:
+    """Tokens of the prompts whose first prefill is complete; whole prompts are computed in one
+    iteration.
+    """
+    columns, state = recorder.requests.columns(), setup.scheduler.state
+    ended = int(columns["prompt_len"][columns["first_token_ps"] >= 0].sum())
+    groups = (*state.running.values(), *state.swapped, *state.waiting)
+    return ended + sum(group.request.prompt_len for group in groups if group.num_generated)
+
+
+def read_software(path: Path, num_seqs: int = 1) -> tuple[float, float]:
+    """Seconds per iteration and per running request: the line nearest to the points of requests of
+    num_seqs.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["num_seqs"]) == num_seqs]
+    counts, seconds = (
+        [int(row["num_requests"]) for row in rows],
+        [float(row["software_us"]) / 1e6 for row in rows],
+    )
+    slope = max(0.0, statistics.linear_regression(counts, seconds).slope)
+    return max(0.0, statistics.fmean(seconds) - slope * statistics.fmean(counts)), slope

@@ -1,0 +1,48 @@
+"""Copy-on-write by blocks (section 4.4, Fig. 8): a sequence copies a partial last block that others
+have too before it writes to it.
+"""
+
+from collections.abc import Collection, Iterable
+
+from testbed.core.sequence import Sequence
+from testbed.core.slots import NO_OPS, Copy, Ops
+from testbed.memory.paged.block_table import BlockTable, Tables
+
+
+def shares_tail(tables: Tables, seq: Sequence) -> bool:
+    """Whether others have its last block too, in which its next token would be written."""
+    sharers = tables.pool.sharers
+    return tables.of(seq).blocks[-1] in sharers and seq.num_slots % tables.block_size > 0
+
+
+def copying_writers(tables: Tables, tails: Iterable[BlockTable]) -> list[BlockTable]:
+    """Of the tables whose last block will be written those that must copy it: all writers of a
+    shared one but the last.
+    """
+    writers: list[BlockTable] = []
+    counts: dict[int, int] = {}
+    sharers = tables.pool.sharers
+    for table in tails:
+        tail = table.blocks[-1]
+        count = counts.get(tail) or sharers.get(tail, 1)
+        if count > 1:
+            writers.append(table)
+            counts[tail] = count - 1
+    return writers
+
+
+def copy_tails(tables: Tables, writers: Collection[BlockTable]) -> Ops:
+    """Replace each writer's last block by a free one; the copies are of whole blocks, as in the
+    2023 system.
+    """
+    if not writers:
+        return NO_OPS
+    size, pool = tables.block_size, tables.pool
+    copies: list[Copy] = []
+    for table in writers:
+        source, target = table.blocks[-1], pool.free.pop()
+        pool.drop(source)
+        table.blocks[-1] = target
+        copies.append(Copy(source * size, target * size, size))
+        tables.live += table.seq.num_slots % size
+    return Ops(tuple(copies))

@@ -1,0 +1,40 @@
+"""What SGLang's scheduler refuses of its options and its policy."""
+
+from testbed.core.errors import InputError
+from testbed.memory.capabilities import Capabilities
+from testbed.memory.layouts import BlockLayout
+
+RETRACTIONS = ("length", "priority")
+
+
+def page_size_of(memory: Capabilities) -> int:
+    """The tokens of a page. Raises InputError for a policy that the scheduler cannot ask."""
+    if memory.publishes is not None and memory.pins_hits is None:
+        raise InputError(
+            f"policy={memory.name}: scheduler=sglang decides about several admissions before "
+            "any takes slots, which it does not support (policy=radix or policy=paged)"
+        )
+    if not isinstance(memory.layout, BlockLayout):
+        raise InputError(
+            f"policy={memory.name}: has no pages of one size, which scheduler=sglang counts "
+            "(policy=radix or policy=paged)"
+        )
+    return memory.layout.block_size
+
+
+def check_chunk(chunk: int | None, page_size: int) -> None:
+    """Raise InputError for a chunk that ends within a page."""
+    if chunk is not None and chunk % page_size:
+        raise InputError(
+            f"scheduler.chunked_prefill_size={chunk}: is no multiple of the page of {page_size} "
+            "tokens (give one)"
+        )
+
+
+def check_retraction(policy: str) -> None:
+    """Raise InputError for an order of retraction that SGLang does not have."""
+    if policy not in RETRACTIONS:
+        raise InputError(
+            f"scheduler.retraction_policy={policy}: is unknown (choose from "
+            f"{', '.join(RETRACTIONS)})"
+        )
