@@ -52,6 +52,8 @@ SERVER = (
     *("scheduler.max_num_seqs=1024", "scheduler.max_num_batched_tokens=8192"),
 )
 METRICS = ("e2e_s", "ttft_s", "ttft_p50_s", "tpot_s", "preemptions")
+DRAWN = {"e2e_s": "mean latency, s", "ttft_s": "mean TTFT, s"}
+COLORS = {2000: "C0", 3000: "C1", 4000: "C2", 8000: "C3"}
 HEAD = ("load", "metric", "measured", "predicted", "lowest", "highest", "error", "is")
 
 app = App(help=__doc__)
@@ -200,8 +202,10 @@ def _figures(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 @app.command
-def compare(predicted: Path, logs: Path) -> None:
-    """Print what was measured, the mean of a load's repeats, beside what was predicted."""
+def compare(predicted: Path, logs: Path, *, figure: Path | None = None) -> None:
+    """Print what was measured, the mean of a load's repeats, beside what was predicted; draw mean
+    latency and mean TTFT into a figure if asked.
+    """
     answer = json.loads(predicted.read_text(encoding="utf-8"))
     rows = [
         row
@@ -209,6 +213,34 @@ def compare(predicted: Path, logs: Path) -> None:
         for row in _compared(name, prediction, measured(logs, name))
     ]
     show(f"{answer['rule']}; made at {answer['made_at']}", plain_table(HEAD, rows))
+    if figure is not None:
+        _draw(answer["predictions"], logs, figure)
+
+
+def _draw(predictions: Mapping[str, Any], logs: Path, figure: Path) -> None:
+    """Intervals as lines, each repeat as a point, by the rate over the pool's saturated one."""
+    from testbed.experiments.look.plots import new_figure, save
+
+    drawn = new_figure(6.6, 2.8)
+    axes = drawn.subplots(1, 2)
+    served = {name: measured(logs, name) for name in predictions}
+    for ax, (metric, label) in zip(axes, DRAWN.items(), strict=True):
+        for name, prediction in predictions.items():
+            if repeats := served[name]:
+                at, color = prediction["factor"], COLORS[prediction["blocks"]]
+                ends = [prediction["lowest"][metric], prediction["highest"][metric]]
+                ax.plot([at, at], ends, color=color, lw=4, alpha=0.3)
+                ax.plot(at, prediction["figures"][metric], "_", color=color, ms=10)
+                values = [repeat[metric] for repeat in repeats]
+                ax.plot([at] * len(values), values, ".", color=color, label=_pool(prediction))
+        ax.set(xlabel="rate over the pool's saturated rate", ylabel=label, yscale="log")
+    known = dict(zip(*reversed(axes[0].get_legend_handles_labels()), strict=True))
+    axes[0].legend(known.values(), known.keys())
+    save(drawn, figure)
+
+
+def _pool(prediction: Mapping[str, Any]) -> str:
+    return f"{prediction['blocks']:,} blocks"
 
 
 def measured(logs: Path, name: str) -> list[dict[str, float]]:
