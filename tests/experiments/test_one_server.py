@@ -7,6 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from testbed.core.errors import InputError
+from testbed.experiments.plan.space import candidate_of, deployments
 from testbed.experiments.runs.compose import composed, configured
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.translation import expand
@@ -138,3 +139,11 @@ def test_each_point_of_a_sweep_has_the_server_of_its_values(testbed, tmp_path):
         fit = fit_of(f"{LLAMA} --max-num-batched-tokens {tokens}", "h100-80gb")
         assert logged_tokens == fit.kv_tokens
         assert f"GPU KV cache size: {fit.kv_tokens:,} tokens" in notes
+
+
+def test_each_deployment_of_a_plan_has_the_server_of_its_values():
+    space = deployments([*BASE, "server.num_gpus=1,2"], LLAMA)
+    for deployment, num_gpus in zip(space, (1, 2), strict=True):
+        config = candidate_of(deployment).config
+        fit = fit_of(f"{LLAMA} --tensor-parallel-size {num_gpus}", "h100-80gb")
+        assert (config.server.num_gpus, config.server.num_blocks) == (num_gpus, fit.num_blocks)
