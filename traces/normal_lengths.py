@@ -115,7 +115,12 @@ class NormalLengths(Trace):
         for part in ("stdev", "min", "max"):
             value = getattr(self, f"{name}_{part}")
             if value is not None:
-                raise InputError(f"trace.{name}_{part}={value}: needs trace.{name} (give both)")
+                raise InputError(
+                    f"needs trace.{name}",
+                    key=f"trace.{name}_{part}",
+                    value=str(value),
+                    remedy="give both",
+                )
 
     def _check(self, name: str, floor: int, unit: str, end: str = "") -> None:
         """Refuse limits that leave nothing between them."""

@@ -90,5 +90,5 @@ class RandomLengths(Drawn):
 def _range(mean: int, name: str, ratio: float) -> tuple[int, int]:
     """The smallest and the largest length."""
     if not 0 <= ratio < 1:
-        raise InputError(f"trace.{name}={ratio}: must be at least 0 and below 1")
+        raise InputError("must be at least 0 and below 1", key=f"trace.{name}", value=str(ratio))
     return math.floor(mean * (1 - ratio)), math.ceil(mean * (1 + ratio))

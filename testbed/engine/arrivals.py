@@ -40,7 +40,7 @@ class ArrivalProcess(ABC):
 def positive(**values: float) -> None:
     for name, value in values.items():
         if not value > 0:
-            raise InputError(f"arrivals.{name} is {value}; it must be above 0")
+            raise InputError("must be above 0", key=f"arrivals.{name}", value=str(value))
 
 
 class Poisson(ArrivalProcess):
@@ -235,7 +235,9 @@ class Sessions(AnswerDriven):
         max_think_s: Seconds | None = None,
     ) -> None:
         if at_once < 1:
-            raise InputError(f"arrivals.at_once is {at_once}; it must be at least 1 session")
+            raise InputError(
+                "must be at least 1 session", key="arrivals.at_once", value=str(at_once)
+            )
         self.at_once = at_once
         self.start_gap_s = start_gap_s
         self.max_think_s = max_think_s
