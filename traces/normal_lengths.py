@@ -143,15 +143,18 @@ class NormalLengths(Trace):
             return self._talks(self.num_conversations, seed, max_len)
         if self.turns > 1:
             raise InputError(
-                f"trace.turns={self.turns}: a turn is sent after the answer before it (choose "
-                "arrivals=sessions)"
+                "a turn is sent after the answer before it (choose arrivals=sessions)",
+                key="trace.turns",
+                value=str(self.turns),
             )
         rows = self._talks(num_rows, seed, max_len)
         if len(rows) < num_rows:
             raise InputError(
-                f"trace.prompt_tokens={self.prompt_tokens}: {num_rows - len(rows):,} of "
+                f"{num_rows - len(rows):,} of "
                 f"{num_rows:,} requests have {max_len:,} tokens or more (lower "
-                "trace.prompt_tokens_max, or raise workload.max_len)"
+                "trace.prompt_tokens_max, or raise workload.max_len)",
+                key="trace.prompt_tokens",
+                value=str(self.prompt_tokens),
             )
         return replace(rows, turns=None)
 

@@ -51,8 +51,10 @@ class RandomLengths(Drawn):
         self.outputs = max(lowest, 1), max(highest, 1)
         if prefix_len + self.inputs[0] < 1:
             raise InputError(
-                f"trace.input_len={input_len}: a prompt may have no token with "
-                f"input_ratio={input_ratio}, num_special={num_special} (raise it, or prefix_len)"
+                "a prompt may have no token with "
+                f"input_ratio={input_ratio}, num_special={num_special} (raise it, or prefix_len)",
+                key="trace.input_len",
+                value=str(input_len),
             )
 
     @property

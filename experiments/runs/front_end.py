@@ -131,7 +131,9 @@ def _with_vllm_command(overrides: Sequence[str], options: dict[str, Any]) -> Seq
     if command is None:
         return overrides
     if not isinstance(command, str):
-        raise InputError(f"from_vllm={reprlib.repr(command)}: must be a command as one text")
+        raise InputError(
+            "must be a command as one text", key="from_vllm", value=str(reprlib.repr(command))
+        )
     option_words = [
         f"{SHORT.get(key, key)}={value}"
         for key, value in options.items()
@@ -176,7 +178,7 @@ def _set(config: DictConfig, key: str, value: Any, *, is_free: bool) -> None:
     except OmegaConfBaseException as error:
         if isinstance(error, ConfigKeyError):  # of a mapping
             check_key(str(error.full_key), config, tuple(SHORT))
-        raise InputError(f"{key}={reprlib.repr(value)}: {one_line(error)}") from error
+        raise InputError(one_line(error), key=key, value=str(reprlib.repr(value))) from error
 
 
 def _typed(requested: Requested, config: DictConfig) -> RunConfig:

@@ -173,8 +173,8 @@ class AnswerDriven(ArrivalProcess):
             seed: not read.
         """
         raise InputError(
-            f"arrivals: {type(self).__name__} has no arrival times (each depends on when an answer "
-            "ends)"
+            f"{type(self).__name__} has no arrival times (each depends on when an answer ends)",
+            key="arrivals",
         )
 
     @abstractmethod
@@ -196,9 +196,11 @@ class AnswerDriven(ArrivalProcess):
         """
         if rows.turns is not None:
             raise InputError(
-                f"arrivals={type(self).__name__}: this trace says which request waits for which "
+                "this trace says which request waits for which "
                 "answer, and its think times (choose arrivals=sessions, whose at_once is the "
-                "concurrency)"
+                "concurrency)",
+                key="arrivals",
+                value=str(type(self).__name__),
             )
 
 

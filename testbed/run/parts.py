@@ -43,12 +43,15 @@ class Part:
         if not isinstance(values, Mapping):
             if values is None or isinstance(values, str | int | float | list):
                 raise InputError(
-                    f"{key}={values!r}: names no class (`testbed list {key}` shows the options)"
+                    f"names no class (`testbed list {key}` shows the options)",
+                    key=key,
+                    value=repr(values),
                 )
             return cls(values)
         if not isinstance(values.get("_target_"), str):
             raise InputError(
-                f"{key}: names no class (choose one by {key}=...; `testbed list` shows the options)"
+                f"names no class (choose one by {key}=...; `testbed list` shows the options)",
+                key=key,
             )
         parameters = {str(name): value for name, value in values.items() if name != "_target_"}
         for name, value in parameters.items():
@@ -185,8 +188,9 @@ def check_methods(target: Any, key: str) -> None:
     missing = [f"{method}()" for method in sorted(getattr(target, "__abstractmethods__", ()))]
     if missing:
         raise InputError(
-            f"{key}={target.__module__}.{target.__qualname__}: does not define "
-            f"{', '.join(missing)} (its base class says what they do)"
+            f"does not define {', '.join(missing)} (its base class says what they do)",
+            key=key,
+            value=f"{target.__module__}.{target.__qualname__}",
         )
 
 
@@ -199,7 +203,9 @@ def locate(name: str, key: str) -> Callable[..., Any]:
             problem, remedy = f"cannot be loaded: {error}", _way_to_load(name, error)
             raise InputError(problem, key=key, value=name, remedy=remedy) from error
     if not callable(target):
-        raise InputError(f"{key}._target_={name}: is no class or function (give MODULE.CLASS)")
+        raise InputError(
+            "is no class or function (give MODULE.CLASS)", key=f"{key}._target_", value=str(name)
+        )
     return target  # type: ignore[no-any-return]
 
 

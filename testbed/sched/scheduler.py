@@ -324,8 +324,10 @@ class IterationLevel(Scheduler):
             self._chooses_order = self.order
         if prefetch and self.memory.transfers is None:
             raise InputError(
-                f"scheduler.prefetch={prefetch}: {self.memory.name} loads nothing from lower tiers "
-                "(choose policy=tiered, or leave prefetch out)"
+                f"{self.memory.name} loads nothing from lower tiers "
+                "(choose policy=tiered, or leave prefetch out)",
+                key="scheduler.prefetch",
+                value=str(prefetch),
             )
         self.prefetch = prefetch
         self.prompts = self.prefills(self.state, self.limits)

@@ -75,8 +75,9 @@ class SGLang(Scheduler):
         chunk = chunked_prefill_size
         if chunk is not None and chunk % self.page_size:
             raise InputError(
-                f"scheduler.chunked_prefill_size={chunk}: is no multiple of the page of "
-                f"{self.page_size} tokens (give one)"
+                f"is no multiple of the page of {self.page_size} tokens (give one)",
+                key="scheduler.chunked_prefill_size",
+                value=str(chunk),
             )
         self.limits = PassLimits(max_prefill_tokens, chunk, prefill_max_requests)
         self.mixes = enable_mixed_chunk and chunk is not None
@@ -411,13 +412,17 @@ class SGLang(Scheduler):
         memory = self.memory
         if memory.publishes is not None and memory.pins_hits is None:
             raise InputError(
-                f"policy={memory.name}: scheduler=sglang decides about several admissions before "
-                "any takes slots, which it does not support (policy=radix or policy=paged)"
+                "scheduler=sglang decides about several admissions before "
+                "any takes slots, which it does not support (policy=radix or policy=paged)",
+                key="policy",
+                value=str(memory.name),
             )
         if not isinstance(memory.layout, BlockLayout):
             raise InputError(
-                f"policy={memory.name}: has no pages of one size, which scheduler=sglang counts "
-                "(policy=radix or policy=paged)"
+                "has no pages of one size, which scheduler=sglang counts "
+                "(policy=radix or policy=paged)",
+                key="policy",
+                value=str(memory.name),
             )
         return memory.layout.block_size
 
@@ -470,10 +475,13 @@ class OverlappedSGLang(SGLang):
 def _check_options(retraction: str, by_priority: bool, schedule_policy: str) -> None:
     if retraction not in ("length", "priority"):
         raise InputError(
-            f"scheduler.retraction_policy={retraction}: is unknown (choose length or priority)"
+            "is unknown (choose length or priority)",
+            key="scheduler.retraction_policy",
+            value=str(retraction),
         )
     if by_priority and schedule_policy != "fcfs":
         raise InputError(
-            f"scheduler.schedule_policy={schedule_policy}: does not go with "
-            "enable_priority_scheduling (schedule_policy=fcfs)"
+            "does not go with enable_priority_scheduling (schedule_policy=fcfs)",
+            key="scheduler.schedule_policy",
+            value=str(schedule_policy),
         )

@@ -95,5 +95,7 @@ def order_of(schedule_policy: str, memory: Capabilities) -> QueueOrder:
     if schedule_policy == "lpm":
         return LongestPrefix(memory)
     raise InputError(
-        f"scheduler.schedule_policy={schedule_policy}: is not modelled (choose fcfs or lpm)"
+        "is not modelled (choose fcfs or lpm)",
+        key="scheduler.schedule_policy",
+        value=str(schedule_policy),
     )
