@@ -13,8 +13,8 @@ from testbed.experiments.cli.parameters import (
     AsJson,
     AtLeastOne,
     Override,
-    VllmCommand,
 )
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.run.override_words import key_of
 from testbed.study.replications import interval
 
@@ -55,7 +55,7 @@ SeedCount = Annotated[
 
 def capacity(
     *overrides: Annotated[Override, Parameter(required=True)],
-    from_vllm: VllmCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     seeds: SeedCount | None = None,
     share: Share = 0.9,
     low: LowRate = 0.5,
@@ -75,9 +75,8 @@ def capacity(
     from testbed.api import capacities
     from testbed.experiments.cli.json_answers import capacity_answer
     from testbed.experiments.cli.output import print_json
-    from testbed.experiments.vllm_server.translation import expand
 
-    words = expand(from_vllm, list(overrides))
+    words = served.words(overrides)
     unseeded = [word for word in words if key_of(word) != SEED]
     search = {"share": share, "low": low, "high": high, "precision": precision}
     if sensitivity:

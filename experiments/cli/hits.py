@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import AsJson, Override, Picture, VllmCommand
+from testbed.experiments.cli.parameters import AsJson, Override, Picture
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 if TYPE_CHECKING:
     from testbed.experiments.look.hits.hit_curves import HitCurves
@@ -30,7 +31,7 @@ Drawing = Annotated[Picture, Parameter(help="draw the curves (.png, .pdf or .svg
 
 def hits(
     *overrides: Annotated[Override, Parameter(required=True)],
-    from_vllm: VllmCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     sizes: Sizes = "",
     orders: Orders = "lru,belady",
     csv: Csv = None,
@@ -52,9 +53,8 @@ def hits(
     from testbed.experiments.cli.output import plain_table, print_json, show
     from testbed.experiments.look.hits.hit_curves import hit_curves
     from testbed.experiments.look.hits.shown_hits import cells_of, head_of, lines_of
-    from testbed.experiments.vllm_server.translation import expand
 
-    words = expand(from_vllm, list(overrides))
+    words = served.words(overrides)
     curves = hit_curves(words, _numbers(sizes), _names(orders), _report)
     _write(curves, csv, figure, html)
     if json:

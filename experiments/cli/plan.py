@@ -16,6 +16,7 @@ from testbed.experiments.cli.parameters import (
     Override,
     Picture,
 )
+from testbed.experiments.cli.served_command import NO_COMMAND
 from testbed.run.override_words import key_of
 
 if TYPE_CHECKING:
@@ -66,11 +67,10 @@ def plan(
 
     testbed plan model=llama-3.1-8b gpu=h100-80gb,l40s replicas=1,2 slo.ttft_s=1 arrivals.rate=8
     """
-    from testbed.experiments.cli.run import given_words
     from testbed.experiments.plan.deployment_plan import Request, planned
 
     _check_folders(figure, html)
-    words = given_words(overrides, config_dir or [], None)
+    words = NO_COMMAND.words(overrides, config_dir or [])
     unseeded = tuple(word for word in words if key_of(word) != SEED)
     numbers, rate = tuple(seeds_of(words, seeds)), _rate(prices)
     request = Request(unseeded, share, numbers, precision, gpus, rate, runs, everything=all)

@@ -10,10 +10,9 @@ from testbed.experiments.cli.parameters import (
     ConfigFolders,
     Override,
     Seeds,
-    SglangCommand,
-    VllmCommand,
     seed_words,
 )
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 app = App(name="run", help_flags=[])  # its own --help also shows the config groups
 
@@ -70,8 +69,7 @@ def run(
     sweep: Sweep = ONE_RUN,
     again: Annotated[bool, Parameter(help="repeat a run whose folder is complete")] = False,
     config_dir: ConfigFolders | None = None,
-    from_vllm: VllmCommand | None = None,
-    from_sglang: SglangCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     values: Annotated[
         bool, Parameter(help="print every value of this configuration with its unit; run nothing")
     ] = False,
@@ -91,7 +89,7 @@ def run(
     """
     if help:
         return print_help(config_dir or [])
-    words = given_words(overrides, config_dir or [], from_vllm, from_sglang)
+    words = served.words(overrides, config_dir or [])
     words = [*shown.name_words, *words]
     if values:
         from testbed.experiments.runs.shown_values import value_lines
@@ -107,32 +105,6 @@ def run(
         swept = [*words, *seed_words(words, sweep.seeds)]
         return run_launch.sweep(swept, again, per_seed=sweep.per_seed)
     return run_launch.run_one(words, again)
-
-
-def given_words(
-    overrides: tuple[str, ...],
-    folders: list[Path],
-    from_vllm: str | None,
-    from_sglang: str | None = None,
-) -> list[str]:
-    """The overrides, with those of vLLM's or SGLang's words and the folders of user options before
-    them.
-    """
-    from testbed.core.errors import InputError
-    from testbed.run.override_words import key_of
-
-    for word in overrides:
-        if key_of(word) == "hydra.mode":
-            raise InputError(f"{word}: is not read (-m makes a sweep)")
-    words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
-    if from_vllm is None and from_sglang is None:
-        return words
-    if from_vllm is not None and from_sglang is not None:
-        raise InputError("--from-sglang: goes with no --from-vllm (give one of them)")
-    from testbed.experiments.sglang_server import translation as of_sglang
-    from testbed.experiments.vllm_server import translation as of_vllm
-
-    return of_vllm.expand(from_vllm, of_sglang.expand(from_sglang, words))
 
 
 def print_help(folders: list[Path]) -> None:

@@ -11,9 +11,9 @@ from testbed.experiments.cli.parameters import (
     AtLeastOne,
     Picture,
     PlugIns,
-    VllmCommand,
 )
 from testbed.experiments.cli.replayed_logs import BlocksFromLog, LogConfigFolder, LogWord, Workload
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 PAIRS = Path("kernels/results/engine/pairs")
 ENGINE_PROFILE = Path("gpu-engine/h200-llama-3-8b-tp1")
@@ -129,7 +129,7 @@ def logs(
     workload: Workload | None = None,
     blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
-    from_vllm: VllmCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     what_if: WhatIf = None,
     csv: ErrorsCsv = None,
     figure: LogsFigure = None,
@@ -145,7 +145,7 @@ def logs(
     from testbed.experiments.cli.validated_logs import Validation
 
     server = (workload, blocks_from_log, config_dir)
-    request = LogRequest("validate", words, *server, COMMANDS, from_vllm)
+    request = LogRequest("validate", words, *server, COMMANDS, served)
     validation = Validation(request, what_if or [], sensitivity)
     if json:
         validation.print_json(within)

@@ -14,10 +14,10 @@ from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.run.config import ServerConfig
-from testbed.run.parts import Part
+from testbed.run.parts import Part, locate
 from testbed.speculation.drafter_memory import drafter_memory
 from testbed.speculation.speculation import Speculation
-from testbed.vllm.command import FLAG, Command
+from testbed.vllm.command import FLAG, OFF, ON, Command
 from testbed.vllm.option_table import options_of
 from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.releases import Release, release_numbered
@@ -97,6 +97,8 @@ class Configured:
                 values[option] = str(_count(f"scheduler.{key}", limit))
         if self.config.scheduler.get("enable_chunked_prefill") is False:
             values["--enable-chunked-prefill"] = "false"
+        policy = locate(str(self.config.policy["_target_"]), "policy")
+        values["--enable-prefix-caching"] = ON if hasattr(policy, "publish") else OFF
         return Command(None, values, options_of(values))
 
     @property

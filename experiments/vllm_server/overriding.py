@@ -24,6 +24,8 @@ OPTION_OF = {  # overrides that replace the value of an option of the command
     "policy.block_size": "--block-size",
     "model.max_len": "--max-model-len",
     "server.num_blocks": BLOCKS,
+    "scheduler.enable_chunked_prefill": "--enable-chunked-prefill",
+    "scheduler.scheduler_reserve_full_isl": "--scheduler-reserve-full-isl",
 }
 SCHEDULERS = {"vllm_v1": OFF, "vllm_v1_async": "true"}  # --async-scheduling
 CACHE_TYPES = {"1": "fp8", "2": "auto", "null": "auto"}  # of model.kv_dtype_bytes
@@ -50,20 +52,14 @@ def merged(command: Command, choices: Mapping[str, str]) -> Merged:
     override that changes the pool and that no option stands for.
     """
     _check_fixed(choices)
-    values = dict(command.values)
     given = {key: value for key, value in choices.items() if not key.startswith("~")}
-    for key, option in OPTION_OF.items():
-        if given.get(key, "null") != "null":
-            values[option] = given[key]
+    values = replaced_values(command.values, given, OPTION_OF, TENSOR_PARALLEL)
     if BLOCKS in values and "server.num_blocks" in given:
         values.pop(BYTES, None)
     if given.get("scheduler") in SCHEDULERS:
         values["--async-scheduling"] = SCHEDULERS[given["scheduler"]]
     if "model.kv_dtype_bytes" in given:
         values["--kv-cache-dtype"] = _cache_type(given["model.kv_dtype_bytes"])
-    _, times, count = given.get("server", "").partition("-x")
-    if times and TENSOR_PARALLEL not in values:
-        values[TENSOR_PARALLEL] = count
     taken = {*OPTION_OF, "model.kv_dtype_bytes"}
     taken |= {key for key in choices if key.lstrip("~").startswith(POOL_GIB)}
     pool = given.get(POOL_GIB)
@@ -72,6 +68,26 @@ def merged(command: Command, choices: Mapping[str, str]) -> Merged:
     model = given.get("model", command.model)
     options = {**options_of(values), **command.options}
     return Merged(Command(model, values, options, command.environment), frozenset(taken))
+
+
+def replaced_values(
+    values: Mapping[str, str],
+    given: Mapping[str, str],
+    options: Mapping[str, str],
+    num_gpus: str,
+) -> dict[str, str]:
+    """The values of a command's options, in which those of overrides replace its own.
+
+    options: by override. num_gpus: the option that server=GPU-xN gives where the command does not.
+    """
+    replaced = dict(values)
+    for key, option in options.items():
+        if given.get(key, "null") != "null":
+            replaced[option] = given[key]
+    _, times, count = given.get("server", "").partition("-x")
+    if times and num_gpus not in replaced:
+        replaced[num_gpus] = count
+    return replaced
 
 
 def _check_fixed(choices: Mapping[str, str]) -> None:

@@ -245,7 +245,9 @@ class Engine:
                     self._drop_emptied()
                     continue
             if not self._in_flight:
-                if len(requests) != len(state.waiting) + len(state.running) + len(state.swapped):
+                if state.loading or len(requests) != (
+                    len(state.waiting) + len(state.running) + len(state.swapped)
+                ):
                     audit.check_balance(self.scheduler, self.recorder.totals)
                 plan = self._next_plan(now_ps)
                 if not plan.decode_seqs and not plan:
@@ -323,6 +325,8 @@ class Engine:
         if plan.swapped_in:
             flight.stepping = [group.request.request_id for group in plan.stepping]
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
+        if state.loading:
+            flight.num_waiting += len(state.loading)
         flight.work = self._work(plan, usage)
         max_steps, wake_ps = 1, UNBOUNDED
         flight.repeats = bool(plan.guaranteed_steps) and plan.repeats
@@ -469,11 +473,11 @@ class Engine:
         if plan.ops or plan.preempted:
             self._move(plan)
             self.recorder.paused(plan.preempted)
-        is_prefilling = plan.preempted and state.running
+        is_prefilling = plan.preempted and (state.running or state.loading)
         if plan.rejected or is_prefilling or executor.has_landed or self._changes.unplanned:
             return True
         wake_ps = plain_int(self.scheduler, "wake_ps", plan.wake_ps)
-        queue = [*state.swapped, *state.waiting, *state.running.values()]
+        queue = [*state.swapped, *state.waiting, *state.loading, *state.running.values()]
         is_waiting = executor.has_transfers or state.reserved or state.leased
         if queue and not is_waiting and wake_ps == UNBOUNDED:
             group = queue[0]

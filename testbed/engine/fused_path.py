@@ -51,7 +51,7 @@ class FusedPath:
         self._scheduler = scheduler
         self._state = scheduler.state
         self._cost = cost
-        self._launches = type(cost).launch is not CostModel.launch  # else it says None of any
+        self._launches = cost.launches
         self._outputs = outputs
         self._meter = meter
         self._recorder = recorder
@@ -80,6 +80,8 @@ class FusedPath:
         flight = self._flight
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
+        if state.loading:
+            flight.num_waiting += len(state.loading)
         flight.repeats = bool(repeats)
         self._meter.growing = len(state.batch.sequences)
         if plan.chunks:

@@ -44,7 +44,7 @@ class SimulatedExecutor(Executor):
     ) -> None:
         super().__init__(clock)
         self.cost = cost
-        self._launches = type(cost).launch is not CostModel.launch  # else it says None of any
+        self._launches = cost.launches
         if not scheduler.plans_ahead:
             self.decode_cost = cost
         self.outputs = outputs

@@ -23,6 +23,7 @@ from testbed.memory.pools import PoolSpec
 from testbed.memory.protocols import (
     CopiesPrompts,
     CountsSharedReads,
+    CutsChunks,
     DropsTokens,
     Estimates,
     FollowsSessions,
@@ -32,6 +33,7 @@ from testbed.memory.protocols import (
     Layered,
     Leases,
     ListsOtherSlots,
+    Offloads,
     PinsHits,
     Predicts,
     Publishes,
@@ -53,6 +55,7 @@ NEEDS: Mapping[type, tuple[type, ...]] = {
     Truncates: (Estimates,),
     PinsHits: (Publishes,),
     Transfers: (Publishes,),
+    Offloads: (Transfers, Estimates),
     Layered: (LaidOut, ServesInTurn, Predicts),
     SharesTiers: (Transfers, StoresBelow),
 }
@@ -76,9 +79,11 @@ class Capabilities:
     swaps: Swaps | None
     leases: Leases | None
     transfers: Transfers | None
+    offloads: Offloads | None
     drops_tokens: DropsTokens | None
     layered: Layered | None
     serves_in_turn: ServesInTurn | None
+    cuts_chunks: CutsChunks | None
     counts_shared_reads: CountsSharedReads | None
     laid_out: LaidOut | None
     lists_other_slots: ListsOtherSlots | None

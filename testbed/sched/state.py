@@ -103,7 +103,7 @@ class SchedulerState(Queues):
         """The groups with slots on the device, running or waiting."""
         waiting = self.partially_preempted
         kept = () if waiting is None else (waiting,)
-        return [*self.running.values(), *kept, *self.reserved, *self.leased]
+        return [*self.running.values(), *kept, *self.loading, *self.reserved, *self.leased]
 
     def guaranteed_steps(self) -> int:
         """Further steps of the batch that the policy promises."""
@@ -295,7 +295,7 @@ class SchedulerState(Queues):
 
     def _remove_from_queue(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The same of a group that waits, maybe partially preempted, or is swapped out."""
-        (self.swapped if group.status is SequenceStatus.SWAPPED else self.waiting).remove(group)
+        self.leave_queue(group)
         self.not_loaded.discard(group)
         group.status = status
         if group is self.partially_preempted:

@@ -8,7 +8,8 @@ from test_fast_equals_slow import ANALYTIC, MEASURED, check_run
 from testbed.memory.paged.paged import Paged
 from testbed.memory.radix.radix import Radix
 from testbed.sched.preemption import Recompute
-from testbed.sched.sglang import OverlappedSGLang, SGLang
+from testbed.sched.sglang import SGLang
+from testbed.sched.sglang_overlap import OverlappedSGLang
 
 many = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)

@@ -13,7 +13,8 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.radix.radix import Radix
 from testbed.sched.plan import Results
 from testbed.sched.preemption import Recompute
-from testbed.sched.sglang import OverlappedSGLang, SGLang
+from testbed.sched.sglang import SGLang
+from testbed.sched.sglang_overlap import OverlappedSGLang
 from testbed.sched.sglang_ratio import NewTokenRatio
 
 
@@ -152,7 +153,7 @@ def test_without_a_tree_fixed_outputs_are_admitted_by_their_ends():
     ("policy", "options", "words"),
     [
         (PrefixCaching, {}, ("policy=PrefixCaching", "radix")),
-        (Radix, {"schedule_policy": "hrrn"}, ("schedule_policy=hrrn", "lpm")),
+        (Radix, {"schedule_policy": "routing-key"}, ("schedule_policy=routing-key", "fcfs")),
         (Radix, {"retraction_policy": "age"}, ("retraction_policy=age", "priority")),
         (Radix, {"chunked_prefill_size": 7, "block_size": 2}, ("chunked_prefill_size=7", "2")),
     ],
@@ -176,5 +177,5 @@ def test_a_run_says_what_it_cannot_follow():
 
 @pytest.mark.parametrize("kind", [SGLang, OverlappedSGLang])
 def test_the_plug_in_check_passes(kind):
-    name = f"testbed.sched.sglang:{kind.__name__}"
+    name = f"{kind.__module__}:{kind.__name__}"
     assert front.check(name, max_running_requests=6, context_length=200) is None

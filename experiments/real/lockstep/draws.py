@@ -6,6 +6,7 @@ from random import Random
 from testbed.core.request import Request
 from testbed.core.specs import GIB
 from testbed.experiments.real.lockstep.comparison import ITERATION_PS
+from testbed.experiments.real.lockstep.state_draws import draw_states
 from testbed.experiments.vllm_server.release_words import words_of_groups
 
 MODEL = "gemma-3-27b"  # 10 layers of full attention, 52 with a window, in pages of 10 layers
@@ -20,11 +21,15 @@ def draw(
     drafts: bool = False,
     windows: bool = False,
     priority: bool = False,
+    states: bool = False,
 ) -> tuple[tuple[str, ...], list[Request]]:
     """A random configuration as words after `base`, and requests that keep its pool full. drafts:
     with speculative decoding. windows: with groups of layers of which most have a window. priority:
-    requests of several priorities, in their order.
+    requests of several priorities, in their order. states: of a model with states, whose prefixes
+    are cached.
     """
+    if states:
+        return draw_states(random, base or ("+system=vllm-v1",), num_requests)
     block_size = random.choice([4, 8, 16, 32])
     longest = random.choice([64, 200, 600])
     num_blocks = 2 + longest * random.choice([2, 3, 5]) // block_size

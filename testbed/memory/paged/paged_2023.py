@@ -68,7 +68,7 @@ class Paged2023(Paged):
     def __init__(
         self, pool: PoolSpec, block_size: PositiveTokens = 16, watermark: Share = 0.01
     ) -> None:
-        super().__init__(pool, block_size, watermark)
+        super().__init__(pool, block_size=block_size, watermark=watermark)
         self._watermark = Watermark(watermark, self._pool.num_blocks, floor)
 
     def guaranteed_steps(self, batch: Batch) -> int:
