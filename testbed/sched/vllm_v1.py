@@ -52,6 +52,7 @@ class VllmV1(IterationLevel):
         turns: serves running requests one by one; None: decodes step together.
     """
 
+    has_steady_plans: ClassVar[bool] = True
     state_class: ClassVar[type[SchedulerState]] = VllmState
     offloads: ClassVar[bool] = True
     keeps_budget: ClassVar[bool] = True
@@ -186,6 +187,11 @@ class VllmV1(IterationLevel):
         limits = self.limits
         most = limits.max_chunk_tokens if is_cut else limits.max_num_batched_tokens
         self.chunks.max_chunk_tokens = most
+
+    @property
+    def keeps_refused(self) -> bool:
+        """See IterationLevel."""
+        return super().keeps_refused and not self.chunks.asks_again
 
     def _admits_nobody(self) -> bool:
         """As in every scheduler, but a refused group that is asked again may be admitted in any
