@@ -23,7 +23,8 @@ class Fit:
     """The answer of `testbed fits --json`; GiB on each GPU.
 
     weights_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null where the command gives
-    the pool; activation_rmse_gib is the residual of their fit.
+    the pool; activation_rmse_gib is the residual of their fit. offloaded_tokens: of the CPU cache
+    that the command asks for.
     """
 
     release: str
@@ -38,6 +39,7 @@ class Fit:
     num_blocks: int
     block_size: int
     kv_tokens: int
+    offloaded_tokens: int
     max_model_len: int
     max_concurrency: float
     longest_model_len: int
@@ -109,6 +111,7 @@ def fit_of(
         num_blocks=server.num_blocks,
         block_size=server.block_size,
         kv_tokens=num_tokens(server),
+        offloaded_tokens=_offloaded_tokens(server),
         max_model_len=server.model.max_len,
         max_concurrency=_concurrency_by_slot(server) if scratch_by_slot else concurrency(server),
         longest_model_len=longest(question, server),
@@ -139,6 +142,11 @@ def concurrency(server: Server) -> float:
 def num_tokens(server: Server) -> int:
     """vLLM's "GPU KV cache size", as the release computes it."""
     return logged_tokens(server.pages, server.num_blocks, server.model.max_len, server.release)
+
+
+def _offloaded_tokens(server: Server) -> int:
+    """Tokens of the cache below the device; 0: there is none."""
+    return 0 if server.offloading is None else server.offloading.num_blocks * server.block_size
 
 
 def _concurrency_by_slot(server: Server) -> float:
@@ -215,6 +223,8 @@ def lines_of(fit: Fit) -> list[str]:
             "    0.8 GiB too little with 64 sequences, 2,048 tokens; other GPUs were not measured"
         )
     texts += logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
+    if fit.offloaded_tokens:
+        texts.append(f"CPU cache below the GPUs: {fit.offloaded_tokens:,} tokens")
     texts.append(f"largest --max-model-len that starts: {fit.longest_model_len:,}")
     texts.append(f"smallest --tensor-parallel-size that starts: {fit.smallest_tensor_parallel}")
     return [*texts, *(f"harmless, ignored: {note}" for note in fit.notes)]

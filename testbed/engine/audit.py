@@ -142,7 +142,7 @@ def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
 def check_balance(scheduler: Scheduler, totals: Totals) -> None:
     """Every request that has arrived has ended, or is in exactly one queue."""
     state = scheduler.state
-    waiting, running, swapped = len(state.waiting), len(state.running), len(state.swapped)
+    waiting, running, swapped = state.num_waiting, len(state.running), len(state.swapped)
     gone = totals.finished + totals.rejected + totals.cancelled
     if totals.arrived - gone != waiting + running + swapped:
         raise PlugInError(

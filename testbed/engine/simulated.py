@@ -1,7 +1,7 @@
 """Carries plans out in simulated time, by a cost model and the links between tiers."""
 
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Transfer, record
@@ -32,6 +32,8 @@ class SimulatedExecutor(Executor):
     the next plan. `cut` ends a span that is under way. pool: what the policy was given, if its
     moves are to be checked against it. links: of the tiers that other engines use too, by name.
     """
+
+    follows_groups: ClassVar[bool] = False
 
     def __init__(
         self,

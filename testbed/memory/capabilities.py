@@ -33,6 +33,7 @@ from testbed.memory.protocols import (
     Layered,
     Leases,
     ListsOtherSlots,
+    Offloads,
     PinsHits,
     Predicts,
     Publishes,
@@ -54,6 +55,7 @@ NEEDS: Mapping[type, tuple[type, ...]] = {
     Truncates: (Estimates,),
     PinsHits: (Publishes,),
     Transfers: (Publishes,),
+    Offloads: (Transfers, Estimates),
     Layered: (LaidOut, ServesInTurn, Predicts),
     SharesTiers: (Transfers, StoresBelow),
 }
@@ -77,6 +79,7 @@ class Capabilities:
     swaps: Swaps | None
     leases: Leases | None
     transfers: Transfers | None
+    offloads: Offloads | None
     drops_tokens: DropsTokens | None
     layered: Layered | None
     serves_in_turn: ServesInTurn | None
@@ -243,14 +246,18 @@ def capabilities_of(policy: MemoryPolicy) -> Capabilities:
         if missing and len(missing) < len(methods):
             there = next(method for method in methods if method not in missing)
             raise InputError(
-                f"policy={name}: has {there}() without {missing[0]}() (define both, see "
-                f"{protocol.__name__} in testbed/memory/protocols.py)"
+                f"has {there}() without {missing[0]}() (define both, see "
+                f"{protocol.__name__} in testbed/memory/protocols.py)",
+                key="policy",
+                value=str(name),
             )
         for needed in () if missing else NEEDS.get(protocol, ()):
             if _having(policy, needed) is None:
                 raise InputError(
-                    f"policy={name}: has {methods[0]}() without {METHODS[needed][0]}() (define "
-                    f"both, see {protocol.__name__} in testbed/memory/protocols.py)"
+                    f"has {methods[0]}() without {METHODS[needed][0]}() (define "
+                    f"both, see {protocol.__name__} in testbed/memory/protocols.py)",
+                    key="policy",
+                    value=str(name),
                 )
     return Capabilities(policy)
 

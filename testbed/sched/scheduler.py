@@ -45,6 +45,7 @@ class Scheduler(ABC):
         preemption: the rule that names victims.
         now_ps: the time in picoseconds at which `plan` is called.
         plans_ahead: it makes a plan while another is in flight.
+        offloads: it serves a policy that loads into slots; see memory/protocols.py, Offloads.
         keeps_budget: no iteration has more tokens than the parameter max_num_batched_tokens.
         names_victims: it chooses victims itself, which are computed again; `preemption` is unread.
         ends_at_declared: every output is to have its declared number of tokens (max_new_tokens).
@@ -57,6 +58,7 @@ class Scheduler(ABC):
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
     plans_ahead: ClassVar[bool] = False
+    offloads: ClassVar[bool] = False
     keeps_budget: ClassVar[bool] = False
     names_victims: ClassVar[bool] = False
     ends_at_declared: bool = False
@@ -74,6 +76,11 @@ class Scheduler(ABC):
             preemption: the rule that names victims.
         """
         self.state = self.state_class(policy)
+        if self.memory.offloads is not None and not self.offloads:
+            raise InputError(
+                f"{self.memory.name}: loads into slots, which {type(self).__name__} does not "
+                "schedule (scheduler=vllm_v1 or vllm_v1_async)"
+            )
         self.preemption = preemption
         self.now_ps = 0
         self.steps_in_turn = False
@@ -88,6 +95,24 @@ class Scheduler(ABC):
     def memory(self) -> Capabilities:
         """What the policy can do."""
         return self.state.memory
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether its `plan` only takes promised steps of the batch while `is_decoding`, and its
+        `commit` then only advances the batch where no output has ended. The class of a scheduler
+        says so itself (`has_steady_plans`): one derived from it may plan otherwise.
+        """
+        state, memory = self.state, self.memory
+        keeps_all = memory.transfers is None and memory.drops_tokens is None
+        has_steady_plans = vars(type(self)).get("has_steady_plans", False)
+        return keeps_all and state.retention is None and has_steady_plans
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether all that run are in the batch, and no request is to be admitted, swapped in or
+        forked: the next plan is a step of the batch, if there are the slots.
+        """
+        return False
 
     @property
     def serves_as_they_come(self) -> bool:
@@ -238,11 +263,14 @@ class Scheduler(ABC):
         return plan
 
     def decode(self, plan: Plan) -> None:
-        """Extend the batch by one step, preempting until it fits.
+        """Extend the batch by one step, preempting until it fits. Where the plan will only decode,
+        the policy is asked before for how many steps.
 
         Args:
             plan: the one that is being made.
         """
+        if self.is_decoding:
+            plan.promised_steps = self.state.guaranteed_steps()
         while self.state.batch.sequences and not self.step(plan):
             self.make_room(plan)
 
@@ -353,8 +381,10 @@ class IterationLevel(Scheduler):
             self._choose_order = self.order.choose_order
         if prefetch and self.memory.transfers is None:
             raise InputError(
-                f"scheduler.prefetch={prefetch}: {self.memory.name} loads nothing from lower tiers "
-                "(choose policy=tiered, or leave prefetch out)"
+                f"{self.memory.name} loads nothing from lower tiers "
+                "(choose policy=tiered, or leave prefetch out)",
+                key="scheduler.prefetch",
+                value=str(prefetch),
             )
         self.prefetch = prefetch
         self.prompts = self.prefills(self.state, self.limits)
@@ -365,7 +395,8 @@ class IterationLevel(Scheduler):
         Args:
             request: without its output length.
         """
-        group = super().add(request)
+        group = self.new_group(request)
+        self.state.waiting.append(group)
         if not self.order.keeps_arrival:
             group.rank = (*self.order.rank(request), request.request_id)
         if self.prefetch:
@@ -374,6 +405,23 @@ class IterationLevel(Scheduler):
 
     def columns_read(self) -> tuple[str, ...]:
         return self.order.columns_read()
+
+    @property
+    def is_decoding(self) -> bool:
+        """See Scheduler."""
+        state = self.state
+        num_seqs = len(state.batch.sequences)
+        if (num_seqs != state.num_seqs or not num_seqs) or (
+            state.swapped or state.beams or state.pending_forks.num_forks
+        ):
+            return False
+        waiting = state.waiting
+        return not waiting or (waiting[0] is state.refused and self.keeps_refused)
+
+    @property
+    def keeps_refused(self) -> bool:
+        """Whether the head of the queue stays there, unasked, once it was refused."""
+        return self._choose_order is None and not self.prefetch
 
     def enable_fast_forward(self, plan: Plan) -> None:
         """Offer further identical steps where only an end or an arrival matters; requests that wait
@@ -402,8 +450,14 @@ class IterationLevel(Scheduler):
         keeps_order = self._choose_order is None
         is_queue = bool(state.swapped or state.waiting)
         plan.ends_on_arrival = self.prefetch > 0 or not (keeps_order and is_queue)
-        if self._admits_nobody():
+        promised = plan.promised_steps
+        if not self._admits_nobody():
+            return
+        if promised is None:
             plan.guaranteed_steps = state.guaranteed_steps()
+        else:
+            is_some = type(promised) is int and promised > 0  # else the engine may refuse it
+            plan.guaranteed_steps = promised - 1 if is_some else promised
 
     def _admits_nobody(self) -> bool:
         """Whether the group that is next would be refused again, if there is one."""

@@ -16,6 +16,7 @@ from testbed.vllm.attention_backends import (
 )
 from testbed.vllm.command import FLAG, OFF, Command
 from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
+from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
 from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.releases import DEFAULT, Release
@@ -74,7 +75,7 @@ class Server:
 
     option: our option with the model's shape. memory is None where the command gives the pool.
     num_blocks: pages of the pool, the null block included. values: the options. notes: what was
-    read and changes nothing.
+    read and changes nothing. offloading: the cache below the device; None: there is none.
     """
 
     release: Release
@@ -90,6 +91,7 @@ class Server:
     values: Mapping[str, str]
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
+    offloading: Offloading | None = None
 
 
 def server_with(
@@ -141,7 +143,22 @@ def server_with(
         pages=pages,
         caches_prefixes=caches,
         values=command.values,
+        offloading=_offloading(reader, release, pages, limits, caches=caches),
     )
+
+
+def _offloading(
+    reader: OptionReader, release: Release, pages: Pages, limits: Limits, *, caches: bool
+) -> Offloading | None:
+    """The cache below the device. Raises InputError for one beside an option that it is not
+    modelled with.
+    """
+    offloading = offloading_of(reader, release, pages, limits.num_gpus)
+    if offloading is not None and not caches:
+        raise reader.refusal(
+            "--enable-prefix-caching", "is off: a cache below the device is modelled with it alone"
+        )
+    return offloading
 
 
 def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks: int) -> ModelSpec:

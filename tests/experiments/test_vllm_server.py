@@ -139,7 +139,9 @@ def test_a_log_without_the_profiling_run_is_refused(testbed, tmp_path):
     [
         pytest.param("-dp 2 -dpr 1", ("fleet",), id="a part of the replicas"),
         pytest.param("--enable-lora", ("adapters",), id="adapters"),
-        pytest.param("--kv-offloading-size 8", ("K and V outside",), id="offloaded cache"),
+        pytest.param(
+            "--kv-offloading-size 8", ("--kv-offloading-size 8", "release=0.33"), id="offloading"
+        ),
         pytest.param("--cpu-offload-gb 10", ("weights outside",), id="offloaded weights"),
         pytest.param("--max-num-partial-prefills 2", ("scheduler orders",), id="prefills"),
         pytest.param("--scheduling-policy lottery", ("fcfs, priority",), id="another order"),

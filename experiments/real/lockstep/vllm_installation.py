@@ -244,9 +244,12 @@ def installed_release() -> str:
         raise InputError(f"vllm: is not installed ({HOW})") from None
 
 
-def make_scheduler(options: Options) -> Any:
+def make_scheduler(options: Options, offloading: Mapping[str, Any] | None = None) -> Any:
     """The installation's Scheduler, or its AsyncScheduler, with a pool of options.num_blocks blocks
     and one group.
+
+    offloading: of its OffloadingConnector: `host_blocks` of the CPU cache, and other values of its
+    kv_connector_extra_config; None: no connector.
     """
     _import_quietly()
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -255,6 +258,8 @@ def make_scheduler(options: Options) -> Any:
 
     config = _vllm_config(options)
     config.cache_config.num_gpu_blocks = options.num_blocks
+    if offloading is not None:
+        config.kv_transfer_config = _offloading_config(options, offloading)
     if options.drafter:
         config.speculative_config = _SpeculativeConfig(
             options.drafter, options.num_speculative_tokens
@@ -273,6 +278,19 @@ def make_scheduler(options: Options) -> Any:
         kv_cache_config=cache,
         structured_output_manager=StructuredOutputManager(config),
         block_size=max(group.kv_cache_spec.block_size for group in cache.kv_cache_groups),
+    )
+
+
+def _offloading_config(options: Options, offloading: Mapping[str, Any]) -> Any:
+    from vllm.config import KVTransferConfig
+
+    values = dict(offloading)
+    cache = kv_cache_config(options.num_blocks, options.block_size)
+    page = cache.kv_cache_groups[0].kv_cache_spec.page_size_bytes
+    aligned = ceil_div(page, 4096) * 4096  # as vLLM rounds a chunk up
+    values["cpu_bytes_to_use"] = values.pop("host_blocks") * aligned
+    return KVTransferConfig(
+        kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=values
     )
 
 

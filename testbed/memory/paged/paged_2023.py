@@ -76,7 +76,7 @@ class Paged2023(Paged):
         groups.
         """
         index: GroupIndex = batch.indexes.get(self) or batch.index(self, self._index)
-        left = self._pool.available() - (index.widest if len(index.num_seqs) > 1 else 0)
+        left = len(self._pool.free) - (index.widest if len(index.num_seqs) > 1 else 0)
         if index.tails or not batch.sequences or left < 0:
             return 0
         return min(index.steps_within(left), self._max_len)
