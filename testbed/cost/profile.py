@@ -29,7 +29,7 @@ from testbed.cost.sections import (
     rows,
     table,
 )
-from testbed.cost.software import software_times
+from testbed.cost.software import charged
 from testbed.cost.swap_overlap import swapped, with_swaps
 from testbed.cost.transfer_times import TierLinks, by_size, host_link, transfers_origin
 
@@ -91,9 +91,7 @@ class ProfileCost(IterationCost):
         overheads_ps: dict[str, int] = {}
         if has(profile, "overhead"):
             overheads_ps = {key[0]: ps for key, ps in rows(profile, "overhead")}
-        self._software = software_times(
-            choices, num_gpus, overheads_ps, choices.overhead_per_worker_s
-        )
+        self._software = charged(choices, num_gpus, overheads_ps, choices.overhead_per_worker_s)
         self.serving_ps = self._software.serving
         self.software = _system_of(choices, overheads_ps, profile["fingerprint"])
         self.fit = profile.get("fit")
@@ -228,10 +226,12 @@ def check_data_sheet(source: GpuSpec, gpu: GpuSpec, names: Iterable[str] = KERNE
         value, own = getattr(gpu, name), getattr(source, name)
         if source.name == gpu.name and None not in (own, value) and value != own:
             raise InputError(
-                f"server.gpu.{name}={_number(value)}: nothing reads it, for the times were "
+                "nothing reads it, for the times were "
                 f"measured on {gpu.name}, which has {_number(own)} (cost=analytic computes them; "
                 "server.gpu.name=X server.gpu.device='' server.gpu.transfers=null is another GPU, "
-                "for which they are derived)"
+                "for which they are derived)",
+                key=f"server.gpu.{name}",
+                value=str(_number(value)),
             )
 
 
