@@ -37,6 +37,7 @@ __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 
 SwapTime = Callable[[int, int], int]
 ENGINE = "engine"
+LAUNCHES = ("launch_prompts", "launch_decodes")  # sections of the host
 KERNELS_BY = ("memory_bandwidth", "fp16_flops", "fp8_flops")  # of a data sheet
 SWAP_STAND_IN = (
     "not measured: bytes over the data sheet's link to the host, without latency or a cost of "
@@ -94,6 +95,16 @@ class ProfileCost(IterationCost):
         self.serving_ps = self._software.serving
         self.software = _system_of(choices, overheads_ps, profile["fingerprint"])
         self.fit = profile.get("fit")
+        self._made_of = (model, server, profile)
+
+    def varied(self, *, launches: float, computing: float) -> "ProfileCost":
+        """The same costs with all launches, and with all else, so many times as long."""
+        model, server, profile = self._made_of
+        sections = {
+            name: _scaled(section, launches if name in LAUNCHES else computing)
+            for name, section in profile["sections"].items()
+        }
+        return ProfileCost(model, server, {**profile, "sections": sections}, self._choices)
 
     def computing_ps(self, work: Work) -> int:
         num_tokens = work.num_tokens
@@ -151,6 +162,16 @@ class ProfileCost(IterationCost):
         if self._choices.swap == "per block":
             return self.link.copied(way, moves)
         return self.link.moved(way, moves)
+
+
+def _scaled(section: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """A section with its times multiplied."""
+    num_axes = len(section["axes"])
+    points = [
+        [*row[:num_axes], *(factor * value for value in row[num_axes:])]
+        for row in section["points"]
+    ]
+    return {**section, "points": points}
 
 
 def _stand_ins(

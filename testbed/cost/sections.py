@@ -45,6 +45,7 @@ AXES: AxesOf = {
     "block_copy": (("block_size", "num_blocks"),),
     "swap": (("method", "direction", "block_size", "num_blocks"),),
     "overhead": (("what",),),
+    "front_end": (("part", "load"),),
 }
 SHARE = "unequal_lengths"
 DIFFERENCES = ("launched_eager", "launched_graph")  # may be negative
