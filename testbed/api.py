@@ -48,6 +48,7 @@ PolicyName = Literal[
     "radix",
     "tiered",
     "tiered_exclusive",
+    "vllm_offloading",
 ]
 SchedulerName = Literal[
     "chunked",

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import AsJson
+from testbed.experiments.cli.parameters import AsJson, ConfigFolders
 
 ServerCommand = Annotated[
     str,
@@ -19,7 +19,15 @@ ServerCommand = Annotated[
         '...", or of this project\'s engine: "testbed run engine=gpu ..."',
     ),
 ]
-GpuName = Annotated[str, Parameter(name="GPU", help="gpu=NAME, as in `testbed list gpu`")]
+Words = Annotated[
+    str,
+    Parameter(
+        name="OVERRIDE",
+        help="gpu=NAME of `testbed list gpu`, or gpu=FILE.yaml; model=NAME, whose shape the "
+        "command's model has; release=NUMBER",
+    ),
+]
+KEYS = ("gpu", "model", "release")
 ReleaseNumber = Annotated[str | None, Parameter(metavar="NUMBER", help="vLLM's release")]
 TermsFile = Annotated[
     Path, Parameter(metavar="FILE", help="terms that testbed calibrate fit memory wrote")
@@ -31,9 +39,9 @@ ScratchBySlot = Annotated[
 
 def fits(
     command: ServerCommand,
-    gpu: GpuName,
     /,
-    *,
+    *words: Words,
+    config_dir: ConfigFolders | None = None,
     release: ReleaseNumber = None,
     terms: TermsFile | None = None,
     scratch_by_slot: ScratchBySlot = False,
@@ -45,12 +53,12 @@ def fits(
     the server logs of its pool, of vLLM the longest max-model-len, and the smallest tensor
     parallelism that starts. Nothing is simulated.
     """
-    key, _, name = gpu.partition("=")
-    if key != "gpu" or not name:
-        raise InputError(f"{gpu}: names no GPU (gpu=NAME)")
     from testbed.sglang.command import SGLANG
 
-    of_vllm = OfVllm(release, terms, scratch_by_slot)
+    values = _values(words)
+    name, model = values["gpu"], values.get("model")
+    release = release or values.get("release")
+    of_vllm = OfVllm(release, terms, scratch_by_slot, model, tuple(config_dir or ()))
     if command.split()[:2] == ["testbed", "run"]:
         _show(*_engine(command, name), json=json)
     elif SGLANG.starts(command):
@@ -60,6 +68,19 @@ def fits(
         _show(*of_vllm.answer(command, name), json=json)
 
 
+def _values(words: tuple[str, ...]) -> dict[str, str]:
+    """The values of the words by key; raises InputError for another key, and without a GPU."""
+    values = dict[str, str]()
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in KEYS or not value:
+            raise InputError(f"{word}: is not read (give {', '.join(f'{k}=' for k in KEYS)})")
+        values[key] = value
+    if "gpu" not in values:
+        raise InputError("fits: names no GPU (gpu=NAME)")
+    return values
+
+
 @dataclass(frozen=True)
 class OfVllm:
     """The options of vLLM's servers alone."""
@@ -67,6 +88,8 @@ class OfVllm:
     release: str | None
     terms: Path | None
     scratch_by_slot: bool
+    model: str | None
+    config_dir: tuple[Path, ...]
 
     def check_absent(self) -> None:
         """Raise InputError for an option that is given."""
@@ -82,7 +105,15 @@ class OfVllm:
 
         of = None if self.terms is None else terms_in(self.terms)
         release = release_numbered(self.release)
-        fit = fit_of(command, gpu, release, of, scratch_by_slot=self.scratch_by_slot)
+        fit = fit_of(
+            command,
+            gpu,
+            release,
+            of,
+            scratch_by_slot=self.scratch_by_slot,
+            model=self.model,
+            folders=self.config_dir,
+        )
         return fit, lines_of(fit)
 
 

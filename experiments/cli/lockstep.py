@@ -23,6 +23,9 @@ Drafts = Annotated[bool, Parameter(help="random configurations speculate")]
 Priority = Annotated[bool, Parameter(help="random configurations serve by priority")]
 Windows = Annotated[bool, Parameter(help="most layers of random configurations have a window")]
 States = Annotated[bool, Parameter(help="random configurations cache the states of a model")]
+Offload = Annotated[
+    bool, Parameter(help="random servers have a cache below the device, stepped one by one")
+]
 Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
 Configs = Annotated[
     Path | None,
@@ -86,6 +89,7 @@ def lockstep(
     *overrides: Override,
     served: ServedCommand = NO_COMMAND,
     drawn: RandomRuns = NONE_DRAWN,
+    offload: Offload = False,
     histories: Histories = None,
     capacity: Capacity = False,
     configs: Configs = None,
@@ -100,12 +104,24 @@ def lockstep(
     arrivals.rate=2
 
     testbed lockstep sglang --random 20
+
+    testbed lockstep vllm --offload --random 30
     """
     if server == "sglang":
         return _lockstep_sglang(
-            served, drawn, overrides, capacity, histories=histories, configs=configs
+            served,
+            drawn,
+            overrides,
+            capacity,
+            offload=offload,
+            histories=histories,
+            configs=configs,
         )
     _refuse("--from-sglang", served.from_sglang, "vllm")
+    if offload:
+        from testbed.experiments.real.lockstep.vllm_offload import check_offloading
+
+        return _printed(check_offloading(drawn.random or 20, drawn.seed, drawn.requests))
     if histories:
         from testbed.experiments.real.lockstep.manager_histories import check_histories
 

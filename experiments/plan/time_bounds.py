@@ -10,6 +10,7 @@ Assumptions, each tested (tests/experiments/test_plan_bounds.py) with the cost m
 
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import isclass
 
 from testbed.core.request import PS
 from testbed.cost.model import CostModel, Work
@@ -17,8 +18,7 @@ from testbed.fleet.handovers.rule import HandoverRule
 from testbed.fleet.handovers.whole import Whole
 from testbed.run.config import RunConfig
 from testbed.run.machine import cost_of, make_pool
-from testbed.run.parts import locate
-from testbed.sched.vllm_v1 import VllmV1
+from testbed.run.oracles import class_of
 
 FULL_BITS = 16  # of a weight at whose products the data sheet's peak is counted
 
@@ -63,8 +63,9 @@ class Machine:
     def max_num_batched_tokens(self) -> int | None:
         """The most tokens of an iteration, by a scheduler of vLLM V1; None: no limit is known."""
         part = self.config.scheduler
-        target = locate(part.target, "scheduler") if isinstance(part.target, str) else part.target
-        if not (isinstance(target, type) and issubclass(target, VllmV1)):
+        scheduler = class_of("scheduler", part)
+        is_class = isclass(scheduler)
+        if not (is_class and scheduler.keeps_budget):
             return None
         return _positive_int(part.parameters.get("max_num_batched_tokens"))
 

@@ -50,7 +50,6 @@ def _memory_of_shipped_gpu(name: str) -> int | None:
 def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
     """Raise InputError for a value of cost.roofline that the run's costs do not read."""
     from testbed.cost.auto import SOFTWARE  # these import NumPy, which --help does not need
-    from testbed.cost.profile import ProfileCost
     from testbed.run.machine import make_cost
 
     for name, value in roofline.parameters.items():
@@ -62,7 +61,7 @@ def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
             raise InputError(
                 f"{key} software times are those of cost.choices (set cost.choices.{name})"
             )
-        if isinstance(make_cost(typed.cost, typed.model, typed.server), ProfileCost):
+        if make_cost(typed.cost, typed.model, typed.server).fingerprint is not None:
             raise InputError(
                 f"{key} cost=auto takes a profile here (cost=analytic "
                 f"cost.efficiencies.{name}={value})"

@@ -61,7 +61,7 @@ def model_named(
     if cached is not None:
         return Named(model_of(cached, name.rpartition("/")[2].lower()), None, cached)
     choices = ", ".join(names_of("model", folders))
-    way_out = f"testbed import model writes one; or add model= of {choices}"
+    way_out = f"give a folder with its config.json; or add model= of {choices}"
     raise InputError(f"model {name}: has no shape here ({way_out})")
 
 
@@ -84,8 +84,12 @@ def _cached_config(name: str) -> Path | None:
 
 
 def gpu_named(name: str | None, folders: Sequence[Path] = ()) -> GpuSpec:
-    """The data sheet of a GPU by our name; the command itself does not say on which it runs."""
-    files = files_of("gpu", folders)
+    """The data sheet of a GPU by our name, or in a YAML file of that form; the command itself does
+    not say on which it runs.
+    """
+    files = dict(files_of("gpu", folders))
+    if name is not None and name.endswith(".yaml") and Path(name).is_file():
+        files[name] = Path(name)
     if name not in files:
         if near := did_you_mean(name or "", files):
             raise InputError(f"no gpu/{name}{near}")

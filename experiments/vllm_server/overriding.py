@@ -24,6 +24,8 @@ OPTION_OF = {  # overrides that replace the value of an option of the command
     "policy.block_size": "--block-size",
     "model.max_len": "--max-model-len",
     "server.num_blocks": BLOCKS,
+    "scheduler.enable_chunked_prefill": "--enable-chunked-prefill",
+    "scheduler.scheduler_reserve_full_isl": "--scheduler-reserve-full-isl",
 }
 SCHEDULERS = {"vllm_v1": OFF, "vllm_v1_async": "true"}  # --async-scheduling
 CACHE_TYPES = {"1": "fp8", "2": "auto", "null": "auto"}  # of model.kv_dtype_bytes

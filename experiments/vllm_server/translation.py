@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
-from testbed.core.specs import ModelSpec
+from testbed.core.specs import GIB, ModelSpec
 from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.vllm_server.answer import kv_lines, rule_lines
 from testbed.experiments.vllm_server.configured import pool_gib
@@ -20,6 +20,7 @@ from testbed.experiments.vllm_server.release_words import (
 )
 from testbed.run.override_words import key_of
 from testbed.vllm.command import FLAG, OFF, Command, read_command
+from testbed.vllm.offloading import Offloading
 from testbed.vllm.server import Server, plans_ahead
 
 
@@ -101,6 +102,8 @@ def overrides_of(server: Server, command: Command) -> list[str]:
     if "--long-prefill-token-threshold" in values:
         threshold = values["--long-prefill-token-threshold"]
         words += [f"scheduler.long_prefill_token_threshold={threshold}"]
+    if values.get("--scheduling-policy") == "priority":
+        words += ["order=priority"]
     words += _replica_words(values)
     if not is_async:
         words += ["scheduler=vllm_v1"]
@@ -152,7 +155,21 @@ def _policy_words(server: Server) -> list[str]:
         return words_of_groups(caches=server.caches_prefixes)
     if not server.caches_prefixes:
         return ["policy=paged", "policy.watermark=0"]
+    if server.offloading is not None:
+        return _offloading_words(server.offloading)
     return ["policy=prefix_caching_v1"] if len(server.model.groups) > 1 else []
+
+
+def _offloading_words(offloading: Offloading) -> list[str]:
+    """Overrides for vLLM's cache below the device, of as many blocks as it has."""
+    size_gib = (offloading.num_bytes + 1) / GIB
+    prompt_only = str(offloading.prompt_only).lower()
+    return [
+        "policy=vllm_offloading",
+        f"policy.offload_prompt_only={prompt_only}",
+        "+tier@server.tiers.dram=dram",
+        f"server.tiers.dram.size_gib={size_gib!r}",
+    ]
 
 
 SWITCHES = {

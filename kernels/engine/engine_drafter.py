@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from testbed.kernels.engine.draft_checks import speculation_of
 from testbed.kernels.engine.drafters import Drafter, NGramDrafter
 from testbed.kernels.engine.gpu_draft_model import ModelDrafter
 from testbed.kernels.engine.layout import layout_of
@@ -22,7 +21,7 @@ def make_drafter(
     scheduler: Scheduler, runner: Runner, pool: PoolSpec, model: Model | None
 ) -> Drafter:
     """Who drafts for this scheduler; model: of a drafter that is one."""
-    speculation, buffers = speculation_of(scheduler), runner.token_buffers
+    speculation, buffers = scheduler.drafter, runner.token_buffers
     if isinstance(speculation, NGram):
         sizes = speculation.lookup_min, speculation.lookup_max
         return NGramDrafter(buffers, *sizes, speculation.max_drafts)
@@ -36,7 +35,7 @@ def make_drafter(
 
 def drafting_model(setup: Setup, options: EngineConfig) -> Model | None:
     """The model that drafts in this setup, on the device; None where none does."""
-    speculation = speculation_of(setup.scheduler)
+    speculation = setup.scheduler.drafter
     if not isinstance(speculation, DraftModel):
         return None
     folder, spec = options.draft_weights, speculation.drafter(setup.model)

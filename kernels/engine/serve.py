@@ -40,7 +40,6 @@ from testbed.run.speculating import drafts_of
 from testbed.run.summaries import RUN
 from testbed.sched.beam_search import SyntheticBeams
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.vllm_v1 import VllmV1
 
 
 @dataclass(frozen=True)
@@ -322,7 +321,7 @@ def _check_order(scheduler: Scheduler) -> None:
     """Raise InputError for vLLM's scheduler with ranked requests and a prefix cache: a request that
     is preempted in the plan that scheduled it leaves blocks findable that were never computed.
     """
-    is_ranked = isinstance(scheduler, VllmV1) and not scheduler.order.keeps_arrival
+    is_ranked = scheduler.steps_in_turn and not scheduler.serves_as_they_come
     if is_ranked and scheduler.memory.publishes is not None:
         raise InputError(
             "order: with a prefix cache, vLLM's scheduler may let requests find blocks of a "

@@ -2,7 +2,6 @@
 cost model keeps the contract.
 """
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,6 +15,7 @@ from testbed.checks.contract.questions import MakePolicy
 from testbed.checks.contract.search import POOLS, Told, check_policy, tiers_below, unheard
 from testbed.checks.fast_and_slow import EFFICIENCIES, LIMITS, MODEL, SERVER, MakeRule, differs
 from testbed.checks.hash_seeds import follows_hashes
+from testbed.checks.plug_in_kinds import kind_of
 from testbed.core.errors import InputError
 from testbed.cost.analytic import AnalyticCost
 from testbed.cost.model import CostModel
@@ -24,10 +24,11 @@ from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.run.constructor_parameters import parameters_of
 from testbed.run.oracles import with_lengths
 from testbed.run.parts import Part, check_methods, locate, plug_in_errors
 from testbed.sched.preemption import PreemptionRule, Recompute
-from testbed.sched.scheduler import IterationLevel, Scheduler
+from testbed.sched.scheduler import Scheduler
 
 # Under which a scheduler is checked; the first two may run out of slots while requests grow.
 POLICIES: tuple[MakePolicy, ...] = (
@@ -81,8 +82,7 @@ def check(
 
 def _constructor_values(target: Any, parameters: dict[str, Any]) -> dict[str, Any]:
     """The parameters with which a plug-in is made in a check."""
-    is_scheduler = inspect.isclass(target) and issubclass(target, Scheduler)
-    return {**_limits_of(target), **parameters} if is_scheduler else parameters
+    return {**_limits_of(target), **parameters} if kind_of(target) is Scheduler else parameters
 
 
 def _check(
@@ -92,20 +92,20 @@ def _check(
     parameters: dict[str, Any],
     told: Told,
 ) -> ClauseBroken | None:
-    if not inspect.isclass(target) or issubclass(target, MemoryPolicy):
+    kind = kind_of(target)
+    if kind is MemoryPolicy:
         return _check_policy(partial(target, **parameters), pools, num_examples, told)
-    if issubclass(target, Scheduler):
+    if kind is Scheduler:
         return _check_scheduler(target, pools, _constructor_values(target, parameters))
-    if issubclass(target, PreemptionRule):
+    if kind is PreemptionRule:
         return _check_rule(partial(target, **parameters), pools)
-    if issubclass(target, EvictionOrder):
+    if kind is EvictionOrder:
         make_order = partial(target, **parameters)
         with plug_in_errors("eviction", target.__name__):
             make_order()
         return check_order(make_order, num_examples)
-    if issubclass(target, CostModel):
-        kind: Any = target
-        make_cost = partial(kind, MODEL, SERVER, **parameters)
+    if kind is CostModel:
+        make_cost = partial(target, MODEL, SERVER, **parameters)
         with plug_in_errors("cost", target.__name__):
             make_cost()
         return check_cost(make_cost, num_examples)
@@ -161,14 +161,9 @@ def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | No
 
 
 def _limits_of(kind: type[Scheduler]) -> dict[str, Any]:
-    """Those of LIMITS that a scheduler's constructor takes by name, or hands on as **keywords to
-    IterationLevel's, which takes all of them.
-    """
-    parameters = inspect.signature(kind).parameters
-    hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    if hands_on and issubclass(kind, IterationLevel):
-        return dict(LIMITS)
-    return {name: value for name, value in LIMITS.items() if name in parameters}
+    """Those of LIMITS that a scheduler's constructor takes, or hands on to its base class's."""
+    parameters = parameters_of(kind)
+    return {k: value for k, value in LIMITS.items() if parameters is None or k in parameters}
 
 
 def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -> list[PoolSpec]:

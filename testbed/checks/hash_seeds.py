@@ -5,7 +5,6 @@ Two processes with different hash seeds carry out the same examples, and must ge
 """
 
 import hashlib
-import inspect
 import json
 import os
 import pickle
@@ -33,6 +32,7 @@ from testbed.checks.fast_and_slow import (
     described,
     workload,
 )
+from testbed.checks.plug_in_kinds import kind_of
 from testbed.core.errors import InputError
 from testbed.cost.model import CostModel
 from testbed.memory.capabilities import capabilities_of
@@ -152,13 +152,14 @@ def examples_of(
 ) -> Iterator[Example]:
     """Some examples of what a plug-in of any kind is asked."""
     make = partial(target, **parameters)
-    if inspect.isclass(target) and issubclass(target, Scheduler):
+    kind = kind_of(target)
+    if kind is Scheduler:
         return _of_runs(target, Recompute, pools, parameters)
-    if inspect.isclass(target) and issubclass(target, PreemptionRule):
+    if kind is PreemptionRule:
         return _of_runs(MixedPrefill, make, pools, LIMITS)
-    if inspect.isclass(target) and issubclass(target, EvictionOrder):
+    if kind is EvictionOrder:
         return _of_order(make)
-    if inspect.isclass(target) and issubclass(target, CostModel):
+    if kind is CostModel:
         return _of_cost(make)
     return _of_policy(make, pools)
 

@@ -61,7 +61,7 @@ class Watcher:
     def check_requests(self, scheduler: Scheduler) -> None:
         """Clause 18."""
         state = scheduler.state
-        groups = [*state.waiting, *state.running.values(), *state.swapped]
+        groups = [*state.waiting, *state.loading, *state.running.values(), *state.swapped]
         listed = [group.request.request_id for group in groups]
         twice = sorted({request_id for request_id in listed if listed.count(request_id) > 1})
         require(18, not twice, f"requests {twice} are in two places")

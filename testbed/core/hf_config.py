@@ -135,7 +135,10 @@ def _described(
     fields = Fields(text, path, class_name, null_is_false=null_is_false)
     try:
         shape = shape_of(name or _called(config, path), fields, text["model_type"])
-        return replace(shape, vision_params=vision_params(config)), fields
+        has_images = isinstance(config.get("vision_config"), Mapping)
+        masks = has_images and text["model_type"] in types_with("masked_images")
+        shape = replace(shape, vision_params=vision_params(config), masks_images=masks or None)
+        return shape, fields
     except InputError as error:
         message = str(error)
         raise InputError(message if str(path) in message else f"{path}: {message}") from None
@@ -157,6 +160,7 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
     pattern = pattern_of(fields, kind)
     layers = pattern["M"] + pattern["*"] if pattern else fields.whole("num_hidden_layers")
     hidden = fields.whole("hidden_size")
+    heads = fields.whole("num_attention_heads")
     _check_embedding(fields, kind, hidden)
     dtype = dtype_bytes(fields)
     bits, expert_bits = weight_bits(fields)
@@ -168,7 +172,9 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         name=name,
         num_layers=layers,
         hidden_size=hidden,
-        **_heads(fields, kind, hidden),
+        num_heads=heads,
+        num_kv_heads=num_kv_heads(fields, kind, heads),
+        head_size=head_size(fields, kind, hidden, heads),
         ffn_size=_ffn_size(fields, kind),
         ffn_matrices=2 if kind in types_with("two_matrices") else 3,
         vocab_size=fields.whole("vocab_size"),
@@ -192,16 +198,6 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
     )
     fields.check_memory()
     return shape
-
-
-def _heads(fields: Fields, kind: str, hidden: int) -> dict[str, int]:
-    """The heads of attention and their size, as the shape has them."""
-    heads = fields.whole("num_attention_heads")
-    return {
-        "num_heads": heads,
-        "num_kv_heads": num_kv_heads(fields, kind, heads),
-        "head_size": head_size(fields, kind, hidden, heads),
-    }
 
 
 def num_kv_heads(fields: Fields, kind: str, heads: int) -> int:

@@ -185,6 +185,11 @@ class Batch:
         """The largest num_slots of a member, 0 for an empty batch."""
         return self.extended - self._offsets[0][0] if self._offsets else 0
 
+    def next_reads(self) -> tuple[int, int]:
+        """`context` and `max_context_len` after one more step."""
+        extended = self.extended + 1
+        return self._slot_counts + extended * len(self.sequences), extended - self._offsets[0][0]
+
     def index(self, owner: object, make: Callable[["Batch"], I]) -> I:
         """The index that `owner` keeps on this batch; the first call builds it.
 

@@ -33,7 +33,14 @@ from testbed.core.units import (
 
 GIB = 1 << 30
 LAYERS: dict[str, type] = {"window": Window, "latent": Latent, "experts": Experts, "states": States}
-VARIANTS = ("gated_attention", "shared_kv", "vision_params", "has_sinks", "needs_range")
+VARIANTS = (
+    "gated_attention",
+    "shared_kv",
+    "vision_params",
+    "masks_images",
+    "has_sinks",
+    "needs_range",
+)
 # None in a plain model
 SPECIAL = (
     "kv_dtype_bytes",
@@ -91,6 +98,9 @@ class ModelSpec:
     ] = None
     vision_params: Annotated[
         PositiveCount | None, doc("weights of a vision tower, which no token of text goes through")
+    ] = None
+    masks_images: Annotated[
+        bool | None, doc("whether tokens of an image attend to each other, later ones too")
     ] = None
     has_sinks: Annotated[
         bool | None, doc("whether attention has sinks, which few attention backends compute")

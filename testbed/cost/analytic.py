@@ -69,6 +69,7 @@ class AnalyticCost(IterationCost):
         )
         self._launch_ps = round(efficiencies.launch_s * PS)
         self._software = software_times(efficiencies, server.num_gpus, {})
+        self.serving_ps = self._serving_ps
         self.software = efficiencies.software
         in_windows = model.window.num_layers if model.window else 0
         self.windows = (model.window.size,) if model.window else ()
@@ -115,7 +116,7 @@ class AnalyticCost(IterationCost):
             computing += self._state_ps * (work.decode_seqs + len(work.prefill))
         return computing
 
-    def serving_ps(self, work: Work) -> int:
+    def _serving_ps(self, work: Work) -> int:
         if num_tokens := work.num_tokens:
             return self._software.running(num_tokens) + self._software.serving(work)
         return work.forks * self._software.fork_ps

@@ -93,6 +93,7 @@ class ProfileCost(IterationCost):
         self._software = software_times(
             choices, num_gpus, overheads_ps, choices.overhead_per_worker_s
         )
+        self.serving_ps = self._software.serving
         self.software = _system_of(choices, overheads_ps, profile["fingerprint"])
         self.fit = profile.get("fit")
 
@@ -112,9 +113,6 @@ class ProfileCost(IterationCost):
     def moving_behind(self, computing_ps: int, moves: tuple[Moved, ...]) -> int:
         time_ps = self._with_swaps(computing_ps, moves)
         return self._tiers.behind(time_ps, moves, self._num_layers)
-
-    def serving_ps(self, work: Work) -> int:
-        return self._software.serving(work)
 
     def least(self, num_tokens: int) -> int:
         launched = min(self._layers.eager(num_tokens), self._layers.graph(num_tokens))

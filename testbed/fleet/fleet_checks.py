@@ -8,7 +8,7 @@ from testbed.memory.prefix_cache.eviction.order import oracle_of
 from testbed.run.config import RunConfig
 from testbed.run.oracles import future_read
 from testbed.run.parts import Part
-from testbed.sched.scheduler import IterationLevel, Scheduler
+from testbed.sched.scheduler import Scheduler
 
 
 def check_fleet(
@@ -117,7 +117,7 @@ def _check_sampling(option: str, workload: Workload) -> None:
 def _check_scheduler(option: str, scheduler: Scheduler) -> None:
     name = type(scheduler).__name__
     by_rank = not scheduler.serves_as_they_come
-    if scheduler.plans_ahead or by_rank or not isinstance(scheduler, IterationLevel):
+    if scheduler.plans_ahead or by_rank or scheduler.limits is None:
         raise InputError(
             f"{option}: hand-overs are not modelled with scheduler={name} (choose one that serves "
             "in order of arrival and does not plan ahead, such as mixed or vllm_v1)"

@@ -33,6 +33,7 @@ from testbed.memory.protocols import (
     Layered,
     Leases,
     ListsOtherSlots,
+    Offloads,
     PinsHits,
     Predicts,
     Publishes,
@@ -54,6 +55,7 @@ NEEDS: Mapping[type, tuple[type, ...]] = {
     Truncates: (Estimates,),
     PinsHits: (Publishes,),
     Transfers: (Publishes,),
+    Offloads: (Transfers, Estimates),
     Layered: (LaidOut, ServesInTurn, Predicts),
     SharesTiers: (Transfers, StoresBelow),
 }
@@ -77,6 +79,7 @@ class Capabilities:
     swaps: Swaps | None
     leases: Leases | None
     transfers: Transfers | None
+    offloads: Offloads | None
     drops_tokens: DropsTokens | None
     layered: Layered | None
     serves_in_turn: ServesInTurn | None

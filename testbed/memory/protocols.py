@@ -295,6 +295,58 @@ class Transfers(Protocol):
 
 
 @runtime_checkable
+class Offloads(Protocol):
+    """A waiting sequence gets slots for what a tier below has of its prompt, and holds them while
+    that is loaded; what a plan computes is stored at its end.
+    """
+
+    def load_into_slots(
+        self,
+        seq: Seq,
+        num_tokens: int,
+        hit: CacheHit,
+        must_fit: int,
+        in_prefill: Iterable[tuple[Seq, int]],
+    ) -> Answer:
+        """Begin to load what the tier has of a waiting sequence.
+
+        A grant with num_cached above 0: it has slots for so many tokens now, and all of them are
+        stored once `has_landed`. A grant of 0: there is nothing to load. LOADING: what it would
+        find is being written, or loaded for another sequence. LATER: the pool has no slots for it.
+
+        Args:
+            seq: one that waits.
+            num_tokens: all that it has.
+            hit: what `lookup` answered.
+            must_fit: tokens of it for which the pool must have slots now.
+            in_prefill: sequences with slots, and the tokens for which they need some; these are
+                left to them.
+        """
+
+    def has_landed(self, seq: Seq) -> bool:
+        """Whether nothing of a sequence is on its way any more.
+
+        Args:
+            seq: one that `load_into_slots` gave slots.
+        """
+
+    def begin_stores(
+        self,
+        scheduled: Sequence[tuple[Seq, int]],
+        preempted: Sequence[Seq],
+        ended: Sequence[tuple[Seq, int]],
+    ) -> Ops:
+        """The stores of a plan, which is complete.
+
+        Args:
+            scheduled: sequences that it computes, in the order in which they run, and their stored
+                tokens when it has run.
+            preempted: those that it has preempted.
+            ended: those that have ended since the plan before, and their stored tokens.
+        """
+
+
+@runtime_checkable
 class DropsTokens(Protocol):
     """It does not keep every token of a sequence, as in a window that moves on."""
 

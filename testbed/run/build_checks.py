@@ -11,7 +11,6 @@ from testbed.fleet.handovers.rule import HandoverRule
 from testbed.fleet.routers.router import Router
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
-from testbed.memory.protocols import ReadsColumns
 from testbed.run.config import RunConfig
 from testbed.run.parts import locate
 from testbed.sched.beam_search import BeamModel
@@ -22,7 +21,6 @@ from testbed.sched.preemption import (
     Swap,
 )
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.sglang import SGLang
 from testbed.speculation.speculation import Speculation
 from testbed.traces.reader import Trace
 
@@ -110,7 +108,7 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
     there = workload.optional_fields()
     readers = {"scheduler": scheduler, "policy.eviction": scheduler.memory.reads_columns}
     for part, reader in readers.items():
-        columns = reader.columns_read() if isinstance(reader, ReadsColumns) else ()
+        columns = () if reader is None else reader.columns_read()
         missing = [name for name in columns if name not in there]
         if missing:
             raise InputError(
@@ -121,7 +119,7 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
 
 def _check_fixed_outputs(scheduler: Scheduler, workload: Workload) -> None:
     declared, outputs = workload.rows.max_new_tokens, workload.rows.output_len
-    if not (isinstance(scheduler, SGLang) and scheduler.ignore_eos) or declared is None:
+    if declared is None or not scheduler.ends_at_declared:
         return
     if (declared != outputs).any():
         row = int((declared != outputs).argmax())
@@ -134,10 +132,10 @@ def _check_fixed_outputs(scheduler: Scheduler, workload: Workload) -> None:
 def check_preemption(scheduler: Scheduler) -> None:
     """Raise InputError for a rule that the scheduler would not follow."""
     rule = scheduler.preemption
-    if isinstance(scheduler, SGLang) and not isinstance(rule, RECOMPUTING):
+    if scheduler.names_victims and not isinstance(rule, RECOMPUTING):
         raise InputError(
-            f"preemption={type(rule).__name__}: SGLang chooses its victims itself, and computes "
-            "them again (preemption=recompute)"
+            f"preemption={type(rule).__name__}: {type(scheduler).__name__} chooses its victims "
+            "itself, and computes them again (preemption=recompute)"
         )
 
 

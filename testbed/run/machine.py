@@ -10,7 +10,6 @@ from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.known_profiles import check_shipped_sheet
 from testbed.cost.model import NO_SOFTWARE, CostModel
-from testbed.cost.profile import ProfileCost
 from testbed.cost.transfer_times import tier_bandwidths
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.policy import PoolSpec, Tier, host
@@ -116,7 +115,7 @@ def make_cost(
         )
     origin = cost.fingerprint or {}
     check_device(origin, server.gpu, "the server")
-    if isinstance(cost, ProfileCost) and not cost.has_data_sheet:
+    if not cost.has_data_sheet:
         check_shipped_sheet(origin, server.gpu)
     if "source" in part.parameters and "from" in origin:
         check_device(origin["from"], part.parameters["source"].make("cost.source"), "cost.source")

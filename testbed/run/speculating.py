@@ -13,7 +13,6 @@ from testbed.run.constructor_parameters import parameters_of
 from testbed.run.oracles import class_of, is_oracle
 from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.vllm_v1 import VllmV1
 from testbed.speculation.pass_cost import NO_SOFTWARE
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import release_numbered
@@ -30,7 +29,7 @@ def drafts_of_policy(speculation: Speculation | None) -> Drafts:
 
 def drafts_of(scheduler: Scheduler) -> dict[str, Any]:
     """What a summary says of drafts; nothing of a run without any."""
-    if not isinstance(scheduler, VllmV1) or scheduler.drafting is None:
+    if scheduler.drafting is None:
         return {}
     return {SPECULATION: scheduler.drafting.counts.summary}
 

@@ -37,12 +37,12 @@ class InTurn:
         self,
         state: VllmState,
         preemption: PreemptionRule,
+        *,
         prompts: ConcurrentPrefills,
         drafts: NoDrafts,
         release: Release,
         max_len: int,
         finish: Finish,
-        *,
         plans_ahead: bool,
     ) -> None:
         if type(preemption) not in (Recompute, RecomputeSingleSwapGroup):

@@ -3,7 +3,7 @@ generate fits too.
 """
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from testbed.core.request import Incoming
 from testbed.core.sequence import SequenceGroup, SequenceStatus
@@ -47,6 +47,8 @@ class SGLang(Scheduler):
     batch (batch_is_full).
     """
 
+    names_victims: ClassVar[bool] = True
+
     def __init__(
         self,
         policy: MemoryPolicy,
@@ -71,9 +73,11 @@ class SGLang(Scheduler):
         check_chunk(chunked_prefill_size, self.page_size)
         check_retraction(retraction_policy)
         self.max_running_requests = max_running_requests
-        self.limits = PassLimits(max_prefill_tokens, chunked_prefill_size, prefill_max_requests)
+        self.pass_limits = PassLimits(
+            max_prefill_tokens, chunked_prefill_size, prefill_max_requests
+        )
         self.mixes = enable_mixed_chunk and chunked_prefill_size is not None
-        self.ignore_eos = ignore_eos
+        self.ignore_eos = self.ends_at_declared = ignore_eos
         self.ratio = NewTokenRatio(schedule_conservativeness, new_token_ratio_decay_steps)
         self.outputs = DeclaredOutputs(policy.usage().total, self.page_size, context_length)
         sign = 1 if schedule_low_priority_values_first else -1
@@ -103,7 +107,6 @@ class SGLang(Scheduler):
         self._has_samples = False
 
     def columns_read(self) -> tuple[str, ...]:
-        """See ReadsColumns."""
         return (*["priority"] * self.by_priority, *["max_new_tokens"] * self.ignore_eos)
 
     # A plan
@@ -191,7 +194,7 @@ class SGLang(Scheduler):
             self.memory,
             self.outputs,
             self.page_size,
-            self.limits,
+            self.pass_limits,
             len(self.running) if self.mixes else 0,
         )
         admission.reserve_future(self.running, 1.0 if self.ignore_eos else self.ratio.current)

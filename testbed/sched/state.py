@@ -103,7 +103,7 @@ class SchedulerState(Queues):
         """The groups with slots on the device, running or waiting."""
         waiting = self.partially_preempted
         kept = () if waiting is None else (waiting,)
-        return [*self.running.values(), *kept, *self.reserved, *self.leased]
+        return [*self.running.values(), *kept, *self.loading, *self.reserved, *self.leased]
 
     def guaranteed_steps(self) -> int:
         """Further steps of the batch that the policy promises."""
@@ -143,11 +143,12 @@ class SchedulerState(Queues):
         if self.memory.transfers is not None and not self.load(group, num_tokens, plan, hit):
             self.refused = group
             return Refusal.LATER
-        answers = request_first_slots(self.memory, seqs, group.prefill_len, num_tokens, hit)
+        prefill_len = group.prefill_len
+        answers = request_first_slots(self.memory, seqs, prefill_len, num_tokens, hit)
         if isinstance(answers, Refusal):
             self._refuse(group, answers, plan)
             return answers
-        begin_prefill(group, seqs, answers, num_tokens)
+        begin_prefill(group, seqs, answers, num_tokens, prefill_len)
         for grant in answers:
             if grant.ops is not NO_OPS:
                 self.order(grant.ops, plan)
@@ -295,7 +296,7 @@ class SchedulerState(Queues):
 
     def _remove_from_queue(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The same of a group that waits, maybe partially preempted, or is swapped out."""
-        (self.swapped if group.status is SequenceStatus.SWAPPED else self.waiting).remove(group)
+        self.leave_queue(group)
         self.not_loaded.discard(group)
         group.status = status
         if group is self.partially_preempted:
@@ -307,7 +308,7 @@ class SchedulerState(Queues):
         """The group stops running and releases its slots: it is finished, or waits again."""
         self._stop_running(group, status)
         self._release_slots(group)
-        self.memory_released()
+        self.refused, self.swap_in_refused = None, False  # as `memory_released`
 
     def _stop_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
         self.remove_running(group, status)

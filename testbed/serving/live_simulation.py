@@ -86,7 +86,7 @@ class LiveSimulation(Live, Listener):
         totals = [engine.recorder.totals for engine in self.engines]
         return State(
             sum(len(state.running) for state in states),
-            sum(len(state.waiting) + len(state.swapped) for state in states),
+            sum(state.num_waiting + len(state.swapped) for state in states),
             sum(usage.held for usage in usages) / sum(usage.total for usage in usages),
             sum(total.swaps + total.recomputes for total in totals),
         )

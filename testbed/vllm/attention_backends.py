@@ -18,6 +18,7 @@ HOPPER, BLACKWELL = 9, 10
 FP8_CAPABILITY = (8, 9)  # the first whose Triton kernels read FP8
 FLASH_MLA, FLASHINFER_MLA = 64, 32  # tokens that these backends take
 PACKED_ROW = 656  # bytes of a token in FP8 with its scales, and 16-bit positions (fp8_ds_mla)
+IMAGE_BLOCK = 64  # tokens that Triton's and FlashInfer's kernels both take
 GATED_DELTA_CHUNK = 64  # tokens, at whose multiples FlashInfer's prefill kernel exports a state
 WIDEST_HEAD, WIDE_HEAD_BLOCK = 256, 64  # of FlashAttention 3; tokens that its successor takes
 WIDE_HYBRID_BLOCK = 128  # of FlashAttention 4 beside states, on Blackwell
@@ -42,10 +43,10 @@ def with_preferred_cache(model: ModelSpec, gpu: GpuSpec, release: Release) -> Mo
     if latent is None:
         return model
     prefers = latent.prefers_fp8 and release.prefers_fp8
-    generation = capability_of(gpu)[0]
-    if prefers and model.kv_dtype_bytes is None and generation == BLACKWELL:
+    if prefers and model.kv_dtype_bytes is None and capability_of(gpu)[0] == BLACKWELL:
         return replace(model, kv_dtype_bytes=1)
-    if latent.index_bytes and model.kv_dtype_bytes == 1 and generation == HOPPER:
+    is_small = latent.index_bytes and model.kv_dtype_bytes == 1
+    if is_small and capability_of(gpu)[0] == HOPPER:
         return replace(model, latent=replace(latent, packed_bytes=PACKED_ROW))
     return model
 
@@ -70,10 +71,14 @@ def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
 
 
 def _block_of_heads(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
-    """FlashAttention's blocks; the version that wide heads need has larger ones of FP8."""
+    """FlashAttention's blocks; the version that wide heads need has larger ones of FP8, and so has
+    a backend of two, of which one masks images.
+    """
     is_wide = model.head_size > WIDEST_HEAD and model.kv_dtype_bytes == 1
     if is_wide and release.exports_states and capability_of(gpu)[0] == HOPPER:
         return WIDE_HEAD_BLOCK
+    if model.masks_images and release.exports_states and capability_of(gpu)[0] == BLACKWELL:
+        return IMAGE_BLOCK
     is_hybrid = model.states is not None and model.head_size == WIDEST_HEAD
     if is_hybrid and release.exports_states and capability_of(gpu)[0] == BLACKWELL:
         return WIDE_HYBRID_BLOCK

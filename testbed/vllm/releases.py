@@ -203,6 +203,14 @@ class Release:
             "v1/worker/gpu/spec_decode/ngram/speculator.py NgramGPUSpeculator",
         ),
     ]
+    offloads_by_request: Annotated[
+        bool,
+        Fact(
+            "the OffloadingConnector's CPU cache ranks the blocks of a request together, and "
+            "offers only prompts unless told otherwise; else each store is newer than the last",
+            "v1/kv_offload/cpu/policies/lru.py LRUCachePolicy",
+        ),
+    ]
     prefers_fp8: Annotated[
         bool,
         Fact(
@@ -253,6 +261,7 @@ V0_19 = Release(
     checks_state_blocks=False,
     checks_fp8_cache=False,
     looks_up_on_gpu=False,
+    offloads_by_request=False,
     prefers_fp8=False,
     null_is_false=True,
     software="vllm-0.19",
@@ -291,6 +300,7 @@ V0_33 = Release(
     checks_state_blocks=True,
     checks_fp8_cache=True,
     looks_up_on_gpu=True,
+    offloads_by_request=True,
     prefers_fp8=True,
     null_is_false=False,
     software=None,
@@ -307,6 +317,7 @@ V0_28 = replace(
     thins_checkpoints=False,
     multiplies_yarn=True,
     looks_up_on_gpu=False,
+    offloads_by_request=False,
 )
 RELEASES: Mapping[str, Release] = {
     release.number: release for release in (V0_19, V0_20, V0_28, V0_33)
@@ -329,9 +340,10 @@ def release_numbered(number: str | None) -> Release:
         return DEFAULT
     short = ".".join(str(number).removeprefix("v").split(".")[:2])
     if short not in RELEASES:
+        as_text = f"; as text: release='{short}0'" if f"{short}0" in RELEASES else ""
         raise InputError(
             f"release={number}: the facts of this release of vLLM are not known (choose from "
-            f"{', '.join(RELEASES)})"
+            f"{', '.join(RELEASES)}{as_text})"
         )
     return RELEASES[short]
 

@@ -17,6 +17,7 @@ from testbed.vllm.attention_backends import (
 )
 from testbed.vllm.command import FLAG, OFF, Command
 from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
+from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
 from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.releases import DEFAULT, Release
@@ -24,11 +25,30 @@ from testbed.vllm.releases import DEFAULT, Release
 if TYPE_CHECKING:
     from testbed.speculation.speculation import Speculation
 
+ORDERS = ("fcfs", "priority")  # of requests that wait
 LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
 # Tokens and sequences that nothing sets, by the GPU.
 LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
 KV_BYTES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}
+OTHER_KV_TYPES = (  # of vLLM 0.33
+    "fp8_inc",
+    "fp8_ds_mla",
+    "nvfp4_ds_mla",
+    "turboquant_k8v4",
+    "turboquant_4bit_nc",
+    "turboquant_k3v4_nc",
+    "turboquant_3bit_nc",
+    "octave_k3v4",
+    "octave_k3v3",
+    "octave_k3v3_compact",
+    "ultraquant_4bit",
+    "int4_per_token_head",
+    "int8_per_token_head",
+    "fp8_per_token_head",
+    "nvfp4",
+    "nvfp4_4over6",
+)
 DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
 STATE_BYTES = 4  # of float32
 AUTO = ("auto", "-1")
@@ -57,7 +77,7 @@ class Server:
 
     option: our option with the model's shape. memory is None where the command gives the pool.
     num_blocks: pages of the pool, the null block included. values: the options. notes: what was
-    read and changes nothing.
+    read and changes nothing. offloading: the cache below the device; None: there is none.
     """
 
     release: Release
@@ -73,6 +93,7 @@ class Server:
     values: Mapping[str, str]
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
+    offloading: Offloading | None = None
 
 
 def server_with(
@@ -88,6 +109,8 @@ def server_with(
     """
     reader = OptionReader(command)
     model = with_preferred_cache(_served(reader, shape, release), sheet, release)
+    if reader.is_on("--language-model-only"):
+        model = replace(model, masks_images=None)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
     if problem := cache_problem(model, sheet, release):
@@ -122,7 +145,22 @@ def server_with(
         pages=pages,
         caches_prefixes=caches,
         values=command.values,
+        offloading=_offloading(reader, release, pages, limits, caches=caches),
     )
+
+
+def _offloading(
+    reader: OptionReader, release: Release, pages: Pages, limits: Limits, *, caches: bool
+) -> Offloading | None:
+    """The cache below the device. Raises InputError for one beside an option that it is not
+    modelled with.
+    """
+    offloading = offloading_of(reader, release, pages, limits.num_gpus)
+    if offloading is not None and not caches:
+        raise reader.refusal(
+            "--enable-prefix-caching", "is off: a cache below the device is modelled with it alone"
+        )
+    return offloading
 
 
 def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks: int) -> ModelSpec:
@@ -231,7 +269,7 @@ def _of_types(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
                 "--dtype", "states of another type are not modelled (leave it out)"
             )
         shape = replace(shape, dtype_bytes=dtype_bytes)
-    kv_bytes = reader.one_of("--kv-cache-dtype", KV_BYTES)
+    kv_bytes = reader.one_of("--kv-cache-dtype", KV_BYTES, OTHER_KV_TYPES)
     shape = shape if kv_bytes is None else replace(shape, kv_dtype_bytes=kv_bytes)
     return _quantised(reader, shape)
 
@@ -258,7 +296,9 @@ def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
 
 
 def _limits(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
-    """The limits of a batch. Raises InputError where vLLM refuses them."""
+    """The limits of a batch. Raises InputError where vLLM refuses them, or its order."""
+    if reader.value("--scheduling-policy") not in (None, *ORDERS):
+        raise reader.refusal("--scheduling-policy", f"is unknown (choose from {', '.join(ORDERS)})")
     limits = _sizes(reader, model, gpu, release)
     num_seqs, budget = limits.max_num_seqs, limits.max_num_batched_tokens
     if budget < num_seqs:

@@ -323,3 +323,24 @@ def test_sinks_have_no_fp8_cache_on_ampere(fit):
     refuses("FP8", fit, gpt, "--kv-cache-dtype fp8", gpu="a100-80gb")
     assert fit(gpt, "--kv-cache-dtype fp8").num_blocks
     assert fit(gpt, "--kv-cache-dtype fp8", release="0.19", gpu="a100-80gb").num_blocks
+
+
+@pytest.mark.parametrize(
+    ("words", "release", "gpu", "size"),
+    [
+        ("", "0.33", "b200", 64),
+        ("--language-model-only", "0.33", "b200", 16),
+        ("", "0.33", "h100-80gb", 16),
+        ("", "0.19", "b200", 16),
+    ],
+)
+def test_masks_of_images_take_larger_blocks_on_blackwell(fit, words, release, gpu, size):
+    """TritonFlashInfer, the composite of release 0.33, has blocks of 64."""
+    text = without(LLAMA, model_type="gemma3_text", tie_word_embeddings=True, head_dim=128)
+    config = {"model_type": "gemma3", "text_config": text, "vision_config": {}}
+    assert fit(config, words, release=release, gpu=gpu).block_size == size
+
+
+def test_layers_that_share_an_indexer_are_refused(shape):
+    """GLM-5.2, whose keys of the indexer are in some layers only."""
+    refuses("indexer_types", shape, SPARSE | {"indexer_types": ["full", "shared"]})

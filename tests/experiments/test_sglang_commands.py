@@ -50,6 +50,7 @@ GPU = ("gpu=h100-80gb",)
             ("scheduler=sglang_no_overlap", "scheduler.chunked_prefill_size=null"),
         ),
         ("--context-length 512", ("model.max_len=512",)),
+        ("--radix-eviction-policy lfu", ("policy.radix_eviction_policy=lfu",)),
         ("--kv-cache-dtype fp8_e4m3", ("++model.kv_dtype_bytes=1",)),
         ("--disable-radix-cache", ("policy=paged", "policy.watermark=0", "policy.block_size=1")),
         (

@@ -26,7 +26,6 @@ from testbed.memory.radix.radix import Radix
 from testbed.run.build import Setup
 from testbed.sched.sglang import SGLang
 from testbed.sched.sglang_order import SEED
-from testbed.sched.sglang_overlap import OverlappedSGLang
 
 HOW = (
     "pip install torch==2.13.0 'kvcache-testbed[sglang-lockstep]' && pip install --no-deps "
@@ -91,7 +90,7 @@ def options_of(setup: Setup) -> Options:
         decay_steps=given["new_token_ratio_decay_steps"],
         disable_radix_cache=isinstance(policy, Paged),
         radix_eviction_policy=setup.config.policy.parameters.get("radix_eviction_policy", "lru"),
-        overlaps=isinstance(scheduler, OverlappedSGLang),
+        overlaps=scheduler.plans_ahead,
     )
 
 

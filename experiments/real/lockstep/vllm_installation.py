@@ -25,7 +25,6 @@ from testbed.run.build import Setup
 from testbed.run.parts import Part
 from testbed.sched.orders import ByPriority, FirstCome
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup
-from testbed.sched.scheduler import Scheduler
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.heads import Heads
@@ -113,6 +112,7 @@ def options_of(setup: Setup) -> Options:
     """The options of the same server. Raises InputError for a part or a value that vLLM V1 does not
     have.
     """
+    scheduler = _vllms_scheduler(setup)
     _check_parts(setup)
     _check_values(setup)
     config, block_size = setup.config, setup.scheduler.memory.block_size or 1
@@ -124,17 +124,28 @@ def options_of(setup: Setup) -> Options:
         **_states(setup.scheduler.policy, windows),
         block_size=block_size,
         max_model_len=setup.model.max_len,
-        asynchronous=isinstance(setup.scheduler, AsyncVllmV1),
+        asynchronous=scheduler.plans_ahead,
         caches=setup.scheduler.memory.publishes is not None,
-        policy=_order(setup.scheduler),
-        **_speculation(setup.scheduler),
+        policy=_order(scheduler),
+        **_speculation(scheduler),
         **{name: parameters[name] for name in (*SCHEDULER, "ignore_eos") if name in parameters},
     )
 
 
-def _order(scheduler: Scheduler) -> str:
+def _vllms_scheduler(setup: Setup) -> VllmV1:
+    """The scheduler. InputError unless its class is vLLM's own: a subclass decides otherwise."""
+    scheduler = setup.scheduler
+    if isinstance(scheduler, VllmV1) and type(scheduler) in (VllmV1, AsyncVllmV1):
+        return scheduler
+    raise InputError(
+        f"scheduler={type(scheduler).__name__}: is not vLLM's (scheduler=vllm_v1 or "
+        "scheduler=vllm_v1_async)"
+    )
+
+
+def _order(scheduler: VllmV1) -> str:
     """vLLM's scheduling policy of the scheduler's order."""
-    order = scheduler.order if isinstance(scheduler, VllmV1) else None
+    order = scheduler.order
     if type(order) not in ORDERS:
         raise InputError(
             f"order={type(order).__name__}: vLLM V1 serves first come, or by priority "
@@ -143,9 +154,9 @@ def _order(scheduler: Scheduler) -> str:
     return ORDERS[type(order)]
 
 
-def _speculation(scheduler: Scheduler) -> dict[str, Any]:
+def _speculation(scheduler: VllmV1) -> dict[str, Any]:
     """vLLM's method of the scheduler's speculation, and the drafts of an iteration."""
-    speculation = scheduler.drafter if isinstance(scheduler, VllmV1) else None
+    speculation = scheduler.drafter
     if speculation is None:
         return {}
     if not speculation.keeps_slots:
@@ -188,13 +199,8 @@ def _states(policy: MemoryPolicy, windows: Sequence[int | None]) -> dict[str, An
 
 
 def _check_parts(setup: Setup) -> None:
-    """Refuse a scheduler, a policy, a preemption rule or an eviction order that vLLM V1 lacks."""
+    """Refuse a policy, a preemption rule or an eviction order that vLLM V1 lacks."""
     scheduler, eviction = setup.scheduler, setup.config.policy.parameters.get("eviction")
-    name = type(scheduler).__name__
-    if type(scheduler) not in (VllmV1, AsyncVllmV1):
-        raise InputError(
-            f"scheduler={name}: is not vLLM's (scheduler=vllm_v1 or scheduler=vllm_v1_async)"
-        )
     if type(scheduler.policy) not in (Paged, OutputCaching, Grouped, GroupedOutputCaching):
         raise InputError(
             f"policy={type(scheduler.policy).__name__}: vLLM V1 has no such memory (policy=paged, "
@@ -238,9 +244,12 @@ def installed_release() -> str:
         raise InputError(f"vllm: is not installed ({HOW})") from None
 
 
-def make_scheduler(options: Options) -> Any:
+def make_scheduler(options: Options, offloading: Mapping[str, Any] | None = None) -> Any:
     """The installation's Scheduler, or its AsyncScheduler, with a pool of options.num_blocks blocks
     and one group.
+
+    offloading: of its OffloadingConnector: `host_blocks` of the CPU cache, and other values of its
+    kv_connector_extra_config; None: no connector.
     """
     _import_quietly()
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -249,6 +258,8 @@ def make_scheduler(options: Options) -> Any:
 
     config = _vllm_config(options)
     config.cache_config.num_gpu_blocks = options.num_blocks
+    if offloading is not None:
+        config.kv_transfer_config = _offloading_config(options, offloading)
     if options.drafter:
         config.speculative_config = _SpeculativeConfig(
             options.drafter, options.num_speculative_tokens
@@ -267,6 +278,19 @@ def make_scheduler(options: Options) -> Any:
         kv_cache_config=cache,
         structured_output_manager=StructuredOutputManager(config),
         block_size=max(group.kv_cache_spec.block_size for group in cache.kv_cache_groups),
+    )
+
+
+def _offloading_config(options: Options, offloading: Mapping[str, Any]) -> Any:
+    from vllm.config import KVTransferConfig
+
+    values = dict(offloading)
+    cache = kv_cache_config(options.num_blocks, options.block_size)
+    page = cache.kv_cache_groups[0].kv_cache_spec.page_size_bytes
+    aligned = ceil_div(page, 4096) * 4096  # as vLLM rounds a chunk up
+    values["cpu_bytes_to_use"] = values.pop("host_blocks") * aligned
+    return KVTransferConfig(
+        kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=values
     )
 
 

@@ -13,7 +13,6 @@ from testbed.fleet.handovers.handover import Handover
 from testbed.fleet.handovers.rule import Computed
 from testbed.sched.handed_over import reserve
 from testbed.sched.plan import Plan
-from testbed.sched.scheduler import IterationLevel
 
 
 class PrefillSide(Side):
@@ -86,8 +85,8 @@ class DecodeSide(Side):
 
     def _has_room(self) -> bool:
         scheduler = self._engine.scheduler
-        assert isinstance(scheduler, IterationLevel), "any other one is refused"
-        state, limit = scheduler.state, scheduler.prompts.limits.max_num_seqs
+        assert scheduler.limits is not None, "any other one is refused"
+        state, limit = scheduler.state, scheduler.limits.max_num_seqs
         return state.num_seqs + len(state.reserved) < limit
 
     def _check_refusal(self, handover: Handover) -> None:
