@@ -240,7 +240,7 @@ def order_of(
         return ByKey(memory, lambda group: (priority_sign * group.request.priority, group.rank))
     problem = _problem(schedule_policy, memory, orders, by_priority=bool(priority_sign))
     if problem:
-        raise InputError(f"scheduler.schedule_policy={schedule_policy}: {problem}")
+        raise InputError(f"{problem}", key="scheduler.schedule_policy", value=str(schedule_policy))
     return orders[schedule_policy]()
 
 

@@ -156,15 +156,18 @@ class VllmV1(IterationLevel):
         return plan
 
     def _stores(self, offloads: Offloads, plan: Plan) -> Ops:
-        """What the plan's requests, and those that have ended since the last one, store below."""
+        """What the plan's requests, and those that have ended since the last one, store below; of
+        single sequences.
+        """
         computed = {chunk.seq: chunk.num_stored + chunk.new for chunk in plan.chunks}
         for group in self.state.running.values() if plan.decode_seqs else ():
             if group.batch is not None:
                 computed[group.sequences[0]] = group.sequences[0].num_stored + 1
-        seqs = [group.sequences[0] for group in self.state.running.values()]
+        running = self.state.running.values()
+        seqs = [group.sequences[0] for group in running if len(group.sequences) == 1]
         scheduled = [(seq, computed[seq]) for seq in seqs if seq in computed]
         departed, self._vllm.departed = self._vllm.departed, []
-        preempted = [group.sequences[0] for group in plan.preempted]
+        preempted = [seq for group in plan.preempted for seq in group.sequences]
         return offloads.begin_stores(scheduled, preempted, departed)
 
     def _serve_together(self, plan: Plan) -> None:

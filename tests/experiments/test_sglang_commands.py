@@ -130,6 +130,16 @@ def test_sizes_and_the_static_share_by_the_gpu(gpu, num_gpus, latent, chunk, lar
     assert static_fraction(model, sheet, limits) == fraction
 
 
+def test_a_small_pool_has_fewer_graphs():
+    """0.829 is what SGLang computes with a pool of 5,001 tokens; 0.828 without."""
+    sheet, model = gpu_named("h100-80gb"), read_model("mixtral-8x7b")
+    shares = [
+        static_fraction(model, sheet, Limits(2, 8192, 16384, None, Graphs(longest=longest)))
+        for longest in (None, 5001)
+    ]
+    assert shares == [0.828, 0.829]
+
+
 def test_running_requests_by_the_pool():
     assert running_requests(None, 400_000, 8192) == 4096
     assert running_requests(None, 40_000, 131_072) == 2048

@@ -41,8 +41,10 @@ class GroupedOutputCaching(GroupedCaching):
     ) -> None:
         if page_rule != ONE_PAGE_SIZE:
             raise InputError(
-                f"page_rule={page_rule}: this is the manager of vLLM, whose pages have one size "
-                "(set page_rule=one_page_size, or choose policy=grouped_caching)"
+                "this is the manager of vLLM, whose pages have one size "
+                "(set page_rule=one_page_size, or choose policy=grouped_caching)",
+                key="page_rule",
+                value=str(page_rule),
             )
         super().__init__(
             pool,
