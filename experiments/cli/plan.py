@@ -16,7 +16,7 @@ from testbed.experiments.cli.parameters import (
     Override,
     Picture,
 )
-from testbed.experiments.cli.served_command import NO_COMMAND
+from testbed.experiments.cli.served_command import NO_COMMAND, VllmCommand
 from testbed.run.override_words import key_of
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def plan(
     precision: Precision = 0.05,
     all: Everything = False,
     config_dir: ConfigFolders | None = None,
+    from_vllm: VllmCommand | None = None,
     runs: Runs = RUNS,
     html: Page | None = None,
     figure: Fronts | None = None,
@@ -66,6 +67,9 @@ def plan(
     hydra/launcher=joblib, ray or submitit_slurm distributes the runs. For example:
 
     testbed plan model=llama-3.1-8b gpu=h100-80gb,l40s replicas=1,2 slo.ttft_s=1 arrivals.rate=8
+
+    testbed plan --from-vllm "vllm serve Qwen/Qwen3-8B" gpu=h100-80gb server.num_gpus=1,2
+    replicas=1,2 --gpus 2 slo.ttft_s=1 arrivals.rate=8
     """
     from testbed.experiments.plan.deployment_plan import Request, planned
 
@@ -73,7 +77,9 @@ def plan(
     words = NO_COMMAND.words(overrides, config_dir or [])
     unseeded = tuple(word for word in words if key_of(word) != SEED)
     numbers, rate = tuple(seeds_of(words, seeds)), _rate(prices)
-    request = Request(unseeded, share, numbers, precision, gpus, rate, runs, everything=all)
+    request = Request(
+        unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=from_vllm
+    )
     answer = planned(request, _report)
     _write(answer, html, figure, runs)
     if json:

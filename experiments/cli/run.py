@@ -89,6 +89,12 @@ def run(
     """
     if help:
         return print_help(config_dir or [])
+    if sweep.is_asked_for and not (values or shown.cfg):
+        from testbed.experiments.cli import run_launch
+
+        asked = [*shown.name_words, *overrides, *seed_words(overrides, sweep.seeds)]
+        points = run_launch.points_of(asked, served, config_dir or [])
+        return run_launch.sweep(points, asked, again, per_seed=sweep.per_seed)
     words = served.words(overrides, config_dir or [])
     words = [*shown.name_words, *words]
     if values:
@@ -101,9 +107,6 @@ def run(
         return print(job_config(words, resolved=shown.resolve), end="")
     from testbed.experiments.cli import run_launch
 
-    if sweep.is_asked_for:
-        swept = [*words, *seed_words(words, sweep.seeds)]
-        return run_launch.sweep(swept, again, per_seed=sweep.per_seed)
     return run_launch.run_one(words, again)
 
 

@@ -1,13 +1,18 @@
 """`testbed run`, launched: one run in this process, or a sweep whose points a launcher runs."""
 
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.output import wide_console
+from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.compose import composed, configured
 from testbed.experiments.runs.launchers import launched
@@ -41,30 +46,57 @@ def run_one(words: Sequence[str], again: bool) -> None:
     console.print(f"{state}: {stored.folder}", highlight=False)
 
 
-def sweep(words: Sequence[str], again: bool, *, per_seed: bool = False) -> None:
-    """Run every combination, and write and print their table; one line for the first that fails.
+class SweepPoint(NamedTuple):
+    """A combination of a sweep's values: the words that ask for it, and those that run it, of
+    which some follow from a server's command.
+    """
+
+    asked: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def points_of(
+    asked: Sequence[str], served: ServedCommand, folders: Sequence[Path]
+) -> list[SweepPoint]:
+    """Every combination, each with the server that its values give the command. Notes that several
+    have are printed once.
+    """
+    points, notes = list[SweepPoint](), dict[str, None]()
+    for combination in sweep_points([word for word in asked if not is_of_hydra(word)]):
+        with redirect_stderr(StringIO()) as said:
+            points.append(SweepPoint(combination, tuple(served.words(combination, folders))))
+        notes |= dict.fromkeys(said.getvalue().splitlines())
+    for note in notes:
+        print(note, file=sys.stderr)
+    return points
+
+
+def sweep(
+    points: Sequence[SweepPoint], asked: Sequence[str], again: bool, *, per_seed: bool = False
+) -> None:
+    """Run every point of the words `asked`, and write and print their table; one line for the
+    first that fails.
 
     per_seed: a row for each seed.
     """
-    _check_seeds(chosen(words).get(SEED, ""))
-    folder = Path(chosen(words).get(SWEEP_FOLDER, RUNS))
-    of_launcher = [word for word in words if is_of_hydra(word)]
-    combinations = sweep_points([word for word in words if word not in of_launcher])
-    for point in combinations:  # a word that none of them can have is refused before any is run
-        composed("run", point)
-    progress = SweepProgress(folder.resolve(), len(combinations), time.time())
+    _check_seeds(chosen(asked).get(SEED, ""))
+    folder = Path(chosen(asked).get(SWEEP_FOLDER, RUNS))
+    of_launcher = [word for word in asked if is_of_hydra(word)]
+    for point in points:  # a word that none of them can have is refused before any is run
+        composed("run", point.words)
+    progress = SweepProgress(folder.resolve(), len(points), time.time())
     jobs = [
-        PointJob(point, _varying(point, words), place, again, progress, os.getcwd())
-        for place, point in enumerate(combinations, start=1)
+        PointJob(point.words, _varying(point.asked, asked), place, again, progress, os.getcwd())
+        for place, point in enumerate(points, start=1)
     ]
     try:
         results = launched(of_launcher, jobs, progress.folder)
     finally:
         remove_leftovers(folder)  # of workers that were stopped
-    points = [result for result in results if isinstance(result, Point)]
-    if points:
-        names = differing([values_of_words(point) for point in combinations])
-        _show(points, names, folder / "sweep.csv", per_seed=per_seed)
+    done = [result for result in results if isinstance(result, Point)]
+    if done:
+        names = differing([values_of_words(point.asked) for point in points])
+        _show(done, names, folder / "sweep.csv", per_seed=per_seed)
     for error in (result for result in results if isinstance(result, str)):
         raise InputError(error)
 

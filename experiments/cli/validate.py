@@ -18,7 +18,7 @@ from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 PAIRS = Path("kernels/results/engine/pairs")
 ENGINE_PROFILE = Path("gpu-engine/h200-llama-3-8b-tp1")
 SWAPS = Path("kernels/results/engine/swaps")
-COMMANDS = ("batches", "costs", "iterations", "pairs", "transfers")
+COMMANDS = ("batches", "costs", "iterations", "pairs", "sweeps", "transfers")
 
 app = App(name="validate", help="Compare the simulation with measurements.")
 
@@ -41,8 +41,8 @@ LogsFigure = Annotated[
 Sensitivity = Annotated[
     bool,
     Parameter(
-        help="print each figure's interval: all costs 3% up and down, and 20 times arrivals moved "
-        "by up to 10 ms"
+        help="print each figure's interval: 20 times arrivals moved by up to 10 ms, and costs by "
+        "what they were off by where that was measured, else all 3% up and down"
     ),
 ]
 Within = Annotated[
@@ -221,6 +221,27 @@ def iterations(folder: StepsFolder, /, *, profile: VllmProfile) -> None:
 
     compared = served_iterations.predicted_iterations(folder, read_profile(profile))
     show(plain_table(served_iterations.HEAD, served_iterations.table(compared)))
+
+
+SweptFolder = Annotated[
+    Path, Parameter(name="FOLDER", help="with a steps.csv of logged iterations, and its facts.json")
+]
+
+
+@app.command
+def sweeps(
+    *folders: SweptFolder,
+    model: Annotated[str, Parameter(metavar="NAME", help="a model's name, or its config.json")],
+) -> None:
+    """Predict the iterations of a vLLM's sweeps at sizes of batch that are left out.
+
+    Each number of decodes in turn: what a profile's interval rests on.
+    """
+    from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.real.vllm_engine.calibrate_vllm import swept_machine
+    from testbed.experiments.real.vllm_engine.left_out_sizes import HEAD, table
+
+    show(plain_table(HEAD, list(table(*swept_machine(folders, model)))))
 
 
 @app.command

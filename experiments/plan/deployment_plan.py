@@ -93,7 +93,7 @@ class Plan:
 @dataclass(frozen=True)
 class Request:
     """What a plan is made of. num_gpus: of every deployment; None: any. everything: simulate all
-    that fits.
+    that fits. command: of a vLLM server, to which the words are overrides.
     """
 
     words: tuple[str, ...]
@@ -104,6 +104,7 @@ class Request:
     prices: Rate
     runs: Path
     everything: bool = False
+    command: str | None = None
 
 
 def planned(request: Request, report: Callable[[str], None]) -> Plan:
@@ -112,7 +113,8 @@ def planned(request: Request, report: Callable[[str], None]) -> Plan:
     """
     _check(request)
     launcher = tuple(word for word in request.words if _is_of_launcher(word))
-    space = deployments([word for word in request.words if word not in launcher])
+    words = [word for word in request.words if word not in launcher]
+    space = deployments(words, request.command)
     report(f"{len(space)} deployments")
     candidates, pruned = examined(space, request.num_gpus)
     check_not_empty(candidates, pruned)

@@ -126,15 +126,15 @@ def set_value(config: DictConfig, override: Override) -> None:
     """Set, add or remove one value, as Hydra does; raises InputError for a key that the config does
     not have.
     """
-    key, word = str(override.key_or_group), override.input_line
+    key, word = str(override.key_or_group), str(override.input_line)
     if override.is_sweep_override():
-        raise InputError(f"{word}: has several values (-m runs each; quote a text with commas)")
+        raise InputError("has several values (-m runs each; quote a text with commas)", key=word)
     if override.is_delete():
         return _delete(config, key)
     is_new = override.is_add() or override.is_force_add()
     value = override.value()
     if override.is_add() and not isinstance(value, dict | list) and _is_given(config, key):
-        raise InputError(f"{word}: has a value already ({key}=... changes it)")
+        raise InputError(f"has a value already ({key}=... changes it)", key=word)
     if not is_new:
         check_key(key, config)
     OmegaConf.update(config, key, value, merge=True, force_add=is_new)
@@ -189,8 +189,9 @@ def _explained(name: str, read: Words) -> InputError | None:
         owner = place.partition(".")[0]
         if key not in config.hydra.runtime.choices:
             return InputError(
-                f"{key}: the chosen {owner} has no {group} (choose another {owner}=..., or leave "
-                f"{key}=... out)"
+                f"the chosen {owner} has no {group} (choose another {owner}=..., or leave "
+                f"{key}=... out)",
+                key=key,
             )
     return None
 

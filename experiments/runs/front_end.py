@@ -181,7 +181,7 @@ def _set(config: DictConfig, key: str, value: Any, *, is_free: bool) -> None:
     except OmegaConfBaseException as error:
         if isinstance(error, ConfigKeyError):  # of a mapping
             check_key(str(error.full_key), config, tuple(SHORT))
-        raise InputError(f"{key}={reprlib.repr(value)}: {one_line(error)}") from error
+        raise InputError(one_line(error), key=key, value=str(reprlib.repr(value))) from error
 
 
 def _typed(requested: Requested, config: DictConfig) -> RunConfig:

@@ -2,7 +2,7 @@
 cost model keeps the contract.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -13,12 +13,21 @@ from testbed.checks.contract.costs import check_cost
 from testbed.checks.contract.order_contract import check_order
 from testbed.checks.contract.questions import MakePolicy
 from testbed.checks.contract.search import POOLS, Told, check_policy, tiers_below, unheard
-from testbed.checks.fast_and_slow import EFFICIENCIES, LIMITS, MODEL, SERVER, MakeRule, differs
+from testbed.checks.fast_and_slow import (
+    EFFICIENCIES,
+    LIMITS,
+    MODEL,
+    SCHEDULERS,
+    SERVER,
+    MakeRule,
+    differs,
+)
 from testbed.checks.hash_seeds import follows_hashes
 from testbed.checks.plug_in_kinds import kind_of
 from testbed.core.errors import InputError
 from testbed.cost.analytic import AnalyticCost
 from testbed.cost.model import CostModel
+from testbed.memory.capabilities import capabilities_of
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
@@ -29,6 +38,7 @@ from testbed.run.oracles import with_lengths
 from testbed.run.parts import Part, check_methods, locate, plug_in_errors
 from testbed.sched.preemption import PreemptionRule, Recompute
 from testbed.sched.scheduler import Scheduler
+from testbed.sched.vllm_v1 import VllmV1
 
 # Under which a scheduler is checked; the first two may run out of slots while requests grow.
 POLICIES: tuple[MakePolicy, ...] = (
@@ -75,6 +85,7 @@ def check(
     check_methods(target, "plug-in")
     Part(target, parameters).check_parameters(target, "")
     pools = _pools(num_slots, max_len, host_slots)
+    pools = [with_tiers_taken(partial(target, **parameters), pool) for pool in pools]
     return _check(target, pools, num_examples, parameters, told) or follows_hashes(
         target, pools, _constructor_values(target, parameters)
     )
@@ -125,7 +136,33 @@ def _check_policy(
         if not isinstance(built, MemoryPolicy):
             raise InputError(f"{type(built).__name__} is no MemoryPolicy")
     broken = check_policy(make, pools, num_examples, told=told)
-    return broken or next(filter(None, (differs(make, pool) for pool in pools)), None)
+    runs = (differs(make, pool, *_schedulers(make, pool)) for pool in pools)
+    return broken or next(filter(None, runs), None)
+
+
+def with_tiers_taken(make: MakePolicy, pool: PoolSpec) -> PoolSpec:
+    """The pool with its last tier left out where a policy takes one tier less alone. What else is
+    wrong with the plug-in is found by its check.
+    """
+    fewer = replace(pool, tiers=pool.tiers[:-1])
+    return fewer if not _takes(make, pool) and _takes(make, fewer) else pool
+
+
+def _takes(make: MakePolicy, pool: PoolSpec) -> bool:
+    try:
+        return isinstance(make(pool), MemoryPolicy)
+    except Exception:
+        return False
+
+
+def _schedulers(
+    make: MakePolicy, pool: PoolSpec
+) -> tuple[tuple[type[Scheduler], ...], Mapping[str, Any]]:
+    """The schedulers that serve a policy in short runs, with their parameters."""
+    if capabilities_of(make(pool)).offloads is None:
+        return SCHEDULERS, LIMITS
+    options = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True}
+    return (VllmV1,), {**LIMITS, **options}
 
 
 def _check_scheduler(

@@ -140,8 +140,9 @@ def _described(
         shape = replace(shape, vision_params=vision_params(config), masks_images=masks or None)
         return shape, fields
     except InputError as error:
-        message = str(error)
-        raise InputError(message if str(path) in message else f"{path}: {message}") from None
+        if error.key == str(path):
+            raise
+        raise InputError(str(error), key=str(path)) from None
 
 
 def _called(config: Mapping[str, Any], path: Path) -> str:
@@ -227,8 +228,9 @@ def _check_per_layer_parts(fields: Fields) -> None:
     for key in ("num_kv_shared_layers", "hidden_size_per_layer_input", "use_double_wide_mlp"):
         if fields.get(key, 0):
             raise InputError(
-                f"{fields.path}: {key}={fields.get(key)!r}: is not supported (write the ModelSpec "
-                "by hand: layers that share K and V cache none of their own)"
+                f"{key}={fields.get(key)!r}: is not supported (write the ModelSpec "
+                "by hand: layers that share K and V cache none of their own)",
+                key=str(fields.path),
             )
 
 
@@ -242,7 +244,8 @@ def _check_embedding(fields: Fields, kind: str, hidden: int) -> None:
     """Raise InputError for an OPT whose embedding is narrower than its layers."""
     if kind == "opt" and fields.get("word_embed_proj_dim", hidden) != hidden:
         raise InputError(
-            f"{fields.path}: word_embed_proj_dim differs from hidden_size (OPT-350M): not supported"
+            "word_embed_proj_dim differs from hidden_size (OPT-350M): not supported",
+            key=str(fields.path),
         )
 
 
@@ -259,6 +262,7 @@ def head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
         return fields.whole(key)
     if hidden % heads:
         raise InputError(
-            f"{fields.path}: hidden_size {hidden} is no multiple of {heads} heads (set head_dim)"
+            f"hidden_size {hidden} is no multiple of {heads} heads (set head_dim)",
+            key=str(fields.path),
         )
     return hidden // heads

@@ -26,7 +26,8 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
         allowed = {FULL, STATE}
     if not isinstance(listed, list) or len(listed) < num_layers or not set(listed) <= allowed:
         raise InputError(
-            f"{fields.path}: layer_types: must list {num_layers} of {', '.join(sorted(allowed))}"
+            f"layer_types: must list {num_layers} of {', '.join(sorted(allowed))}",
+            key=str(fields.path),
         )
     return _last_is_full(kind, listed[:num_layers])
 
@@ -142,7 +143,7 @@ def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
     if any(fields.get(key, value) != value for key, value in names["uniform"].items()):
         keys = ", ".join(names["uniform"])
         raise InputError(
-            f"{fields.path}: {keys}: dense layers between those of experts are not supported"
+            f"{keys}: dense layers between those of experts are not supported", key=str(fields.path)
         )
     size = fields.whole(names["size"])
     some = {key: fields.count(name) for key, name in names["some"].items()}
@@ -216,7 +217,8 @@ def pattern_of(fields: Fields, kind: str) -> Counter[str]:
     pattern = fields.get("hybrid_override_pattern", "")
     if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*-E"):
         raise InputError(
-            f"{fields.path}: hybrid_override_pattern={pattern!r}: must consist of M, *, - and E"
+            f"hybrid_override_pattern={pattern!r}: must consist of M, *, - and E",
+            key=str(fields.path),
         )
     return Counter(pattern)
 
@@ -228,7 +230,7 @@ def _state_bytes(fields: Fields, key: str, usual: int) -> int:
         return usual
     if not isinstance(state_type, str) or state_type not in DTYPE_BYTES:
         raise InputError(
-            f"{fields.path}: {key}={state_type!r}: must be one of {', '.join(DTYPE_BYTES)}"
+            f"{key}={state_type!r}: must be one of {', '.join(DTYPE_BYTES)}", key=str(fields.path)
         )
     return DTYPE_BYTES[state_type]
 
@@ -274,6 +276,7 @@ def dtype_bytes(fields: Fields) -> int:
     dtype = fields.get("torch_dtype") or fields.get("dtype") or "float16"
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise InputError(
-            f"{fields.path}: weights of {dtype!r}: none of {', '.join(DTYPE_BYTES)}: not supported"
+            f"weights of {dtype!r}: none of {', '.join(DTYPE_BYTES)}: not supported",
+            key=str(fields.path),
         )
     return min(DTYPE_BYTES[dtype], 2)

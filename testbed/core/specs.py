@@ -400,8 +400,9 @@ class TierSpec:
     def __post_init__(self) -> None:
         if self.shared and None in (self.read_bandwidth, self.write_bandwidth):
             raise InputError(
-                "server.tiers: a shared tier has one link, whose speed the GPUs' data sheet does "
-                "not say (give its read_bandwidth and write_bandwidth)"
+                "a shared tier has one link, whose speed the GPUs' data sheet does "
+                "not say (give its read_bandwidth and write_bandwidth)",
+                key="server.tiers",
             )
 
 

@@ -16,7 +16,7 @@ def check_fleet(
 ) -> None:
     """Raise InputError for what several engines cannot do, or what the router cannot know."""
     if config.engine is not None:
-        raise InputError("replicas: a GPU serves alone (leave engine out)")
+        raise InputError("a GPU serves alone (leave engine out)", key="replicas")
     _check_router(router, workload)
     _check_shared_tiers(config, scheduler)
     if config.replicas == 1 and config.faults is None:
@@ -25,19 +25,21 @@ def check_fleet(
     for name in ("stop_at_latency", "window_s"):
         if getattr(config, name) is not None:
             raise InputError(
-                f"{option}: {name} is not modelled for several engines (set it to null)"
+                f"{name} is not modelled for several engines (set it to null)",
+                key=option,
             )
     for name in ("policy", "preemption"):
         part: Part = getattr(config, name)
         if any(inner.is_instance for inner in part.nested()):
             raise InputError(
-                f"{option}: {name} is an object, or has one, and each engine needs its own (give "
-                "the class)"
+                f"{name} is an object, or has one, and each engine needs its own (give the class)",
+                key=option,
             )
     if scheduler.memory.foresees_prompts is not None and has_oracle(config.policy):
         raise InputError(
-            f"{option}: an eviction order that knows all future prompts does not know which engine "
-            "gets them (choose another eviction)"
+            "an eviction order that knows all future prompts does not know which engine "
+            "gets them (choose another eviction)",
+            key=option,
         )
 
 
@@ -48,16 +50,19 @@ def _check_router(router: Router, workload: Workload) -> None:
     lacks_sessions = not has_sessions and all(request.session is None for request in requests)
     if router.needs_sessions and lacks_sessions:
         raise InputError(
-            f"router={name}: the requests belong to no sessions (choose a trace with sessions, or "
-            "another router)"
+            "the requests belong to no sessions (choose a trace with sessions, or another router)",
+            key="router",
+            value=str(name),
         )
     has_content = workload.rows.prompt_ids is not None
     reads_caches = router.cache_age_s is not None
     lacks_content = not has_content and all(request.prompt_ids is None for request in requests)
     if reads_caches and lacks_content:
         raise InputError(
-            f"router={name}: the trace has no prompt content, so no cache has a prefix of it "
-            "(choose a trace with prompt ids, or another router)"
+            "the trace has no prompt content, so no cache has a prefix of it "
+            "(choose a trace with prompt ids, or another router)",
+            key="router",
+            value=str(name),
         )
 
 
@@ -81,21 +86,24 @@ def check_split(config: RunConfig, workload: Workload, scheduler: Scheduler) -> 
     option = f"prefill_replicas={config.prefill_replicas}"
     if config.router is not None and config.router.is_instance:
         raise InputError(
-            f"{option}: router is an object, and the prefill and the decode engines need one each "
-            "(give the class)"
+            "router is an object, and the prefill and the decode engines need one each "
+            "(give the class)",
+            key=option,
         )
     _check_sampling(option, workload)
     _check_scheduler(option, scheduler)
     if future := future_read(policy=config.policy, scheduler=config.scheduler):
         raise InputError(
-            f"{option}: hand-overs are not modelled with a {future} (choose one that reads nothing "
-            "of the future)"
+            f"hand-overs are not modelled with a {future} (choose one that reads nothing "
+            "of the future)",
+            key=option,
         )
     memory = scheduler.memory
     if memory.leases is None or memory.layered is not None:
         raise InputError(
-            f"{option}: hand-overs are not modelled with policy={memory.name} (choose "
-            "policy=paged, or another policy with leases and without groups of layers)"
+            f"hand-overs are not modelled with policy={memory.name} (choose "
+            "policy=paged, or another policy with leases and without groups of layers)",
+            key=option,
         )
 
 
@@ -106,11 +114,13 @@ def _check_sampling(option: str, workload: Workload) -> None:
         sequences += workload.rows.num_seqs.tolist()
     if max(sequences) > 1:
         raise InputError(
-            f"{option}: hand-overs of several sequences are not modelled (give each request one)"
+            "hand-overs of several sequences are not modelled (give each request one)",
+            key=option,
         )
     if workload.rows.registered_prefix:
         raise InputError(
-            f"{option}: hand-overs are not modelled with a registered prefix (leave it out)"
+            "hand-overs are not modelled with a registered prefix (leave it out)",
+            key=option,
         )
 
 
@@ -119,6 +129,7 @@ def _check_scheduler(option: str, scheduler: Scheduler) -> None:
     by_rank = not scheduler.serves_as_they_come
     if scheduler.plans_ahead or by_rank or scheduler.limits is None:
         raise InputError(
-            f"{option}: hand-overs are not modelled with scheduler={name} (choose one that serves "
-            "in order of arrival and does not plan ahead, such as mixed or vllm_v1)"
+            f"hand-overs are not modelled with scheduler={name} (choose one that serves "
+            "in order of arrival and does not plan ahead, such as mixed or vllm_v1)",
+            key=option,
         )

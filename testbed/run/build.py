@@ -82,8 +82,10 @@ class Setup:
         """Raise InputError where the run has several engines, and `what` shows one."""
         if not self.is_alone:
             raise InputError(
-                f"replicas={self.config.replicas}: {what} shows one engine (leave replicas out, or "
-                "read the column engine of requests.csv and iterations.csv)"
+                f"{what} shows one engine (leave replicas out, or "
+                "read the column engine of requests.csv and iterations.csv)",
+                key="replicas",
+                value=str(self.config.replicas),
             )
 
     def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
@@ -217,13 +219,17 @@ def _policy_and_pool(
         return policy, replace(pool, num_slots=policy.usage().total)
     if memory.layered is None and model.states:
         raise InputError(
-            f"model={model.name}: {model.states.num_layers} layers keep a state for each sequence, "
-            f"and {memory.name} stores none (policy=grouped does)"
+            f"{model.states.num_layers} layers keep a state for each sequence, "
+            f"and {memory.name} stores none (policy=grouped does)",
+            key="model",
+            value=str(model.name),
         )
     if memory.layered is not None and config.server.num_blocks is not None and len(pool.groups) > 1:
         raise InputError(
-            f"server.num_blocks={config.server.num_blocks}: counts blocks of all layers, and a "
-            f"server counts pages of {model.name}'s groups (give server.kv_memory_gib)"
+            "counts blocks of all layers, and a "
+            f"server counts pages of {model.name}'s groups (give server.kv_memory_gib)",
+            key="server.num_blocks",
+            value=str(config.server.num_blocks),
         )
     return policy, memory.pool_in_slots(pool)
 

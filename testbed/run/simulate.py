@@ -56,8 +56,8 @@ def run(config: RunConfig, watch: Watch = unwatched) -> Result:
     """
     if config.engine is not None:
         raise InputError(
-            "engine: a GPU's run needs a run folder; say testbed run engine=gpu, or leave the "
-            "engine out"
+            "a GPU's run needs a run folder; say testbed run engine=gpu, or leave the engine out",
+            key="engine",
         )
     return run_setup(build(config), watch)
 

@@ -5,7 +5,7 @@ holds its slots, and those behind it are served meanwhile.
 from collections.abc import Iterator
 
 from testbed.core.sequence import Item, Sequence, SequenceGroup, SequenceStatus
-from testbed.core.slots import NO_HIT, Answer, CacheHit, Grant, Refusal
+from testbed.core.slots import GRANTED, NO_HIT, Answer, CacheHit, Grant, Refusal
 from testbed.memory.protocols import Offloads
 from testbed.sched.plan import Plan, one_answer
 from testbed.sched.token_budget import ConcurrentPrefills
@@ -66,7 +66,11 @@ class OffloadingPrefills(ConcurrentPrefills):
         return self.schedule_chunks(group, plan, budget)
 
     def _load(self, group: SequenceGroup, hit: CacheHit, plan: Plan) -> Answer:
-        """Begin to load for a waiting group, which leaves the queue then; see Offloads."""
+        """Begin to load for a waiting group, which leaves the queue then; see Offloads. Groups of
+        several sequences load nothing.
+        """
+        if len(group.sequences) > 1:
+            return GRANTED
         state, seq, num_tokens = self.state, group.sequences[0], group.prefill_len
         must_fit = num_tokens if self.fits_whole else 0
         answer = one_answer(

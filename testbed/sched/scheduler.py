@@ -382,8 +382,10 @@ class IterationLevel(Scheduler):
             self._choose_order = self.order.choose_order
         if prefetch and self.memory.transfers is None:
             raise InputError(
-                f"scheduler.prefetch={prefetch}: {self.memory.name} loads nothing from lower tiers "
-                "(choose policy=tiered, or leave prefetch out)"
+                f"{self.memory.name} loads nothing from lower tiers "
+                "(choose policy=tiered, or leave prefetch out)",
+                key="scheduler.prefetch",
+                value=str(prefetch),
             )
         self.prefetch = prefetch
         self.prompts = self.prefills(self.state, self.limits)

@@ -11,13 +11,17 @@ def page_size_of(memory: Capabilities) -> int:
     """The tokens of a page. Raises InputError for a policy that the scheduler cannot ask."""
     if memory.publishes is not None and memory.pins_hits is None:
         raise InputError(
-            f"policy={memory.name}: scheduler=sglang decides about several admissions before "
-            "any takes slots, which it does not support (policy=radix or policy=paged)"
+            "scheduler=sglang decides about several admissions before "
+            "any takes slots, which it does not support (policy=radix or policy=paged)",
+            key="policy",
+            value=str(memory.name),
         )
     if not isinstance(memory.layout, BlockLayout):
         raise InputError(
-            f"policy={memory.name}: has no pages of one size, which scheduler=sglang counts "
-            "(policy=radix or policy=paged)"
+            "has no pages of one size, which scheduler=sglang counts "
+            "(policy=radix or policy=paged)",
+            key="policy",
+            value=str(memory.name),
         )
     return memory.layout.block_size
 
@@ -26,8 +30,9 @@ def check_chunk(chunk: int | None, page_size: int) -> None:
     """Raise InputError for a chunk that ends within a page."""
     if chunk is not None and chunk % page_size:
         raise InputError(
-            f"scheduler.chunked_prefill_size={chunk}: is no multiple of the page of {page_size} "
-            "tokens (give one)"
+            f"is no multiple of the page of {page_size} tokens (give one)",
+            key="scheduler.chunked_prefill_size",
+            value=str(chunk),
         )
 
 
@@ -35,6 +40,7 @@ def check_retraction(policy: str) -> None:
     """Raise InputError for an order of retraction that SGLang does not have."""
     if policy not in RETRACTIONS:
         raise InputError(
-            f"scheduler.retraction_policy={policy}: is unknown (choose from "
-            f"{', '.join(RETRACTIONS)})"
+            f"is unknown (choose from {', '.join(RETRACTIONS)})",
+            key="scheduler.retraction_policy",
+            value=str(policy),
         )

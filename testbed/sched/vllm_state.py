@@ -68,13 +68,16 @@ class VllmState(SchedulerState):
         super().remove(group, status)
 
     def _release_slots(self, group: SequenceGroup) -> None:
-        """Also before its slots come back: what a group has stored that leaves for good."""
+        """Also before its slots come back: what a group has stored that leaves for good; nothing
+        counts of a group of several sequences.
+        """
         seq = group.sequences[0]
         is_over = group.status in (SequenceStatus.FINISHED, SequenceStatus.CANCELLED)
         if is_over and self.memory.offloads is not None:
             has_ended = group.status is SequenceStatus.FINISHED
             stored = max(seq.prompt_len, group.prefill_len - 1) if has_ended else seq.num_stored
-            self.departed.append((seq, stored))
+            is_alone = len(group.sequences) == 1
+            self.departed += [(seq, stored * is_alone) for seq in group.sequences]
         super()._release_slots(group)
 
     def finish_preempted(self, group: SequenceGroup) -> None:

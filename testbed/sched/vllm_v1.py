@@ -41,8 +41,8 @@ class VllmV1(IterationLevel):
     Decodes come first in a plan, then prompts in prefill get what is left of the budget. That is
     the same as their common order: whatever was scheduled behind a prompt when it was admitted fits
     behind it again, because no chunk grows but that of the last request. Memory is another matter:
-    see `_preempt_in_order`. With a drafter, and in an order by rank, they are served one by one
-    (`turns`).
+    see `_preempt_in_order`. With a drafter, in an order by rank, and where the memory cuts chunks,
+    they are served one by one (`turns`).
 
     Attributes:
         release: vLLM's.
@@ -116,7 +116,9 @@ class VllmV1(IterationLevel):
         )
 
     def _turns(self) -> InTurn | None:
-        self.steps_in_turn = self.drafting is not None or not self.order.keeps_arrival
+        cuts = self.memory.cuts_chunks
+        is_cut = cuts is not None and cuts.has_chunks()
+        self.steps_in_turn = self.drafting is not None or not self.order.keeps_arrival or is_cut
         self._vllm.steps_in_turn = self.steps_in_turn
         self._vllm.voids_last = self.plans_ahead or self.release.hashes_results
         if not self.steps_in_turn:
@@ -154,15 +156,18 @@ class VllmV1(IterationLevel):
         return plan
 
     def _stores(self, offloads: Offloads, plan: Plan) -> Ops:
-        """What the plan's requests, and those that have ended since the last one, store below."""
+        """What the plan's requests, and those that have ended since the last one, store below; of
+        single sequences.
+        """
         computed = {chunk.seq: chunk.num_stored + chunk.new for chunk in plan.chunks}
         for group in self.state.running.values() if plan.decode_seqs else ():
             if group.batch is not None:
                 computed[group.sequences[0]] = group.sequences[0].num_stored + 1
-        seqs = [group.sequences[0] for group in self.state.running.values()]
+        running = self.state.running.values()
+        seqs = [group.sequences[0] for group in running if len(group.sequences) == 1]
         scheduled = [(seq, computed[seq]) for seq in seqs if seq in computed]
         departed, self._vllm.departed = self._vllm.departed, []
-        preempted = [group.sequences[0] for group in plan.preempted]
+        preempted = [seq for group in plan.preempted for seq in group.sequences]
         return offloads.begin_stores(scheduled, preempted, departed)
 
     def _serve_together(self, plan: Plan) -> None:

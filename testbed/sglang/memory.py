@@ -66,11 +66,14 @@ class Terms:
 
 @dataclass(frozen=True)
 class Graphs:
-    """Which CUDA graphs are captured. largest: of decodes; None: by the GPU."""
+    """Which CUDA graphs are captured. largest: of decodes; None: by the GPU. longest: tokens of the
+    longest of prompts; None: the chunk.
+    """
 
     decodes: bool = True
     prompts: bool = True
     largest: int | None = None
+    longest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,8 @@ def _graphs_mib(model: ModelSpec, gpu: GpuSpec, limits: Limits) -> float:
         return reserved
     if model.latent:
         return reserved + LATENT_GRAPHS_MIB
-    longest = limits.chunked_prefill_size
+    chunk = limits.chunked_prefill_size
+    longest = chunk if graphs.longest is None else min(chunk, graphs.longest)
     sizes = list(GRAPH_SIZES)
     sizes += range(GRAPH_SIZES[-1] + COARSE_GRAPHS, longest + 1, COARSE_GRAPHS)
     return reserved + 8 * sum(size <= longest for size in sizes)

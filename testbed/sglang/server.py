@@ -23,6 +23,7 @@ from testbed.sglang.pool import (
 MOST_REQUESTS, LEAST_REQUESTS = 4096, 2048  # resolve_max_num_reqs
 MAX_PREFILL_TOKENS = 16384
 WINDOW_RATIO = 0.8
+LLAMA_2_GRAPH = 4096
 KV_BYTES = {"auto": None, "fp8_e4m3": 1, "fp8_e5m2": 1, "bf16": 2, "bfloat16": 2}
 DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
 
@@ -74,6 +75,7 @@ def limits_of(values: Mapping[str, str], gpu: GpuSpec) -> Limits:
         decodes=not disabled and values.get("--disable-decode-cuda-graph") != ON,
         prompts=not disabled and values.get("--disable-prefill-cuda-graph") != ON,
         largest=number(values, "--cuda-graph-max-bs-decode"),
+        longest=_longest_graph(values),
     )
     return Limits(
         num_gpus=whole(values, "--tp-size") or 1,
@@ -82,6 +84,14 @@ def limits_of(values: Mapping[str, str], gpu: GpuSpec) -> Limits:
         max_running_requests=whole(values, "--max-running-requests"),
         graphs=graphs,
     )
+
+
+def _longest_graph(values: Mapping[str, str]) -> int | None:
+    """The tokens of prompts beyond which a pool, or a Llama 2, has no graphs; None: no limit."""
+    limits = [number(values, "--max-total-tokens")]
+    if "llama-2" in values.get("--model-path", "").lower():
+        limits.append(LLAMA_2_GRAPH)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def running_requests(asked: int | None, total_tokens: int, context_length: int) -> int:

@@ -51,6 +51,8 @@ def _memory_words(server: Server) -> list[str]:
     ]
     if server.values.get("--disable-radix-cache") == ON:
         return ["policy=paged", "policy.watermark=0", *words]
+    eviction = server.values.get("--radix-eviction-policy")
+    words += [] if eviction is None else [f"policy.radix_eviction_policy={eviction}"]
     return ["policy=radix", *words]
 
 

@@ -41,8 +41,9 @@ class NGram(Speculation):
         super().__init__(num_drafts, **options)
         if lookup_min > lookup_max:
             raise InputError(
-                f"speculation.lookup_min={lookup_min}: is more than lookup_max={lookup_max} (give "
-                "no more)"
+                f"is more than lookup_max={lookup_max} (give no more)",
+                key="speculation.lookup_min",
+                value=str(lookup_min),
             )
         self.found_share = found_share
         self.lookup_min = lookup_min

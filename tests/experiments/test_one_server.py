@@ -2,11 +2,14 @@
 refused. Every key is tried that such a configuration has.
 """
 
+import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
 from testbed.core.errors import InputError
+from testbed.experiments.plan.space import candidate_of, deployments
 from testbed.experiments.runs.compose import composed, configured
+from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.translation import expand
 from testbed.run.build import build
 from testbed.run.description import describe
@@ -118,3 +121,29 @@ def test_rows_longer_than_max_model_len_are_rejected_and_counted(tmp_path, testb
     code, output, notes = testbed("run", "--from-vllm", command, *words)
     assert code == 0, notes
     assert "4 arrived, 2 finished, 2 rejected" in output
+
+
+def test_each_point_of_a_sweep_has_the_server_of_its_values(testbed, tmp_path):
+    words = (
+        "gpu=h100-80gb",
+        "scheduler.max_num_batched_tokens=512,8192",
+        "trace=random",
+        "arrivals.duration_s=1",
+        f"hydra.sweep.dir={tmp_path}",
+    )
+    code, _, notes = testbed("run", "-m", "--from-vllm", LLAMA, *words)
+    assert code == 0, notes
+    table = pd.read_csv(tmp_path / "sweep.csv")
+    assert table["scheduler.max_num_batched_tokens"].tolist() == [512, 8192]
+    for tokens, logged_tokens in zip((512, 8192), table["kv_cache_tokens"], strict=True):
+        fit = fit_of(f"{LLAMA} --max-num-batched-tokens {tokens}", "h100-80gb")
+        assert logged_tokens == fit.kv_tokens
+        assert f"GPU KV cache size: {fit.kv_tokens:,} tokens" in notes
+
+
+def test_each_deployment_of_a_plan_has_the_server_of_its_values():
+    space = deployments([*BASE, "server.num_gpus=1,2"], LLAMA)
+    for deployment, num_gpus in zip(space, (1, 2), strict=True):
+        config = candidate_of(deployment).config
+        fit = fit_of(f"{LLAMA} --tensor-parallel-size {num_gpus}", "h100-80gb")
+        assert (config.server.num_gpus, config.server.num_blocks) == (num_gpus, fit.num_blocks)

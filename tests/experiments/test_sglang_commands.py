@@ -50,6 +50,7 @@ GPU = ("gpu=h100-80gb",)
             ("scheduler=sglang_no_overlap", "scheduler.chunked_prefill_size=null"),
         ),
         ("--context-length 512", ("model.max_len=512",)),
+        ("--radix-eviction-policy lfu", ("policy.radix_eviction_policy=lfu",)),
         ("--kv-cache-dtype fp8_e4m3", ("++model.kv_dtype_bytes=1",)),
         ("--disable-radix-cache", ("policy=paged", "policy.watermark=0", "policy.block_size=1")),
         (
@@ -127,6 +128,16 @@ def test_sizes_and_the_static_share_by_the_gpu(gpu, num_gpus, latent, chunk, lar
     model = read_model("deepseek-v3" if latent else "llama-3.1-8b")
     limits = Limits(num_gpus, chunk, 16384, None, Graphs())
     assert static_fraction(model, sheet, limits) == fraction
+
+
+def test_a_small_pool_has_fewer_graphs():
+    """0.829 is what SGLang computes with a pool of 5,001 tokens; 0.828 without."""
+    sheet, model = gpu_named("h100-80gb"), read_model("mixtral-8x7b")
+    shares = [
+        static_fraction(model, sheet, Limits(2, 8192, 16384, None, Graphs(longest=longest)))
+        for longest in (None, 5001)
+    ]
+    assert shares == [0.828, 0.829]
 
 
 def test_running_requests_by_the_pool():

@@ -12,6 +12,7 @@ from refusals import refuses
 from same_runs import assert_same
 from tiny import MODEL, analytic, server
 
+from testbed.checks.checking import check
 from testbed.core.request import Request
 from testbed.core.specs import TierSpec
 from testbed.engine.simulation import simulate
@@ -212,6 +213,12 @@ def test_what_vllm_does_not_have_is_refused():
 
 def test_a_scheduler_that_loads_no_slots_is_refused():
     refuses("loads into slots", ChunkedPrefill, policy_of(8, 8), Recompute(), **LIMITS)
+
+
+@pytest.mark.slow
+def test_it_keeps_the_contract_in_pools_with_the_one_tier_that_it_takes():
+    """Its short runs are served by vLLM's scheduler, and load."""
+    assert check(VllmOffloading, num_examples=2, num_slots=131, max_len=80) is None
 
 
 def requests_of(random, pool):

@@ -141,6 +141,52 @@ def test_longest_prefix_first_computes_what_requests_share_once():
     assert driven.step() == {1: 10, 2: 10, 3: 10}
 
 
+@pytest.mark.parametrize(
+    ("order", "places"),
+    [
+        ("fcfs", [0, 1, 2]),
+        ("lof", [1, 2, 0]),
+        ("shortest-prefill-first", [1, 2, 0]),
+        ("hrrn", [0, 1, 2]),  # none has waited, so by name; then 30 tokens of 10, and of 20
+        ("dfs-weight", [0, 1, 2]),  # nothing is cached
+    ],
+)
+def test_the_queue_is_served_in_its_order(order, places):
+    driven = Driven(1000, schedule_policy=order, prefill_max_requests=1)
+    for prompt, output in ((30, 3), (10, 9), (20, 5)):
+        driven.add(prompt, output)
+    assert [next(iter(driven.step())) for _ in range(3)] == places
+
+
+def test_the_walk_of_the_tree_serves_what_shares_most_first():
+    driven = Driven(1000, schedule_policy="dfs-weight", prefill_max_requests=1)
+    story = tuple(range(50))
+    driven.add(60, 1, prompt_ids=(*story, *range(100, 110)))
+    driven.step()
+    driven.add(60, 3, prompt_ids=tuple(range(200, 260)))
+    for own in (1, 2):
+        driven.add(60, 3, prompt_ids=(*story, *range(1000 * own, 1000 * own + 10)))
+    assert [driven.step() for _ in range(3)] == [{2: 10}, {3: 10}, {1: 60}]
+
+
+def test_a_chunk_leaves_room_for_shorter_prompts():
+    driven = Driven(1000, schedule_policy="shortest-prefill-first", chunked_prefill_size=16)
+    driven.add(100, 3)
+    assert driven.step() == {0: 16}
+    driven.add(8, 3)
+    assert driven.step() == {0: 8, 1: 8}
+
+
+def test_a_random_order_repeats():
+    def served():
+        driven = Driven(1000, schedule_policy="random", prefill_max_requests=1)
+        for _ in range(8):
+            driven.add(10, 9)
+        return [next(iter(driven.step())) for _ in range(8)]
+
+    assert served() == served() != list(range(8))
+
+
 def test_without_a_tree_fixed_outputs_are_admitted_by_their_ends():
     driven = Driven(64, policy=Paged, ignore_eos=True)
     driven.add(10, 10)

@@ -45,15 +45,15 @@ MODELS = {  # by the family whose config.json it has
 }
 OPTIONS = (
     "",
-    "--page-size 64",
+    "--page-size 64 --max-total-tokens 99999999",
     "--mem-fraction-static 0.8 --max-running-requests 100",
-    "--max-total-tokens 20001 --page-size 16",
+    "--max-total-tokens 5001 --page-size 16",
     "--chunked-prefill-size 2048 --disable-cuda-graph",
     "--chunked-prefill-size -1",
     "--kv-cache-dtype fp8_e4m3 --context-length 4096",
     "--swa-full-tokens-ratio 0.5 --cuda-graph-max-bs-decode 64",
 )
-PARALLEL = (1, 2, 4, 8, 16, 32)
+PARALLEL = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Question(NamedTuple):

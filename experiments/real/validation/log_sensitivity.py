@@ -1,4 +1,4 @@
-"""How much a replayed log depends on costs and arrivals, by testbed.study.sensitivity's rule."""
+"""How much a replayed log depends on costs and arrivals, as testbed.study.cost_spread says."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +10,8 @@ from testbed.core.request import Rows
 from testbed.experiments.real.validation.deviations import metrics
 from testbed.experiments.real.validation.log_replay import Replayed, fitted_machine, replay
 from testbed.run.config import RunConfig
-from testbed.study.sensitivity import FACTORS, RESAMPLINGS, Interval, moved_s
+from testbed.study.cost_spread import draws
+from testbed.study.sensitivity import Interval, moved_s
 from testbed.traces.vllm_log import Times, VllmLog
 
 PREEMPTIONS = "preemptions"
@@ -50,7 +51,7 @@ def measured(run: Replayed) -> dict[str, float]:
 
 def _varied(log: VllmLog, config: RunConfig) -> Iterator[Replayed]:
     machine = fitted_machine(config, log)
-    for factor in FACTORS:
-        yield replay(log, config, machine._replace(slowness=machine.slowness * factor))
-    for seed in range(RESAMPLINGS):
-        yield replay(MovedLog(log, seed), config, machine)
+    for draw in draws(config):
+        moved = log if draw.seed is None else MovedLog(log, draw.seed)
+        slower = machine._replace(slowness=machine.slowness * draw.slowness)
+        yield replay(moved, draw.of(config), slower)

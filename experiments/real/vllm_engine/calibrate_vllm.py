@@ -15,8 +15,10 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.sections import dump
 from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.real.importers.known_shapes import model_named as shape_named
+from testbed.experiments.real.vllm_engine.front_end import REQUESTS, front_end_section
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.real.vllm_engine.installed import check_installed, engine_words, run_plan
+from testbed.experiments.real.vllm_engine.left_out_sizes import spread
 from testbed.experiments.real.vllm_engine.logged_steps import left_out, read_steps
 from testbed.experiments.real.vllm_engine.profile_check import errors_among
 from testbed.experiments.real.vllm_engine.sweep_folders import ABOUT, FACTS, read_swept
@@ -25,7 +27,7 @@ from testbed.experiments.runs.whole_files import write_text
 from testbed.experiments.vllm_server.named import model_named
 from testbed.vllm.command import read_command, serve_words
 
-KEPT = ("steps.csv", "waves.csv", FACTS, ABOUT, "vllm.log")
+KEPT = ("steps.csv", "waves.csv", REQUESTS, FACTS, ABOUT, "vllm.log")
 CUT_SHORT = "sweeps_left_out"  # in a fingerprint
 START_S = 240.0  # that an engine may take to come up, beside its sweeps
 Profile = dict[str, Any]
@@ -75,7 +77,15 @@ def profile_of_folder(folder: Path, model: ModelSpec, command: str) -> Profile:
     swept = read_swept([folder])
     today = date.today().isoformat()
     fingerprint = {**swept.fingerprint, "command": command, "date": today, **_cut_short([folder])}
-    return with_fit(read_steps(folder), _machine(model, swept.facts, fingerprint))
+    profile = with_fit(read_steps(folder), _machine(model, swept.facts, fingerprint))
+    return _with_front_end(profile, [folder])
+
+
+def _with_front_end(profile: Profile, folders: Sequence[Path]) -> Profile:
+    """With the front end of the first folder that has the client's times."""
+    for section in filter(None, map(front_end_section, folders)):
+        return {**profile, "sections": {**profile["sections"], "front_end": section}}
+    return profile
 
 
 def profile_of_sweeps(
@@ -89,6 +99,18 @@ def profile_of_sweeps(
     launches of `launches_from`, scaled to this host's lone prompts. device, graph_sizes: where the
     folders do not say them.
     """
+    steps, machine = swept_machine(folders, model, device, graph_sizes)
+    profile = with_launches_of(with_fit(steps, machine), launches_from)
+    return _with_front_end(profile, folders)
+
+
+def swept_machine(
+    folders: Sequence[Path],
+    model: str,
+    device: str | None = None,
+    graph_sizes: Sequence[int] | None = None,
+) -> tuple[pd.DataFrame, Machine]:
+    """The iterations of the folders, and what was swept."""
     swept = read_swept(folders)
     facts = {
         "graph_sizes": _one_of(graph_sizes, swept.facts, "graph_sizes", FACTS, folders),
@@ -97,8 +119,7 @@ def profile_of_sweeps(
     named = {"device": _one_of(device, swept.about, "device", ABOUT, folders)}
     fingerprint = {**swept.fingerprint, **named, **_cut_short(folders)}
     steps = pd.concat([read_steps(folder) for folder in folders], ignore_index=True)
-    machine = _machine(shape_named(model), facts, fingerprint)
-    return with_launches_of(with_fit(steps, machine), launches_from)
+    return steps, _machine(shape_named(model), facts, fingerprint)
 
 
 def _machine(model: ModelSpec, facts: Mapping[str, Any], fingerprint: dict[str, Any]) -> Machine:
@@ -128,10 +149,15 @@ def _cut_short(folders: Sequence[Path]) -> dict[str, list[str]]:
 
 
 def with_fit(steps: pd.DataFrame, machine: Machine) -> Profile:
-    """The profile of these iterations, with its errors of prompts among decodes."""
+    """The profile of these iterations, with its errors of prompts among decodes and of sizes
+    left out.
+    """
     profile = profile_of(steps, machine)
     errors = errors_among(steps, profile)
-    return {**profile, "fit": errors} if errors else profile
+    if not errors:
+        return profile
+    off_by = spread(steps, machine)
+    return {**profile, "fit": {**errors, "left_out": off_by} if off_by else errors}
 
 
 def lines(profile: Mapping[str, Any]) -> Iterator[str]:
@@ -148,4 +174,13 @@ def lines(profile: Mapping[str, Any]) -> Iterator[str]:
             f"prompts among decodes, until the end of the next iteration: median "
             f"error {fit['median_error']:.1%}, p95 {fit['p95_error']:.1%}, mean "
             f"{fit['mean_error']:+.1%} of {fit['num_batches']}"
+        )
+    if front := profile["sections"].get("front_end"):
+        times = {(part, load): us / 1e3 for part, load, us in front["points"]}
+        said = [f"{ms:.2f} ms {load}" for (part, load), ms in times.items() if "before" in part]
+        yield f"client's TTFT beyond the engine's: {', '.join(said)}"
+    if off_by := (profile.get("fit") or {}).get("left_out"):
+        yield (
+            f"sizes of batch left out, standard deviations: launches {off_by['launches']:.1%}, "
+            f"decodes alone {off_by['computing']:.1%}"
         )

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from testbed.core.errors import InputError
+from testbed.experiments.real.vllm_engine.host_speed import slowness
 from testbed.experiments.real.vllm_engine.in_vllm.sweeps import WARM_UP
 from testbed.traces.files import plain_or_packed
 
@@ -37,7 +38,8 @@ def read_steps(folder: Path) -> pd.DataFrame:
     until the results before, and from the next plan until its own. handed_ms: from the results for
     which the host had waited until its plan; 0 where there were none; handed_behind_ms: that of the
     next one. prefill, prompt_pairs: new and stored tokens of each prompt, and the pairs of a query
-    and a key. next_end_ms: from the next plan to the next results.
+    and a key. next_end_ms: from the next plan to the next results. slowness: of the host at that
+    time, over its mean; 1 where the file does not show it.
     Raises InputError for a file that lacks a column.
     """
     path = plain_or_packed(folder / FILE)
@@ -60,6 +62,7 @@ def read_steps(folder: Path) -> pd.DataFrame:
             "prefill": [_prefill(chunks) for chunks in table.chunks],
             "decodes": table.decodes,
             "decode_context": table.decode_context,
+            "slowness": slowness(table),
         }
     )
     steps = _with_neighbours(steps)

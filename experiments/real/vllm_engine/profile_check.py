@@ -12,7 +12,7 @@ import pandas as pd
 
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec
-from testbed.cost.model import Work
+from testbed.cost.model import Launch, Work
 from testbed.cost.profile import ProfileCost
 from testbed.engine.host_launches import HostLaunches, computed_ps, launch_of
 from testbed.experiments.real.vllm_engine.logged_steps import prompts_among_decodes
@@ -24,13 +24,12 @@ def errors_among(steps: pd.DataFrame, profile: Mapping[str, Any]) -> dict[str, f
     """Relative errors from when the host is free for such an iteration to the end of the next one,
     of decodes; None without any.
     """
-    rows = prompts_among_decodes(steps)
-    rows = rows[rows.decodes_behind > 0]
+    rows = among(steps)
     if rows.empty or "launch_decodes" not in profile["sections"]:
         return None
     cost = ProfileCost(ModelSpec(**profile["model"]), None, profile)
-    real = rows.handed_ms + rows.ms_from_plan - rows.late_ms + rows.next_end_ms
-    predicted = np.array([_until_next_end_ms(cost, row) for row in rows.itertuples()])
+    real = real_ms(rows)
+    predicted = np.array([until_next_end_ms(cost, row) for row in rows.itertuples()])
     errors = (predicted / real.to_numpy(float)) - 1
     return {
         "median_error": round(float(np.median(np.abs(errors))), 4),
@@ -40,19 +39,36 @@ def errors_among(steps: pd.DataFrame, profile: Mapping[str, Any]) -> dict[str, f
     }
 
 
-def _until_next_end_ms(cost: ProfileCost, row: Any) -> float:
-    """As the simulator has it: three iterations, the middle one with prompts."""
+def among(steps: pd.DataFrame) -> pd.DataFrame:
+    """The iterations with prompts that decodes alone are before and behind."""
+    rows = prompts_among_decodes(steps)
+    return rows[rows.decodes_behind > 0]
+
+
+def real_ms(rows: pd.DataFrame) -> "pd.Series[float]":
+    """From when the host is free for such an iteration to the end of the next one."""
+    return rows.handed_ms + rows.ms_from_plan - rows.late_ms + rows.next_end_ms
+
+
+def until_next_end_ms(cost: ProfileCost, row: Any, slowness: float = 1.0) -> float:
+    """As the simulator has it: three iterations, the middle one with prompts; by a host that is so
+    much slower than in its mean.
+    """
     before = _work(row.decodes_before, row.context_before)
     now = _work(row.decodes, row.decode_context, row.prefill)
     behind = _work(row.decodes_behind, row.decode_context)
-    launch, next_launch = launch_of(cost, now), launch_of(cost, behind)
-    assert launch is not None
-    assert next_launch is not None
+    launch, next_launch = (_launch(cost, work, slowness) for work in (now, behind))
     host, before_end = HostLaunches(), cost.iteration(before)
     launched = host.launch(launch, 0)
     end = computed_ps(launch, launched, before_end, cost.iteration(now))
     next_launched = host.launch(next_launch, max(before_end, launched))
     return computed_ps(next_launch, next_launched, end, cost.iteration(behind)) / MS
+
+
+def _launch(cost: ProfileCost, work: Work, slowness: float) -> Launch:
+    launch = launch_of(cost, work)
+    assert launch is not None
+    return Launch(round(launch.first_ps * slowness), round(launch.whole_ps * slowness))
 
 
 def _work(num_seqs: float, context: float, prefill: tuple[tuple[int, int], ...] = ()) -> Work:

@@ -92,10 +92,13 @@ def _check_spacing(spacing: int | None, block_size: int, *, has_states: bool) ->
         return
     if not has_states:
         raise InputError(
-            f"state_spacing={spacing}: the model has no layers with states (leave it out)"
+            "the model has no layers with states (leave it out)",
+            key="state_spacing",
+            value=str(spacing),
         )
     if spacing < 1 or spacing % block_size:
         raise InputError(
-            f"state_spacing={spacing}: must be a multiple of block_size={block_size}, at whose "
-            "ends states are kept"
+            f"must be a multiple of block_size={block_size}, at whose ends states are kept",
+            key="state_spacing",
+            value=str(spacing),
         )

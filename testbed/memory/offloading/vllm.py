@@ -87,6 +87,9 @@ class VllmOffloading(OutputCaching):
     would find is being written, or loaded for another sequence. A load takes its slots when it
     begins.
 
+    A request of several sequences, which vLLM serves as several requests, neither stores nor loads
+    here.
+
     Blocks that a store reads may be used again when their sequence has ended; vLLM's iteration then
     waits for the store, which lands at once here. The slots of a sequence that is cancelled while
     it loads are free at once, too.
@@ -173,7 +176,8 @@ class VllmOffloading(OutputCaching):
         """See protocols.Offloads."""
         self._behind = False
         for seq in preempted:
-            self._flushed += sorted(self._offloaded[seq.seq_id].jobs)
+            if seq.seq_id in self._offloaded:
+                self._flushed += sorted(self._offloaded[seq.seq_id].jobs)
         reused = [
             number
             for number, job in self._jobs.items()

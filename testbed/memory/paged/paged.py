@@ -65,7 +65,9 @@ class BlockMemory(LeasingPolicy):
     ) -> None:
         if not 1 <= block_size <= self.max_block_size:
             raise InputError(
-                f"block_size={block_size}: must be from 1 to {self.max_block_size} tokens"
+                f"must be from 1 to {self.max_block_size} tokens",
+                key="block_size",
+                value=str(block_size),
             )
         super().__init__()
         self.block_size = block_size

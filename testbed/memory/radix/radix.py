@@ -94,7 +94,9 @@ class Radix(LeasingPolicy):
         radix_eviction_policy: str = "lru",
     ) -> None:
         if block_size > 512:
-            raise InputError(f"block_size={block_size}: must be from 1 to 512 tokens")
+            raise InputError(
+                "must be from 1 to 512 tokens", key="block_size", value=str(block_size)
+            )
         super().__init__()
         self.block_size = block_size
         self._max_len = pool.max_len

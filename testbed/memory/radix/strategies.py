@@ -48,6 +48,7 @@ def priority(run: "Run") -> Rank:
     return run.priority, run.used
 
 
+KEY = "policy.radix_eviction_policy"
 STRATEGIES: dict[str, Strategy] = {
     rule.__name__: rule for rule in (lru, lfu, fifo, mru, filo, priority, slru)
 }
@@ -57,12 +58,12 @@ def strategy_named(name: str) -> Strategy:
     """The strategy of this name. Raises InputError for another."""
     if name == "tlru":
         raise InputError(
-            "policy.radix_eviction_policy=tlru: is not modelled; its thresholds are 0 unless they "
+            "is not modelled; its thresholds are 0 unless they "
             "are given, with which it is lru but for the refreshing of waiting requests (choose "
-            f"from {', '.join(STRATEGIES)})"
+            f"from {', '.join(STRATEGIES)})",
+            key=KEY,
+            value=name,
         )
     if name not in STRATEGIES:
-        raise InputError(
-            f"policy.radix_eviction_policy={name}: is unknown (choose from {', '.join(STRATEGIES)})"
-        )
+        raise InputError(f"is unknown (choose from {', '.join(STRATEGIES)})", key=KEY, value=name)
     return STRATEGIES[name]
