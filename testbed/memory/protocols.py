@@ -420,6 +420,11 @@ class CutsChunks(Protocol):
             hit: what `lookup` found, of one that is admitted next.
         """
 
+    def has_chunks(self) -> bool:
+        """Whether it shortens any chunk. A later chunk of a prompt may be longer then than one
+        before it, so that sequences are served one by one.
+        """
+
     def begin_plan(self) -> bool:
         """The next plan is made; whether a request that was refused before may be admitted then."""
 

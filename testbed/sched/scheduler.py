@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from functools import cached_property
 from itertools import count
 from typing import ClassVar
 
@@ -96,7 +97,7 @@ class Scheduler(ABC):
         """What the policy can do."""
         return self.state.memory
 
-    @property
+    @cached_property
     def is_steady(self) -> bool:
         """Whether its `plan` only takes promised steps of the batch while `is_decoding`, and its
         `commit` then only advances the batch where no output has ended. The class of a scheduler
@@ -263,13 +264,13 @@ class Scheduler(ABC):
         return plan
 
     def decode(self, plan: Plan) -> None:
-        """Extend the batch by one step, preempting until it fits. Where the plan will only decode,
-        the policy is asked before for how many steps.
+        """Extend the batch by one step, preempting until it fits. Where a steady plan will only
+        decode, the policy is asked before for how many steps.
 
         Args:
             plan: the one that is being made.
         """
-        if self.is_decoding:
+        if self.is_steady and self.is_decoding:
             plan.promised_steps = self.state.guaranteed_steps()
         while self.state.batch.sequences and not self.step(plan):
             self.make_room(plan)

@@ -406,6 +406,8 @@ class SGLang(Scheduler):
 
     def _enable_fast_forward(self, plan: Plan) -> None:
         """Offer further decodes: until a request ends or arrives, none is admitted."""
+        if self.order.counts_steps:
+            return
         if not plan.repeats or plan.preempted_any or (self.state.waiting and not self.is_full):
             return
         plan.ends_on_arrival = not self.is_full

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import SequenceGroup
@@ -27,6 +27,8 @@ class FirstCome:
     """The queue as it is. Every PASSES passes, what the first MOST_MATCHED would find counts as
     used, so that it is evicted in the reverse order of admission.
     """
+
+    counts_steps: ClassVar[bool] = False  # a request that joins notes how many steps were taken
 
     def __init__(self, memory: Capabilities) -> None:
         self.memory = memory
@@ -175,6 +177,7 @@ class HighestResponseRatio(CacheAware):
     """The longest wait by what is to compute first, both in tokens of prompts (hrrn)."""
 
     most = MOST_MATCHED
+    counts_steps = True
 
     def __init__(self, memory: Capabilities) -> None:
         super().__init__(memory)

@@ -41,8 +41,8 @@ class VllmV1(IterationLevel):
     Decodes come first in a plan, then prompts in prefill get what is left of the budget. That is
     the same as their common order: whatever was scheduled behind a prompt when it was admitted fits
     behind it again, because no chunk grows but that of the last request. Memory is another matter:
-    see `_preempt_in_order`. With a drafter, and in an order by rank, they are served one by one
-    (`turns`).
+    see `_preempt_in_order`. With a drafter, in an order by rank, and where the memory cuts chunks,
+    they are served one by one (`turns`).
 
     Attributes:
         release: vLLM's.
@@ -116,7 +116,9 @@ class VllmV1(IterationLevel):
         )
 
     def _turns(self) -> InTurn | None:
-        self.steps_in_turn = self.drafting is not None or not self.order.keeps_arrival
+        cuts = self.memory.cuts_chunks
+        is_cut = cuts is not None and cuts.has_chunks()
+        self.steps_in_turn = self.drafting is not None or not self.order.keeps_arrival or is_cut
         self._vllm.steps_in_turn = self.steps_in_turn
         self._vllm.voids_last = self.plans_ahead or self.release.hashes_results
         if not self.steps_in_turn:

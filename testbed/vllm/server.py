@@ -11,6 +11,7 @@ from testbed.vllm.attention_backends import (
     block_multiple,
     block_size_of,
     cache_problem,
+    checkpoint_alignment,
     with_cached_states,
     with_preferred_cache,
 )
@@ -52,6 +53,7 @@ DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4,
 STATE_BYTES = 4  # of float32
 AUTO = ("auto", "-1")
 BLOCKS = "--num-gpu-blocks-override"
+DELTA_KERNEL = "--gdn-prefill-backend"
 
 
 class Speculative(NamedTuple):
@@ -342,12 +344,28 @@ def _block_size(
     reader: OptionReader, model: ModelSpec, num_gpus: int, gpu: GpuSpec, release: Release
 ) -> int:
     """The tokens of a block; with states, as many as make a block no smaller than a state."""
+    _check_delta_kernel(reader, model, gpu, release)
     size = None
     if reader.value("--block-size") is not None:
         size = reader.whole("--block-size", BLOCK_SIZES[0])
         _check_block_size(reader, size, model, gpu, release)
     caches = _caches(reader, model, release)
     return block_size_of(model, num_gpus, gpu, release, caches=caches, requested=size)
+
+
+def _check_delta_kernel(
+    reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release
+) -> None:
+    """Raise InputError for a prefill kernel of gated delta nets that exports no states, in place of
+    one that does.
+    """
+    exports = release.exports_states and (checkpoint_alignment(model, gpu) or 1) > 1
+    if exports and reader.value(DELTA_KERNEL) not in (None, "auto", "flashinfer"):
+        raise reader.refusal(
+            DELTA_KERNEL,
+            f"exports no states, by which blocks and pools follow on {gpu.name}; not modelled "
+            "(leave it out)",
+        )
 
 
 def _check_block_size(

@@ -81,7 +81,6 @@ def test_an_option_of_ours_counts_more_than_the_commands(translated, tmp_path):
         pytest.param("vllm server opt-13b", ("vllm serve MODEL",), id="not serve"),
         pytest.param("serve opt-13b", ("vllm serve MODEL",), id="not vllm"),
         pytest.param("vllm serve 'opt", ("cannot be read", "quotation"), id="an open quotation"),
-        pytest.param("vllm serve gpt-9", ("gpt-9", "has no shape here"), id="an unknown model"),
         pytest.param(
             "vllm serve opt-13b --max-num-seqs many", ("many", "no number"), id="no number"
         ),
@@ -100,6 +99,11 @@ def test_an_option_of_ours_counts_more_than_the_commands(translated, tmp_path):
 def test_commands_with_unsupported_features_are_refused(testbed, command, parts):
     error = testbed.refused("run", "--from-vllm", command, "gpu=h200", *SHORT)
     check_words(("--from-vllm", *parts), error)
+
+
+def test_a_model_without_a_shape_is_refused_with_the_ways_out(testbed):
+    error = testbed.refused("run", "--from-vllm", "vllm serve gpt-9", "gpu=h200", *SHORT)
+    check_words(("gpt-9", "has no shape here", "config.json", "model="), error)
 
 
 @pytest.mark.parametrize(

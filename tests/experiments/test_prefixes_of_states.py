@@ -4,11 +4,17 @@ of 0.19.0 and 0.33.0, driven on a CPU with requests one after the other.
 
 import pytest
 
+from testbed.core.errors import InputError
 from testbed.core.request import Request
+from testbed.core.shapes import read_model
 from testbed.core.slots import ceil_div
+from testbed.experiments.vllm_server.named import gpu_named
 from testbed.experiments.vllm_server.translation import expand
 from testbed.run.result import front_end
 from testbed.run.simulate import run
+from testbed.vllm.command import read_command
+from testbed.vllm.releases import RELEASES
+from testbed.vllm.server import server_with
 
 IDS = 16  # tokens of an id
 QWEN35 = "Qwen/Qwen3.5-27B"
@@ -33,15 +39,16 @@ SHARED = prompts([8000] * 6, shared=6000)
 LONG = prompts([16000] * 4, shared=12000)
 GROWING = prompts([4000, 5504, 7008, 8512])
 SHORT = prompts([3000] * 5, shared=2000)
+CHAT = prompts([4000, 5900, 7800, 9700])  # 1,700 tokens of each are an answer, and 200 a question
 
 
-def found(contents, model, gpu, release, *options, gap_s=30):
+def found(contents, model, gpu, release, *options, gap_s=30, output_len=8):
     """The tokens of a block, and those that each prompt finds, by a server's command."""
     limits = "--max-model-len 32768 --max-num-seqs 64"
     command = " ".join(["vllm serve", model, limits, *options])
     words = expand(command, [f"gpu={gpu}", f"release='{release}'"])
     of_run = [word for word in words if not word.startswith("workload.")]
-    return found_by(of_run, contents, gap_s)
+    return found_by(of_run, contents, gap_s, output_len)
 
 
 def preset(model, gpu, release):
@@ -64,9 +71,9 @@ def preset(model, gpu, release):
     ]
 
 
-def found_by(words, contents, gap_s=30):
+def found_by(words, contents, gap_s=30, output_len=8):
     requests = [
-        Request(i, round(i * gap_s * 1e12), length, 8, prompt_ids=ids, tokens_per_id=IDS)
+        Request(i, round(i * gap_s * 1e12), length, output_len, prompt_ids=ids, tokens_per_id=IDS)
         for i, (length, ids) in enumerate(contents)
     ]
     config = front_end().configure(words, {"trace": requests})
@@ -179,6 +186,32 @@ def test_short_prompts():
 def test_prompts_that_arrive_together_wait_for_states_of_the_same_step():
     assert found(SHARED, QWEN35, "h100-80gb", "0.19", CACHE, gap_s=0)[1] == [0] * 6
     assert found(SHARED, QWEN35, "h100-80gb", "0.33", gap_s=0)[1] == [0, 0] + [5824] * 4
+
+
+@pytest.mark.parametrize(
+    ("gpu", "hits"),
+    [("a100-80gb", [0, 3920, 5488, 7056]), ("h100-80gb", [0, 3328, 5824, 7488])],
+)
+def test_in_0_33_a_turn_finds_the_prompt_before_it_and_nothing_of_the_answer(gpu, hits):
+    assert found(CHAT, QWEN35, gpu, "0.33", gap_s=600, output_len=1700)[1] == hits
+
+
+def test_a_kernel_that_exports_no_states_is_refused_in_place_of_one_that_does():
+    command = f"vllm serve {QWEN35} --max-num-seqs 64 --gdn-prefill-backend triton"
+    sheet, shape = gpu_named("h100-80gb"), read_model("qwen3.5-27b")
+    with pytest.raises(InputError, match="gdn-prefill-backend triton"):
+        server_with(read_command(command), shape, sheet, RELEASES["0.33"])
+    assert server_with(read_command(command), shape, sheet, RELEASES["0.19"]).block_size == 784
+    sheet = gpu_named("a100-80gb")
+    assert server_with(read_command(command), shape, sheet, RELEASES["0.33"]).block_size == 784
+
+
+def test_qwen3_next_on_four_gpus_has_blocks_of_320_tokens():
+    words = expand(
+        "vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct -tp 4 --max-num-seqs 64",
+        ["gpu=h100-80gb", "release='0.33'"],
+    )
+    assert "policy.block_size=320" in words
 
 
 def test_prefixes_of_states_are_cached_by_default_since_0_28():

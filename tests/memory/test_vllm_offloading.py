@@ -215,6 +215,7 @@ def test_a_scheduler_that_loads_no_slots_is_refused():
     refuses("loads into slots", ChunkedPrefill, policy_of(8, 8), Recompute(), **LIMITS)
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract_in_pools_with_the_one_tier_that_it_takes():
     """Its short runs are served by vLLM's scheduler, and load."""
     assert check(VllmOffloading, num_examples=2, num_slots=131, max_len=80) is None

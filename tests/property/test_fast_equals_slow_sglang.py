@@ -20,7 +20,7 @@ OPTIONS = st.fixed_dictionaries(
         "max_prefill_tokens": st.sampled_from([20, 300]),
         "chunked_prefill_size": st.sampled_from([None, 48, 144]),
         "enable_mixed_chunk": st.booleans(),
-        "schedule_policy": st.sampled_from(["fcfs", "lpm"]),
+        "schedule_policy": st.sampled_from(["fcfs", "lpm", "hrrn", "lof", "dfs-weight", "random"]),
         "schedule_conservativeness": st.sampled_from([0.1, 1.0]),
         "new_token_ratio_decay_steps": st.sampled_from([5, 600]),
     }

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
+from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.specs import GIB
 from testbed.experiments.real.lockstep.comparison import ITERATION_PS
@@ -29,7 +30,10 @@ def draw(
     are cached.
     """
     if states:
-        return draw_states(random, base or ("+system=vllm-v1",), num_requests)
+        if drafts or windows:
+            raise InputError("--states: is drawn without --drafts and --windows (leave one out)")
+        words, drawn = draw_states(random, base or ("+system=vllm-v1",), num_requests)
+        return by_priority(random, words, drawn) if priority else (words, drawn)
     block_size = random.choice([4, 8, 16, 32])
     longest = random.choice([64, 200, 600])
     num_blocks = 2 + longest * random.choice([2, 3, 5]) // block_size
@@ -55,16 +59,16 @@ def draw(
         words = (*words, *draw_windows(random, num_pages * block_size * PAGE_BYTES_OF_A_TOKEN))
         words = (*words, *words_of_groups(caches=caches))
     drawn = requests(random, num_requests, longest, caches)
-    if priority:
-        words = (*words, "order=priority")
-        drawn = with_priorities(random, drawn)
-    return words, drawn
+    return by_priority(random, words, drawn) if priority else (words, drawn)
 
 
-def with_priorities(random: Random, drawn: list[Request]) -> list[Request]:
-    """The requests with random priorities, of which few or most are equal."""
+def by_priority(
+    random: Random, words: tuple[str, ...], drawn: list[Request]
+) -> tuple[tuple[str, ...], list[Request]]:
+    """The same in the order of random priorities, of which few or most are equal."""
     most = random.choice([1, 3, 1000])
-    return [request._replace(priority=random.randint(-most, most)) for request in drawn]
+    ranked = [request._replace(priority=random.randint(-most, most)) for request in drawn]
+    return (*words, "order=priority"), ranked
 
 
 def draw_limits(random: Random, *, is_async: bool) -> tuple[tuple[str, ...], int]:

@@ -53,7 +53,7 @@ OPTIONS = (
     "--kv-cache-dtype fp8_e4m3 --context-length 4096",
     "--swa-full-tokens-ratio 0.5 --cuda-graph-max-bs-decode 64",
 )
-PARALLEL = (1, 2, 4, 8, 16, 32)
+PARALLEL = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Question(NamedTuple):

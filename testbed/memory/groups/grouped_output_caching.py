@@ -73,7 +73,13 @@ class GroupedOutputCaching(GroupedCaching):
         prefill = Prefill(seq.prompt_len, num_tokens, junction * self.tokens_per_page)
         return self.states.cut(seq, start, new, prefill, most)
 
+    def has_chunks(self) -> bool:
+        return self.states is not None
+
     def begin_plan(self) -> bool:
+        if self.states is not None:
+            for table in self._tables.values():
+                table.begin_plan()
         return self.cache.begin_plan()
 
     def guaranteed_steps(self, batch: Batch) -> int:

@@ -124,6 +124,9 @@ class PageTable:
     def granted(self, first: int) -> None:
         """The newest chunk or step begins at token `first`."""
 
+    def begin_plan(self) -> None:
+        """The next plan is made: what the plan before the last has read has run."""
+
     def steps_to_return(self) -> int:
         """How many steps in a row leave it the pages that it has."""
         return self.returns_at - self.seq.num_slots
@@ -152,10 +155,12 @@ class RunningPageTable(PageTable):
     """Keeps what the newest chunk or step reads too, which may still run when the next is planned:
     since vLLM 0.33, `allocate_slots` frees by the tokens whose results are in.
 
-    first: the token that it begins at.
+    first: the token that it begins at, of a sequence that the last plan has left out its next one.
+    is_in_last: the last plan has it.
     """
 
     first: int = 0
+    is_in_last: bool = False
 
     def unread(self, column: int) -> list[int]:
         return self._unread_from(column, self.first)
@@ -165,6 +170,12 @@ class RunningPageTable(PageTable):
 
     def granted(self, first: int) -> None:
         self.first = first
+        self.is_in_last = True
+
+    def begin_plan(self) -> None:
+        if not self.is_in_last:
+            self.first = self.seq.num_slots
+        self.is_in_last = False
 
     def steps_to_return(self) -> int:
         if self.gives_back():
