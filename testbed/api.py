@@ -48,6 +48,7 @@ PolicyName = Literal[
     "radix",
     "tiered",
     "tiered_exclusive",
+    "vllm_offloading",
 ]
 SchedulerName = Literal[
     "chunked",
@@ -72,6 +73,7 @@ def simulate(
     rate: float | None = None,
     duration_s: float | None = None,
     from_vllm: str | None = None,
+    from_sglang: str | None = None,
     **options: Any,
 ) -> Result:
     """Simulate one run; nothing is written. What is not given is as `testbed run` has it.
@@ -93,6 +95,7 @@ def simulate(
         duration_s: seconds in which requests arrive.
         from_vllm: a server's command, "vllm serve MODEL ...", whose options come before all others;
             gpu=NAME says on which GPU.
+        from_sglang: the same of SGLang, "sglang serve --model-path MODEL ...".
         **options: the other groups of the command line (model, server, gpu, cost, arrivals, beams,
             system, protocol, eviction, order), each a name or an object of its kind, and its
             values: seed, release, num_seqs (sequences a request), beam, max_len (tokens),
@@ -101,7 +104,8 @@ def simulate(
             **{"policy.block_size": 32}.
     """
     options |= {"policy": policy, "scheduler": scheduler, "preemption": preemption}
-    options |= {"trace": trace, "rate": rate, "duration_s": duration_s, "from_vllm": from_vllm}
+    options |= {"trace": trace, "rate": rate, "duration_s": duration_s}
+    options |= {"from_vllm": from_vllm, "from_sglang": from_sglang}
     return run(front_end().configure(overrides, options))
 
 

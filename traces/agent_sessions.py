@@ -152,7 +152,9 @@ class AgentSessions(Trace):
     ) -> None:
         if num_sessions is not None and num_sessions < 1:
             raise InputError(
-                f"trace.num_sessions={num_sessions}: must be at least 1, or null for all"
+                "must be at least 1, or null for all",
+                key="trace.num_sessions",
+                value=str(num_sessions),
             )
         self.path = str(path)
         self.num_sessions = num_sessions

@@ -91,7 +91,9 @@ def load_model(name: str, kind: str) -> Any:
     )
     if model["kind"] != kind:
         raise InputError(
-            f"model={name!r}: is not a model of {kind} (choose one of {', '.join(names)})"
+            f"is not a model of {kind} (choose one of {', '.join(names)})",
+            key="model",
+            value=repr(name),
         )
     return model
 

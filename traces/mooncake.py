@@ -51,7 +51,9 @@ class MooncakeJsonl(FileTrace):
     ) -> None:
         super().__init__(path)
         if time_unit not in UNITS:
-            raise InputError(f"trace.time_unit={time_unit!r}: must be one of {', '.join(UNITS)}")
+            raise InputError(
+                f"must be one of {', '.join(UNITS)}", key="trace.time_unit", value=repr(time_unit)
+            )
         check_least(1, tokens_per_id=tokens_per_id)
         if num_requests is not None:
             check_least(1, num_requests=num_requests)

@@ -115,7 +115,12 @@ class NormalLengths(Trace):
         for part in ("stdev", "min", "max"):
             value = getattr(self, f"{name}_{part}")
             if value is not None:
-                raise InputError(f"trace.{name}_{part}={value}: needs trace.{name} (give both)")
+                raise InputError(
+                    f"needs trace.{name}",
+                    key=f"trace.{name}_{part}",
+                    value=str(value),
+                    remedy="give both",
+                )
 
     def _check(self, name: str, floor: int, unit: str, end: str = "") -> None:
         """Refuse limits that leave nothing between them."""
@@ -138,15 +143,18 @@ class NormalLengths(Trace):
             return self._talks(self.num_conversations, seed, max_len)
         if self.turns > 1:
             raise InputError(
-                f"trace.turns={self.turns}: a turn is sent after the answer before it (choose "
-                "arrivals=sessions)"
+                "a turn is sent after the answer before it (choose arrivals=sessions)",
+                key="trace.turns",
+                value=str(self.turns),
             )
         rows = self._talks(num_rows, seed, max_len)
         if len(rows) < num_rows:
             raise InputError(
-                f"trace.prompt_tokens={self.prompt_tokens}: {num_rows - len(rows):,} of "
+                f"{num_rows - len(rows):,} of "
                 f"{num_rows:,} requests have {max_len:,} tokens or more (lower "
-                "trace.prompt_tokens_max, or raise workload.max_len)"
+                "trace.prompt_tokens_max, or raise workload.max_len)",
+                key="trace.prompt_tokens",
+                value=str(self.prompt_tokens),
             )
         return replace(rows, turns=None)
 

@@ -45,6 +45,7 @@ KNOWN = (  # what a line of requests.jsonl may have
     "cached_toks",
     "session_id",
     "priority",
+    *("asked_s", "first_s", "last_s"),  # the client's, of testbed gpu record
 )
 META = "meta.json"  # what is known of the server, in the log's folder
 SESSION = "session_id"

@@ -178,7 +178,7 @@ def steps(
     """
     from testbed.cost.profile import read_profile
     from testbed.cost.sections import dump
-    from testbed.experiments.real.vllm_engine.calibrate import lines, profile_of_sweeps
+    from testbed.experiments.real.vllm_engine.calibrate_vllm import lines, profile_of_sweeps
     from testbed.experiments.runs.whole_files import write_text
 
     profile = profile_of_sweeps(folders, model, device, graph_sizes, read_profile(launches_from))
@@ -241,7 +241,7 @@ def constants(
     synthetic beams, to a beam width of 2 in Figure 15b; sampler: the time of a plain request over
     requests, sequences and forks. Prints the constants as lines for the YAML.
     """
-    from testbed.experiments.paper.fits import fit_2023, fit_beams, report
+    from testbed.experiments.paper.fitted_constants import fit_2023, fit_beams, report
     from testbed.experiments.runs.run_store import RunStore
 
     if file is None and kind == "2023":

@@ -13,8 +13,8 @@ from testbed.experiments.cli.parameters import (
     AsJson,
     AtLeastOne,
     Override,
-    VllmCommand,
 )
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.run.override_words import key_of
 from testbed.study.replications import interval
 
@@ -43,8 +43,9 @@ RunFolders = Annotated[Path, Parameter(metavar="DIR", help="folders of the simul
 Sensitivity = Annotated[
     bool,
     Parameter(
-        help="also say how far costs 3% up and down move the rate, and these and 20 times arrivals "
-        "moved by up to 10 ms the share inside; takes some 35 runs more for each seed"
+        help="also say how far costs move the rate, and these and 20 times arrivals moved by up to "
+        "10 ms the share inside; costs by what they were off by where that was measured, else by "
+        "3% up and down; takes some 35 runs more for each seed"
     ),
 ]
 SeedCount = Annotated[
@@ -55,7 +56,7 @@ SeedCount = Annotated[
 
 def capacity(
     *overrides: Annotated[Override, Parameter(required=True)],
-    from_vllm: VllmCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     seeds: SeedCount | None = None,
     share: Share = 0.9,
     low: LowRate = 0.5,
@@ -75,9 +76,8 @@ def capacity(
     from testbed.api import capacities
     from testbed.experiments.cli.json_answers import capacity_answer
     from testbed.experiments.cli.output import print_json
-    from testbed.experiments.vllm_server.translation import expand
 
-    words = expand(from_vllm, list(overrides))
+    words = served.words(overrides)
     unseeded = [word for word in words if key_of(word) != SEED]
     search = {"share": share, "low": low, "high": high, "precision": precision}
     if sensitivity:
@@ -92,11 +92,14 @@ def capacity(
     answer = capacity_answer(highest, _varied(highest, unseeded, precision) if sensitivity else {})
     if json:
         return print_json(answer)
-    print(*lines_of(answer), sep="\n")
+    varied = _rule(unseeded) if sensitivity else ""
+    print(*lines_of(answer, varied), sep="\n")
 
 
-def lines_of(answer: "CapacityAnswer") -> list[str]:
-    """The range, how it was found, and the error of the costs that it rests on."""
+def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
+    """The range, how it was found, and the error of the costs that it rests on. varied: what was
+    varied for the intervals, in words.
+    """
     rates = [of_seed.rate for of_seed in answer.seeds]
     mean = interval(rates)
     text = f"{mean} req/s" if len(rates) > 1 else f"about {mean.mean:.2g} req/s"
@@ -116,17 +119,15 @@ def lines_of(answer: "CapacityAnswer") -> list[str]:
         )
         if of_seed.overload:
             lines.append(f"    overloaded, in too short a run: {of_seed.overload} ({LONGER})")
-    lines += _sensitivity_lines(answer)
+    lines += _sensitivity_lines(answer, varied)
     if answer.future_read:
         lines.insert(0, f"reads the future, as no real server can: {answer.future_read}")
     return [*lines, *([f"simulated; costs: {answer.costs}"] if answer.costs else [])]
 
 
-def _sensitivity_lines(answer: "CapacityAnswer") -> list[str]:
-    """The interval of each seed, with the rule."""
-    from testbed.study.sensitivity import RULE
-
-    lines = [f"how sensitive: {RULE}"] if answer.intervals else []
+def _sensitivity_lines(answer: "CapacityAnswer", varied: str) -> list[str]:
+    """The interval of each seed, with what was varied."""
+    lines = [f"how sensitive: {varied}"] if answer.intervals else []
     for interval_of_seed in answer.intervals:
         low, high = interval_of_seed.lowest, interval_of_seed.highest
         text = f"{low:.3g} to {high:.3g} req/s, by costs"
@@ -142,6 +143,13 @@ def _check_sensitivity(words: list[str]) -> None:
     from testbed.study.sensitivity import check_scalable
 
     check_scalable(configured(words))
+
+
+def _rule(words: list[str]) -> str:
+    from testbed.experiments.runs.compose import configured
+    from testbed.study.cost_spread import rule
+
+    return rule(configured(words))
 
 
 def _varied(

@@ -17,7 +17,11 @@ SECTIONS = {
         ),
         ("arena", "arena:arena", "Compare policies of any kind on fixed workloads."),
         ("serve", "serve:serve", "Serve a simulated server behind OpenAI's API, in real time."),
-        ("fits", "fits:fits", "Say what a vLLM server, or this project's engine, holds on a GPU."),
+        (
+            "fits",
+            "fits:fits",
+            "Say what a server of vLLM or SGLang, or this project's engine, holds on a GPU.",
+        ),
         ("list", "list:list_choices", "List the options of every config group."),
         ("check", "check:check", "Check a plug-in against the contract of its kind."),
         ("bench", "bench:bench", "Measure the speed of the simulator."),

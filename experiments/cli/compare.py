@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from testbed.experiments.cli.parameters import AsJson, AtLeastOne, PlugIns
 
 if TYPE_CHECKING:
-    from testbed.experiments.look.compare.comparison import Comparison
+    from testbed.experiments.look.compare.run_comparison import Comparison
 
 RUNS = Path("runs")
 
@@ -52,7 +52,7 @@ class Files:
 
     def write(self, comparison: "Comparison") -> None:
         """Write each that is asked for."""
-        from testbed.experiments.look.compare.comparison import tidy
+        from testbed.experiments.look.compare.run_comparison import tidy
         from testbed.experiments.look.compare.tables import charts, compare_page
         from testbed.experiments.look.plots import figure_of, save
         from testbed.experiments.runs.csv_tables import csv_text
@@ -81,8 +81,8 @@ def compare(
     """Compare finished runs, simulated or on a GPU."""
     from testbed.experiments.cli.json_answers import comparison_answer
     from testbed.experiments.cli.output import print_json, show
-    from testbed.experiments.look.compare.comparison import compare
     from testbed.experiments.look.compare.named_runs import read_runs
+    from testbed.experiments.look.compare.run_comparison import compare
     from testbed.experiments.look.compare.tables import texts
 
     comparison = compare(read_runs(runs, plug_in or ()))
@@ -117,6 +117,6 @@ def _refuse_what_has_no_form(
 def _show_seeds(comparison: "Comparison", seeds: int, folder: Path) -> None:
     from testbed.experiments.cli.output import WIDTH, show
     from testbed.experiments.look.compare.replicated_runs import on_seeds
-    from testbed.experiments.runs.sweeps import replicated_tables
+    from testbed.experiments.runs.sweep_table import replicated_tables
 
     show(*replicated_tables(on_seeds(comparison.runs, seeds, folder), WIDTH, {}))

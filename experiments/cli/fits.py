@@ -1,22 +1,33 @@
-"""`testbed fits`: what a vLLM server, or this project's engine, holds, without a simulation."""
+"""`testbed fits`: what a server of vLLM or SGLang, or this project's engine, holds, without a
+simulation.
+"""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import AsJson
+from testbed.experiments.cli.parameters import AsJson, ConfigFolders
 
 ServerCommand = Annotated[
     str,
     Parameter(
         name="COMMAND",
-        help="a server's command: \"vllm serve MODEL ...\", or of this project's engine: "
-        '"testbed run engine=gpu ..."',
+        help='a server\'s command: "vllm serve MODEL ...", "sglang serve --model-path MODEL '
+        '...", or of this project\'s engine: "testbed run engine=gpu ..."',
     ),
 ]
-GpuName = Annotated[str, Parameter(name="GPU", help="gpu=NAME, as in `testbed list gpu`")]
+Words = Annotated[
+    str,
+    Parameter(
+        name="OVERRIDE",
+        help="gpu=NAME of `testbed list gpu`, or gpu=FILE.yaml; model=NAME, whose shape the "
+        "command's model has; release=NUMBER",
+    ),
+]
+KEYS = ("gpu", "model", "release")
 ReleaseNumber = Annotated[str | None, Parameter(metavar="NUMBER", help="vLLM's release")]
 TermsFile = Annotated[
     Path, Parameter(metavar="FILE", help="terms that testbed calibrate fit memory wrote")
@@ -28,44 +39,101 @@ ScratchBySlot = Annotated[
 
 def fits(
     command: ServerCommand,
-    gpu: GpuName,
     /,
-    *,
+    *words: Words,
+    config_dir: ConfigFolders | None = None,
     release: ReleaseNumber = None,
     terms: TermsFile | None = None,
     scratch_by_slot: ScratchBySlot = False,
     json: AsJson = False,
 ) -> None:
-    """Say what a vLLM server, or this project's engine, holds on a GPU.
+    """Say what a server of vLLM or SGLang, or this project's engine, holds on a GPU.
 
-    Where vLLM would not start, the reason. Weights, activation and KV cache in GiB, the tokens and
-    the concurrency that vLLM logs, the longest max-model-len and the smallest tensor parallelism
-    that start. Nothing is simulated.
+    Where it would not start, the reason. Weights, activation and KV cache in GiB, the lines that
+    the server logs of its pool, of vLLM the longest max-model-len, and the smallest tensor
+    parallelism that starts. Nothing is simulated.
     """
-    from testbed.experiments.vllm_server.answer import fit_of, lines_of
-    from testbed.vllm.memory import terms_in
-    from testbed.vllm.releases import release_numbered
+    from testbed.sglang.command import SGLANG
 
-    key, _, name = gpu.partition("=")
-    if key != "gpu" or not name:
-        raise InputError(f"{gpu}: names no GPU (gpu=NAME)")
+    values = _values(words)
+    name, model = values["gpu"], values.get("model")
+    release = release or values.get("release")
+    of_vllm = OfVllm(release, terms, scratch_by_slot, model, tuple(config_dir or ()))
     if command.split()[:2] == ["testbed", "run"]:
-        return _fits_engine(command, name, json=json)
-    of = None if terms is None else terms_in(terms)
-    fit = fit_of(command, name, release_numbered(release), of, scratch_by_slot=scratch_by_slot)
-    if json:
-        from testbed.experiments.cli.output import print_json
-
-        return print_json(fit)
-    print(*lines_of(fit), sep="\n")
+        _show(*_engine(command, name), json=json)
+    elif SGLANG.starts(command):
+        of_vllm.check_absent()
+        _show(*_sglang(command, name), json=json)
+    else:
+        _show(*of_vllm.answer(command, name), json=json)
 
 
-def _fits_engine(command: str, gpu: str, *, json: bool) -> None:
+def _values(words: tuple[str, ...]) -> dict[str, str]:
+    """The values of the words by key; raises InputError for another key, and without a GPU."""
+    values = dict[str, str]()
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in KEYS or not value:
+            raise InputError(f"{word}: is not read (give {', '.join(f'{k}=' for k in KEYS)})")
+        values[key] = value
+    if "gpu" not in values:
+        raise InputError("fits: names no GPU (gpu=NAME)")
+    return values
+
+
+@dataclass(frozen=True)
+class OfVllm:
+    """The options of vLLM's servers alone."""
+
+    release: str | None
+    terms: Path | None
+    scratch_by_slot: bool
+    model: str | None
+    config_dir: tuple[Path, ...]
+
+    def check_absent(self) -> None:
+        """Raise InputError for an option that is given."""
+        given = next((name for name, value in vars(self).items() if value), None)
+        if given is not None:
+            raise InputError(f"--{given.replace('_', '-')}: is of vLLM's servers (leave it out)")
+
+    def answer(self, command: str, gpu: str) -> tuple[Any, list[str]]:
+        """The answer, and its lines."""
+        from testbed.experiments.vllm_server.answer import fit_of, lines_of
+        from testbed.vllm.memory import terms_in
+        from testbed.vllm.releases import release_numbered
+
+        of = None if self.terms is None else terms_in(self.terms)
+        release = release_numbered(self.release)
+        fit = fit_of(
+            command,
+            gpu,
+            release,
+            of,
+            scratch_by_slot=self.scratch_by_slot,
+            model=self.model,
+            folders=self.config_dir,
+        )
+        return fit, lines_of(fit)
+
+
+def _sglang(command: str, gpu: str) -> tuple[Any, list[str]]:
+    from testbed.experiments.sglang_server.answer import fit_of, lines_of
+
+    fit = fit_of(command, gpu)
+    return fit, lines_of(fit)
+
+
+def _engine(command: str, gpu: str) -> tuple[Any, list[str]]:
     from testbed.experiments.real.engine_fit import engine_fit, lines_of
 
     fit = engine_fit(command, gpu)
+    return fit, [*lines_of(fit)]
+
+
+def _show(fit: Any, lines: list[str], *, json: bool) -> None:
     if json:
         from testbed.experiments.cli.output import print_json
 
         return print_json(fit)
-    print(*lines_of(fit), sep="\n")
+    print(*lines, sep="\n")

@@ -19,7 +19,7 @@ from testbed.experiments.cli.vllm_parameters import (
     ServerCommand,
     refuse_given,
 )
-from testbed.kernels import commands
+from testbed.kernels import gpu_commands
 
 Url = Annotated[
     str,
@@ -68,10 +68,10 @@ def record(
     refuse_given(unread, "--url" if url else "--from-vllm")
     workload = make_workload(configured(list(overrides)))
     if url:
-        from testbed.experiments.real.endpoint.record import record_endpoint
+        from testbed.experiments.real.endpoint.client_log import record_endpoint
 
         return record_endpoint(url, api_key, model, workload, out, limit_s)
-    from testbed.experiments.real.vllm_engine.record import record as record_log
+    from testbed.experiments.real.vllm_engine.vllm_log import record as record_log
 
     record_log(from_vllm or "", workload, python or sys.executable, out, limit_s)
 
@@ -90,7 +90,7 @@ def verify(
     By logits: random models of every family, in scenarios that cover every path. Exit code 1 where
     a check fails.
     """
-    return int(not commands.verify_engine(models, scenarios, out))
+    return int(not gpu_commands.verify_engine(models, scenarios, out))
 
 
 @app.command
@@ -102,7 +102,7 @@ def verify_launches(
     On the model's shape with random weights in bf16: the first tokens that differ must be about as
     likely, by a tolerance from two batch sizes of the plain path. Exit code 1 where one is not.
     """
-    return int(not commands.verify_launches(model))
+    return int(not gpu_commands.verify_launches(model))
 
 
 @app.command
@@ -135,7 +135,7 @@ def verify_parallel(
     Random weights; prefix hits, swaps, forks, beams, chunks, launches ahead. Logits may differ by
     twice what two batch sizes on one GPU do. Exit code 1 where they differ by more.
     """
-    return int(not commands.verify_parallel(model, gpus))
+    return int(not gpu_commands.verify_parallel(model, gpus))
 
 
 @app.command
@@ -152,7 +152,7 @@ def verify_profile(
     On as many GPUs as the profile is of, with numbers of sequences that it has no point at. Exit
     code 1 where the mean time of decodes, or of iterations with prompts, is wrong by more than 5%.
     """
-    return int(not commands.verify_profile(profile, batches, seed, out))
+    return int(not gpu_commands.verify_profile(profile, batches, seed, out))
 
 
 @app.command
@@ -168,7 +168,7 @@ def bench(
     Prints every claim about the kernels: first all of them against their references; then paging
     against contiguous memory, and decode, prefill and swap times against the goals.
     """
-    commands.bench_kernels(out, rounds)
+    gpu_commands.bench_kernels(out, rounds)
 
 
 @app.command
@@ -185,7 +185,7 @@ def pairs(
     run, software.csv with the engine's software times, and runs.tar with the raw rows. testbed
     validate pairs simulates them and writes the table, without a GPU.
     """
-    missing = commands.run_pairs(out, limit_s)
+    missing = gpu_commands.run_pairs(out, limit_s)
     reasons = {
         "ended with the error above": missing.failed,
         f"not begun within {limit_s:g} s (--limit-s gives more)": missing.late,

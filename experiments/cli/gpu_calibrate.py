@@ -16,7 +16,7 @@ from testbed.experiments.cli.vllm_parameters import (
     ServerCommand,
     refuse_given,
 )
-from testbed.kernels import commands
+from testbed.kernels import gpu_commands
 
 System = Annotated[
     Literal["kernels", "engine", "vllm"],
@@ -72,7 +72,7 @@ class KernelOptions:
         """Measure the kernels, and iterations of the engine if asked."""
         if not self.model:
             raise InputError("--model: is missing (testbed list model)")
-        commands.calibrate(
+        gpu_commands.calibrate(
             self.model,
             tp=self.tp or 1,
             out=out,
@@ -95,7 +95,7 @@ class VllmOptions:
 
     def calibrate(self, out: Path) -> None:
         """Measure iterations of the vLLM that is installed."""
-        from testbed.experiments.real.vllm_engine.calibrate import calibrate as calibrate_vllm
+        from testbed.experiments.real.vllm_engine.calibrate_vllm import calibrate as calibrate_vllm
 
         if self.from_vllm is None:
             raise InputError('--system vllm: needs the server (--from-vllm "vllm serve MODEL ...")')

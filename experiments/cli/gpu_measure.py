@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from testbed.experiments.cli.parameters import WholeNumber
-from testbed.kernels import commands
+from testbed.kernels import gpu_commands
 
 Out = Annotated[Path, Parameter(metavar="FILE", help="JSON file to write")]
 
@@ -26,7 +26,7 @@ def all_reduce(
     ] = None,
 ) -> None:
     """Measure all-reduces over 2, 4 or 8 GPUs, alone and between matrix products."""
-    commands.measure("all-reduce", gpus=gpus or [2], known=known)
+    gpu_commands.measure("all-reduce", gpus=gpus or [2], known=known)
 
 
 @app.command(name="block-moves")
@@ -36,7 +36,7 @@ def block_moves() -> None:
     By the engine's kernel, a copy for each fragment, one batch of copies, and through a staging
     buffer, with the share of the link and the time of decode attention meanwhile.
     """
-    commands.measure("block-moves")
+    gpu_commands.measure("block-moves")
 
 
 @app.command(name="cache-forms")
@@ -51,7 +51,7 @@ def cache_forms(
     A row has microseconds, the ratio to the time of the kernel in `base`, and the goal of that
     ratio.
     """
-    commands.measure("cache-forms", rounds=rounds)
+    gpu_commands.measure("cache-forms", rounds=rounds)
 
 
 @app.command
@@ -61,13 +61,13 @@ def ladder() -> None:
     A row has microseconds of one layer's attention: as a captured graph, which is the GPU's part,
     and launched from Python.
     """
-    commands.measure("ladder")
+    gpu_commands.measure("ladder")
 
 
 @app.command
 def sampler() -> None:
     """Measure the host time of the 2023 system's sampler by kind of sampling."""
-    commands.measure("sampler")
+    gpu_commands.measure("sampler")
 
 
 @app.command
@@ -84,7 +84,7 @@ def transfers(
     out: Out,
 ) -> None:
     """Measure transfers by number of extents, bytes and block size."""
-    commands.measure(
+    gpu_commands.measure(
         "transfers",
         ways=ways or ["out", "in"],
         methods=methods or ["copies", "batch", "gather", "kernel"],

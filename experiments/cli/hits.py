@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import AsJson, Override, Picture, VllmCommand
+from testbed.experiments.cli.parameters import AsJson, Override, Picture
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 if TYPE_CHECKING:
-    from testbed.experiments.look.hits.curves import HitCurves
+    from testbed.experiments.look.hits.hit_curves import HitCurves
 
 Sizes = Annotated[
     str, Parameter(metavar="N,N,...", help="cache sizes in blocks (default: 12 and the pools)")
@@ -30,7 +31,7 @@ Drawing = Annotated[Picture, Parameter(help="draw the curves (.png, .pdf or .svg
 
 def hits(
     *overrides: Annotated[Override, Parameter(required=True)],
-    from_vllm: VllmCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     sizes: Sizes = "",
     orders: Orders = "lru,belady",
     csv: Csv = None,
@@ -50,11 +51,10 @@ def hits(
     """
     from testbed.experiments.cli.json_answers import hits_answer
     from testbed.experiments.cli.output import plain_table, print_json, show
-    from testbed.experiments.look.hits.curves import hit_curves
-    from testbed.experiments.look.hits.shown import cells_of, head_of, lines_of
-    from testbed.experiments.vllm_server.translation import expand
+    from testbed.experiments.look.hits.hit_curves import hit_curves
+    from testbed.experiments.look.hits.shown_hits import cells_of, head_of, lines_of
 
-    words = expand(from_vllm, list(overrides))
+    words = served.words(overrides)
     curves = hit_curves(words, _numbers(sizes), _names(orders), _report)
     _write(curves, csv, figure, html)
     if json:
@@ -65,7 +65,7 @@ def hits(
 
 def _write(curves: "HitCurves", csv: Path | None, figure: Path | None, html: Path | None) -> None:
     """Write the files that are asked for."""
-    from testbed.experiments.look.hits.shown import chart_of, columns_of, page_of
+    from testbed.experiments.look.hits.shown_hits import chart_of, columns_of, page_of
     from testbed.experiments.look.plots import figure_of, save
     from testbed.experiments.runs.whole_files import write_cells, write_text
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from testbed.experiments.look.compare.comparison import Comparison
-    from testbed.experiments.look.hits.curves import HitCurves
+    from testbed.experiments.look.compare.run_comparison import Comparison
+    from testbed.experiments.look.hits.hit_curves import HitCurves
     from testbed.experiments.real.validation.deviations import Compared
     from testbed.study.capacity_search import Capacities, Capacity
     from testbed.study.sensitivity import CapacityIntervals
@@ -233,7 +233,7 @@ def hits_answer(curves: "HitCurves") -> HitsAnswer:
 
 def comparison_answer(comparison: "Comparison") -> ComparisonAnswer:
     """The runs, their differences and their numbers."""
-    from testbed.experiments.look.compare.comparison import number_rows
+    from testbed.experiments.look.compare.run_comparison import number_rows
 
     runs = [ComparedRun(run.name, str(run.folder), run.on_gpu) for run in comparison.runs]
     differences = [

@@ -1,6 +1,6 @@
 """`testbed lockstep`: the scheduler of the installed vLLM or SGLang against ours."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from testbed.experiments.cli.parameters import AtLeastOne, Override, VllmCommand, WholeNumber
+from testbed.experiments.cli.parameters import AtLeastOne, Override, WholeNumber
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 Server = Annotated[
     Literal["vllm", "sglang"], Parameter(metavar="SERVER", help="the other scheduler")
@@ -21,6 +22,10 @@ NumRequests = Annotated[AtLeastOne, Parameter(help="in each of them")]
 Drafts = Annotated[bool, Parameter(help="random configurations speculate")]
 Priority = Annotated[bool, Parameter(help="random configurations serve by priority")]
 Windows = Annotated[bool, Parameter(help="most layers of random configurations have a window")]
+States = Annotated[bool, Parameter(help="random configurations cache the states of a model")]
+Offload = Annotated[
+    bool, Parameter(help="random servers have a cache below the device, stepped one by one")
+]
 Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
 Configs = Annotated[
     Path | None,
@@ -30,7 +35,13 @@ Configs = Annotated[
         "(an empty folder gets a file of each family)",
     ),
 ]
-Capacity = Annotated[bool, Parameter(help="pages and blocks of the shapes that ship, on H200s")]
+Capacity = Annotated[
+    bool,
+    Parameter(
+        help="of vLLM pages and blocks of the shapes that ship, on H200s; of SGLang the pools of "
+        "twelve models on five GPUs"
+    ),
+]
 
 
 @Parameter(name="*")
@@ -43,6 +54,7 @@ class RandomRuns:
     drafts: Drafts = False
     windows: Windows = False
     priority: Priority = False
+    states: States = False
     requests: NumRequests = 150
 
     def draw(
@@ -63,6 +75,7 @@ class RandomRuns:
                     drafts=self.drafts,
                     windows=self.windows,
                     priority=self.priority,
+                    states=self.states,
                 )
             yield f"seed {seed}: ", *drawn
 
@@ -74,8 +87,9 @@ def lockstep(
     server: Server,
     /,
     *overrides: Override,
-    from_vllm: VllmCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     drawn: RandomRuns = NONE_DRAWN,
+    offload: Offload = False,
     histories: Histories = None,
     capacity: Capacity = False,
     configs: Configs = None,
@@ -90,9 +104,24 @@ def lockstep(
     arrivals.rate=2
 
     testbed lockstep sglang --random 20
+
+    testbed lockstep vllm --offload --random 30
     """
     if server == "sglang":
-        _refuse_of_vllm(drawn, from_vllm=from_vllm, histories=histories, capacity=capacity)
+        return _lockstep_sglang(
+            served,
+            drawn,
+            overrides,
+            capacity,
+            offload=offload,
+            histories=histories,
+            configs=configs,
+        )
+    _refuse("--from-sglang", served.from_sglang, "vllm")
+    if offload:
+        from testbed.experiments.real.lockstep.vllm_offload import check_offloading
+
+        return _printed(check_offloading(drawn.random or 20, drawn.seed, drawn.requests))
     if histories:
         from testbed.experiments.real.lockstep.manager_histories import check_histories
 
@@ -103,35 +132,72 @@ def lockstep(
         return _check_configs(configs)
     if capacity:
         from testbed.experiments.real.lockstep.capacities import check_capacities
-        from testbed.experiments.vllm_server.translation import expand
 
-        lines, is_different = check_capacities(expand(from_vllm, list(overrides)))
+        lines, is_different = check_capacities(served.words(overrides))
         print(*lines, sep="\n")
         return int(is_different)
-    words = tuple(overrides) if server == "sglang" else tuple(_served(overrides, from_vllm))
-    runs = drawn.draw(server, words) if drawn.random else [("", words, None)]
+    return _compare("vllm", drawn, _served(overrides, served))
+
+
+def _lockstep_sglang(
+    served: ServedCommand,
+    drawn: RandomRuns,
+    overrides: Sequence[str],
+    capacity: bool,
+    **of_vllm: object,
+) -> int:
+    of_vllm |= {
+        "from_vllm": served.from_vllm,
+        "drafts": drawn.drafts,
+        "windows": drawn.windows,
+        "priority": drawn.priority,
+    }
+    for name, value in of_vllm.items():
+        _refuse(f"--{name.replace('_', '-')}", value, "sglang")
+    if not capacity:
+        return _compare("sglang", drawn, served.words(overrides))
+    from testbed.experiments.real.lockstep.sglang_capacities import check_capacities
+
+    return _printed(check_capacities())
+
+
+def _compare(server: str, drawn: RandomRuns, words: Sequence[str]) -> int:
+    runs = drawn.draw(server, tuple(words)) if drawn.random else [("", tuple(words), None)]
     different = [_differs(server, *run) for run in runs]
     return int(any(different))
+
+
+def _printed(lines: Iterable[str]) -> int:
+    """Print them as they come; 1 where there is more than the one that counts."""
+    count = 0
+    for line in lines:
+        print(line, flush=True)
+        count += 1
+    return int(count > 1)
+
+
+def _refuse(option: str, value: object, server: str) -> None:
+    """Raise InputError for an option that a lockstep with this server does not have."""
+    from testbed.core.errors import InputError
+
+    if value:
+        other = "vllm" if server == "sglang" else "sglang"
+        raise InputError(f"{option}: is of testbed lockstep {other} (leave it out)")
 
 
 def _check_configs(folder: Path) -> int:
     """Compare and print; whether anything is answered otherwise than by vLLM."""
     from testbed.experiments.real.lockstep.config_comparison import check_configs
 
-    lines = list[str]()
-    for line in check_configs(folder):
-        print(line, flush=True)
-        lines.append(line)
-    return int(len(lines) > 1)
+    return _printed(check_configs(folder))
 
 
-def _served(overrides: Sequence[str], from_vllm: str | None) -> list[str]:
+def _served(overrides: Sequence[str], served: ServedCommand) -> list[str]:
     """The overrides with vLLM's system and the release nearest to the installed one, unless they
     name others, and with those of a server's command.
     """
     from testbed.experiments.real.lockstep.vllm_installation import installed_release
     from testbed.experiments.vllm_server.release_words import SYSTEM, words_of_release
-    from testbed.experiments.vllm_server.translation import expand
     from testbed.run.override_words import key_of
     from testbed.vllm.releases import nearest_release
 
@@ -140,18 +206,7 @@ def _served(overrides: Sequence[str], from_vllm: str | None) -> list[str]:
         words[:0] = words_of_release(nearest_release(installed_release()))
     if "system" not in keys:
         words.insert(0, f"+system={SYSTEM}")
-    return expand(from_vllm, words)
-
-
-def _refuse_of_vllm(drawn: RandomRuns, **options: Any) -> None:
-    """Raise InputError for an option that only vLLM's lockstep has."""
-    from testbed.core.errors import InputError
-
-    given = {**options, "drafts": drawn.drafts, "windows": drawn.windows}
-    name = next((name for name, value in given.items() if value), None)
-    if name is not None:
-        option = f"--{name.replace('_', '-')}"
-        raise InputError(f"{option}: is not compared with SGLang (testbed lockstep vllm {option})")
+    return served.words(words)
 
 
 def _differs(server: str, name: str, overrides: Sequence[str], requests: Any) -> bool:

@@ -128,8 +128,7 @@ def _way_out(words: Sequence[str], error: Exception) -> str:
     is_fault = named and words[0] != "check" and not isinstance(error, (InputError, OSError))
     if not (is_fault or isinstance(error, PlugInError)):
         return ""
-    told = [plug_in for plug_in in named if plug_in.partition(":")[2] in str(error)] or named
-    plug_in = told[0] if len(set(told)) == 1 else "MODULE:CLASS"
+    plug_in = named[0] if len(set(named)) == 1 else "MODULE:CLASS"
     return f"; `testbed check {plug_in}` finds the shortest calls that break a clause"
 
 

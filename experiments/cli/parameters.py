@@ -96,21 +96,6 @@ PlugIns = Annotated[
         help="load this class of yours, which the folder's run names; may be given again",
     ),
 ]
-VllmCommand = Annotated[
-    str,
-    Parameter(
-        metavar="COMMAND",
-        help='the words of "vllm serve MODEL --max-num-seqs 64 ..." as overrides; what has no '
-        "counterpart is reported",
-    ),
-]
-SglangCommand = Annotated[
-    str,
-    Parameter(
-        metavar="COMMAND",
-        help='the same of "sglang serve --model-path MODEL --max-total-tokens N ..."',
-    ),
-]
 AsJson = Annotated[
     bool, Parameter(name="--json", help="print JSON (experiments/cli/JSON.md) instead of tables")
 ]

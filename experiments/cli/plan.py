@@ -16,10 +16,11 @@ from testbed.experiments.cli.parameters import (
     Override,
     Picture,
 )
+from testbed.experiments.cli.served_command import NO_COMMAND, VllmCommand
 from testbed.run.override_words import key_of
 
 if TYPE_CHECKING:
-    from testbed.experiments.plan.plan import Plan
+    from testbed.experiments.plan.deployment_plan import Plan
     from testbed.experiments.plan.prices import Rate
 
 RUNS = Path("runs/plan")
@@ -49,6 +50,7 @@ def plan(
     precision: Precision = 0.05,
     all: Everything = False,
     config_dir: ConfigFolders | None = None,
+    from_vllm: VllmCommand | None = None,
     runs: Runs = RUNS,
     html: Page | None = None,
     figure: Fronts | None = None,
@@ -65,15 +67,19 @@ def plan(
     hydra/launcher=joblib, ray or submitit_slurm distributes the runs. For example:
 
     testbed plan model=llama-3.1-8b gpu=h100-80gb,l40s replicas=1,2 slo.ttft_s=1 arrivals.rate=8
+
+    testbed plan --from-vllm "vllm serve Qwen/Qwen3-8B" gpu=h100-80gb server.num_gpus=1,2
+    replicas=1,2 --gpus 2 slo.ttft_s=1 arrivals.rate=8
     """
-    from testbed.experiments.cli.run import given_words
-    from testbed.experiments.plan.plan import Request, planned
+    from testbed.experiments.plan.deployment_plan import Request, planned
 
     _check_folders(figure, html)
-    words = given_words(overrides, config_dir or [], None)
+    words = NO_COMMAND.words(overrides, config_dir or [])
     unseeded = tuple(word for word in words if key_of(word) != SEED)
     numbers, rate = tuple(seeds_of(words, seeds)), _rate(prices)
-    request = Request(unseeded, share, numbers, precision, gpus, rate, runs, everything=all)
+    request = Request(
+        unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=from_vllm
+    )
     answer = planned(request, _report)
     _write(answer, html, figure, runs)
     if json:
@@ -83,7 +89,7 @@ def plan(
 
 def _print_json(answer: "Plan") -> None:
     from testbed.experiments.cli.output import print_json
-    from testbed.experiments.plan.answer import plan_answer
+    from testbed.experiments.plan.json_answer import plan_answer
 
     print_json(plan_answer(answer))
 

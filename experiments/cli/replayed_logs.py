@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.completed_words import log_words
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.run.override_words import key_of
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class LogRequest:
     blocks_from_log: bool = False
     config_dir: str | None = None
     others: Sequence[str] = ()  # words that are no log: the subcommands of `command`
-    from_vllm: str | None = None
+    served: ServedCommand = NO_COMMAND
 
     def with_words(self, *more: str) -> "LogRequest":
         """The same logs, with more overrides."""
@@ -93,13 +94,11 @@ class LogRequest:
     @property
     def overrides(self) -> list[str]:
         """The values of a config."""
-        from testbed.experiments.vllm_server.translation import expand
-
         paths = self.paths
         without_paths = [
             word for word in self.words if word not in paths and key_of(word) != BENCHMARK
         ]
-        words = expand(self.from_vllm, without_paths)
+        words = self.served.words(without_paths)
         return [word for word in words if word in without_paths or not word.startswith("workload.")]
 
     @property

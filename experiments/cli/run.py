@@ -10,10 +10,9 @@ from testbed.experiments.cli.parameters import (
     ConfigFolders,
     Override,
     Seeds,
-    SglangCommand,
-    VllmCommand,
     seed_words,
 )
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 app = App(name="run", help_flags=[])  # its own --help also shows the config groups
 
@@ -70,8 +69,7 @@ def run(
     sweep: Sweep = ONE_RUN,
     again: Annotated[bool, Parameter(help="repeat a run whose folder is complete")] = False,
     config_dir: ConfigFolders | None = None,
-    from_vllm: VllmCommand | None = None,
-    from_sglang: SglangCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     values: Annotated[
         bool, Parameter(help="print every value of this configuration with its unit; run nothing")
     ] = False,
@@ -91,7 +89,13 @@ def run(
     """
     if help:
         return print_help(config_dir or [])
-    words = given_words(overrides, config_dir or [], from_vllm, from_sglang)
+    if sweep.is_asked_for and not (values or shown.cfg):
+        from testbed.experiments.cli import run_launch
+
+        asked = [*shown.name_words, *overrides, *seed_words(overrides, sweep.seeds)]
+        points = run_launch.points_of(asked, served, config_dir or [])
+        return run_launch.sweep(points, asked, again, per_seed=sweep.per_seed)
+    words = served.words(overrides, config_dir or [])
     words = [*shown.name_words, *words]
     if values:
         from testbed.experiments.runs.shown_values import value_lines
@@ -101,38 +105,9 @@ def run(
         from testbed.experiments.runs.shown_values import job_config
 
         return print(job_config(words, resolved=shown.resolve), end="")
-    from testbed.experiments.cli import launch
+    from testbed.experiments.cli import run_launch
 
-    if sweep.is_asked_for:
-        swept = [*words, *seed_words(words, sweep.seeds)]
-        return launch.sweep(swept, again, per_seed=sweep.per_seed)
-    return launch.run_one(words, again)
-
-
-def given_words(
-    overrides: tuple[str, ...],
-    folders: list[Path],
-    from_vllm: str | None,
-    from_sglang: str | None = None,
-) -> list[str]:
-    """The overrides, with those of vLLM's or SGLang's words and the folders of user options before
-    them.
-    """
-    from testbed.core.errors import InputError
-    from testbed.run.override_words import key_of
-
-    for word in overrides:
-        if key_of(word) == "hydra.mode":
-            raise InputError(f"{word}: is not read (-m makes a sweep)")
-    words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
-    if from_vllm is None and from_sglang is None:
-        return words
-    if from_vllm is not None and from_sglang is not None:
-        raise InputError("--from-sglang: goes with no --from-vllm (give one of them)")
-    from testbed.experiments.sglang_server import translation as of_sglang
-    from testbed.experiments.vllm_server import translation as of_vllm
-
-    return of_vllm.expand(from_vllm, of_sglang.expand(from_sglang, words))
+    return run_launch.run_one(words, again)
 
 
 def print_help(folders: list[Path]) -> None:

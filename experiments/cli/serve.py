@@ -10,9 +10,9 @@ from testbed.experiments.cli.parameters import (
     AtLeastOne,
     ConfigFolders,
     Override,
-    VllmCommand,
     WholeNumber,
 )
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 Host = Annotated[str, Parameter(metavar="ADDRESS", help="address to bind")]
 Port = Annotated[WholeNumber, Parameter(help="port to bind")]
@@ -52,7 +52,7 @@ DrainSeconds = Annotated[
 
 def serve(
     *overrides: Override,
-    from_vllm: VllmCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     config_dir: ConfigFolders | None = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
@@ -74,14 +74,13 @@ def serve(
     """
     _check_installed()
     from testbed.core.errors import InputError
-    from testbed.experiments.cli.run import given_words
     from testbed.experiments.runs.compose import configured
-    from testbed.serving.limits import Limits
-    from testbed.serving.server import ServeOptions, serve
+    from testbed.serving.client_limits import Limits
+    from testbed.serving.http_server import ServeOptions, serve
 
     if not 0 < port < 65536:
         raise InputError(f"--port {port}: must be from 1 to 65535")
-    words = given_words(overrides, config_dir or [], from_vllm)
+    words = served.words(overrides, config_dir or [])
     limits = Limits(max_unfinished=max_queue, max_connections=max_connections)
     serve(
         configured(words),
@@ -94,7 +93,7 @@ def _check_installed() -> None:
     from testbed.core.errors import InputError
 
     try:
-        import testbed.serving.server  # noqa: F401
+        import testbed.serving.http_server  # noqa: F401
     except ImportError as error:
         raise InputError(
             f"serve: {error.name} is not installed (install kvcache-testbed[serve])"

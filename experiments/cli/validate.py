@@ -11,14 +11,14 @@ from testbed.experiments.cli.parameters import (
     AtLeastOne,
     Picture,
     PlugIns,
-    VllmCommand,
 )
 from testbed.experiments.cli.replayed_logs import BlocksFromLog, LogConfigFolder, LogWord, Workload
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 PAIRS = Path("kernels/results/engine/pairs")
 ENGINE_PROFILE = Path("gpu-engine/h200-llama-3-8b-tp1")
 SWAPS = Path("kernels/results/engine/swaps")
-COMMANDS = ("batches", "costs", "iterations", "pairs", "transfers")
+COMMANDS = ("batches", "costs", "iterations", "pairs", "sweeps", "transfers")
 
 app = App(name="validate", help="Compare the simulation with measurements.")
 
@@ -41,8 +41,8 @@ LogsFigure = Annotated[
 Sensitivity = Annotated[
     bool,
     Parameter(
-        help="print each figure's interval: all costs 3% up and down, and 20 times arrivals moved "
-        "by up to 10 ms"
+        help="print each figure's interval: 20 times arrivals moved by up to 10 ms, and costs by "
+        "what they were off by where that was measured, else all 3% up and down"
     ),
 ]
 Within = Annotated[
@@ -129,7 +129,7 @@ def logs(
     workload: Workload | None = None,
     blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
-    from_vllm: VllmCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     what_if: WhatIf = None,
     csv: ErrorsCsv = None,
     figure: LogsFigure = None,
@@ -145,7 +145,7 @@ def logs(
     from testbed.experiments.cli.validated_logs import Validation
 
     server = (workload, blocks_from_log, config_dir)
-    request = LogRequest("validate", words, *server, COMMANDS, from_vllm)
+    request = LogRequest("validate", words, *server, COMMANDS, served)
     validation = Validation(request, what_if or [], sensitivity)
     if json:
         validation.print_json(within)
@@ -223,6 +223,27 @@ def iterations(folder: StepsFolder, /, *, profile: VllmProfile) -> None:
     show(plain_table(served_iterations.HEAD, served_iterations.table(compared)))
 
 
+SweptFolder = Annotated[
+    Path, Parameter(name="FOLDER", help="with a steps.csv of logged iterations, and its facts.json")
+]
+
+
+@app.command
+def sweeps(
+    *folders: SweptFolder,
+    model: Annotated[str, Parameter(metavar="NAME", help="a model's name, or its config.json")],
+) -> None:
+    """Predict the iterations of a vLLM's sweeps at sizes of batch that are left out.
+
+    Each number of decodes in turn: what a profile's interval rests on.
+    """
+    from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.real.vllm_engine.calibrate_vllm import swept_machine
+    from testbed.experiments.real.vllm_engine.left_out_sizes import HEAD, table
+
+    show(plain_table(HEAD, list(table(*swept_machine(folders, model)))))
+
+
 @app.command
 def pairs(
     *,
@@ -233,7 +254,7 @@ def pairs(
 ) -> None:
     """Compare runs on a GPU with their simulations, as tables in Markdown."""
     from testbed.experiments.studies.pairs import draw, section, simulated
-    from testbed.kernels.engine.pairs.plan import device
+    from testbed.kernels.engine.pairs.paired_runs import device
 
     compared = simulated(runs, profile, device(), out)
     print(section(compared))
@@ -258,7 +279,7 @@ def transfers(
     from testbed.cost.sections import rows
     from testbed.experiments.cli.output import plain_table, show
     from testbed.experiments.real.importers.known_shapes import gpu_named
-    from testbed.experiments.real.validation import transfers as measured
+    from testbed.experiments.real.validation import held_back_transfers as measured
 
     spec = gpu_named(gpu)
     if spec.transfers is None:

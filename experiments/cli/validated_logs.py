@@ -19,15 +19,16 @@ from testbed.experiments.real.validation.deviations import (
     over_time,
 )
 from testbed.experiments.real.validation.log_replay import notes, replay
-from testbed.experiments.real.validation.sensitivity import PREEMPTIONS, intervals
+from testbed.experiments.real.validation.log_sensitivity import PREEMPTIONS, intervals
 from testbed.experiments.runs.progress import short_names
 from testbed.experiments.runs.whole_files import write_cells
-from testbed.study.sensitivity import RULE, Interval
+from testbed.study.cost_spread import rule
+from testbed.study.sensitivity import Interval
 
 HEAD = ("log", "metric", "real", "simulated", "error")
 EFFECT = ("log", "metric", "simulated", "what if", "effect")
 SENSITIVE = ("log", "metric", "lowest", "highest", "real", "real is")
-INTERVALS = f"\nhow sensitive: {RULE}"
+INTERVALS = "\nhow sensitive: "
 OVER_TIME = ("arrived", "TTFT", "TPOT", "latency")
 
 
@@ -88,7 +89,8 @@ class Validation:
         """The errors by metric and over time, the effects of the changes, and remarks."""
         show(*self.notes(), plain_table(HEAD, self._cells([*self.errors, *self.counts])))
         if self.intervals:
-            show(INTERVALS, plain_table(SENSITIVE, self._interval_cells()))
+            rules = dict.fromkeys(rule(config) for config, _ in self.servers)
+            show(INTERVALS + "; ".join(rules), plain_table(SENSITIVE, self._interval_cells()))
         for log, run in zip(self.logs, self.runs, strict=True):
             show(
                 f"\n{self.names[log.path]}, over time: errors of the means of a quarter of its "

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 from testbed.experiments.plan.bounds import Bounds, Reason
 from testbed.experiments.plan.demand import Demand, demand_of
-from testbed.experiments.plan.machine import Machine
 from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.space import Candidate
+from testbed.experiments.plan.time_bounds import Machine
 from testbed.run.config import RunConfig
 
 MARGIN = 3.0  # standard errors of a share

@@ -12,10 +12,10 @@ capacity` assumes.
 from collections.abc import Sequence
 from math import floor, log10
 
+from testbed.experiments.plan.bottlenecks import broken, limit_of
 from testbed.experiments.plan.bounds import Reason
 from testbed.experiments.plan.jobs import Failure, Outcome, Searched
-from testbed.experiments.plan.limits import broken, limit_of
-from testbed.experiments.plan.search import Search, per_million
+from testbed.experiments.plan.plan_search import Search, per_million
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import (
     REFUSED,

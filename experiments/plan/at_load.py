@@ -9,9 +9,9 @@ that every seed misses, or if the seeds that are left could not lift the mean fa
 from collections.abc import Sequence
 from itertools import groupby
 
+from testbed.experiments.plan.bottlenecks import broken, limit_of
 from testbed.experiments.plan.jobs import Failure, Outcome
-from testbed.experiments.plan.limits import broken, limit_of
-from testbed.experiments.plan.search import Search, per_million
+from testbed.experiments.plan.plan_search import Search, per_million
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import Keeps, Misses, Pruned, Verdict, rate_of, refused
 from testbed.study.replications import NOT_DISTINGUISHABLE, Interval, paired

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.experiments.plan.demand import Demand, Numbers
-from testbed.experiments.plan.machine import Machine
+from testbed.experiments.plan.time_bounds import Machine
 from testbed.run.config import Slo
 
 Flags = NDArray[np.bool_]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from testbed.experiments.look.report.folder_page import folder_page
-from testbed.experiments.plan.plan import Plan
+from testbed.experiments.plan.deployment_plan import Plan
 from testbed.experiments.plan.rows import rows_of
 from testbed.experiments.plan.shown import REPORT
 from testbed.experiments.runs.whole_files import write_text

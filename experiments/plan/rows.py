@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from testbed.experiments.plan.deployment_plan import Plan
 from testbed.experiments.plan.jobs import Outcome
-from testbed.experiments.plan.plan import Plan
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses, Pruned, Simulated, rate_of
 from testbed.experiments.runs.run_words import way_of

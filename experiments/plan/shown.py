@@ -7,8 +7,8 @@ from pathlib import Path
 from markupsafe import Markup
 
 from testbed.experiments.look.pages.page import NUMBER, Chart, Series, Table, render, whole_page
-from testbed.experiments.plan.limits import broken
-from testbed.experiments.plan.plan import AT_LOAD, Plan
+from testbed.experiments.plan.bottlenecks import broken
+from testbed.experiments.plan.deployment_plan import AT_LOAD, Plan
 from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
 from testbed.experiments.plan.space import label_of
 from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses

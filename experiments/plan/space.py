@@ -2,11 +2,14 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
+from io import StringIO
 from itertools import product
 
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.sweep_words import values_of
+from testbed.experiments.vllm_server.translation import expand
 from testbed.run.config import RunConfig
 from testbed.run.override_words import key_of
 
@@ -27,11 +30,12 @@ LABELS = {
 @dataclass(frozen=True, eq=False)
 class Deployment:
     """A point of the space. chosen: its value on each axis; words: those of its runs, without rate
-    and seed.
+    and seed, before those of `command`, a vLLM server's, which its values change.
     """
 
     chosen: Mapping[str, str]
     words: tuple[str, ...]
+    command: str | None = None
 
     @property
     def name(self) -> str:
@@ -66,9 +70,9 @@ class Candidate:
         return replace(self.config, router=None) if self.config.replicas == 1 else self.config
 
 
-def deployments(words: Sequence[str]) -> list[Deployment]:
+def deployments(words: Sequence[str], command: str | None = None) -> list[Deployment]:
     """Every combination of comma-separated values, as `testbed run -m` reads them, in the words'
-    order. Words without a system are of vLLM's.
+    order. Words without a system are of vLLM's. command: of a vLLM server.
     """
     if not any(key_of(word) == SYSTEM for word in words):
         words = [USUAL_SYSTEM, *words]
@@ -79,7 +83,8 @@ def deployments(words: Sequence[str]) -> list[Deployment]:
     combinations = []
     for combination in product(*choices):
         values = {key_of(word): word.partition("=")[2] for word in combination}
-        combinations.append(Deployment({key: values[key] for key in axes}, combination))
+        chosen = {key: values[key] for key in axes}
+        combinations.append(Deployment(chosen, combination, command))
     return combinations
 
 
@@ -87,7 +92,9 @@ def candidate_of(deployment: Deployment) -> Candidate:
     """The candidate; raises InputError where the configuration makes no sense, or vLLM would not
     start.
     """
-    return Candidate(deployment, configured(deployment.words))
+    with redirect_stderr(StringIO()):  # notes on each server
+        words = tuple(expand(deployment.command, deployment.words))
+    return Candidate(replace(deployment, words=words, command=None), configured(words))
 
 
 def label_of(key: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB, ModelSpec
 from testbed.experiments.runs.compose import configured
-from testbed.kernels.engine.draft_checks import check_speculation, speculation_of
+from testbed.kernels.engine.draft_checks import check_speculation
 from testbed.kernels.engine.held_memory import held_memory
 from testbed.memory.policy import PoolSpec
 from testbed.run.build import build
@@ -80,7 +80,7 @@ def _pool_and_drafter(config: RunConfig) -> tuple[PoolSpec, ModelSpec | None]:
         return make_pool(config), None
     setup = build(config)
     check_speculation(setup)
-    speculation = speculation_of(setup.scheduler)
+    speculation = setup.scheduler.drafter
     return setup.pool, None if speculation is None else speculation.drafter(config.model)
 
 

@@ -22,13 +22,23 @@ from testbed.experiments.runs.choice_names import CONF, GROUPS
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.unread_values import check_unread
 from testbed.experiments.runs.words import OF_HYDRA, Words, read_words
-from testbed.experiments.vllm_server import configured as vllm_server
 from testbed.run.config import RunConfig
 from testbed.run.override_words import key_of
 
 VERSION = "1.3"  # of Hydra's rules of composing
 MOST_KEPT = 256  # compositions of options, some 0.2 MiB each
-vllm_server.register()
+# Parts of Hydra's own configuration that `hydra.main` reads, and nothing here
+UNASKED = ("job_logging", "hydra_logging", "hydra_help", "help", "output")
+
+
+def _of_vllm_server(name: str, *, _root_: DictConfig) -> Any:
+    """The value of `${vllm_server:NAME}`, which few configurations have."""
+    from testbed.experiments.vllm_server.configured import value_of
+
+    return value_of(name, _root_)
+
+
+OmegaConf.register_new_resolver("vllm_server", _of_vllm_server, replace=True)
 
 
 def configured(words: Sequence[str], values: Mapping[str, Any] | None = None) -> RunConfig:
@@ -42,7 +52,12 @@ def configured(words: Sequence[str], values: Mapping[str, Any] | None = None) ->
 
 def typed_config(config: DictConfig) -> RunConfig:
     """The typed configuration of a composed one."""
-    typed = RunConfig.from_values(vllm_server.without_read_utilization(config, plain(config)))
+    values = plain(config)
+    if OmegaConf.is_interpolation(config.server, "num_blocks"):
+        from testbed.experiments.vllm_server.configured import without_read_utilization
+
+        values = without_read_utilization(config, values)
+    typed = RunConfig.from_values(values)
     check_unread(typed)
     return typed
 
@@ -102,23 +117,24 @@ def composed_by_hydra(
     first = next((place for place in places if (place / f"{name}.yaml").is_file()), CONF)
     others = ", ".join(f"file://{place}" for place in places if place != first)
     search = [f"hydra.searchpath=[{others}]"] if others else []
+    unasked = [f"~hydra/{part}" for part in UNASKED]
     with initialize_config_dir(str(first), job_name="testbed", version_base=VERSION):
-        return compose(name, [*words, *search], return_hydra_config=whole)
+        return compose(name, [*words, *search, *unasked], return_hydra_config=whole)
 
 
 def set_value(config: DictConfig, override: Override) -> None:
     """Set, add or remove one value, as Hydra does; raises InputError for a key that the config does
     not have.
     """
-    key, word = str(override.key_or_group), override.input_line
+    key, word = str(override.key_or_group), str(override.input_line)
     if override.is_sweep_override():
-        raise InputError(f"{word}: has several values (-m runs each; quote a text with commas)")
+        raise InputError("has several values (-m runs each; quote a text with commas)", key=word)
     if override.is_delete():
         return _delete(config, key)
     is_new = override.is_add() or override.is_force_add()
     value = override.value()
     if override.is_add() and not isinstance(value, dict | list) and _is_given(config, key):
-        raise InputError(f"{word}: has a value already ({key}=... changes it)")
+        raise InputError(f"has a value already ({key}=... changes it)", key=word)
     if not is_new:
         check_key(key, config)
     OmegaConf.update(config, key, value, merge=True, force_add=is_new)
@@ -173,8 +189,9 @@ def _explained(name: str, read: Words) -> InputError | None:
         owner = place.partition(".")[0]
         if key not in config.hydra.runtime.choices:
             return InputError(
-                f"{key}: the chosen {owner} has no {group} (choose another {owner}=..., or leave "
-                f"{key}=... out)"
+                f"the chosen {owner} has no {group} (choose another {owner}=..., or leave "
+                f"{key}=... out)",
+                key=key,
             )
     return None
 

@@ -18,7 +18,8 @@ from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
-from testbed.experiments.vllm_server.translation import expand
+from testbed.experiments.sglang_server import translation as of_sglang
+from testbed.experiments.vllm_server import translation as of_vllm
 from testbed.memory.policy import MemoryPolicy
 from testbed.run.build_checks import KINDS
 from testbed.run.config import RunConfig
@@ -45,7 +46,7 @@ POOL = (  # other keys that set the size of a pool
     "server.workspace_gib",
 )
 POLICY_PARTS = ("eviction", "store", "load")  # groups whose option is a parameter of the policy
-FROM_VLLM = "from_vllm"
+COMMANDS = {"from_vllm": of_vllm.expand, "from_sglang": of_sglang.expand}
 SPECS = (ModelSpec, ServerSpec, GpuSpec)
 
 
@@ -99,7 +100,7 @@ class HydraFrontEnd:
         Raises InputError for an option that `testbed run` does not have.
         """
         options = {key: _python(value) for key, value in options.items() if value is not None}
-        overrides = _with_vllm_command(overrides, options)
+        overrides = _with_server_command(overrides, options)
         trace = user_trace(options, overrides)
         if trace is not None:
             options["trace"] = trace
@@ -125,26 +126,30 @@ class HydraFrontEnd:
     @property
     def views(self) -> Views:
         """The module that shows and saves results."""
-        from testbed.experiments.look.notebook import views
+        from testbed.experiments.look.notebook import result_views
 
-        return views
+        return result_views
 
 
-def _with_vllm_command(overrides: Sequence[str], options: dict[str, Any]) -> Sequence[str]:
-    """The overrides, with those of the option from_vllm, which is taken out; other options count
-    more than the command.
+def _with_server_command(overrides: Sequence[str], options: dict[str, Any]) -> Sequence[str]:
+    """The overrides, with those of a server's command, whose option is taken out; other options
+    count more than the command.
     """
-    command = options.pop(FROM_VLLM, None)
-    if command is None:
+    commands = {name: options.pop(name, None) for name in COMMANDS}
+    given = {name: command for name, command in commands.items() if command is not None}
+    if not given:
         return overrides
+    if len(given) > 1:
+        raise InputError(f"{', '.join(given)}: only one server's command may be given")
+    ((name, command),) = given.items()
     if not isinstance(command, str):
-        raise InputError(f"from_vllm={reprlib.repr(command)}: must be a command as one text")
+        raise InputError(f"{name}={reprlib.repr(command)}: must be a command as one text")
     option_words = [
         f"{SHORT.get(key, key)}={value}"
         for key, value in options.items()
         if isinstance(value, str | int | float)
     ]
-    words = expand(command, [*overrides, *option_words])
+    words = COMMANDS[name](command, [*overrides, *option_words])
     return [word for word in words if word not in option_words]
 
 
@@ -183,7 +188,7 @@ def _set(config: DictConfig, key: str, value: Any, *, is_free: bool) -> None:
     except OmegaConfBaseException as error:
         if isinstance(error, ConfigKeyError):  # of a mapping
             check_key(str(error.full_key), config, tuple(SHORT))
-        raise InputError(f"{key}={reprlib.repr(value)}: {one_line(error)}") from error
+        raise InputError(one_line(error), key=key, value=str(reprlib.repr(value))) from error
 
 
 def _typed(requested: Requested, config: DictConfig) -> RunConfig:

@@ -70,8 +70,8 @@ def _check_settings(name: str, settings: Mapping[str, Any], known: Sequence[str]
     unknown = next((key for key in settings if key not in known), None)
     if unknown is not None:
         raise InputError(
-            f"hydra.launcher.{unknown}: is no setting of {LAUNCHER}={name}"
-            f"{did_you_mean(unknown, known)}"
+            f"is no setting of {LAUNCHER}={name}{did_you_mean(unknown, known)}",
+            key=f"hydra.launcher.{unknown}",
         )
 
 
@@ -132,7 +132,7 @@ def _by_submitit(
     try:
         executor.update_parameters(**named)
     except (NameError, TypeError) as error:
-        raise InputError(f"hydra.launcher: {error}") from None
+        raise InputError(str(error), key="hydra.launcher") from None
     with executor.batch():
         tasks = [executor.submit(job) for job in jobs]
     return [task.result() for task in tasks]

@@ -176,7 +176,8 @@ def _named(part: Part, key: str) -> Part:
     is_class = inspect.isclass(part.target) and part.target.__module__ != "__main__"
     if not part.is_named and not is_class:
         raise InputError(
-            f"{key}: is an object, which a run folder cannot record (give a class of a module)"
+            "is an object, which a run folder cannot record (give a class of a module)",
+            key=key,
         )
     inner = {
         name: _named(value, dotted(key, name))
@@ -192,8 +193,9 @@ def serve(setup: Setup, folder: Path) -> dict[str, Any]:
         from testbed.kernels.engine.serve import serve_into
     except ImportError as error:
         raise InputError(
-            f"engine=gpu: needs the package {error.name} (install torch and CuPy, or omit "
-            "engine=gpu)"
+            f"needs the package {error.name} (install torch and CuPy, or omit engine=gpu)",
+            key="engine",
+            value="gpu",
         ) from None
     summary = serve_into(folder, setup)
     if setup.config.outputs == "full":

@@ -33,9 +33,11 @@ def _check_memory(server: ServerConfig, model: str) -> None:
     if sheet is not None and server.gpu.memory_bytes != sheet:
         pool_key = "num_blocks" if server.num_blocks is not None else f"kv_memory_gib.{model}"
         raise InputError(
-            f"server.gpu.memory_bytes={server.gpu.memory_bytes}: nothing reads it, for "
+            "nothing reads it, for "
             f"server.{pool_key} gives the pool (~server.kv_memory_gib and server.num_blocks=null "
-            f"compute it from the memory)"
+            f"compute it from the memory)",
+            key="server.gpu.memory_bytes",
+            value=str(server.gpu.memory_bytes),
         )
 
 
@@ -49,20 +51,19 @@ def _memory_of_shipped_gpu(name: str) -> int | None:
 
 def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
     """Raise InputError for a value of cost.roofline that the run's costs do not read."""
-    from testbed.cost.auto import SOFTWARE  # these import NumPy, which --help does not need
-    from testbed.cost.profile import ProfileCost
+    from testbed.cost.auto import OF_SYSTEMS  # these import NumPy, which --help does not need
     from testbed.run.machine import make_cost
 
     for name, value in roofline.parameters.items():
         unread: tuple[Any, ...] = choices.parameters.get(name), _of_system(typed, name), {}
-        if value in (unread if name in SOFTWARE else (_usual_roofline().get(name),)):
+        if value in (unread if name in OF_SYSTEMS else (_usual_roofline().get(name),)):
             continue
         key = f"cost.roofline.{name}={value}: nothing reads it, for"
-        if name in SOFTWARE:
+        if name in OF_SYSTEMS:
             raise InputError(
                 f"{key} software times are those of cost.choices (set cost.choices.{name})"
             )
-        if isinstance(make_cost(typed.cost, typed.model, typed.server), ProfileCost):
+        if make_cost(typed.cost, typed.model, typed.server).fingerprint is not None:
             raise InputError(
                 f"{key} cost=auto takes a profile here (cost=analytic "
                 f"cost.efficiencies.{name}={value})"
@@ -85,9 +86,11 @@ def _check_software(typed: RunConfig, choices: Part) -> None:
     own = [name for name, value in usual.items() if choices.parameters.get(name) != value]
     if own and SYSTEM in (cost_of(typed).fingerprint or {}):
         raise InputError(
-            f"cost.choices.{own[0]}={choices.parameters[own[0]]}: nothing reads it, for the costs "
+            "nothing reads it, for the costs "
             "are whole iterations, with their software (leave it out; cost.iterations=null takes "
-            "none of another system)"
+            "none of another system)",
+            key=f"cost.choices.{own[0]}",
+            value=str(choices.parameters[own[0]]),
         )
 
 
@@ -104,10 +107,10 @@ def _shipped_software(name: str) -> dict[str, Any]:
 def _usual_roofline() -> dict[str, Any]:
     """The values of cost.roofline that the default option has, but for those of its software."""
     from testbed.cost.analytic import Efficiencies
-    from testbed.cost.auto import SOFTWARE
+    from testbed.cost.auto import OF_SYSTEMS
 
     stated = _stated("efficiencies", "h200")
-    return asdict(Efficiencies(**{k: v for k, v in stated.items() if k not in SOFTWARE}))
+    return asdict(Efficiencies(**{k: v for k, v in stated.items() if k not in OF_SYSTEMS}))
 
 
 def _stated(group: str, name: str) -> dict[str, Any]:

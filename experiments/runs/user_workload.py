@@ -86,8 +86,9 @@ class FrameTrace(CsvLengths):
             present = [name for name in names if name in self.columns] or names[:1]
             if len(present) > 1:
                 raise InputError(
-                    f"trace: the data frame has columns {' and '.join(present)}, which are the "
-                    "same (keep one)"
+                    f"the data frame has columns {' and '.join(present)}, which are the "
+                    "same (keep one)",
+                    key="trace",
                 )
             named[f"{what}_column"] = present[0]
         super().__init__("the data frame", tokens_per_id=1, **named)
@@ -130,11 +131,12 @@ def user_requests(requests: Sequence[Any]) -> UserRequests:
     wrong = next((item for item in requests if not isinstance(item, Request)), None)
     if wrong is not None:
         raise InputError(
-            f"trace: a list must contain testbed.core.request.Request, not {type(wrong).__name__}"
+            f"a list must contain testbed.core.request.Request, not {type(wrong).__name__}",
+            key="trace",
         )
     ordered = tuple(sorted(map(plain_request, requests), key=lambda request: request.arrival_ps))
     if len({request.request_id for request in ordered}) < len(ordered):
-        raise InputError("trace: two requests have the same request_id")
+        raise InputError("two requests have the same request_id", key="trace")
     limits = [request.max_new_tokens for request in ordered]
     listed = [request.prompt_ids for request in ordered if request.prompt_ids is not None]
     rows = Rows(
@@ -160,7 +162,8 @@ def the_only(name: str, values: set[int], otherwise: int) -> int:
     """The only value of a list's requests, or `otherwise` if there is none."""
     if len(values) > 1:
         raise InputError(
-            f"trace: the requests have more than one {name}, {sorted(values)}; a list may have one"
+            f"the requests have more than one {name}, {sorted(values)}; a list may have one",
+            key="trace",
         )
     return next(iter(values), otherwise)
 

@@ -21,6 +21,7 @@ from testbed.core.cells import guarded, quoting
 
 SUMMARY = "summary.json"  # a folder that has it holds a complete run
 MARK = ".testbed-tmp"  # in the names of temporary files and folders, which begin with a dot
+ROWS_AT_ONCE = 1 << 13  # of a table that is being written
 ATTEMPTS = 100
 
 
@@ -169,13 +170,21 @@ def write_cells(path: Path, columns: Mapping[str, Any]) -> None:
 
     None and NaN are empty cells, numbers keep all digits, and no text is a formula.
     """
-    cells = [_cells(column) for column in columns.values()]
     names = [guarded(name) for name in columns]
-    quotes = quoting(chain(names, *cells))
+    texts = [column for column in columns.values() if not _are_numbers(column)]
+    quotes = quoting(chain(names, *map(_cells, texts)))
+    num_rows = max(map(len, columns.values()), default=0)
     with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n", quoting=quotes)
         table.writerow(names)
-        table.writerows(zip(*cells, strict=True))
+        for start in range(0, num_rows, ROWS_AT_ONCE):  # a cell takes more memory than its number
+            some = slice(start, start + ROWS_AT_ONCE)
+            cells = [_cells(column[some]) for column in columns.values()]
+            table.writerows(zip(*cells, strict=True))
+
+
+def _are_numbers(column: Any) -> bool:
+    return hasattr(column, "dtype") and column.dtype.kind in "iufb"
 
 
 def _cells(column: Any) -> list[Any]:

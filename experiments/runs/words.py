@@ -252,8 +252,10 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
     meant = name_of(name, names)
     if meant.model not in names:
         raise InputError(
-            f"model={name}: has no shape here{did_you_mean(meant.model, names)} (`testbed list "
-            "model` shows those that ship, testbed import model makes one of a config.json)"
+            f"has no shape here{did_you_mean(meant.model, names)} (`testbed list "
+            "model` shows those that ship, testbed import model makes one of a config.json)",
+            key="model",
+            value=str(name),
         )
     words = [f"model={meant.model}"]
     if meant.max_len is not None:
@@ -337,4 +339,6 @@ def _check_default_server(choices: Sequence[Choice], folders: Sequence[Path]) ->
         return
     for name in (choice.name for choice in choices if choice.group == "model"):
         if name not in model_names() and f"{HIDDEN}{name}" not in files_of("server", folders):
-            raise InputError(f"model={name}: has no default server (add server=... or gpu=...)")
+            raise InputError(
+                "has no default server (add server=... or gpu=...)", key="model", value=str(name)
+            )

@@ -2,30 +2,69 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from testbed.core.errors import InputError
-from testbed.core.specs import GIB
 from testbed.experiments.runs.words import chosen, user_folders
-from testbed.experiments.vllm_server.named import gpu_named, model_named
+from testbed.experiments.sglang_server.answer import logged_lines
+from testbed.experiments.sglang_server.named_server import server_of
+from testbed.experiments.vllm_server.overriding import replaced_values
+from testbed.experiments.vllm_server.translation import model_words
 from testbed.run.override_words import key_of
 from testbed.sglang.command import FLAG, read_command
-from testbed.sglang.server import notes_of, words_of
+from testbed.sglang.memory import terms
+from testbed.sglang.words import overrides_of
+
+CHUNK = "scheduler.chunked_prefill_size"
+OPTION_OF_OVERRIDE = {  # overrides that replace the value of an option of the command
+    "model": "--model-path",
+    "server.num_gpus": "--tp-size",
+    "scheduler.max_running_requests": "--max-running-requests",
+    CHUNK: "--chunked-prefill-size",
+    "model.max_len": "--context-length",
+    "scheduler.max_prefill_tokens": "--max-prefill-tokens",
+}
 
 
 def expand(command: str | None, others: Sequence[str]) -> list[str]:
     """The overrides that `command` stands for, followed by `others`, which take precedence. Without
     a command: the others alone.
 
-    Prints on stderr the overrides, and the options that were read and change nothing.
+    Prints on stderr the overrides, the lines that SGLang itself would log about its pool, and the
+    options that were read and change nothing.
 
     Raises:
-        InputError: the command names no GPU or no model whose shape ships, or an option of it is
-            not modelled.
+        InputError: the command names no GPU or no model whose shape ships, an option of it is not
+            modelled, or SGLang would not start.
     """
     if command is None:
         return [*others]
-    read, choices, folders = read_command(command), chosen(others), user_folders(others)
-    notes = notes_of(read)
+    choices, folders = chosen(others), user_folders(others)
+    _check_policy(choices)
+    read = read_command(command)
+    values = replaced_values(read.values, choices, OPTION_OF_OVERRIDE, "--tp-size")
+    if choices.get(CHUNK) == "null":
+        values["--chunked-prefill-size"] = "-1"
+    gpu = choices.get("gpu", choices.get("server", "").partition("-x")[0])
+    server = server_of(replace(read, values=values), gpu, folders)
+    if server.option is None:
+        raise InputError(
+            f"{FLAG}: --model-path: is a config.json, which `testbed fits` reads; to simulate it, "
+            "testbed import model its config.json, and add --config-dir . model=NAME"
+        )
+    words = [*overrides_of(server), *model_words(server.model, server.option)]
+    lines = [" ".join(words)]
+    lines += [] if "server.num_blocks" in choices else logged_lines(server)
+    if not {"--max-total-tokens", "server.num_blocks"} & {*values, *choices}:
+        lines.append(f"the pool is right within {terms().expected_error_gib} GiB on each GPU")
+    lines += [f"harmless, ignored: {note}" for note in server.notes]
+    for line in lines:
+        print(f"testbed: note: {FLAG}: {line}", file=sys.stderr)
+    return [*(word for word in words if key_of(word) not in choices), *others]
+
+
+def _check_policy(choices: dict[str, str]) -> None:
+    """Raise InputError for another policy or other blocks beside a command."""
     for key in ("policy", "policy.block_size"):
         if key in choices:
             raise InputError(
@@ -33,18 +72,3 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
                 f"--page-size or --disable-radix-cache in {FLAG}, or +system=sglang with "
                 "server.num_blocks)"
             )
-    sheet = gpu_named(choices.get("gpu", choices.get("server", "").partition("-x")[0]), folders)
-    named = model_named(choices.get("model", read.values.get("--model-path")), folders)
-    if named.option is None:
-        raise InputError(
-            f"{FLAG}: --model-path: is no model that ships (testbed import model its config.json, "
-            "and add --config-dir . model=NAME)"
-        )
-    words = [
-        f"model={named.option}",
-        *words_of(read, sheet.memory_bytes / GIB, named.shape.max_len),
-    ]
-    print(f"testbed: note: {FLAG}: {' '.join(words)}", file=sys.stderr)
-    for note in notes:
-        print(f"testbed: note: {FLAG}: harmless, ignored: {note}", file=sys.stderr)
-    return [*(word for word in words if key_of(word) not in choices), *others]

@@ -28,11 +28,12 @@ from testbed.cost.sections import read_profile
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.whole_files import SUMMARY, write_json
-from testbed.kernels import commands
+from testbed.kernels import gpu_commands
 from testbed.run.build import build
 from testbed.run.machine import cost_of
 from testbed.run.simulate import run
-from testbed.study.sensitivity import FACTORS, RESAMPLINGS, RULE, variations
+from testbed.study.cost_spread import draws, rule
+from testbed.study.sensitivity import variations
 from testbed.traces.files import plain_or_packed
 
 RATES, SECONDS, BLOCKS = (6.0, 12.0, 18.0), 20.0, 1024  # requests/s, of arrivals, of 16 tokens
@@ -107,7 +108,7 @@ def calibrated(model: str, out: Path) -> Path:
     """The profile in the folder, which is measured now if it is not there."""
     path = out / PROFILE
     if not path.is_file():
-        commands.calibrate([model], tp=1, out=path, all_reduce=None, engine=True, rounds=1)
+        gpu_commands.calibrate([model], tp=1, out=path, all_reduce=None, engine=True, rounds=1)
     return path
 
 
@@ -153,9 +154,9 @@ def compared(
 
 
 def intervals(load: Load, common: Sequence[str], profile: Path) -> tuple[Figures, Figures]:
-    """The smallest and largest simulated figures, by the rule of testbed.study.sensitivity."""
+    """The smallest and largest simulated figures, by the rule of testbed.study.cost_spread."""
     config = configured([*load.words(common), "cost=profile", f"cost.path={profile}"])
-    factors = (*FACTORS, *[1.0] * RESAMPLINGS)
+    factors = [draw.slowness for draw in draws(config)]
     varied = [
         Figures.of(run(variation).summary).slower(factor)
         for variation, factor in zip(variations(config), factors, strict=True)
@@ -259,7 +260,9 @@ def main(
     print(*table(list(compared(LOADS, common, profile, out))), "", sep="\n")
     print(*computing(LOADS, common, profile, out), sep="\n")
     if sensitivity:
-        print(f"\nSimulated, {RULE}:", *interval_table(LOADS, common, profile), sep="\n")
+        costs = ["cost=profile", f"cost.path={profile}"]
+        varied = rule(configured([*LOADS[0].words(common), *costs]))
+        print(f"\nSimulated, {varied}:", *interval_table(LOADS, common, profile), sep="\n")
 
 
 if __name__ == "__main__":

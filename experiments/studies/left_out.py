@@ -24,7 +24,7 @@ from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost
-from testbed.cost.attention import DecodeTable, PrefillTable
+from testbed.cost.attention_times import DecodeTable, PrefillTable
 from testbed.cost.auto import MEASURED, ROOFLINE, Costs, by_way, carried, suited
 from testbed.cost.interpolation import Knots
 from testbed.cost.known_profiles import Known

@@ -18,7 +18,7 @@ from testbed.core.errors import InputError
 from testbed.cost.sections import has, read_profile
 from testbed.experiments.runs.run_folder import write_everything
 from testbed.experiments.runs.whole_files import SUMMARY, whole, write_json, write_text
-from testbed.kernels.engine.pairs.plan import (
+from testbed.kernels.engine.pairs.paired_runs import (
     FIGURES,
     KNEE,
     LOADS,

@@ -1,6 +1,8 @@
 """What `testbed fits` answers: the memory of a server, and vLLM's own two lines."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB
@@ -8,7 +10,7 @@ from testbed.experiments.vllm_server.named_server import server_of
 from testbed.vllm.command import OFF, Command, read_command
 from testbed.vllm.memory import Terms, terms
 from testbed.vllm.option_table import options_of
-from testbed.vllm.pages import logged_lines
+from testbed.vllm.pages import logged_lines, logged_tokens
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import Server
 
@@ -21,7 +23,8 @@ class Fit:
     """The answer of `testbed fits --json`; GiB on each GPU.
 
     weights_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null where the command gives
-    the pool; activation_rmse_gib is the residual of their fit.
+    the pool; activation_rmse_gib is the residual of their fit. offloaded_tokens: of the CPU cache
+    that the command asks for.
     """
 
     release: str
@@ -36,27 +39,37 @@ class Fit:
     num_blocks: int
     block_size: int
     kv_tokens: int
+    offloaded_tokens: int
     max_model_len: int
     max_concurrency: float
     longest_model_len: int
     smallest_tensor_parallel: int | None
     activation_rmse_gib: float
+    captures_graphs: bool
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Question:
-    """A command on a GPU, of a release, by terms of the memory."""
+    """A command on a GPU, of a release, by terms of the memory. folders: of a user's options."""
 
     command: Command
     gpu: str | None
     release: Release = DEFAULT
     of: Terms | None = None
+    folders: Sequence[Path] = ()
 
     @property
     def server(self) -> Server:
         """Raises InputError where vLLM would not start."""
-        return server_of(self.command, self.gpu, release=self.release, of=self.of, for_memory=True)
+        return server_of(
+            self.command,
+            self.gpu,
+            self.folders,
+            release=self.release,
+            of=self.of,
+            for_memory=True,
+        )
 
     def updated(self, option: str, value: str) -> "Question":
         """The same with another value of one option."""
@@ -72,12 +85,17 @@ def fit_of(
     of: Terms | None = None,
     *,
     scratch_by_slot: bool = False,
+    model: str | None = None,
+    folders: Sequence[Path] = (),
 ) -> Fit:
     """The answer for a command; raises InputError where vLLM would not start.
 
-    scratch_by_slot: the concurrency is that of `Pages.concurrency_by_slot`.
+    scratch_by_slot: the concurrency is that of `Pages.concurrency_by_slot`. model: whose shape the
+    command's has; None: the command's own. folders: of a user's options.
     """
-    question = Question(read_command(text), gpu, release, of)
+    command = read_command(text)
+    command = command if model is None else replace(command, model=model)
+    question = Question(command, gpu, release, of, folders)
     server = _started(question)
     memory = server.memory
     return Fit(
@@ -93,11 +111,13 @@ def fit_of(
         num_blocks=server.num_blocks,
         block_size=server.block_size,
         kv_tokens=num_tokens(server),
+        offloaded_tokens=_offloaded_tokens(server),
         max_model_len=server.model.max_len,
         max_concurrency=_concurrency_by_slot(server) if scratch_by_slot else concurrency(server),
         longest_model_len=longest(question, server),
         smallest_tensor_parallel=_smallest(question),
         activation_rmse_gib=(of or terms()).rmse_gib,
+        captures_graphs="--enforce-eager" not in server.values,
         notes=server.notes,
     )
 
@@ -121,9 +141,12 @@ def concurrency(server: Server) -> float:
 
 def num_tokens(server: Server) -> int:
     """vLLM's "GPU KV cache size", as the release computes it."""
-    if server.release.logs_longest:
-        return int(concurrency(server) * server.model.max_len)
-    return server.pages.num_tokens(server.num_blocks)
+    return logged_tokens(server.pages, server.num_blocks, server.model.max_len, server.release)
+
+
+def _offloaded_tokens(server: Server) -> int:
+    """Tokens of the cache below the device; 0: there is none."""
+    return 0 if server.offloading is None else server.offloading.num_blocks * server.block_size
 
 
 def _concurrency_by_slot(server: Server) -> float:
@@ -190,7 +213,8 @@ def lines_of(fit: Fit) -> list[str]:
     texts = [f"{fit.model} on {fit.num_gpus} x {fit.gpu}, vLLM {fit.release}; GiB on each GPU"]
     texts += [f"  {name:<{width}}{value:8.2f}" for name, value in rows]
     if fit.weights_gib is not None:
-        texts += [] if fit.cuda_graphs_gib else [f"  {GRAPHS}"]
+        comes_later = fit.captures_graphs and not fit.cuda_graphs_gib
+        texts += [f"  {GRAPHS}"] if comes_later else []
         texts.append(
             f"  expected error: {fit.activation_rmse_gib:.2f} GiB of activation with 1,024 "
             "sequences on 1, 2 or 4 H100 (13 logged shapes);"
@@ -199,6 +223,8 @@ def lines_of(fit: Fit) -> list[str]:
             "    0.8 GiB too little with 64 sequences, 2,048 tokens; other GPUs were not measured"
         )
     texts += logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
+    if fit.offloaded_tokens:
+        texts.append(f"CPU cache below the GPUs: {fit.offloaded_tokens:,} tokens")
     texts.append(f"largest --max-model-len that starts: {fit.longest_model_len:,}")
     texts.append(f"smallest --tensor-parallel-size that starts: {fit.smallest_tensor_parallel}")
     return [*texts, *(f"harmless, ignored: {note}" for note in fit.notes)]

@@ -14,10 +14,10 @@ from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.run.config import ServerConfig
-from testbed.run.parts import Part
+from testbed.run.parts import Part, locate
 from testbed.speculation.drafter_memory import drafter_memory
 from testbed.speculation.speculation import Speculation
-from testbed.vllm.command import FLAG, Command
+from testbed.vllm.command import FLAG, OFF, ON, Command
 from testbed.vllm.option_table import options_of
 from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.releases import Release, release_numbered
@@ -29,7 +29,6 @@ from testbed.vllm.server import (
     with_drafter,
 )
 
-RESOLVER = "vllm_server"
 LIMITS = {
     "--max-num-seqs": "max_num_seqs",
     "--max-num-batched-tokens": "max_num_batched_tokens",
@@ -43,14 +42,10 @@ KEYS = {
 }
 
 
-def register() -> None:
-    """Let configurations compute such values."""
-    OmegaConf.register_new_resolver(RESOLVER, _value, replace=True)
-
-
-def _value(name: str, *, _root_: DictConfig) -> Any:
+def value_of(name: str, root: DictConfig) -> Any:
+    """The value of `${vllm_server:NAME}` in a configuration."""
     try:
-        return VALUES[name](Configured(_root_, release_numbered(_root_.release)))
+        return VALUES[name](Configured(root, release_numbered(root.release)))
     except InputError as error:
         raise type(error)(_in_keys(str(error))) from None
 
@@ -64,16 +59,13 @@ def _in_keys(refusal: str) -> str:
 
 
 def without_read_utilization(config: DictConfig, values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a configuration whose pool this module has computed, without the utilization
-    that it has read: nothing reads it again.
+    """The values of a configuration whose `server.num_blocks` this module computes, without the
+    utilization that it has read where it gave the pool: nothing reads it again.
     """
-    server = config.server
-    pools = _pools(server)
-    is_computed = OmegaConf.is_interpolation(server, "num_blocks") and (
-        values["server"]["num_blocks"] is not None
-        or any(OmegaConf.is_interpolation(pools, str(name)) for name in pools)
-    )
-    if is_computed:
+    pools = _pools(config.server)
+    if values["server"]["num_blocks"] is not None or any(
+        OmegaConf.is_interpolation(pools, str(name)) for name in pools
+    ):
         values["server"]["memory_utilization"] = ServerConfig.default("memory_utilization")
     return values
 
@@ -105,6 +97,8 @@ class Configured:
                 values[option] = str(_count(f"scheduler.{key}", limit))
         if self.config.scheduler.get("enable_chunked_prefill") is False:
             values["--enable-chunked-prefill"] = "false"
+        policy = locate(str(self.config.policy["_target_"]), "policy")
+        values["--enable-prefix-caching"] = ON if hasattr(policy, "publish") else OFF
         return Command(None, values, options_of(values))
 
     @property

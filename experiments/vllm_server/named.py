@@ -18,16 +18,19 @@ from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.core.spelling import did_you_mean
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.runs.model_naming import Name, name_of
-from testbed.vllm.command import FLAG
 
 NUMBER = re.compile(r"\d+(\.\d+)?e\d+")
 
 
 class Named(NamedTuple):
-    """A model's shape, and the option of ours that selects it; None: no option has this shape."""
+    """A model's shape, and the option of ours that selects it; None: no option has this shape.
+
+    config: the config.json that the shape was read from, of a model that does not ship.
+    """
 
     shape: ModelSpec
     option: str | None
+    config: Path | None = None
 
 
 def model_named(
@@ -40,22 +43,26 @@ def model_named(
     InputError for a model without a shape.
     """
     if not name:
-        raise InputError(f"{FLAG}: the command names no model (vllm serve MODEL)")
+        raise InputError(
+            "model: the server's command names none (vllm serve MODEL, sglang serve --model-path "
+            "MODEL)"
+        )
     if (Path(name) / "config.json").is_file():
         path = Path(name) / "config.json"
-        return Named(model_of(path, null_is_false=null_is_false), None)
+        return Named(model_of(path, null_is_false=null_is_false), None, path)
     meant = name_of(name, names_of("model", folders))
     if meant.model in model_names():
         return Named(_changed(read_model(meant.model), meant), meant.model)
     files = files_of("model", folders)
     if meant.model in files:
-        return Named(_changed(model_of(files[meant.model]), meant), meant.model)
+        path = files[meant.model]
+        return Named(_changed(model_of(path), meant), meant.model, path)
     cached = _cached_config(name)
     if cached is not None:
-        return Named(model_of(cached, name.rpartition("/")[2].lower()), None)
+        return Named(model_of(cached, name.rpartition("/")[2].lower()), None, cached)
     choices = ", ".join(names_of("model", folders))
-    way_out = f"testbed import model writes one; or add model= of {choices}"
-    raise InputError(f"{FLAG}: model {name}: has no shape here ({way_out})")
+    way_out = f"give a folder with its config.json; or add model= of {choices}"
+    raise InputError(f"model {name}: has no shape here ({way_out})")
 
 
 def _changed(shape: ModelSpec, name: Name) -> ModelSpec:
@@ -77,13 +84,17 @@ def _cached_config(name: str) -> Path | None:
 
 
 def gpu_named(name: str | None, folders: Sequence[Path] = ()) -> GpuSpec:
-    """The data sheet of a GPU by our name; the command itself does not say on which it runs."""
-    files = files_of("gpu", folders)
+    """The data sheet of a GPU by our name, or in a YAML file of that form; the command itself does
+    not say on which it runs.
+    """
+    files = dict(files_of("gpu", folders))
+    if name is not None and name.endswith(".yaml") and Path(name).is_file():
+        files[name] = Path(name)
     if name not in files:
         if near := did_you_mean(name or "", files):
             raise InputError(f"no gpu/{name}{near}")
         raise InputError(
-            f"{FLAG}: the command does not say on which GPU (add gpu=NAME of "
+            "gpu: the server's command does not say on which GPU (add gpu=NAME of "
             f"{', '.join(sorted(files))})"
         )
     sheet = yaml.safe_load(files[name].read_text(encoding="utf-8"))

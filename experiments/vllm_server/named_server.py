@@ -6,7 +6,7 @@ from pathlib import Path
 
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.named import gpu_named, model_named
-from testbed.experiments.vllm_server.speculative import speculative_of
+from testbed.experiments.vllm_server.speculative_config import speculative_of
 from testbed.vllm.command import Command
 from testbed.vllm.memory import Limits, Terms
 from testbed.vllm.option_reader import check_release, notes_of
@@ -33,7 +33,7 @@ def server_of(
     notes = notes_of(command, for_memory)
     sheet = gpu_named(gpu, folders)
     named = model_named(command.model, folders, null_is_false=release.null_is_false)
-    speculative = speculative_of(command.values.get("--speculative-config"), folders)
+    speculative = speculative_of(command.values.get("--speculative-config"), release, folders)
     speculation = None if speculative is None else speculative.speculation
     server = server_with(command, named.shape, sheet, release, of, speculation)
     return replace(server, option=named.option, notes=notes, speculative=speculative)

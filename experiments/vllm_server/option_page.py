@@ -30,7 +30,7 @@ def page() -> str:
 
 def _row(option: Option) -> str:
     reason = "read" if option.kind == UNDERSTOOD else option.reason
-    if option.is_time_only:
+    if option.for_memory:
         reason += "; time only"
     if option.neutral:
         reason += f" ({', '.join(option.neutral)})"

@@ -16,7 +16,6 @@ from testbed.kernels.engine.sampler import TopP
 from testbed.kernels.engine.serve import make_engine
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
-from testbed.serving.draws import Draws
 from testbed.serving.live import State
 from testbed.serving.messages import (
     Arrived,
@@ -34,6 +33,7 @@ from testbed.serving.messages import (
     Withdrawn,
 )
 from testbed.serving.requests_to_come import unknown_requests
+from testbed.serving.token_draws import Draws
 
 
 class DeskClock(WallClock):

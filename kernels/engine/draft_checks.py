@@ -4,21 +4,13 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.run.build import Setup
 from testbed.run.config import EngineConfig
-from testbed.sched.scheduler import Scheduler
-from testbed.sched.vllm_v1 import VllmV1
 from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.ngram import NGram
-from testbed.speculation.speculation import Speculation
-
-
-def speculation_of(scheduler: Scheduler) -> Speculation | None:
-    """The speculation of a scheduler that plans drafts."""
-    return scheduler.drafter if isinstance(scheduler, VllmV1) else None
 
 
 def check_speculation(setup: Setup) -> None:
     """Raise InputError for speculation that the engine does not carry out."""
-    scheduler, speculation = setup.scheduler, speculation_of(setup.scheduler)
+    scheduler, speculation = setup.scheduler, setup.scheduler.drafter
     folder = (setup.config.engine or EngineConfig()).draft_weights
     if folder != EngineConfig().draft_weights and not isinstance(speculation, DraftModel):
         raise InputError(

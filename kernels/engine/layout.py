@@ -6,7 +6,7 @@ head_size], an extent [num_kv_heads, length, head_size], as the paged and the co
 read them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,6 +109,9 @@ class Place:
 
     ids: Ints
     num_slots: int
+
+
+NO_PLACE = -1, Place(np.empty((1, 0), np.int64), 0)  # of no version
 
 
 class Blocks:
@@ -278,23 +281,29 @@ def layout_of(
     return Blocks(num_kv_heads, size)
 
 
-class Tables(dict[int, Place]):
-    """Cached places by sequence id: a table only grows between copies, moves and forks, and where
-    rejected drafts give slots back; past its end it is reread.
+class Tables:
+    """Cached places of sequences; one is read again where the sequence's version was raised, or
+    past its end.
 
     A registered prefix, which is no sequence of the policy, has a place here too.
     """
 
     def __init__(self, memory: Capabilities, layout: Blocks) -> None:
-        super().__init__()
         self.memory = memory
         self.layout = layout
+        self._places: dict[int, tuple[int, Place]] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, seq_id: object) -> bool:
+        return seq_id in self._places
 
     def place(self, seq: Sequence, num_tokens: int) -> Place:
         """The place of at least the first num_tokens tokens of `seq`."""
-        place = self.get(seq.seq_id)
-        if place is None or place.num_slots < num_tokens:
-            place = self[seq.seq_id] = self.layout.place_of(self.memory, seq)
+        version, place = self._places.get(seq.seq_id, NO_PLACE)
+        if version != seq.version or place.num_slots < num_tokens:
+            place = self.put(seq, self.layout.place_of(self.memory, seq))
             if place.num_slots < num_tokens:
                 raise PlugInError(
                     f"{self.memory.name}: has {place.num_slots} slots for {seq}, which needs "
@@ -302,8 +311,12 @@ class Tables(dict[int, Place]):
                 )
         return place
 
-    def cut(self, seq: Sequence) -> None:
-        """`seq` may have given its last slots back, which others may have now."""
-        place = self.get(seq.seq_id)
-        if place is not None and place.num_slots - seq.num_slots >= self.layout.block_size:
-            del self[seq.seq_id]
+    def put(self, seq: Sequence, place: Place) -> Place:
+        """Keep the place of a sequence as it is now."""
+        self._places[seq.seq_id] = seq.version, place
+        return place
+
+    def end(self, seqs: Iterable[Sequence]) -> None:
+        """These sequences are over: their places only take memory."""
+        for seq in seqs:
+            self._places.pop(seq.seq_id, None)

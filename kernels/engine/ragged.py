@@ -109,8 +109,7 @@ class Ahead:
     """The decodes of the sequences of a batch one step later, prepared while the device works on
     that batch.
 
-    It serves requests with one sequence, whose tables grow but are not copied, moved or forked in
-    between.
+    It serves requests with one sequence; a table whose version was raised since is read again.
     """
 
     def __init__(self, batch: Ragged, owners: list[Owner]) -> None:
@@ -129,6 +128,7 @@ class Ahead:
             for part, _ in wanted
         ]
         self._places = [place for _, place in wanted]
+        self._versions = [part.seq.version for part in self._parts]
         self._num_slots = np.array([place.num_slots for place in self._places], np.int64)
 
     def batch(
@@ -146,7 +146,11 @@ class Ahead:
             return None
         parts, places = [self._parts[row] for row in rows], [self._places[row] for row in rows]
         positions = self._positions[rows]
-        for i in np.nonzero(self._num_slots[rows] <= positions)[0].tolist():
+        is_old = self._num_slots[rows] <= positions
+        is_old |= [
+            part.seq.version != self._versions[row] for part, row in zip(parts, rows, strict=True)
+        ]
+        for i in np.nonzero(is_old)[0].tolist():
             places[i] = tables.place(parts[i].seq, parts[i].context_len)
         tokens, late = tokens_of(parts, token_buffers, under_way)
         return Ragged(

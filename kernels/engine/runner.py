@@ -134,7 +134,7 @@ class Runner:
         prepared already.
         """
         buffers, tables, under_way = self.token_buffers, self.tables, self._under_way
-        if self._ahead and len(groups) == plan.decode_seqs and not (plan.chunks or plan.ops):
+        if self._ahead and len(groups) == plan.decode_seqs and not plan.chunks:
             ready = self._ahead.batch(groups, buffers, tables, under_way)
             if ready is not None:
                 return ready, [Owner(group, 0) for group in groups]
@@ -142,32 +142,19 @@ class Runner:
         return ragged(prompts, decodes, buffers, tables, under_way), owners
 
     def follow(self, outcome: Outcome, results: Results) -> None:
-        """Called after the plan was committed: forks and rejected drafts have changed the tables of
-        some sequences.
-        """
+        """Called after the plan was committed."""
         for request_id, group in self._late.items():
             # The scheduler requests no parents at the end of prefill; after recompute a beam has
             # some.
             if request_id not in results.ended:
                 self.state.choose_parents(group, results.parents[request_id])
-        for request_id, pairs in results.parents.items():
-            if alive := self.state.running.get(request_id):
-                for _, child in pairs:
-                    self.tables.pop(alive.sequences[child].seq_id, None)
-        for request_id in results.accepted:
-            if alive := self.state.running.get(request_id):
-                self.tables.cut(alive.sequences[0])
         for group in outcome.finished:
             self.drafter.end(group)
-            for seq in group.sequences:
-                self.tables.pop(seq.seq_id, None)
+            self.tables.end(group.sequences)
         self.slot_checker.released()
 
     def prepare(self, plan: Plan) -> None:
         """Perform the plan's moves in order."""
-        for group in plan.preempted:
-            for seq in group.sequences:
-                self.tables.pop(seq.seq_id, None)
         self.slot_checker.planned(plan)
         for ops in plan.ops:
             if ops.copies or ops.moves:
@@ -175,7 +162,6 @@ class Runner:
             self.moves.perform(ops)
             self.drafter.perform(ops)
         if plan.ops:
-            self.tables.clear()
             self.moves.begin([transfer for ops in plan.ops for transfer in ops.background])
 
     def take_landed(self) -> list[int]:
@@ -188,8 +174,7 @@ class Runner:
 
     def forget(self, group: SequenceGroup) -> None:
         """The group has left without its whole output."""
-        for seq in group.sequences:
-            self.tables.pop(seq.seq_id, None)
+        self.tables.end(group.sequences)
         self.sampler.end(group)
         self.drafter.end(group)
         self.slot_checker.released()
@@ -232,15 +217,14 @@ class Runner:
         self.eager(batch).argmax(dim=1).tolist()
         self.drafter.store(batch)
         for part in parts:
-            del self.token_buffers.tokens[part.seq.seq_id], self.tables[part.seq.seq_id]
+            del self.token_buffers.tokens[part.seq.seq_id]
+        self.tables.end(part.seq for part in parts)
 
     def _prompt(
         self, seq_id: int, tokens: list[int], table: list[Extent], written: int, name: str
     ) -> Part:
         """A prompt of no request, whose first `written` tokens are stored already."""
         seq = Sequence(seq_id, Incoming(seq_id, 0, len(tokens)))
-        self.token_buffers.tokens[seq_id], self.tables[seq_id] = (
-            tokens,
-            self.tables.layout.place(table, name),
-        )
+        self.token_buffers.tokens[seq_id] = tokens
+        self.tables.put(seq, self.tables.layout.place(table, name))
         return Part(seq=seq, new=len(tokens), num_stored=0, written=written, wanted=1)

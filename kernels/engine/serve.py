@@ -15,6 +15,7 @@ from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.device_memory import free
 from testbed.kernels.engine.draft_checks import check_speculation
+from testbed.kernels.engine.engine_drafter import drafting_model, make_drafter
 from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.layout import Blocks, Pages, layout_of
 from testbed.kernels.engine.models import Model, architecture, weights_of
@@ -27,7 +28,6 @@ from testbed.kernels.engine.records import Timer, write_run
 from testbed.kernels.engine.runner import Runner
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.slot_checker import SlotChecker
-from testbed.kernels.engine.speculating import drafting_model, make_drafter
 from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.kernels.engine.weights import Weights
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
@@ -40,7 +40,6 @@ from testbed.run.speculating import drafts_of
 from testbed.run.summaries import RUN
 from testbed.sched.beam_search import SyntheticBeams
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.vllm_v1 import VllmV1
 
 
 @dataclass(frozen=True)
@@ -322,7 +321,7 @@ def _check_order(scheduler: Scheduler) -> None:
     """Raise InputError for vLLM's scheduler with ranked requests and a prefix cache: a request that
     is preempted in the plan that scheduled it leaves blocks findable that were never computed.
     """
-    is_ranked = isinstance(scheduler, VllmV1) and not scheduler.order.keeps_arrival
+    is_ranked = scheduler.steps_in_turn and not scheduler.serves_as_they_come
     if is_ranked and scheduler.memory.publishes is not None:
         raise InputError(
             "order: with a prefix cache, vLLM's scheduler may let requests find blocks of a "

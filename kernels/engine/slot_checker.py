@@ -88,7 +88,6 @@ class SlotChecker(NoSlotChecker):
 
     def planned(self, plan: Plan) -> None:
         self.step += 1
-        self.tables.clear()
         for ops in plan.ops:
             self.memory.perform(ops)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from testbed.core.errors import InputError
-from testbed.kernels.ladder.steps import STEPS, Attend, LadderBatch
+from testbed.kernels.ladder.ladder_steps import STEPS, Attend, LadderBatch
 from testbed.kernels.measure.bench_inputs import Calls, Pools, PrefillInputs
 from testbed.kernels.measure.sweeps import ragged_lens
 from testbed.kernels.measure.timing import Measurement, time_graph, time_stream

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ServerSpec
-from testbed.cost.all_reduce import all_reduce as predicted_ps
+from testbed.cost.all_reduce_times import all_reduce as predicted_ps
 from testbed.cost.sections import read_profile
 from testbed.kernels.measure.sweeps import Point, point
 from testbed.kernels.measure.timing import Measurement, Timing, time_graph, time_stream, warm_up
@@ -163,7 +163,7 @@ def predictions(points: Mapping[int, Sequence[Point]]) -> list[tuple[int, int, f
     was measured.
 
     The prediction is the cost model's: times scale by a ring's share (n - 1) / n
-    (`testbed.cost.all_reduce`).
+    (`testbed.cost.all_reduce_times`).
     """
     rows = []
     for below, num_gpus in zip(sorted(points), sorted(points)[1:], strict=False):

@@ -2,8 +2,7 @@
 cost model keeps the contract.
 """
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -11,23 +10,35 @@ from typing import Any
 
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import check_cost
-from testbed.checks.contract.orders import check_order
+from testbed.checks.contract.order_contract import check_order
 from testbed.checks.contract.questions import MakePolicy
 from testbed.checks.contract.search import POOLS, Told, check_policy, tiers_below, unheard
-from testbed.checks.fast_and_slow import EFFICIENCIES, LIMITS, MODEL, SERVER, MakeRule, differs
+from testbed.checks.fast_and_slow import (
+    EFFICIENCIES,
+    LIMITS,
+    MODEL,
+    SCHEDULERS,
+    SERVER,
+    MakeRule,
+    differs,
+)
 from testbed.checks.hash_seeds import follows_hashes
+from testbed.checks.plug_in_kinds import kind_of
 from testbed.core.errors import InputError
 from testbed.cost.analytic import AnalyticCost
 from testbed.cost.model import CostModel
+from testbed.memory.capabilities import capabilities_of
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.run.constructor_parameters import parameters_of
 from testbed.run.oracles import with_lengths
 from testbed.run.parts import Part, check_methods, locate, plug_in_errors
 from testbed.sched.preemption import PreemptionRule, Recompute
-from testbed.sched.scheduler import IterationLevel, Scheduler
+from testbed.sched.scheduler import Scheduler
+from testbed.sched.vllm_v1 import VllmV1
 
 # Under which a scheduler is checked; the first two may run out of slots while requests grow.
 POLICIES: tuple[MakePolicy, ...] = (
@@ -74,6 +85,7 @@ def check(
     check_methods(target, "plug-in")
     Part(target, parameters).check_parameters(target, "")
     pools = _pools(num_slots, max_len, host_slots)
+    pools = [with_tiers_taken(partial(target, **parameters), pool) for pool in pools]
     return _check(target, pools, num_examples, parameters, told) or follows_hashes(
         target, pools, _constructor_values(target, parameters)
     )
@@ -81,8 +93,7 @@ def check(
 
 def _constructor_values(target: Any, parameters: dict[str, Any]) -> dict[str, Any]:
     """The parameters with which a plug-in is made in a check."""
-    is_scheduler = inspect.isclass(target) and issubclass(target, Scheduler)
-    return {**_limits_of(target), **parameters} if is_scheduler else parameters
+    return {**_limits_of(target), **parameters} if kind_of(target) is Scheduler else parameters
 
 
 def _check(
@@ -92,20 +103,20 @@ def _check(
     parameters: dict[str, Any],
     told: Told,
 ) -> ClauseBroken | None:
-    if not inspect.isclass(target) or issubclass(target, MemoryPolicy):
+    kind = kind_of(target)
+    if kind is MemoryPolicy:
         return _check_policy(partial(target, **parameters), pools, num_examples, told)
-    if issubclass(target, Scheduler):
+    if kind is Scheduler:
         return _check_scheduler(target, pools, _constructor_values(target, parameters))
-    if issubclass(target, PreemptionRule):
+    if kind is PreemptionRule:
         return _check_rule(partial(target, **parameters), pools)
-    if issubclass(target, EvictionOrder):
+    if kind is EvictionOrder:
         make_order = partial(target, **parameters)
         with plug_in_errors("eviction", target.__name__):
             make_order()
         return check_order(make_order, num_examples)
-    if issubclass(target, CostModel):
-        kind: Any = target
-        make_cost = partial(kind, MODEL, SERVER, **parameters)
+    if kind is CostModel:
+        make_cost = partial(target, MODEL, SERVER, **parameters)
         with plug_in_errors("cost", target.__name__):
             make_cost()
         return check_cost(make_cost, num_examples)
@@ -125,7 +136,33 @@ def _check_policy(
         if not isinstance(built, MemoryPolicy):
             raise InputError(f"{type(built).__name__} is no MemoryPolicy")
     broken = check_policy(make, pools, num_examples, told=told)
-    return broken or next(filter(None, (differs(make, pool) for pool in pools)), None)
+    runs = (differs(make, pool, *_schedulers(make, pool)) for pool in pools)
+    return broken or next(filter(None, runs), None)
+
+
+def with_tiers_taken(make: MakePolicy, pool: PoolSpec) -> PoolSpec:
+    """The pool with its last tier left out where a policy takes one tier less alone. What else is
+    wrong with the plug-in is found by its check.
+    """
+    fewer = replace(pool, tiers=pool.tiers[:-1])
+    return fewer if not _takes(make, pool) and _takes(make, fewer) else pool
+
+
+def _takes(make: MakePolicy, pool: PoolSpec) -> bool:
+    try:
+        return isinstance(make(pool), MemoryPolicy)
+    except Exception:
+        return False
+
+
+def _schedulers(
+    make: MakePolicy, pool: PoolSpec
+) -> tuple[tuple[type[Scheduler], ...], Mapping[str, Any]]:
+    """The schedulers that serve a policy in short runs, with their parameters."""
+    if capabilities_of(make(pool)).offloads is None:
+        return SCHEDULERS, LIMITS
+    options = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True}
+    return (VllmV1,), {**LIMITS, **options}
 
 
 def _check_scheduler(
@@ -161,14 +198,9 @@ def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | No
 
 
 def _limits_of(kind: type[Scheduler]) -> dict[str, Any]:
-    """Those of LIMITS that a scheduler's constructor takes by name, or hands on as **keywords to
-    IterationLevel's, which takes all of them.
-    """
-    parameters = inspect.signature(kind).parameters
-    hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    if hands_on and issubclass(kind, IterationLevel):
-        return dict(LIMITS)
-    return {name: value for name, value in LIMITS.items() if name in parameters}
+    """Those of LIMITS that a scheduler's constructor takes, or hands on to its base class's."""
+    parameters = parameters_of(kind)
+    return {k: value for k, value in LIMITS.items() if parameters is None or k in parameters}
 
 
 def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -> list[PoolSpec]:

@@ -5,7 +5,6 @@ Two processes with different hash seeds carry out the same examples, and must ge
 """
 
 import hashlib
-import inspect
 import json
 import os
 import pickle
@@ -19,7 +18,7 @@ from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
 
-from testbed.checks.contract import orders
+from testbed.checks.contract import order_contract
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import works
 from testbed.checks.contract.search import Harness, histories_of, shown_pool
@@ -33,6 +32,7 @@ from testbed.checks.fast_and_slow import (
     described,
     workload,
 )
+from testbed.checks.plug_in_kinds import kind_of
 from testbed.core.errors import InputError
 from testbed.cost.model import CostModel
 from testbed.memory.capabilities import capabilities_of
@@ -152,13 +152,14 @@ def examples_of(
 ) -> Iterator[Example]:
     """Some examples of what a plug-in of any kind is asked."""
     make = partial(target, **parameters)
-    if inspect.isclass(target) and issubclass(target, Scheduler):
+    kind = kind_of(target)
+    if kind is Scheduler:
         return _of_runs(target, Recompute, pools, parameters)
-    if inspect.isclass(target) and issubclass(target, PreemptionRule):
+    if kind is PreemptionRule:
         return _of_runs(MixedPrefill, make, pools, LIMITS)
-    if inspect.isclass(target) and issubclass(target, EvictionOrder):
+    if kind is EvictionOrder:
         return _of_order(make)
-    if inspect.isclass(target) and issubclass(target, CostModel):
+    if kind is CostModel:
         return _of_cost(make)
     return _of_policy(make, pools)
 
@@ -175,8 +176,8 @@ def _of_policy(make: Any, pools: Sequence[PoolSpec]) -> Iterator[Example]:
 def _of_order(make: Any) -> Iterator[Example]:
     random = Random(0)
     for _ in range(NUM_EXAMPLES):
-        calls = orders.histories(random)
-        cache = orders.Cache(make(), one_by_one=False)
+        calls = order_contract.histories(random)
+        cache = order_contract.Cache(make(), one_by_one=False)
         yield Example([str(call) for call in calls], partial(cache.run, calls))
 
 

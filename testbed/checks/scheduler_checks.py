@@ -35,9 +35,9 @@ class Watcher:
         self._budget: int | None = limits.get("max_num_batched_tokens")
         self._max_groups: int | None = limits.get("max_num_seqs")
 
-    def check(self, scheduler: Scheduler, plan: Plan, steps: int) -> None:
-        """The plan extends the batch by so many steps."""
-        check_decodes(scheduler, plan, steps)
+    def check(self, scheduler: Scheduler, plan: Plan, steps: int, promised: int) -> None:
+        """The plan extends the batch by so many of the steps that the policy had promised."""
+        check_decodes(scheduler, plan, steps, promised)
         check_chunks(scheduler, plan)
         for group in plan.rejected:
             self.unanswered.discard(group.request.request_id)
@@ -61,7 +61,7 @@ class Watcher:
     def check_requests(self, scheduler: Scheduler) -> None:
         """Clause 18."""
         state = scheduler.state
-        groups = [*state.waiting, *state.running.values(), *state.swapped]
+        groups = [*state.waiting, *state.loading, *state.running.values(), *state.swapped]
         listed = [group.request.request_id for group in groups]
         twice = sorted({request_id for request_id in listed if listed.count(request_id) > 1})
         require(18, not twice, f"requests {twice} are in two places")
@@ -109,10 +109,12 @@ def watched(kind: type[Scheduler], watcher: Watcher) -> type[Scheduler]:
 
     def plan(this: Any) -> Plan:
         watcher.check_requests(this)
-        before = this.state.batch.extended
+        batch = this.state.batch
+        before = batch.extended
+        promised = this.memory.guaranteed_steps(batch) if batch.sequences else 0
         built: Plan = kind.plan(this)
         require(10, isinstance(built, Plan), f"plan() answered {built!r}, which is no Plan")
-        watcher.check(this, built, this.state.batch.extended - before)
+        watcher.check(this, built, batch.extended - before, promised)
         return built
 
     def commit(this: Any, plan: Plan, steps: int, results: Results) -> Outcome:
@@ -125,9 +127,9 @@ def watched(kind: type[Scheduler], watcher: Watcher) -> type[Scheduler]:
     return type(kind.__name__, (kind,), {"add": add, "plan": plan, "commit": commit})
 
 
-def check_decodes(scheduler: Scheduler, plan: Plan, steps: int) -> None:
+def check_decodes(scheduler: Scheduler, plan: Plan, steps: int, promised: int) -> None:
     """Clause 10: the plan counts all sequences that take a step, and reads no less than they do, or
-    pads.
+    pads. promised: the steps that the policy promised before the plan was made.
     """
     batch, memory = scheduler.state.batch, scheduler.memory
     require(10, steps in (0, 1), f"plan() extends the batch by {steps} steps; a plan takes one")
@@ -150,7 +152,8 @@ def check_decodes(scheduler: Scheduler, plan: Plan, steps: int) -> None:
         f"plan() counts decodes as {counted}: more context than they can have",
     )
     if plan.guaranteed_steps:
-        promised, claimed = memory.guaranteed_steps(batch), plan.guaranteed_steps
+        claimed = plan.guaranteed_steps
+        promised = max(memory.guaranteed_steps(batch), promised - steps)
         reported = (
             f"plan() promises {claimed} more steps, of which the policy has promised {promised}"
         )

@@ -14,6 +14,7 @@ from testbed.core.hf_fields import Fields, supported, types, types_with
 from testbed.core.hf_layers import (
     chunks_of,
     dtype_bytes,
+    experts_in,
     experts_of,
     latent_of,
     pattern_of,
@@ -134,10 +135,14 @@ def _described(
     fields = Fields(text, path, class_name, null_is_false=null_is_false)
     try:
         shape = shape_of(name or _called(config, path), fields, text["model_type"])
-        return replace(shape, vision_params=vision_params(config)), fields
+        has_images = isinstance(config.get("vision_config"), Mapping)
+        masks = has_images and text["model_type"] in types_with("masked_images")
+        shape = replace(shape, vision_params=vision_params(config), masks_images=masks or None)
+        return shape, fields
     except InputError as error:
-        message = str(error)
-        raise InputError(message if str(path) in message else f"{path}: {message}") from None
+        if error.key == str(path):
+            raise
+        raise InputError(str(error), key=str(path)) from None
 
 
 def _called(config: Mapping[str, Any], path: Path) -> str:
@@ -156,17 +161,21 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
     pattern = pattern_of(fields, kind)
     layers = pattern["M"] + pattern["*"] if pattern else fields.whole("num_hidden_layers")
     hidden = fields.whole("hidden_size")
+    heads = fields.whole("num_attention_heads")
     _check_embedding(fields, kind, hidden)
     dtype = dtype_bytes(fields)
     bits, expert_bits = weight_bits(fields)
     lengths = lengths_of(fields, kind)
     has_windows = kind not in ("opt", "nemotron_h")
     _check_per_layer_parts(fields)
+    _check_tied(fields, kind)
     shape = ModelSpec(
         name=name,
         num_layers=layers,
         hidden_size=hidden,
-        **_heads(fields, kind, hidden),
+        num_heads=heads,
+        num_kv_heads=num_kv_heads(fields, kind, heads),
+        head_size=head_size(fields, kind, hidden, heads),
         ffn_size=_ffn_size(fields, kind),
         ffn_matrices=2 if kind in types_with("two_matrices") else 3,
         vocab_size=fields.whole("vocab_size"),
@@ -176,28 +185,20 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         kv_dtype_bytes=kv_bytes(fields) if kind not in types_with("latent") else None,
         weight_bits=bits,
         fp8_products=fp8_products(fields),
-        num_ffn_layers=pattern["-"] if pattern else None,
+        num_ffn_layers=pattern["-"] + pattern["E"] if pattern else None,
         gated_attention=True if kind in types_with("gated") else None,
         shared_kv=True if fields.get("attention_k_eq_v") else None,
+        has_sinks=True if kind in types_with("sinks") else None,
+        needs_range=True if kind in types_with("no_float16") else None,
         rope=lengths.rope,
         window=window_of(fields, kind, layers) if has_windows else None,
         chunks=chunks_of(fields, kind, layers),
         latent=latent_of(fields, kind) if kind in types_with("latent") else None,
-        experts=experts_of(fields, kind, expert_bits),
+        experts=experts_in(fields, pattern, expert_bits) or experts_of(fields, kind, expert_bits),
         states=states_of(fields, kind, pattern, layers, dtype),
     )
     fields.check_memory()
     return shape
-
-
-def _heads(fields: Fields, kind: str, hidden: int) -> dict[str, int]:
-    """The heads of attention and their size, as the shape has them."""
-    heads = fields.whole("num_attention_heads")
-    return {
-        "num_heads": heads,
-        "num_kv_heads": num_kv_heads(fields, kind, heads),
-        "head_size": head_size(fields, kind, hidden, heads),
-    }
 
 
 def num_kv_heads(fields: Fields, kind: str, heads: int) -> int:
@@ -227,16 +228,24 @@ def _check_per_layer_parts(fields: Fields) -> None:
     for key in ("num_kv_shared_layers", "hidden_size_per_layer_input", "use_double_wide_mlp"):
         if fields.get(key, 0):
             raise InputError(
-                f"{fields.path}: {key}={fields.get(key)!r}: is not supported (write the ModelSpec "
-                "by hand: layers that share K and V cache none of their own)"
+                f"{key}={fields.get(key)!r}: is not supported (write the ModelSpec "
+                "by hand: layers that share K and V cache none of their own)",
+                key=str(fields.path),
             )
+
+
+def _check_tied(fields: Fields, kind: str) -> None:
+    """Raise InputError for an output projection of its own, which vLLM's class has not."""
+    if kind in types_with("always_tied") and not fields.get("tie_word_embeddings", False):
+        raise fields.refusal("tie_word_embeddings", "vLLM does not start with such weights")
 
 
 def _check_embedding(fields: Fields, kind: str, hidden: int) -> None:
     """Raise InputError for an OPT whose embedding is narrower than its layers."""
     if kind == "opt" and fields.get("word_embed_proj_dim", hidden) != hidden:
         raise InputError(
-            f"{fields.path}: word_embed_proj_dim differs from hidden_size (OPT-350M): not supported"
+            "word_embed_proj_dim differs from hidden_size (OPT-350M): not supported",
+            key=str(fields.path),
         )
 
 
@@ -253,6 +262,7 @@ def head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
         return fields.whole(key)
     if hidden % heads:
         raise InputError(
-            f"{fields.path}: hidden_size {hidden} is no multiple of {heads} heads (set head_dim)"
+            f"hidden_size {hidden} is no multiple of {heads} heads (set head_dim)",
+            key=str(fields.path),
         )
     return hidden // heads

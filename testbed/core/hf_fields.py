@@ -98,7 +98,9 @@ class Fields:
         """
         value = self.get(key, default)
         if type(value) is not int or value < 1:
-            raise InputError(f"{self.path}: {key}={value!r}: must be a whole number of at least 1")
+            raise InputError(
+                f"{key}={value!r}: must be a whole number of at least 1", key=str(self.path)
+            )
         return value
 
     def count(self, key: str) -> int:
@@ -107,12 +109,14 @@ class Fields:
         """
         value = self.get(key, 0)
         if type(value) is not int or value < 0:
-            raise InputError(f"{self.path}: {key}={value!r}: must be a whole number, 0 for none")
+            raise InputError(
+                f"{key}={value!r}: must be a whole number, 0 for none", key=str(self.path)
+            )
         return value
 
     def refusal(self, key: str, problem: str) -> InputError:
         """The error for a value that is not read."""
-        return InputError(f"{self.path}: {key}={self._values.get(key)!r}: {problem}")
+        return InputError(f"{key}={self._values.get(key)!r}: {problem}", key=str(self.path))
 
     def check_memory(self, also_read: Iterable[str] = ()) -> None:
         """Raise InputError for a field that changes the memory of a model, and that nothing has

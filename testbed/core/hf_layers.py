@@ -26,7 +26,8 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
         allowed = {FULL, STATE}
     if not isinstance(listed, list) or len(listed) < num_layers or not set(listed) <= allowed:
         raise InputError(
-            f"{fields.path}: layer_types: must list {num_layers} of {', '.join(sorted(allowed))}"
+            f"layer_types: must list {num_layers} of {', '.join(sorted(allowed))}",
+            key=str(fields.path),
         )
     return _last_is_full(kind, listed[:num_layers])
 
@@ -142,7 +143,7 @@ def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
     if any(fields.get(key, value) != value for key, value in names["uniform"].items()):
         keys = ", ".join(names["uniform"])
         raise InputError(
-            f"{fields.path}: {keys}: dense layers between those of experts are not supported"
+            f"{keys}: dense layers between those of experts are not supported", key=str(fields.path)
         )
     size = fields.whole(names["size"])
     some = {key: fields.count(name) for key, name in names["some"].items()}
@@ -162,6 +163,24 @@ def _experts_beside_dense(fields: Fields, bits: float | None) -> Experts | None:
         fields.whole("moe_intermediate_size"),
         fields.whole("intermediate_size"),
         bits=bits,
+    )
+
+
+def experts_in(fields: Fields, pattern: Counter[str], bits: float | None) -> Experts | None:
+    """The experts of a Nemotron-H's layers, where some have any (Nemotron 3). Raises InputError for
+    those that work on a narrower vector.
+    """
+    if not pattern["E"]:
+        return None
+    if fields.get("moe_latent_size"):
+        raise fields.refusal("moe_latent_size", "experts of latent vectors are not supported")
+    return Experts(
+        fields.whole("n_routed_experts"),
+        fields.whole("num_experts_per_tok"),
+        fields.whole("moe_intermediate_size"),
+        fields.count("n_shared_experts") * fields.count("moe_shared_expert_intermediate_size"),
+        pattern["-"],
+        bits,
     )
 
 
@@ -190,15 +209,16 @@ def delta_net(fields: Fields, kind: str, num_layers: int, dtype_bytes: int) -> S
 
 
 def pattern_of(fields: Fields, kind: str) -> Counter[str]:
-    """Nemotron-H's layers by kind: Mamba, attention and feed-forward networks; those of other types
-    are alike.
+    """Nemotron-H's layers by kind: Mamba (M), attention (*), dense feed-forward networks (-) and
+    experts (E); those of other types are alike.
     """
     if kind != "nemotron_h":
         return Counter()
     pattern = fields.get("hybrid_override_pattern", "")
-    if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*-"):
+    if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*-E"):
         raise InputError(
-            f"{fields.path}: hybrid_override_pattern={pattern!r}: must consist of M, * and - only"
+            f"hybrid_override_pattern={pattern!r}: must consist of M, *, - and E",
+            key=str(fields.path),
         )
     return Counter(pattern)
 
@@ -210,7 +230,7 @@ def _state_bytes(fields: Fields, key: str, usual: int) -> int:
         return usual
     if not isinstance(state_type, str) or state_type not in DTYPE_BYTES:
         raise InputError(
-            f"{fields.path}: {key}={state_type!r}: must be one of {', '.join(DTYPE_BYTES)}"
+            f"{key}={state_type!r}: must be one of {', '.join(DTYPE_BYTES)}", key=str(fields.path)
         )
     return DTYPE_BYTES[state_type]
 
@@ -256,6 +276,7 @@ def dtype_bytes(fields: Fields) -> int:
     dtype = fields.get("torch_dtype") or fields.get("dtype") or "float16"
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise InputError(
-            f"{fields.path}: weights of {dtype!r}: none of {', '.join(DTYPE_BYTES)}: not supported"
+            f"weights of {dtype!r}: none of {', '.join(DTYPE_BYTES)}: not supported",
+            key=str(fields.path),
         )
     return min(DTYPE_BYTES[dtype], 2)

@@ -79,4 +79,17 @@ def _ropes(fields: Fields, kind: str) -> list[Mapping[str, Any]]:
     if not isinstance(rope, Mapping):
         raise fields.refusal("rope_scaling", "must be a table of values by name")
     nested = [value for value in rope.values() if isinstance(value, Mapping)]
+    _check_rope(fields, kind, rope)
     return nested or [rope]
+
+
+def _check_rope(fields: Fields, kind: str, rope: Mapping[str, Any]) -> None:
+    """Raise InputError for a rope that the class of a type does not take, or not without a key."""
+    allowed = types()["rope_types"].get(kind)
+    name = rope.get("rope_type", rope.get("type", "default"))
+    if allowed and name not in allowed:
+        raise fields.refusal("rope_scaling", f"vLLM does not start with {name} (one of {allowed})")
+    needed = [] if rope == types()["rope"].get(kind) else types()["rope_keys"].get(kind, [])
+    missing = next((key for key in needed if key not in rope), None)
+    if missing is not None:
+        raise fields.refusal("rope_scaling", f"vLLM does not start without {missing}")

@@ -84,6 +84,11 @@ class Latent:
     prefers_fp8: Annotated[
         bool | None, doc("whether vLLM caches it in FP8 on Blackwell unless told (GLM-5)")
     ] = None
+    packed_bytes: Annotated[
+        Count,
+        Unit("bytes"),
+        doc("of a vector that is cached with scales of its own; 0: its values alone"),
+    ] = 0
     index_pool: Annotated[
         Count,
         doc("tokens that a key of the indexer stands for, those that are not pooled yet apart"),
@@ -134,6 +139,6 @@ class States:
     def __post_init__(self) -> None:
         if (self.state_bytes > 0) == (self.num_tokens > 0):
             raise InputError(
-                f"states: state_bytes={self.state_bytes}, num_tokens={self.num_tokens} (give one "
-                "of them)"
+                f"state_bytes={self.state_bytes}, num_tokens={self.num_tokens} (give one of them)",
+                key="states",
             )

@@ -1,6 +1,6 @@
 """Requests (immutable rows of a trace), and workloads (many requests)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from testbed.core.units import PS as PS
 
 Column = NDArray[np.int64]
 Seconds = NDArray[np.float64]
+ROWS_AT_ONCE = 1 << 12  # of a workload that become requests
 
 
 class Incoming(NamedTuple):
@@ -269,19 +270,26 @@ class Workload:
         return tuple(name for name, column in columns.items() if column is not None)
 
     def __iter__(self) -> Iterator[Request]:
-        rows = self.rows
-        num_seqs = [self.num_seqs] * len(rows) if rows.num_seqs is None else rows.num_seqs.tolist()
-        beam = [self.beam] * len(rows) if rows.beam is None else rows.beam.tolist()
-        lengths = rows.prompt_len.tolist(), rows.output_len.tolist()
-        session = repeat(None, len(rows)) if rows.sessions is None else rows.sessions.tolist()
-        priority = repeat(0, len(rows)) if rows.priority is None else rows.priority.tolist()
-        declared = rows.max_new_tokens
-        limits = repeat(None, len(rows)) if declared is None else declared.tolist()
-        arrivals = self.arrival_ps.tolist()
-        prompt_ids = repeat(None, len(rows)) if rows.prompt_ids is None else rows.prompt_ids
-        prefixes = repeat(rows.registered_prefix, len(rows))
-        widths = repeat(rows.tokens_per_id, len(rows))
-        identity = session, priority, limits
-        columns = (num_seqs, beam, prefixes, prompt_ids, widths, *identity)  # as Request has them
-        for row in zip(range(len(rows)), arrivals, *lengths, *columns, strict=True):
-            yield tuple.__new__(Request, row)
+        for start in range(0, len(self.rows), ROWS_AT_ONCE):
+            stop = min(start + ROWS_AT_ONCE, len(self.rows))
+            for row in zip(range(start, stop), *self._columns(slice(start, stop)), strict=True):
+                yield tuple.__new__(Request, row)
+
+    def _columns(self, some: slice) -> Iterator[Iterable[Any]]:
+        """The fields of some requests behind their ids, in the order of Request's."""
+        rows, num = self.rows, some.stop - some.start
+
+        def of(column: NDArray[Any] | None, value: object) -> Iterable[Any]:
+            return repeat(value, num) if column is None else column[some].tolist()
+
+        yield self.arrival_ps[some].tolist()
+        yield rows.prompt_len[some].tolist()
+        yield rows.output_len[some].tolist()
+        yield of(rows.num_seqs, self.num_seqs)
+        yield of(rows.beam, self.beam)
+        yield repeat(rows.registered_prefix, num)
+        yield repeat(None, num) if rows.prompt_ids is None else rows.prompt_ids[some]
+        yield repeat(rows.tokens_per_id, num)
+        yield of(rows.sessions, None)
+        yield of(rows.priority, 0)
+        yield of(rows.max_new_tokens, None)

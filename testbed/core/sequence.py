@@ -32,9 +32,13 @@ class Sequence:
         num_slots: slots that it may write; `admit`, `extend` and `fork` change it.
         num_stored: its tokens whose K and V are in the cache; an iteration that has run changes it,
             and a grant that found cached tokens.
+        version: raised by whatever changes its table in another way than at its end, as a fork, a
+            move, a copy of a shared block or a return of slots does. A table that was read at this
+            version is a prefix of the present one.
     """
 
     __slots__ = (
+        "_changes",
         "batch",
         "num_preemptions",
         "priority",
@@ -68,6 +72,18 @@ class Sequence:
         self.batch: Batch | None = None
         self.slots_offset = 0
         self.stored_offset = 0
+        self._changes = 0
+
+    @property
+    def version(self) -> int:
+        """The version of its table."""
+        return self._changes if self.batch is None else self._changes + self.batch.changes
+
+    def change_table(self) -> None:
+        """Raise the version. Called by a policy too, where a call changes the table of a sequence
+        that is none of the call's arguments, or where `publish` does.
+        """
+        self._changes += 1
 
     @property
     def num_slots(self) -> int:
@@ -81,6 +97,7 @@ class Sequence:
                 f"{self}: num_slots is set by its batch (remove the sequence from the batch first)"
             )
         self.slots_offset = num_tokens
+        self._changes += 1
 
     @property
     def num_stored(self) -> int:
@@ -96,7 +113,7 @@ class Sequence:
         self.stored_offset = num_tokens
 
     def set_counts(self, *, num_slots: int, num_stored: int) -> None:
-        """Set both counts of a sequence that is in no batch.
+        """Set both counts of a sequence that is in no batch, whose slots have come or gone.
 
         Args:
             num_slots: slots that it may write.
@@ -105,6 +122,7 @@ class Sequence:
         assert self.batch is None, "the batch counts the slots and tokens of its members"
         self.slots_offset = num_slots
         self.stored_offset = num_stored
+        self._changes += 1
 
     def __repr__(self) -> str:
         return f"Sequence({self.seq_id})"
@@ -140,12 +158,13 @@ class Batch:
         extended: steps that have allocated slots.
         steps: steps that have run.
         sequences: the members by seq_id.
+        changes: raised where an extension copies blocks: the members' versions count it.
     """
 
-    __slots__ = ("_offsets", "_slot_counts", "extended", "indexes", "sequences", "steps")
+    __slots__ = ("_offsets", "_slot_counts", "changes", "extended", "indexes", "sequences", "steps")
 
     def __init__(self) -> None:
-        self.extended = self.steps = self._slot_counts = 0
+        self.extended = self.steps = self.changes = self._slot_counts = 0
         self.sequences: dict[int, Sequence] = {}
         self.indexes: dict[object, Any] = {}
         self._offsets: list[tuple[int, int]] = []
@@ -165,6 +184,11 @@ class Batch:
     def max_context_len(self) -> int:
         """The largest num_slots of a member, 0 for an empty batch."""
         return self.extended - self._offsets[0][0] if self._offsets else 0
+
+    def next_reads(self) -> tuple[int, int]:
+        """`context` and `max_context_len` after one more step."""
+        extended = self.extended + 1
+        return self._slot_counts + extended * len(self.sequences), extended - self._offsets[0][0]
 
     def index(self, owner: object, make: Callable[["Batch"], I]) -> I:
         """The index that `owner` keeps on this batch; the first call builds it.
@@ -219,6 +243,7 @@ class Batch:
         seq.batch = None
         seq.slots_offset = offset + self.extended
         seq.stored_offset += self.steps
+        seq._changes += self.changes
 
     def extend(self, num_tokens: int) -> None:
         """Every member has num_tokens more slots.

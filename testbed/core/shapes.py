@@ -27,8 +27,9 @@ def check_known_shape(model: ModelSpec) -> None:
         here, there = getattr(model, name), getattr(shipped_model, name)
         if here != there:
             raise InputError(
-                f"model.{name}={here}: {model.name} has {there} (give the model another name: "
-                "model.name=...)"
+                f"{model.name} has {there} (give the model another name: model.name=...)",
+                key=f"model.{name}",
+                value=str(here),
             )
 
 
@@ -37,5 +38,7 @@ def check_plain(model: ModelSpec, who: str) -> None:
     if not model.is_plain:
         parts = ", ".join(name for name in SPECIAL if getattr(model, name) is not None)
         raise InputError(
-            f"model={model.name}: has {parts}, which {who} does not support (cost=analytic does)"
+            f"has {parts}, which {who} does not support (cost=analytic does)",
+            key="model",
+            value=str(model.name),
         )

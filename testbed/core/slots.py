@@ -133,6 +133,13 @@ class Growth(NamedTuple):
     slot_steps: int = 0
     slot_steps_squared: int = 0
 
+    def one_step_later(self) -> "Growth":
+        """The same slots, each taken one step later."""
+        if self is NO_GROWTH:
+            return self
+        slots, slot_steps, squared = self
+        return Growth(slots, slot_steps + slots, squared + 2 * slot_steps + slots)
+
 
 NO_GROWTH = Growth()
 

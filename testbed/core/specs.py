@@ -33,7 +33,14 @@ from testbed.core.units import (
 
 GIB = 1 << 30
 LAYERS: dict[str, type] = {"window": Window, "latent": Latent, "experts": Experts, "states": States}
-VARIANTS = ("gated_attention", "shared_kv", "vision_params")
+VARIANTS = (
+    "gated_attention",
+    "shared_kv",
+    "vision_params",
+    "masks_images",
+    "has_sinks",
+    "needs_range",
+)
 # None in a plain model
 SPECIAL = (
     "kv_dtype_bytes",
@@ -91,6 +98,15 @@ class ModelSpec:
     ] = None
     vision_params: Annotated[
         PositiveCount | None, doc("weights of a vision tower, which no token of text goes through")
+    ] = None
+    masks_images: Annotated[
+        bool | None, doc("whether tokens of an image attend to each other, later ones too")
+    ] = None
+    has_sinks: Annotated[
+        bool | None, doc("whether attention has sinks, which few attention backends compute")
+    ] = None
+    needs_range: Annotated[
+        bool | None, doc("whether vLLM refuses to serve it in float16, whose range is too small")
     ] = None
     rope: Annotated[Rope | None, doc("lengths of a rope that stretches positions")] = None
     window: Annotated[Window | None, doc("sliding windows")] = None
@@ -157,7 +173,8 @@ class ModelSpec:
         value_bytes = self.kv_dtype_bytes or self.dtype_bytes
         if self.latent:
             values = self.latent.kv_rank + self.latent.rope_size
-            return values * value_bytes + self.latent.index_bytes
+            row = self.latent.packed_bytes or values * value_bytes
+            return row + self.latent.index_bytes
         return 2 * self.num_kv_heads * self.head_size * value_bytes
 
     @property
@@ -383,8 +400,9 @@ class TierSpec:
     def __post_init__(self) -> None:
         if self.shared and None in (self.read_bandwidth, self.write_bandwidth):
             raise InputError(
-                "server.tiers: a shared tier has one link, whose speed the GPUs' data sheet does "
-                "not say (give its read_bandwidth and write_bandwidth)"
+                "a shared tier has one link, whose speed the GPUs' data sheet does "
+                "not say (give its read_bandwidth and write_bandwidth)",
+                key="server.tiers",
             )
 
 

@@ -8,31 +8,24 @@ from testbed.core.layers import KvGroup
 from testbed.core.request import PS
 from testbed.core.slots import record
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
-from testbed.core.units import NonNegative, PositiveShare, Seconds, Share
-from testbed.cost.all_reduce import layer_s
+from testbed.core.units import PositiveShare, Seconds, Share
+from testbed.cost.all_reduce_times import layer_s
 from testbed.cost.iteration import IterationCost
 from testbed.cost.model import UNBOUNDED, Affine, Launch, Moved, Work
-from testbed.cost.software import software_times
+from testbed.cost.software import SoftwareTimes, charged
 from testbed.cost.swap_overlap import swapped, with_swaps
-from testbed.cost.transfers import TierLinks
+from testbed.cost.transfer_times import TierLinks
 
 
 @dataclass(frozen=True, slots=True)
-class Efficiencies:
+class Efficiencies(SoftwareTimes):
     """Shares of the data sheet that kernels reach, and times that no data sheet has.
 
-    experiments/conf/efficiencies/h200.yaml explains them. Software times, repeated_read,
-    parallel_layer_s and extra_s are those of `sections.Choices`; None is no time. launch_s: the
-    host launches an iteration with prompts, while the one before is computed where it is ahead.
+    experiments/conf/efficiencies/h200.yaml explains them. repeated_read, parallel_layer_s and
+    extra_s are those of `sections.Choices`. launch_s: the host launches an iteration with prompts,
+    while the one before is computed where it is ahead.
     """
 
-    overhead_s: Seconds | None = 0.0
-    overhead_per_request_s: Seconds | None = 0.0
-    overhead_per_token_s: Seconds | None = 0.0
-    overhead_per_sequence_s: Seconds = 0.0
-    overhead_per_input_s: Seconds = 0.0
-    sequences_per_fork: NonNegative = 0.0
-    software: str | None = None
     attention_bandwidth: PositiveShare = 1.0
     repeated_read: Share = 1.0
     weight_bandwidth: PositiveShare = 1.0
@@ -68,7 +61,8 @@ class AnalyticCost(IterationCost):
             efficiencies.parallel_layer_s, server.num_gpus
         )
         self._launch_ps = round(efficiencies.launch_s * PS)
-        self._software = software_times(efficiencies, server.num_gpus, {})
+        self._software = charged(efficiencies, server.num_gpus, {})
+        self.serving_ps = self._serving_ps
         self.software = efficiencies.software
         in_windows = model.window.num_layers if model.window else 0
         self.windows = (model.window.size,) if model.window else ()
@@ -115,7 +109,7 @@ class AnalyticCost(IterationCost):
             computing += self._state_ps * (work.decode_seqs + len(work.prefill))
         return computing
 
-    def serving_ps(self, work: Work) -> int:
+    def _serving_ps(self, work: Work) -> int:
         if num_tokens := work.num_tokens:
             return self._software.running(num_tokens) + self._software.serving(work)
         return work.forks * self._software.fork_ps

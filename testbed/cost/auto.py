@@ -5,7 +5,7 @@ The nearest profile is found by shapes and by GPU, never by a model's name.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from math import log
 from pathlib import Path
@@ -20,18 +20,10 @@ from testbed.cost.derive import Loads, derive
 from testbed.cost.known_profiles import Known, is_elsewhere, of_systems, profiles_at_hand
 from testbed.cost.profile import KERNELS_BY, ProfileCost, check_data_sheet
 from testbed.cost.sections import BALANCED, SYSTEM, Choices, has, rows
+from testbed.cost.software import SOFTWARE, SoftwareTimes
 
 Costs = AnalyticCost | ProfileCost
-SOFTWARE = (
-    "software",
-    "overhead_s",
-    "overhead_per_request_s",
-    "overhead_per_token_s",
-    "overhead_per_sequence_s",
-    "overhead_per_input_s",
-    "sequences_per_fork",
-    "extra_s",
-)
+OF_SYSTEMS = (*SOFTWARE, "extra_s")  # of choices and of a roofline, the software's
 # Of the choices, what is about measured times; a roofline has none
 OF_PROFILES = ("attention_scale", "overhead_per_worker_s", "swap_waits", "cuda_graph_sizes")
 MEASURED = "measured"
@@ -127,9 +119,11 @@ def _check_whole_iterations(
     if named is not None and named.is_whole and named is not measured:
         own = named.profile["fingerprint"]
         raise InputError(
-            f"cost.path={path}: has whole iterations of {own['system']} with {named.model.name} on "
+            f"has whole iterations of {own['system']} with {named.model.name} on "
             f"{named.profile['num_gpus']} x {own['device']}, which are not carried to another "
-            "model, GPU or type of K and V (leave cost.path out for costs from other profiles)"
+            "model, GPU or type of K and V (leave cost.path out for costs from other profiles)",
+            key="cost.path",
+            value=str(path),
         )
 
 
@@ -143,22 +137,28 @@ def _roofline_cost(
     """A roofline with the choices' software times; InputError where the user asked for more."""
     if path is not None:
         raise InputError(
-            f"cost.path={path}: has no profile of {model.name}'s shape and types on "
+            f"has no profile of {model.name}'s shape and types on "
             f"{server.num_gpus} GPU(s), and none near it (import one; without a path it is a "
-            "roofline)"
+            "roofline)",
+            key="cost.path",
+            value=str(path),
         )
     if choices.experts != BALANCED:
         raise InputError(
-            f"cost.choices.experts={choices.experts}: no profile of {model.name} is at hand, "
-            "and a roofline is balanced (import profile makes one; cost.path=FILE)"
+            f"no profile of {model.name} is at hand, "
+            "and a roofline is balanced (import profile makes one; cost.path=FILE)",
+            key="cost.choices.experts",
+            value=str(choices.experts),
         )
     for name in OF_PROFILES:
         if getattr(choices, name) != getattr(Choices(), name):
             raise InputError(
-                f"cost.choices.{name}={getattr(choices, name)}: nothing reads it, for no profile "
-                f"of {model.name} is at hand, and the times are a roofline (cost.roofline.NAME=X)"
+                "nothing reads it, for no profile "
+                f"of {model.name} is at hand, and the times are a roofline (cost.roofline.NAME=X)",
+                key=f"cost.choices.{name}",
+                value=str(getattr(choices, name)),
             )
-    software = {name: getattr(choices, name) for name in SOFTWARE}
+    software = {name: getattr(choices, name) for name in OF_SYSTEMS}
     return AnalyticCost(model, server, replace(roofline, **software))
 
 
@@ -175,15 +175,7 @@ def suited(choices: Choices, profile: Mapping[str, Any]) -> Choices:
         )
     if not {"software_fitted_on", SYSTEM} & set(profile["fingerprint"]):
         return choices
-    return replace(
-        choices,
-        software=None,
-        overhead_s=None,
-        overhead_per_request_s=None,
-        overhead_per_token_s=None,
-        overhead_per_sequence_s=0.0,
-        overhead_per_input_s=0.0,
-    )
+    return replace(choices, **asdict(SoftwareTimes()))
 
 
 def by_way(model: ModelSpec, server: ServerSpec, sources: Iterable[Known]) -> dict[str, Known]:

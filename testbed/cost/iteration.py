@@ -1,7 +1,7 @@
 """The time of an iteration, part by part: the sum in which both cost models of the testbed end."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from testbed.cost.model import CostModel, Moved, Work, extra_ps
 
@@ -11,9 +11,11 @@ class IterationCost(CostModel):
 
     Attributes:
         extra_s: seconds of each event that a policy counts, by its name.
+        serving_ps: picoseconds of the host's work on an iteration that the GPU waits for.
     """
 
     extra_s: Mapping[str, float] = {}
+    serving_ps: Callable[[Work], int]
 
     def iteration(self, work: Work) -> int:
         time_ps = self.computing_ps(work)
@@ -48,12 +50,4 @@ class IterationCost(CostModel):
         Args:
             computing_ps: what the moves may hide behind.
             moves: between tiers.
-        """
-
-    @abstractmethod
-    def serving_ps(self, work: Work) -> int:
-        """Picoseconds of the host's work that the GPU waits for.
-
-        Args:
-            work: what the iteration does.
         """

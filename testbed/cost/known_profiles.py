@@ -63,8 +63,10 @@ def of_systems(iterations: str | None, system: str | None, gpu: GpuSpec) -> Iter
     if iterations is not None:
         if not shipped(iterations):
             raise InputError(
-                f"cost.iterations={iterations}: no such folder of profiles ships (null: take none; "
-                "cost.path=FILE: a profile of yours)"
+                "no such folder of profiles ships (null: take none; "
+                "cost.path=FILE: a profile of yours)",
+                key="cost.iterations",
+                value=str(iterations),
             )
         yield from profiles_of(iterations, gpu)
     yield from profiles_of(system, gpu)

@@ -7,7 +7,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
-from testbed.cost.attention import Attention, DecodeTable, Prefill, PrefillTable
+from testbed.cost.attention_times import Attention, DecodeTable, Prefill, PrefillTable
 from testbed.cost.interpolation import Knots
 from testbed.cost.model import UNBOUNDED, Affine, Work
 from testbed.cost.sections import Choices, Rows, table

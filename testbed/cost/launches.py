@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from testbed.core.slots import record
-from testbed.cost.layers import level_beyond
+from testbed.cost.layer_times import level_beyond
 from testbed.cost.model import Launch
 from testbed.cost.sections import Rows, has, rows
 

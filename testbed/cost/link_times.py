@@ -125,7 +125,9 @@ def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:
     check_section(SECTION, section, f"{file}, section {SECTION}", {SECTION: (AXES,)})
     if gpu.device != device:
         raise InputError(
-            f"server.gpu.transfers={name}: measured on {device}, the server has {gpu.name} "
-            f"({gpu.device}); server.gpu.transfers=null takes its data sheet"
+            f"measured on {device}, the server has {gpu.name} "
+            f"({gpu.device}); server.gpu.transfers=null takes its data sheet",
+            key="server.gpu.transfers",
+            value=str(name),
         )
     return content

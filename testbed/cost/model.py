@@ -4,7 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from math import sqrt
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import PS
@@ -288,6 +288,11 @@ class CostModel(ABC):
         software: the system whose software times are charged, None for configured ones; NO_SOFTWARE
             if there are none.
         choices: how a profile is read.
+        has_data_sheet: whether the times name the data sheet of the GPU on which they were
+            measured, if they were.
+        drafter: the cost of the passes of a drafter; None: drafts take no time of the GPU.
+        launches: whether it has the host's time of launches, which `launch` says.
+        spans: whether `decode` says more than one step.
     """
 
     windows: tuple[int, ...] = ()
@@ -297,6 +302,16 @@ class CostModel(ABC):
     provenance: str = ""
     software: str | None = NO_SOFTWARE
     choices: "Choices | None" = None
+    has_data_sheet: bool = True
+    drafter: "CostModel | None" = None
+    launches: ClassVar[bool] = False
+    spans: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A class that defines `launch` or `decode` need not say that it does."""
+        super().__init_subclass__(**options)
+        cls.launches = cls.launch is not CostModel.launch
+        cls.spans = cls.decode is not CostModel.decode
 
     @abstractmethod
     def iteration(self, work: Work) -> int:
@@ -338,6 +353,14 @@ class CostModel(ABC):
             prompt_tokens: their tokens together.
         """
         return None
+
+    def launched(self, work: Work) -> Work:
+        """The work as the host launches it.
+
+        Args:
+            work: of an iteration.
+        """
+        return work
 
     def transfer(self, moves: tuple[Moved, ...]) -> int:
         """Picoseconds of one transfer in the background that has its link to itself.

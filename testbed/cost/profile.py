@@ -10,12 +10,12 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.slots import record
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
-from testbed.cost.all_reduce import ring_stand_in
-from testbed.cost.attention import Attention
+from testbed.cost.all_reduce_times import ring_stand_in
+from testbed.cost.attention_times import Attention
 from testbed.cost.iteration import IterationCost
 from testbed.cost.kv_groups import KvGroups
 from testbed.cost.launches import Launches
-from testbed.cost.layers import Layers
+from testbed.cost.layer_times import Layers
 from testbed.cost.link_times import MeasuredLink
 from testbed.cost.model import Affine, Launch, Moved, Work
 from testbed.cost.sections import (
@@ -29,14 +29,15 @@ from testbed.cost.sections import (
     rows,
     table,
 )
-from testbed.cost.software import software_times
+from testbed.cost.software import charged
 from testbed.cost.swap_overlap import swapped, with_swaps
-from testbed.cost.transfers import TierLinks, by_size, host_link, transfers_origin
+from testbed.cost.transfer_times import TierLinks, by_size, host_link, transfers_origin
 
 __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 
 SwapTime = Callable[[int, int], int]
 ENGINE = "engine"
+LAUNCHES = ("launch_prompts", "launch_decodes")  # sections of the host
 KERNELS_BY = ("memory_bandwidth", "fp16_flops", "fp8_flops")  # of a data sheet
 SWAP_STAND_IN = (
     "not measured: bytes over the data sheet's link to the host, without latency or a cost of "
@@ -90,11 +91,20 @@ class ProfileCost(IterationCost):
         overheads_ps: dict[str, int] = {}
         if has(profile, "overhead"):
             overheads_ps = {key[0]: ps for key, ps in rows(profile, "overhead")}
-        self._software = software_times(
-            choices, num_gpus, overheads_ps, choices.overhead_per_worker_s
-        )
+        self._software = charged(choices, num_gpus, overheads_ps, choices.overhead_per_worker_s)
+        self.serving_ps = self._software.serving
         self.software = _system_of(choices, overheads_ps, profile["fingerprint"])
         self.fit = profile.get("fit")
+        self._made_of = (model, server, profile)
+
+    def varied(self, *, launches: float, computing: float) -> "ProfileCost":
+        """The same costs with all launches, and with all else, so many times as long."""
+        model, server, profile = self._made_of
+        sections = {
+            name: _scaled(section, launches if name in LAUNCHES else computing)
+            for name, section in profile["sections"].items()
+        }
+        return ProfileCost(model, server, {**profile, "sections": sections}, self._choices)
 
     def computing_ps(self, work: Work) -> int:
         num_tokens = work.num_tokens
@@ -112,9 +122,6 @@ class ProfileCost(IterationCost):
     def moving_behind(self, computing_ps: int, moves: tuple[Moved, ...]) -> int:
         time_ps = self._with_swaps(computing_ps, moves)
         return self._tiers.behind(time_ps, moves, self._num_layers)
-
-    def serving_ps(self, work: Work) -> int:
-        return self._software.serving(work)
 
     def least(self, num_tokens: int) -> int:
         launched = min(self._layers.eager(num_tokens), self._layers.graph(num_tokens))
@@ -155,6 +162,16 @@ class ProfileCost(IterationCost):
         if self._choices.swap == "per block":
             return self.link.copied(way, moves)
         return self.link.moved(way, moves)
+
+
+def _scaled(section: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """A section with its times multiplied."""
+    num_axes = len(section["axes"])
+    points = [
+        [*row[:num_axes], *(factor * value for value in row[num_axes:])]
+        for row in section["points"]
+    ]
+    return {**section, "points": points}
 
 
 def _stand_ins(
@@ -209,10 +226,12 @@ def check_data_sheet(source: GpuSpec, gpu: GpuSpec, names: Iterable[str] = KERNE
         value, own = getattr(gpu, name), getattr(source, name)
         if source.name == gpu.name and None not in (own, value) and value != own:
             raise InputError(
-                f"server.gpu.{name}={_number(value)}: nothing reads it, for the times were "
+                "nothing reads it, for the times were "
                 f"measured on {gpu.name}, which has {_number(own)} (cost=analytic computes them; "
                 "server.gpu.name=X server.gpu.device='' server.gpu.transfers=null is another GPU, "
-                "for which they are derived)"
+                "for which they are derived)",
+                key=f"server.gpu.{name}",
+                value=str(_number(value)),
             )
 
 

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
-from testbed.core.units import NonNegative, Positive, PositiveCount, PositiveTokens, Seconds, Share
+from testbed.core.units import Positive, PositiveCount, PositiveTokens, Seconds, Share
+from testbed.cost.software import SoftwareTimes
 
 BATCH = ("num_seqs", "total_context")
 OF_KERNEL = ("block_size", "spread", *BATCH)
@@ -44,6 +45,7 @@ AXES: AxesOf = {
     "block_copy": (("block_size", "num_blocks"),),
     "swap": (("method", "direction", "block_size", "num_blocks"),),
     "overhead": (("what",),),
+    "front_end": (("part", "load"),),
 }
 SHARE = "unequal_lengths"
 DIFFERENCES = ("launched_eager", "launched_graph")  # may be negative
@@ -236,19 +238,17 @@ def table(
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class Choices(SoftwareTimes):
     """Which of the measured alternatives is used, in seconds; experiments/conf/cost/profile.yaml
     explains every value.
 
     kernel: "paged" (ours), "paper" (the paper's design) or "contiguous". swap_waits: "by layer"
     (see with_swaps), or "all in": no layer runs before everything has come in, and what goes out
-    hides behind computing. overhead_s: of an iteration (one graph launch, inputs in, tokens out),
-    more for each GPU, whose worker gets its input in turn, for each running request, on each GPU
-    too, token and sequence; None is the profile's. software: the system whose times these are, None
-    where they are the profile's or the user's own. parallel_layer_s: by number of GPUs, launches
-    that wait for the slowest; one GPU needs no entry. repeated_read: of a shared token, as a share
-    of a first read (kernels/results/h200-shared-reads.csv: 0.42 with our kernel, 0.28 with the
-    paper's). extra_s: of what a policy counts by name.
+    hides behind computing. overhead_per_worker_s: of an iteration, for each GPU, whose worker gets
+    its input in turn. parallel_layer_s: by number of GPUs, launches that wait for the slowest; one
+    GPU needs no entry. repeated_read: of a shared token, as a share of a first read
+    (kernels/results/h200-shared-reads.csv: 0.42 with our kernel, 0.28 with the paper's). extra_s:
+    of what a policy counts by name.
     """
 
     block_size: PositiveTokens = 16
@@ -256,14 +256,7 @@ class Choices:
     spread: str = "ragged"
     swap: str = "fused"
     swap_waits: str = "by layer"
-    overhead_s: Seconds | None = None
     overhead_per_worker_s: Seconds = 0.0
-    overhead_per_request_s: Seconds | None = None
-    overhead_per_token_s: Seconds | None = None
-    overhead_per_input_s: Seconds = 0.0
-    overhead_per_sequence_s: Seconds = 0.0
-    sequences_per_fork: NonNegative = 0.0
-    software: str | None = None
     parallel_layer_s: Mapping[int, Seconds] = field(default_factory=dict)
     attention_scale: Positive = 1.0
     repeated_read: Share = 0.42

@@ -1,34 +1,38 @@
 """Times of a system's software: what an iteration takes besides the kernels."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
 
 from testbed.core.request import PS
+from testbed.core.units import NonNegative, Seconds
 from testbed.cost.model import Work
-
-
-class SoftwareOptions(Protocol):
-    """Options with software times (s); None is the measured time. `sections.Choices` says of what
-    they are.
-    """
-
-    @property
-    def overhead_s(self) -> float | None: ...
-    @property
-    def overhead_per_request_s(self) -> float | None: ...
-    @property
-    def overhead_per_token_s(self) -> float | None: ...
-    @property
-    def overhead_per_input_s(self) -> float: ...
-    @property
-    def overhead_per_sequence_s(self) -> float: ...
-    @property
-    def sequences_per_fork(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SoftwareTimes:
+    """What a system's software adds to the kernels, in seconds.
+
+    overhead_s: an iteration (one graph launch, inputs in, tokens out). More for each running
+    request, scheduled token, sequence that takes a step or is prefilled, and for each running
+    request on each GPU, to hand its input on. sequences_per_fork: a fork takes as long as so many
+    sequences. software: the system whose times these are, None where they are the profile's or the
+    user's own. A time of None is the measured one, or zero where none was measured.
+    """
+
+    overhead_s: Seconds | None = None
+    overhead_per_request_s: Seconds | None = None
+    overhead_per_token_s: Seconds | None = None
+    overhead_per_sequence_s: Seconds = 0.0
+    overhead_per_input_s: Seconds = 0.0
+    sequences_per_fork: NonNegative = 0.0
+    software: str | None = None
+
+
+SOFTWARE = tuple(field.name for field in fields(SoftwareTimes))
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
     """Picoseconds of an iteration, and more for each of its running requests, scheduled tokens,
     sequences that take a step, and forks.
     """
@@ -53,10 +57,10 @@ class SoftwareTimes:
         )
 
 
-def software_times(
-    options: SoftwareOptions, num_gpus: int, measured_ps: Mapping[str, int], worker_s: float = 0.0
-) -> SoftwareTimes:
-    """A time that the options give overrides the measured one; if neither is there it is zero.
+def charged(
+    times: SoftwareTimes, num_gpus: int, measured_ps: Mapping[str, int], worker_s: float = 0.0
+) -> Charged:
+    """What iterations on num_gpus GPUs are charged for software.
 
     measured_ps: picoseconds of an "iteration", a "request" and a "token". worker_s: seconds of each
     GPU's worker in an iteration.
@@ -66,11 +70,11 @@ def software_times(
         return measured_ps.get(name, 0) if configured_s is None else round(configured_s * PS)
 
     workers_ps = num_gpus * round(worker_s * PS)
-    inputs_ps = num_gpus * round(options.overhead_per_input_s * PS)
-    return SoftwareTimes(
-        iteration_ps=ps("iteration", options.overhead_s) + workers_ps,
-        request_ps=ps("request", options.overhead_per_request_s) + inputs_ps,
-        token_ps=ps("token", options.overhead_per_token_s),
-        sequence_ps=round(options.overhead_per_sequence_s * PS),
-        fork_ps=round(options.sequences_per_fork * options.overhead_per_sequence_s * PS),
+    inputs_ps = num_gpus * round(times.overhead_per_input_s * PS)
+    return Charged(
+        iteration_ps=ps("iteration", times.overhead_s) + workers_ps,
+        request_ps=ps("request", times.overhead_per_request_s) + inputs_ps,
+        token_ps=ps("token", times.overhead_per_token_s),
+        sequence_ps=round(times.overhead_per_sequence_s * PS),
+        fork_ps=round(times.sequences_per_fork * times.overhead_per_sequence_s * PS),
     )

@@ -36,10 +36,10 @@ class SpeculativeCost(CostModel):
         self.choices = cost.choices
 
     def iteration(self, work: Work) -> int:
-        return self.cost.iteration(self.verified(work)) + self._drafting_ps(work)
+        return self.cost.iteration(self.launched(work)) + self._drafting_ps(work)
 
-    def verified(self, work: Work) -> Work:
-        """The work as the model's kernels compute it and the host launches it."""
+    def launched(self, work: Work) -> Work:
+        """Also as the model's kernels compute it."""
         return verified_as_prompts(work, self.num_drafts) if self.verifies_as_prompts else work
 
     def least(self, num_tokens: int) -> int:

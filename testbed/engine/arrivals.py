@@ -40,7 +40,7 @@ class ArrivalProcess(ABC):
 def positive(**values: float) -> None:
     for name, value in values.items():
         if not value > 0:
-            raise InputError(f"arrivals.{name} is {value}; it must be above 0")
+            raise InputError("must be above 0", key=f"arrivals.{name}", value=str(value))
 
 
 class Poisson(ArrivalProcess):
@@ -173,8 +173,8 @@ class AnswerDriven(ArrivalProcess):
             seed: not read.
         """
         raise InputError(
-            f"arrivals: {type(self).__name__} has no arrival times (each depends on when an answer "
-            "ends)"
+            f"{type(self).__name__} has no arrival times (each depends on when an answer ends)",
+            key="arrivals",
         )
 
     @abstractmethod
@@ -196,9 +196,11 @@ class AnswerDriven(ArrivalProcess):
         """
         if rows.turns is not None:
             raise InputError(
-                f"arrivals={type(self).__name__}: this trace says which request waits for which "
+                "this trace says which request waits for which "
                 "answer, and its think times (choose arrivals=sessions, whose at_once is the "
-                "concurrency)"
+                "concurrency)",
+                key="arrivals",
+                value=str(type(self).__name__),
             )
 
 
@@ -235,7 +237,9 @@ class Sessions(AnswerDriven):
         max_think_s: Seconds | None = None,
     ) -> None:
         if at_once < 1:
-            raise InputError(f"arrivals.at_once is {at_once}; it must be at least 1 session")
+            raise InputError(
+                "must be at least 1 session", key="arrivals.at_once", value=str(at_once)
+            )
         self.at_once = at_once
         self.start_gap_s = start_gap_s
         self.max_think_s = max_think_s

@@ -106,7 +106,7 @@ def check_hidden(cost: CostModel, launch: Launch, computing: Affine) -> None:
 
 def check_decode(cost: CostModel, work: Work, durations: Affine) -> None:
     """The costs of decode iterations in a row begin as those of the iterations one by one."""
-    if type(cost).decode is CostModel.decode:
+    if not cost.spans:
         return
     steps = range(min(durations.steps, 2))
     single = [cost.iteration(work.later(step)) for step in steps]
@@ -142,7 +142,7 @@ def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
 def check_balance(scheduler: Scheduler, totals: Totals) -> None:
     """Every request that has arrived has ended, or is in exactly one queue."""
     state = scheduler.state
-    waiting, running, swapped = len(state.waiting), len(state.running), len(state.swapped)
+    waiting, running, swapped = state.num_waiting, len(state.running), len(state.swapped)
     gone = totals.finished + totals.rejected + totals.cancelled
     if totals.arrived - gone != waiting + running + swapped:
         raise PlugInError(

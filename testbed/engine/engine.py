@@ -105,6 +105,7 @@ class Engine:
         self._is_closed = False
         self._arrivals: DueArrivals | None = None
         self._arrival_ps = UNBOUNDED  # of the next of these
+        self._is_alone = False  # nothing else happens on the clock, so it need not keep up
 
     def listen(self, listener: Listener) -> None:
         """Tell the listener of the end of each request."""
@@ -134,6 +135,7 @@ class Engine:
         """
         self._arrivals = DueArrivals(requests, self.never_fits)
         self._arrival_ps = 0
+        self._is_alone = self._transfers is None
 
     def _take_arrivals(self, now_ps: int) -> None:
         assert self._arrivals is not None, "their times are known"
@@ -150,7 +152,9 @@ class Engine:
             self._departures.reject(request, reason, self.clock.now_ps)
             return
         self.outputs.arrived(request)
-        self.executor.added(self.scheduler.add(request.incoming))
+        group = self.scheduler.add(request.incoming)
+        if self.executor.follows_groups:
+            self.executor.added(group)
         if self._is_idle:
             self._wake_if_idle()
         for flight in self._in_flight:
@@ -229,7 +233,7 @@ class Engine:
 
     def serve(self) -> Process:
         """The loop, for the clock to run."""
-        changes, requests, state = self._changes, self.outputs.requests, self.scheduler.state
+        changes = self._changes
         yield self._alarm.set(self.clock.now_ps)
         now_ps = self.clock.catch_up()
         while now_ps < self.stop_ps:
@@ -245,19 +249,20 @@ class Engine:
                     self._drop_emptied()
                     continue
             if not self._in_flight:
-                if len(requests) != len(state.waiting) + len(state.running) + len(state.swapped):
-                    audit.check_balance(self.scheduler, self.recorder.totals)
-                plan = self._next_plan(now_ps)
-                if not plan.decode_seqs and not plan:
-                    if not (yield from self._idle(plan)):
+                begun = self._begin_next(now_ps)
+                if isinstance(begun, Flight):
+                    if not self._is_alone:
+                        yield self._alarm.set(begun.end_ps)  # a cut brings both forward
+                    now_ps = self._end_fused(begun)
+                    continue
+                if self._is_alone and self.clock.now_ps < now_ps:
+                    yield self._alarm.set(now_ps)
+                if not begun.decode_seqs and not begun:
+                    if not (yield from self._idle(begun)):
                         break
                     now_ps = self.clock.catch_up()
                     continue
-                if self._fused_path and (flight := self._begin_fused(plan, now_ps)):
-                    yield self._alarm.set(flight.end_ps)  # a cut brings both forward
-                    now_ps = self._end_fused(flight)
-                    continue
-                self._in_flight.append(self.executor.start(plan))
+                self._in_flight.append(self.executor.start(begun))
             flight = self._in_flight[0]
             self._begin(flight, now_ps)
             if self.scheduler.plans_ahead and self.scheduler.can_plan_ahead():
@@ -267,9 +272,36 @@ class Engine:
             now_ps = self.clock.catch_up()
         self._stop(now_ps)
 
+    def _begin_next(self, now_ps: int) -> Flight | Plan:
+        """Begin the next plan by the fused path; the plan where it takes the plain one."""
+        fused, plan = self._fused_path, None
+        if fused is not None and not self._takes_part:
+            start_ps = self._ended_ps or now_ps
+            arrivals = self._arrivals
+            arrival_ps = UNBOUNDED if arrivals is None else arrivals.next_served_ps
+            flight, state = None, self.scheduler.state
+            if not state.waiting or state.waiting[0] is state.refused:
+                flight = fused.begin_next(start_ps, arrival_ps)
+            if flight is None:
+                plan = self._next_plan(now_ps)
+                if plan.decode_seqs or plan.chunks:
+                    flight = fused.begin(
+                        plan, start_ps, arrival_ps if plan.ends_on_arrival else UNBOUNDED
+                    )
+            if flight is not None:
+                if not self._is_alone:
+                    self._in_flight.append(flight)
+                    self._current = flight
+                return flight
+        return self._next_plan(now_ps) if plan is None else plan
+
     def _next_plan(self, now_ps: int) -> Plan:
         """The plan for what has arrived, ended and landed by now."""
-        scheduler = self.scheduler
+        scheduler, state = self.scheduler, self.scheduler.state
+        queued = len(state.waiting) + len(state.running) + len(state.swapped)
+        is_odd = state.loading or len(self.outputs.requests) != queued
+        if is_odd and not self._in_flight:
+            audit.check_balance(scheduler, self.recorder.totals)
         transfers = self._transfers
         if transfers is not None and (landed := self.executor.take_landed()):
             for move_id in landed:
@@ -282,24 +314,14 @@ class Engine:
         if plan.preempted:
             self.outputs.preempted(plan)
         if plan.rejected:
-            self._departures.reject_planned(plan, self.clock.now_ps)
+            self._departures.reject_planned(plan, now_ps)
         return plan
-
-    def _begin_fused(self, plan: Plan, now_ps: int) -> Flight | None:
-        """Begin a plan by the fused path; None where it takes the plain one."""
-        assert self._fused_path is not None, "asked where there is one"
-        arrivals = self._arrivals if plan.ends_on_arrival else None
-        arrival_ps = UNBOUNDED if arrivals is None else arrivals.next_served_ps
-        flight = self._fused_path.begin(plan, self._ended_ps or now_ps, arrival_ps)
-        if flight is not None:
-            self._in_flight.append(flight)
-            self._current = flight
-        return flight
 
     def _end_fused(self, flight: Flight) -> int:
         """The plan has run; when."""
-        self._in_flight.clear()
-        self._current = None
+        if not self._is_alone:
+            self._in_flight.clear()
+            self._current = None
         end_ps = self._ended_ps = flight.end_ps
         if self._arrival_ps <= end_ps:
             self._take_arrivals(end_ps)
@@ -323,6 +345,8 @@ class Engine:
         if plan.swapped_in:
             flight.stepping = [group.request.request_id for group in plan.stepping]
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
+        if state.loading:
+            flight.num_waiting += len(state.loading)
         flight.work = self._work(plan, usage)
         max_steps, wake_ps = 1, UNBOUNDED
         flight.repeats = bool(plan.guaranteed_steps) and plan.repeats
@@ -469,11 +493,11 @@ class Engine:
         if plan.ops or plan.preempted:
             self._move(plan)
             self.recorder.paused(plan.preempted)
-        is_prefilling = plan.preempted and state.running
+        is_prefilling = plan.preempted and (state.running or state.loading)
         if plan.rejected or is_prefilling or executor.has_landed or self._changes.unplanned:
             return True
         wake_ps = plain_int(self.scheduler, "wake_ps", plan.wake_ps)
-        queue = [*state.swapped, *state.waiting, *state.running.values()]
+        queue = [*state.swapped, *state.waiting, *state.loading, *state.running.values()]
         is_waiting = executor.has_transfers or state.reserved or state.leased
         if queue and not is_waiting and wake_ps == UNBOUNDED:
             group = queue[0]

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Transfer, Usage
@@ -33,6 +33,7 @@ class Flight:
         is_last: the last iteration has begun, so that their number is final; ended, accepted,
             outcome and memory are known then if the next plan is made ahead.
         repeats: it may be carried out several times, whenever outputs end.
+        is_promised: the policy has promised its steps, and takes all of them at the end.
         ended: ids of the requests that have their whole output after it.
         accepted: drafts that the model accepts, by request id.
         outcome: what the scheduler makes of it.
@@ -58,6 +59,7 @@ class Flight:
     num_delivered: int = 0
     is_last: bool = False
     repeats: bool = False
+    is_promised: bool = False
     ended: tuple[int, ...] = ()
     accepted: Mapping[int, int] = {}
     outcome: Outcome | None = None
@@ -79,8 +81,11 @@ class Executor(ABC):
     `committed`. It is resumed by `alarm`. on_landed is called when a transfer in the background has
     landed, on_step at the end of each iteration but the last, if several are carried out at once
     and it is set. decode_cost: the cost model, where it alone says how long iterations without a
-    launch take, so that the engine may leave `start`, `begin` and `wait` out.
+    launch take, so that the engine may leave `start`, `begin` and `wait` out. follows_groups:
+    `added` does something.
     """
+
+    follows_groups: ClassVar[bool] = True
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

@@ -1,13 +1,14 @@
-"""The fused path: what `Engine` does for any plan by `start`, `_begin`, `wait` and `_commit`, in
-two calls for the plans that need the least of it.
+"""The fused path: what `Engine` does for any plan by `Scheduler.plan`, `start`, `_begin`, `wait`
+and `_commit`, in two calls for the plans that need the least of it.
 
 These compute prompts and decodes of single sequences, move and copy nothing, and the cost model
-alone says how long they take. All else, and all of this where an engine has no fused path, takes
-the plain path; both give the same, in every row of the recorder
-(tests/property/test_fused_path.py).
+alone says how long they take. The scheduler is not even asked for those that only decode while no
+request waits (`begin_next`). All else, and all of this where an engine has no fused path, takes the
+plain path; both give the same, in every row of the recorder (tests/property/test_fused_path.py).
 """
 
-from testbed.core.slots import Usage, record
+from testbed.core.sequence import SequenceGroup
+from testbed.core.slots import NO_OPS, Grant, Usage, record
 from testbed.cost.model import (
     UNBOUNDED,
     Affine,
@@ -21,12 +22,12 @@ from testbed.engine import audit
 from testbed.engine.departures import Departures
 from testbed.engine.executor import Flight
 from testbed.engine.host_launches import launched_counts
-from testbed.engine.outputs import Outputs
+from testbed.engine.outputs import NOTHING, Outputs
 from testbed.engine.recorder import Recorder
 from testbed.engine.sampled_checks import SampledChecks
 from testbed.engine.snapshot_times import SnapshotTimes
 from testbed.engine.span_meter import SpanMeter
-from testbed.sched.plan import Plan, windows_of
+from testbed.sched.plan import Plan, Results, broken_promise, windows_of
 from testbed.sched.scheduler import Scheduler
 
 
@@ -50,8 +51,9 @@ class FusedPath:
     ) -> None:
         self._scheduler = scheduler
         self._state = scheduler.state
+        self._policy = scheduler.policy
         self._cost = cost
-        self._launches = type(cost).launch is not CostModel.launch  # else it says None of any
+        self._launches = cost.launches
         self._outputs = outputs
         self._meter = meter
         self._recorder = recorder
@@ -62,26 +64,63 @@ class FusedPath:
         self._num_spans = 0
         self._is_checked = False  # this span is one of those whose cost and growth are checked
         self._flight = Flight(Plan())
+        self._is_steady = scheduler.is_steady and not windows
+        self._steps = Plan()  # of `begin_next`
+        self._steps_to_end = 0  # from the beginning of a span, where it was asked
+        assert scheduler.memory.predicts is not None, "a SpanMeter measures by footprints"
+        self._promised = scheduler.memory.predicts.guaranteed_steps
+        layered = scheduler.memory.layered
+        self._advance = self._policy.extend if layered is None else layered.advance
+
+    def begin_next(self, start_ps: int, arrival_ps: int) -> Flight | None:
+        """The same as `Scheduler.plan` and `begin`, where the plan is several promised steps of the
+        batch, which the policy takes in `end`; None where it is not.
+        """
+        if not (self._is_steady and self._scheduler.is_decoding) or self._meter.forked:
+            return None
+        state = self._state
+        num_seqs = state.num_seqs
+        promised = 0 if state.stepwise else self._promised(state.batch)
+        if type(promised) is not int or promised < 2 or len(state.running) != num_seqs:
+            return None
+        plan, batch = self._steps, state.batch
+        plan.decode_seqs, plan.guaranteed_steps = num_seqs, promised - 1
+        plan.ends_on_arrival = not state.waiting
+        plan.decode_context, plan.decode_max_context = batch.next_reads()
+        if self._launches and self._is_launched(plan):
+            return None
+        flight, usage = self._flight, self._policy.usage()
+        flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
+        flight.num_waiting, flight.num_swapped = len(state.waiting), 0
+        flight.repeats = flight.is_promised = True
+        repeated = 0
+        if usage.saved:
+            self._meter.begin_shared()
+            repeated = self._meter.repeated_reads(plan, usage)
+        reads = num_seqs, plan.decode_context, plan.decode_max_context, repeated
+        flight.work = record(Work, (*reads, (), num_seqs, (), (), (), 0, (), 0))
+        self._set_steps(flight, UNBOUNDED if state.waiting else arrival_ps)
+        return flight
 
     def begin(self, plan: Plan, start_ps: int, arrival_ps: int) -> Flight | None:
         """The plan's first iteration begins, and the plan after it is made at the first boundary at
         or after arrival_ps; None where the plan needs the plain path.
         """
-        state, usage = self._state, self._state.policy.usage()
-        repeats = plan.guaranteed_steps and not plan.chunks
+        state, usage = self._state, self._policy.usage()
+        repeats = bool(plan.guaranteed_steps) and not plan.chunks
         if (  # it moves or forks something, or a request has several sequences
             (plan.ops or plan.swapped_in or plan.forks or plan.preempted or plan.drafts)
             or (state.beams or self._meter.forked or len(state.running) != state.num_seqs)
             or (usage.saved and repeats)
+            or (self._launches and self._is_launched(plan))
         ):
-            return None
-        if self._launches and self._cost.launch(*launched_counts(self._cost, plan)) is not None:
             return None
         flight = self._flight
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
-        flight.repeats = bool(repeats)
-        self._meter.growing = len(state.batch.sequences)
+        if state.loading:
+            flight.num_waiting += len(state.loading)
+        flight.repeats, flight.is_promised = repeats, False
         if plan.chunks:
             self._checks.tables(usage)
             self._meter.begin_chunks(plan)
@@ -89,9 +128,16 @@ class FusedPath:
         if repeats:
             self._set_steps(flight, arrival_ps)
         else:
-            flight.steps, flight.durations = 1, self._single(flight.work)
-            flight.end_ps = start_ps + flight.durations.first_ps
+            durations: Affine = record(Affine, (self._cost.iteration(flight.work), 0, 1))
+            if not are_durations(durations):
+                raise wrong_durations(self._cost, durations)
+            flight.steps, flight.durations = 1, durations
+            flight.end_ps = start_ps + durations.first_ps
         return flight
+
+    def _is_launched(self, plan: Plan) -> bool:
+        """Whether the cost model says how the host launches the plan's iterations."""
+        return self._cost.launch(*launched_counts(self._cost, plan)) is not None
 
     def _work(self, plan: Plan, usage: Usage) -> Work:
         """What the plan's first iteration computes and reads."""
@@ -99,7 +145,8 @@ class FusedPath:
         prefill: tuple[tuple[int, int], ...] = ()
         windows: tuple[WindowReads, ...] = ()
         if plan.chunks:
-            prefill = tuple([(new + more, old) for _, _, new, old, _, more in plan.chunks])
+            for _, _, new, num_stored, _, padding in plan.chunks:
+                prefill += ((new + padding, num_stored),)
         if usage.saved:
             repeated = self._meter.repeated_reads(plan, usage)
         if self._windows and plan.decode_seqs:
@@ -107,13 +154,6 @@ class FusedPath:
         decodes = plan.decode_seqs, plan.decode_context, plan.decode_max_context
         requests = len(state.running)
         return record(Work, (*decodes, repeated, prefill, requests, (), (), (), 0, windows, 0))
-
-    def _single(self, work: Work) -> Affine:
-        """The duration of one iteration."""
-        durations: Affine = record(Affine, (self._cost.iteration(work), 0, 1))
-        if not are_durations(durations):
-            raise wrong_durations(self._cost, durations)
-        return durations
 
     def _set_steps(self, flight: Flight, arrival_ps: int) -> None:
         """How many iterations are carried out: up to the next end of an output, promise or mark."""
@@ -128,7 +168,11 @@ class FusedPath:
         if self._is_checked:
             audit.check_decode(self._cost, flight.work, durations)
         first_ps, growth_ps, most = durations
-        steps = min(1 + promised, self._outputs.steps_to_end(), most)
+        self._steps_to_end = self._outputs.steps_to_end()
+        steps = min(1 + promised, self._steps_to_end, most)
+        if flight.usage.saved:
+            self._checks.repeated_reads(flight.work)
+            steps = min(steps, self._meter.max_steps(flight.usage))
         duration_ps = steps * first_ps + growth_ps * (steps * (steps - 1) // 2)
         by_ps = min(self._snapshots.next_ps, wake_ps, arrival_ps)
         elapsed_ps = by_ps - flight.start_ps
@@ -140,19 +184,43 @@ class FusedPath:
 
     def end(self, flight: Flight) -> None:
         """The iterations have run: commit their results, and record them."""
-        plan, steps, start_ps, end_ps = flight.plan, flight.steps, flight.start_ps, flight.end_ps
-        outputs, recorder, duration_ps = self._outputs, self._recorder, end_ps - start_ps
-        results = outputs.results(plan, 1) if plan.chunks else outputs.decoded(steps)
-        outcome = self._scheduler.commit(plan, steps, results)
-        if steps > 1 and self._is_checked and not outcome.finished:
-            audit.check_growth(self._state.policy, flight.usage, outcome.grown)
-        if plan.chunks:
-            outputs.follow(plan, outcome)
-            memory = self._meter.close_plain(flight, outcome)
-            queued = flight.num_waiting, flight.num_swapped
-            recorder.span(start_ps, duration_ps, 1, plan, *queued, memory)
-            recorder.tokens(plan, 1, (), outcome.first_tokens, results, end_ps)
+        if flight.plan.chunks:
+            self._end_prompts(flight)
+            return
+        steps, batch, results = flight.steps, self._state.batch, NOTHING
+        finished: list[SequenceGroup] = []
+        if not flight.repeats or steps >= self._steps_to_end:
+            results = self._outputs.decoded(steps)
+        if not flight.is_promised:
+            _, finished, grown = self._scheduler.commit(flight.plan, steps, results)
         else:
-            recorder.decoded(flight, self._meter.close_plain(flight, outcome), results.ended)
+            answer = self._advance(batch, steps)
+            if not isinstance(answer, Grant) or answer.ops != NO_OPS:
+                raise broken_promise(self._policy, steps, answer)
+            grown = answer
+            batch.extended += steps
+            batch.steps += steps
+            if results.ended:  # the last step is committed with what it ends
+                batch.steps -= 1
+                finished = self._scheduler.commit(flight.plan, 1, results).finished
+        if self._is_checked and not finished and (steps > 1 or flight.is_promised):
+            audit.check_growth(self._policy, flight.usage, grown)
+        memory = self._meter.close_decodes(flight, grown)
+        self._recorder.decoded(flight, memory, results.ended)
+        for group in finished:
+            self._meter.forget(group)
+            self._departures.finish(group, flight.end_ps)
+
+    def _end_prompts(self, flight: Flight) -> None:
+        """The same as `end`, of an iteration that computes prompts."""
+        plan, start_ps, end_ps, outputs = flight.plan, flight.start_ps, flight.end_ps, self._outputs
+        ended = outputs.ended(plan, 1)
+        results = record(Results, (ended, {}, {}, {})) if ended else NOTHING
+        outcome = self._scheduler.commit(plan, 1, results)
+        outputs.follow(plan, outcome)
+        memory = self._meter.close_prompts(flight, outcome)
+        queued = flight.num_waiting, flight.num_swapped
+        self._recorder.span(start_ps, end_ps - start_ps, 1, plan, *queued, memory)
+        self._recorder.tokens(plan, 1, (), outcome.first_tokens, results, end_ps)
         for group in outcome.finished:
             self._departures.finish(group, end_ps)

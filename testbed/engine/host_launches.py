@@ -5,7 +5,6 @@ that order.
 from typing import NamedTuple
 
 from testbed.cost.model import CostModel, Launch, Work
-from testbed.cost.speculative import SpeculativeCost
 from testbed.sched.plan import Plan
 
 
@@ -83,8 +82,7 @@ class Replay:
 
 def launch_of(cost: CostModel, work: Work) -> Launch | None:
     """How the host launches an iteration, by its work; with drafts as it verifies them."""
-    if isinstance(cost, SpeculativeCost):
-        work = cost.verified(work)
+    work = cost.launched(work)
     prompt_tokens = sum([new for new, _ in work.prefill])
     return cost.launch(work.decode_seqs, len(work.prefill), prompt_tokens)
 

@@ -93,7 +93,10 @@ class Outputs:
             ended = self._pop_ended(state.batch.steps + steps)
         if plan.chunks or plan.swapped_in:
             stepping = plan.stepping if plan.swapped_in else ()
-            for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *stepping):
+            for group, _, _, _, last, _ in plan.chunks:
+                if last and group.num_generated + 1 == self.lengths[group.request.request_id]:
+                    ended.append(group.request.request_id)
+            for group in stepping:
                 if group.num_generated + 1 == self.lengths[group.request.request_id]:
                     ended.append(group.request.request_id)
         for draft in plan.drafts:

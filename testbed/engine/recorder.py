@@ -215,9 +215,11 @@ class Recorder:
         row = (start_ps, end_ps - start_ps, steps, decodes, 0, 0, *queued, growth_ps)
         self._shapes.append(row)
         self._memory.append(memory)
-        self._tokens.stepped(steps, end_ps)
+        clock = self._tokens
+        clock.num_steps += steps  # as `stepped`
+        clock.step_ps = end_ps
         for request_id in ended:
-            self._tokens.left(request_id)
+            clock.left(request_id)
         if len(self._shapes) == BATCH:
             self.settle()
 

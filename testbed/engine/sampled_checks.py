@@ -29,7 +29,9 @@ class SampledChecks:
 
     def tables(self, usage: Usage) -> None:
         """A prompt's slots were taken: the tables must agree with `usage`."""
-        if self._tables.is_due():
+        sampling = self._tables  # as by `is_due`: every prompt passes here
+        sampling.count += 1
+        if not sampling.count & (sampling.count - 1):
             audit.check_tables(self._state, usage)
 
     def repeated_reads(self, work: Work) -> None:

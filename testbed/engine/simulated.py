@@ -1,7 +1,7 @@
 """Carries plans out in simulated time, by a cost model and the links between tiers."""
 
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Transfer, record
@@ -33,6 +33,8 @@ class SimulatedExecutor(Executor):
     moves are to be checked against it. links: of the tiers that other engines use too, by name.
     """
 
+    follows_groups: ClassVar[bool] = False
+
     def __init__(
         self,
         clock: Clock,
@@ -44,7 +46,7 @@ class SimulatedExecutor(Executor):
     ) -> None:
         super().__init__(clock)
         self.cost = cost
-        self._launches = type(cost).launch is not CostModel.launch  # else it says None of any
+        self._launches = cost.launches
         if not scheduler.plans_ahead:
             self.decode_cost = cost
         self.outputs = outputs

@@ -53,13 +53,12 @@ class SpanMeter(Meter):
 
     The never-used slots of a decoding group start to count at known steps of the batch; `_starts`
     orders these steps. `forked` has the groups whose sequences may share their last block, as they
-    do from a fork to their next step. `growing`: the batch's members when a plan begins, of which
-    each stores one token in each step.
+    do from a fork to their next step.
     """
 
     def __init__(self, scheduler: Scheduler, outputs: Outputs) -> None:
         super().__init__(scheduler, outputs)
-        self.growing = 0
+        self._decoding = 0  # members of the batch when a plan was opened
         self._tracked: dict[int, Tracked] = {}
         self._starts: list[tuple[int, int, int, Tracked]] = []
         self.forked: dict[int, SequenceGroup] = {}
@@ -85,7 +84,7 @@ class SpanMeter(Meter):
             self._repeated = sum(map(self._counted_again, (*unstepped, *plan.swapped_in)))
         state = self.state
         running, decoding, num_seqs = len(state.running), len(state.batch.sequences), state.num_seqs
-        self._used, self._running, self.growing = used, running, decoding
+        self._used, self._running, self._decoding = used, running, decoding
         in_prompts = num_seqs != running and num_seqs != decoding  # of groups of several
         self._copies = 0
         if in_prompts:
@@ -110,9 +109,12 @@ class SpanMeter(Meter):
             internal = self._internal + started.slots - self._repeated
         else:
             internal = self._internal
-            growth = self._growth(durations, self.growing, started, outcome.grown)
+            growth = self._growth(durations, self._decoding, started, outcome.grown)
+            used = used._replace(live=used.live - growth.live)
         saved = used.saved + self._copies
-        shared = self._shared(steps, durations, saved, outcome.grown) if saved else ()
+        shared: tuple[SharedSlots, ...] = ()
+        if saved:
+            shared = self._shared(steps, durations, saved, self._used.held, outcome.grown)
         self._internal += started.slots
         if plan.decode_seqs and (self.forked or state.beams):
             self.forked = dict(state.beams)
@@ -130,35 +132,58 @@ class SpanMeter(Meter):
             self._track(chunk.group)
         self._repeated = self._copies = 0
 
-    def close_plain(self, flight: Flight, outcome: Outcome) -> SpanMemory:
-        """The same as `open` and `close` of a plan of the fused path: slots are shared in a single
-        iteration at most, and all groups have one sequence.
+    def begin_shared(self) -> None:
+        """A span of promised steps begins in which slots are shared."""
+        self._copies = 0
+        if size := self._block_size():
+            self._taken = taken_from_now(self.state.batch, size, self._slots_per_token)
+
+    def close_decodes(self, flight: Flight, grown: Grant) -> SpanMemory:
+        """The same as `close` of a plan of the fused path that only decodes; those of its groups
+        that have ended are forgotten after it.
         """
-        starts, started, growth, steps = self._starts, NO_GROWTH, None, flight.steps
-        usage, end = flight.usage, self.state.batch.steps
+        usage, steps, started, growth = flight.usage, flight.steps, NO_GROWTH, None
+        starts, end, num_seqs = self._starts, self.state.batch.steps, flight.plan.decode_seqs
         shared: tuple[SharedSlots, ...] = ()
-        if flight.plan.decode_seqs and starts and starts[0][0] < end:
+        if starts and starts[0][0] < end:
             started = self._start(end, steps)
         internal = self._internal
         self._internal += started.slots
-        if steps == 1:
-            internal += started.slots
+        if usage.saved:
+            first = 0 if flight.is_promised else 1
+            shared = self._shared(steps, flight.durations, usage.saved, usage.held, grown, first)
+        if flight.is_promised:
+            growth = self._growth(flight.durations, num_seqs, started, grown, first=0)
+        elif steps > 1:
+            growth = self._growth(flight.durations, num_seqs, started, grown)
+            usage = usage._replace(live=usage.live - growth.live)
         else:
-            growth = self._growth(flight.durations, self.growing, started, outcome.grown)
+            internal += started.slots
+        running = flight.work.num_requests
+        return record(SpanMemory, (running, usage, internal, 0, growth, shared))
+
+    def close_prompts(self, flight: Flight, outcome: Outcome) -> SpanMemory:
+        """The same as `close` of a plan of the fused path, which has chunks."""
+        starts, started, usage = self._starts, NO_GROWTH, flight.usage
+        state = self.state
+        shared: tuple[SharedSlots, ...] = ()
+        if flight.plan.decode_seqs and starts and starts[0][0] < state.batch.steps:
+            started = self._start(state.batch.steps, 1)
+        self._internal += started.slots
+        internal = self._internal
         for group in outcome.finished:
             self.forget(group)
-        if flight.plan.chunks:
-            if flight.plan.decode_seqs and self.state.beams:
-                self.forked = dict(self.state.beams)
-            for group in outcome.first_tokens:
-                if group.status is SequenceStatus.RUNNING:
-                    self._joined(group)
+        if flight.plan.decode_seqs and state.beams:
+            self.forked = dict(state.beams)
+        for group in outcome.first_tokens:
+            if group.status is SequenceStatus.RUNNING:
+                self._joined(group)
         if usage.saved:
             duration_ps = flight.end_ps - flight.start_ps
             saved = usage.saved
             shared = (record(SharedSlots, (usage.held, saved, saved * duration_ps)),)
         running = flight.work.num_requests
-        return record(SpanMemory, (running, usage, internal, 0, growth, shared))
+        return record(SpanMemory, (running, usage, internal, 0, None, shared))
 
     def max_steps(self, used: Usage) -> int:
         """While slots are shared it must know when each step takes some, which whole blocks alone
@@ -175,22 +200,19 @@ class SpanMeter(Meter):
         return footprint.size if isinstance(footprint, Granular) else 0
 
     def _shared(
-        self, steps: int, durations: Affine, saved: int, grown: Grant
+        self, steps: int, durations: Affine, saved: int, held: int, grown: Grant, first: int = 1
     ) -> tuple[SharedSlots, ...]:
         """Every iteration of a span in which slots are shared; nothing is shared or copied within
-        one.
+        one. held: slots of the pool before iteration `first`, the first one that takes some.
         """
-        held, step_ps, taken, rows = (
-            self._used.held,
-            durations.first_ps,
-            self._taken,
-            list[SharedSlots](),
-        )
+        before, step_ps, taken = held, durations.first_ps, self._taken
+        rows = list[SharedSlots]()
         for step in range(steps):
-            if step:
-                held, step_ps = held + taken[(step - 1) % len(taken)], step_ps + durations.growth_ps
+            if step >= first:
+                held += taken[(step - first) % len(taken)]
             rows.append(record(SharedSlots, (held, saved, saved * step_ps)))
-        if (whole := held - self._used.held) != grown.growth.slots:
+            step_ps += durations.growth_ps
+        if (whole := held - before) != grown.growth.slots:
             name = type(self.policy).__name__
             raise PlugInError(
                 f"{name} took {grown.growth.slots} slots where whole blocks would take {whole}"
@@ -198,14 +220,17 @@ class SpanMeter(Meter):
         return tuple(rows)
 
     def _growth(
-        self, durations: Affine, decode_seqs: int, started: Growth, grown: Grant
+        self, durations: Affine, decode_seqs: int, started: Growth, grown: Grant, first: int = 1
     ) -> SpanGrowth:
+        """What changes in a span; first: the iteration whose slots `grown` begins with."""
         first_ps, growth_ps, _ = durations
         live, held, evicted = decode_seqs * self._slots_per_token, grown.growth, grown.evicted
         for growth in (held, evicted):
             slots, slot_steps, squared = growth
             if not type(slots) is type(slot_steps) is type(squared) is int:
                 raise wrong_answer(self.policy, growth, "a Growth has whole numbers (int)")
+        if first:
+            held, evicted = held.one_step_later(), evicted.one_step_later()
         return record(SpanGrowth, (first_ps, growth_ps, live, started, held, evicted))
 
     def _track(self, group: SequenceGroup) -> Tracked:

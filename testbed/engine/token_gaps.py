@@ -49,12 +49,13 @@ class TokenClock:
     A member takes every step of the batch. A request that was preempted is not a member, until it
     has a token again, or is back from the host.
 
+    num_steps: steps that the batch has taken. step_ps: when the last of them ended.
     _single: gaps that end with a token that no step of the batch brought.
     """
 
     def __init__(self) -> None:
-        self._num_steps = 0
-        self._step_ps = 0  # when the last step ended
+        self.num_steps = 0
+        self.step_ps = 0
         self._members: dict[int, tuple[int, int]] = {}  # steps so far, and last token, when joining
         self._paused_ps: dict[int, int] = {}  # last tokens of those that are out of the batch
         self._stays = PackedRows("request_id", "first_step", "last_step", "before_ps")
@@ -62,15 +63,15 @@ class TokenClock:
 
     def stepped(self, steps: int, now_ps: int) -> None:
         """Each member has `steps` more tokens, the last of them at now_ps."""
-        self._num_steps += steps
-        self._step_ps = now_ps
+        self.num_steps += steps
+        self.step_ps = now_ps
 
     def has_token(self, request_id: int, now_ps: int) -> None:
         """A token that no step of the batch brought; the request is a member from now on."""
         paused_ps = self._paused_ps.pop(request_id, None)
         if paused_ps is not None:
             self._single.append((request_id, now_ps - paused_ps))
-        self._members[request_id] = self._num_steps, now_ps
+        self._members[request_id] = self.num_steps, now_ps
 
     def verified(self, request_id: int, num_tokens: int, now_ps: int) -> None:
         """A member has num_tokens tokens at once, of an iteration with drafts, in which the batch
@@ -85,7 +86,7 @@ class TokenClock:
 
     def joined(self, request_id: int, last_ps: int) -> None:
         """The request, whose last token came at last_ps, is a member from now on."""
-        self._members[request_id] = self._num_steps, last_ps
+        self._members[request_id] = self.num_steps, last_ps
 
     def is_back(self, request_id: int) -> None:
         """A paused request is a member again, and takes its next token with the batch."""
@@ -98,29 +99,29 @@ class TokenClock:
         member = self._members.pop(request_id, None)
         if member is not None:
             first_step, last_ps = member
-            has_stepped = self._num_steps > first_step
-            self._paused_ps[request_id] = self._step_ps if has_stepped else last_ps
+            has_stepped = self.num_steps > first_step
+            self._paused_ps[request_id] = self.step_ps if has_stepped else last_ps
             self._keep(request_id, first_step, last_ps)
 
     def left(self, request_id: int) -> None:
         """The request has its whole output, or nobody waits for it any more."""
         member = self._members.pop(request_id, None)
         self._paused_ps.pop(request_id, None)
-        if member is not None and self._num_steps > member[0]:
+        if member is not None and self.num_steps > member[0]:
             first_step, last_ps = member
-            self._stays.append((request_id, first_step, self._num_steps, last_ps))
+            self._stays.append((request_id, first_step, self.num_steps, last_ps))
 
     def _keep(self, request_id: int, first_step: int, last_ps: int) -> None:
-        if self._num_steps > first_step:
-            self._stays.append((request_id, first_step, self._num_steps, last_ps))
+        if self.num_steps > first_step:
+            self._stays.append((request_id, first_step, self.num_steps, last_ps))
 
     def gaps(self, spans: Mapping[str, NDArray[Any]]) -> TokenGaps:
         """All gaps so far; spans: the columns STEPS of the recorder's spans."""
         stays = self._stays.columns()
         unfinished = [
-            (request_id, first_step, self._num_steps, last_ps)
+            (request_id, first_step, self.num_steps, last_ps)
             for request_id, (first_step, last_ps) in self._members.items()
-            if self._num_steps > first_step
+            if self.num_steps > first_step
         ]
         rows = np.array(unfinished, np.int64).reshape(-1, 4).T
         columns = [np.concatenate(pair) for pair in zip(stays.values(), rows, strict=True)]

@@ -37,12 +37,12 @@ class Measures(NamedTuple):
 
 
 class SpanGrowth(NamedTuple):
-    """What changes in a span of several iterations after its first one.
+    """What changes in a span of iterations from SpanMemory.used on.
 
     first_ps, growth_ps: the first iteration's duration, and what each later one takes more. live:
     slots that become live with each iteration. started, held, evicted: the slots that begin to
-    count as never used in an iteration, that are taken after one, and that were cached until then;
-    each by the number of the iteration.
+    count as never used, that are taken, and that were cached until then; each by the number of the
+    first iteration that sees it, from 0.
     """
 
     first_ps: int
@@ -60,11 +60,11 @@ NO_CHANGE = (0, 0, 0, 0)
 def changes_of(
     steps: Iterable[int], durations_ps: Iterable[int], grown: Iterable[SpanGrowth | None]
 ) -> tuple[list[tuple[int, ...]], list[int]]:
-    """The changes of spans after their first iterations: summed over the iterations of each span,
-    and over the picoseconds of all of them; both in the order of CHANGING.
+    """The changes of spans: summed over the iterations of each span, and over the picoseconds of
+    all spans; both in the order of CHANGING.
 
-    A count that grows by w after iteration t, from 0, adds w * (steps - 1 - t) over the iterations;
-    what begins in iteration t counts in it too. The sums may be more than 64 bits hold.
+    A count that grows by w in iteration t, from 0, adds w * (steps - t) over the iterations. The
+    sums may be more than 64 bits hold.
     """
     rows = list[tuple[int, ...]]()
     live_ps = internal_ps = held_ps = cached_ps = 0
@@ -74,20 +74,20 @@ def changes_of(
             continue
         first_ps, growth_ps, slope, started, held, evicted = growth
         pairs = num * (num - 1) // 2
-        live, taken, internal, cached = slope * pairs, 0, 0, 0
-        live_ps += slope * (first_ps * pairs + growth_ps * (pairs * (2 * num - 1) // 3))
+        live, taken, internal, cached = slope * (pairs + num), 0, 0, 0
+        live_ps += slope * (whole_ps + first_ps * pairs + growth_ps * (pairs * (2 * num - 1) // 3))
         if held is not NO_GROWTH:
             w0, w1, w2 = held
-            taken = w0 * num - w0 - w1
-            held_ps += w0 * whole_ps - (w0 + w1) * first_ps - growth_ps * ((w2 + w1) // 2)
+            taken = w0 * num - w1
+            held_ps += w0 * whole_ps - w1 * first_ps - growth_ps * ((w2 - w1) // 2)
         if started is not NO_GROWTH:
             w0, w1, w2 = started
             internal = w0 * num - w1
             internal_ps += w0 * whole_ps - w1 * first_ps - growth_ps * ((w2 - w1) // 2)
         if evicted is not NO_GROWTH:
             w0, w1, w2 = evicted
-            cached = w0 + w1 - w0 * num
-            cached_ps -= w0 * whole_ps - (w0 + w1) * first_ps - growth_ps * ((w2 + w1) // 2)
+            cached = w1 - w0 * num
+            cached_ps -= w0 * whole_ps - w1 * first_ps - growth_ps * ((w2 - w1) // 2)
         rows.append((live, taken - live - internal, internal, cached))
     return rows, [live_ps, held_ps - live_ps - internal_ps, internal_ps, cached_ps]
 
@@ -107,7 +107,8 @@ class SpanMemory(NamedTuple):
 
     running, used, internal, copies: of the first iteration, its running requests, the pool, slots
     that will never be used, and slots of prompts that are computed once for several sequences.
-    growth: after the first iteration, where there are several. shared: each iteration in which
+    growth: what changes from there on, the tokens of the first iteration included, where there may
+    be several. shared: each iteration in which
     sharing saves slots.
     """
 

@@ -40,8 +40,10 @@ class CacheIndex:
         memory = engine.scheduler.memory
         if memory.reports_cache is None:
             raise InputError(
-                f"policy={memory.name}: says nothing of its cache to a router that reads caches "
-                "(choose policy=prefix_caching, or another router)"
+                "says nothing of its cache to a router that reads caches "
+                "(choose policy=prefix_caching, or another router)",
+                key="policy",
+                value=str(memory.name),
             )
         self.lost(number)
         self._stored.setdefault(number, set())

@@ -6,7 +6,7 @@ from testbed.core.request import PS, Request
 from testbed.engine.engine import Engine
 from testbed.engine.listeners import Listener
 from testbed.fleet.cache_index import CacheIndex
-from testbed.fleet.parts import FleetParts
+from testbed.fleet.fleet_parts import FleetParts
 from testbed.fleet.routers.router import routed
 from testbed.fleet.views import EngineView
 

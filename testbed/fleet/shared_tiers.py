@@ -82,8 +82,9 @@ def named(tiers: Mapping[str, LowerTier], names: Iterable[str]) -> dict[str, Low
     missing = [name for name in names if name not in tiers]
     if missing:
         raise InputError(
-            f"server.tiers.{missing[0]}: is to be shared, and the engine has no tier of that name "
-            f"(it has {', '.join(tiers) or 'none'})"
+            "is to be shared, and the engine has no tier of that name "
+            f"(it has {', '.join(tiers) or 'none'})",
+            key=f"server.tiers.{missing[0]}",
         )
     return {name: tiers[name] for name in names}
 
@@ -92,7 +93,9 @@ def sharer_of(memory: Capabilities) -> SharesTiers:
     """The policy as one that shares tiers; InputError where it is none."""
     if memory.shares_tiers is None:
         raise InputError(
-            f"policy={memory.name}: shares no tier with other engines (choose policy=tiered, or "
-            "server.tiers.NAME.shared=false)"
+            "shares no tier with other engines (choose policy=tiered, or "
+            "server.tiers.NAME.shared=false)",
+            key="policy",
+            value=str(memory.name),
         )
     return memory.shares_tiers

@@ -48,7 +48,7 @@ class EngineView:
     def num_tokens(self) -> int:
         """Tokens of their prompts, and of the outputs of all their sequences so far."""
         state, steps = self.engine.scheduler.state, steps_since_commit(self.engine)
-        groups = [*state.waiting, *state.swapped, *state.running.values()]
+        groups = [*state.waiting, *state.loading, *state.swapped, *state.running.values()]
         return sum(_tokens_of(group, steps) for group in groups) + sum(self._expected.values())
 
     @property

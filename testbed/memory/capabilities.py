@@ -1,7 +1,7 @@
 """What a memory policy can do: the one place where that is found out."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import Batch, Sequence
@@ -14,16 +14,16 @@ from testbed.core.slots import (
     GroupTable,
     NonSequenceSlots,
     Ops,
+    Refusal,
     copies_between,
 )
-from testbed.memory import protocols
 from testbed.memory.layouts import Layout, PageLayout
 from testbed.memory.policy import MemoryPolicy
 from testbed.memory.pools import PoolSpec
 from testbed.memory.protocols import (
-    Advances,
     CopiesPrompts,
     CountsSharedReads,
+    CutsChunks,
     DropsTokens,
     Estimates,
     FollowsSessions,
@@ -33,7 +33,7 @@ from testbed.memory.protocols import (
     Layered,
     Leases,
     ListsOtherSlots,
-    Loads,
+    Offloads,
     PinsHits,
     Predicts,
     Publishes,
@@ -49,42 +49,15 @@ from testbed.memory.protocols import (
 )
 from testbed.memory.shared_reads import read_again
 
-# The methods of each capability, and the capabilities without which it makes no sense.
-METHODS: Mapping[type, tuple[str, ...]] = {
-    protocols.Predicts: ("guaranteed_steps", "footprint"),
-    protocols.Advances: ("advance",),
-    protocols.Forks: ("fork",),
-    protocols.CopiesPrompts: ("copy_prompt",),
-    protocols.RegistersPrefixes: ("register_prefix",),
-    protocols.Publishes: ("lookup", "publish"),
-    protocols.Estimates: ("fits",),
-    protocols.PinsHits: ("match", "pin", "unpin", "make_free"),
-    protocols.Truncates: ("truncate",),
-    protocols.Swaps: ("move", "swapped_table"),
-    protocols.Leases: ("end_lease",),
-    protocols.Transfers: ("background", "landed"),
-    protocols.Loads: ("load",),
-    protocols.DropsTokens: ("num_stored",),
-    protocols.Layered: ("group_tables",),
-    protocols.ServesInTurn: ("reserve_in_turn",),
-    protocols.CountsSharedReads: ("repeated_reads",),
-    protocols.LaidOut: ("layout",),
-    protocols.ListsOtherSlots: ("non_sequence_slots",),
-    protocols.ReportsCache: ("report_cache", "prompt_codes"),
-    protocols.StoresBelow: ("tier_slots",),
-    protocols.SharesTiers: ("lower_tiers", "share_tiers", "transfers_of", "leave_tiers"),
-    protocols.FollowsSessions: ("close_session",),
-    protocols.ForeseesPrompts: ("foresee_prompts",),
-    protocols.ReadsColumns: ("columns_read",),
-}
+# The capabilities without which one makes no sense.
 NEEDS: Mapping[type, tuple[type, ...]] = {
-    protocols.RegistersPrefixes: (protocols.Forks, protocols.ListsOtherSlots),
-    protocols.Truncates: (protocols.Estimates,),
-    protocols.PinsHits: (protocols.Publishes,),
-    protocols.Advances: (protocols.Predicts,),
-    protocols.Loads: (protocols.Publishes, protocols.Transfers),
-    protocols.Layered: (protocols.LaidOut, protocols.ServesInTurn),
-    protocols.SharesTiers: (protocols.Transfers, protocols.StoresBelow),
+    RegistersPrefixes: (Forks, ListsOtherSlots),
+    Truncates: (Estimates,),
+    PinsHits: (Publishes,),
+    Transfers: (Publishes,),
+    Offloads: (Transfers, Estimates),
+    Layered: (LaidOut, ServesInTurn, Predicts),
+    SharesTiers: (Transfers, StoresBelow),
 }
 
 
@@ -95,66 +68,36 @@ class Capabilities:
     methods answer for every policy, by the capability or by what goes without it.
     """
 
-    __slots__ = (
-        "advances",
-        "copies_prompts",
-        "counts_shared_reads",
-        "drops_tokens",
-        "estimates",
-        "follows_sessions",
-        "foresees_prompts",
-        "forks",
-        "laid_out",
-        "layered",
-        "leases",
-        "lists_other_slots",
-        "loads",
-        "pins_hits",
-        "policy",
-        "predicts",
-        "publishes",
-        "reads_columns",
-        "registers_prefixes",
-        "reports_cache",
-        "serves_in_turn",
-        "shares_tiers",
-        "stores_below",
-        "swaps",
-        "transfers",
-        "truncates",
-    )
+    predicts: Predicts | None
+    forks: Forks | None
+    copies_prompts: CopiesPrompts | None
+    registers_prefixes: RegistersPrefixes | None
+    publishes: Publishes | None
+    estimates: Estimates | None
+    pins_hits: PinsHits | None
+    truncates: Truncates | None
+    swaps: Swaps | None
+    leases: Leases | None
+    transfers: Transfers | None
+    offloads: Offloads | None
+    drops_tokens: DropsTokens | None
+    layered: Layered | None
+    serves_in_turn: ServesInTurn | None
+    cuts_chunks: CutsChunks | None
+    counts_shared_reads: CountsSharedReads | None
+    laid_out: LaidOut | None
+    lists_other_slots: ListsOtherSlots | None
+    reports_cache: ReportsCache | None
+    stores_below: StoresBelow | None
+    shares_tiers: SharesTiers | None
+    follows_sessions: FollowsSessions | None
+    reads_columns: ReadsColumns | None
+    foresees_prompts: ForeseesPrompts | None
 
     def __init__(self, policy: MemoryPolicy) -> None:
         self.policy = policy
-        self.predicts: Predicts | None = _having(policy, protocols.Predicts)
-        self.advances: Advances | None = _having(policy, protocols.Advances)
-        self.forks: Forks | None = _having(policy, protocols.Forks)
-        self.copies_prompts: CopiesPrompts | None = _having(policy, protocols.CopiesPrompts)
-        self.registers_prefixes: RegistersPrefixes | None = _having(
-            policy, protocols.RegistersPrefixes
-        )
-        self.publishes: Publishes | None = _having(policy, protocols.Publishes)
-        self.estimates: Estimates | None = _having(policy, protocols.Estimates)
-        self.pins_hits: PinsHits | None = _having(policy, protocols.PinsHits)
-        self.truncates: Truncates | None = _having(policy, protocols.Truncates)
-        self.swaps: Swaps | None = _having(policy, protocols.Swaps)
-        self.leases: Leases | None = _having(policy, protocols.Leases)
-        self.transfers: Transfers | None = _having(policy, protocols.Transfers)
-        self.loads: Loads | None = _having(policy, protocols.Loads)
-        self.drops_tokens: DropsTokens | None = _having(policy, protocols.DropsTokens)
-        self.layered: Layered | None = _having(policy, protocols.Layered)
-        self.counts_shared_reads: CountsSharedReads | None = _having(
-            policy, protocols.CountsSharedReads
-        )
-        self.serves_in_turn: ServesInTurn | None = _having(policy, protocols.ServesInTurn)
-        self.laid_out: LaidOut | None = _having(policy, protocols.LaidOut)
-        self.lists_other_slots: ListsOtherSlots | None = _having(policy, protocols.ListsOtherSlots)
-        self.reports_cache: ReportsCache | None = _having(policy, protocols.ReportsCache)
-        self.stores_below: StoresBelow | None = _having(policy, protocols.StoresBelow)
-        self.shares_tiers: SharesTiers | None = _having(policy, protocols.SharesTiers)
-        self.follows_sessions: FollowsSessions | None = _having(policy, protocols.FollowsSessions)
-        self.foresees_prompts: ForeseesPrompts | None = _having(policy, protocols.ForeseesPrompts)
-        self.reads_columns: ReadsColumns | None = _having(policy, protocols.ReadsColumns)
+        for name, protocol in PROTOCOLS.items():
+            setattr(self, name, _having(policy, protocol))
 
     @property
     def name(self) -> str:
@@ -198,18 +141,28 @@ class Capabilities:
 
     def advance(self, batch: Batch, num_steps: int) -> Answer:
         """So many of the guaranteed steps were taken."""
-        if self.advances is None:
+        if self.layered is None:
             return self.policy.extend(batch, num_steps)
-        return self.advances.advance(batch, num_steps)
+        return self.layered.advance(batch, num_steps)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         """`child` continues with the parent's stored tokens, shared or copied."""
+        child.change_table()
         if self.forks is not None:
             return self.forks.fork(parent, child)
         if self.copies_prompts is not None:
             return self.copies_prompts.copy_prompt(parent, child)
         tables = self.policy.table(parent), self.policy.table(child)
         return Ops(copies_between(*tables, self.num_stored(parent.num_stored)))
+
+    def move(self, seqs: list[Sequence], tier: str) -> Answer:
+        """Take a whole group to a tier; asked of a policy that swaps."""
+        assert self.swaps is not None, "a group moves only where the policy swaps"
+        answer = self.swaps.move(seqs, tier)
+        if not isinstance(answer, Refusal):
+            for seq in seqs:
+                seq.change_table()
+        return answer
 
     def num_stored(self, num_tokens: int) -> int:
         """Tokens in the pool of a sequence that has num_tokens of them."""
@@ -263,6 +216,26 @@ class Capabilities:
         return layout.pool if isinstance(layout, PageLayout) else pool
 
 
+def methods_of(protocol: type) -> tuple[str, ...]:
+    """The methods by which a policy has a capability: those of the protocol that not every policy
+    has.
+    """
+    return tuple(
+        name
+        for name, value in vars(protocol).items()
+        if callable(value) and not name.startswith("_") and not hasattr(MemoryPolicy, name)
+    )
+
+
+# By attribute of Capabilities
+PROTOCOLS: Mapping[str, type] = {
+    name: get_args(hint)[0] for name, hint in get_type_hints(Capabilities).items()
+}
+METHODS: Mapping[type, tuple[str, ...]] = {
+    protocol: methods_of(protocol) for protocol in PROTOCOLS.values()
+}
+
+
 def capabilities_of(policy: MemoryPolicy) -> Capabilities:
     """What a policy can do. InputError where it has a part of a capability only, or one that needs
     another.
@@ -273,14 +246,18 @@ def capabilities_of(policy: MemoryPolicy) -> Capabilities:
         if missing and len(missing) < len(methods):
             there = next(method for method in methods if method not in missing)
             raise InputError(
-                f"policy={name}: has {there}() without {missing[0]}() (define both, see "
-                f"{protocol.__name__} in testbed/memory/protocols.py)"
+                f"has {there}() without {missing[0]}() (define both, see "
+                f"{protocol.__name__} in testbed/memory/protocols.py)",
+                key="policy",
+                value=str(name),
             )
         for needed in () if missing else NEEDS.get(protocol, ()):
             if _having(policy, needed) is None:
                 raise InputError(
-                    f"policy={name}: has {methods[0]}() without {METHODS[needed][0]}() (define "
-                    f"both, see {protocol.__name__} in testbed/memory/protocols.py)"
+                    f"has {methods[0]}() without {METHODS[needed][0]}() (define "
+                    f"both, see {protocol.__name__} in testbed/memory/protocols.py)",
+                    key="policy",
+                    value=str(name),
                 )
     return Capabilities(policy)
 

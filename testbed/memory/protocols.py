@@ -54,21 +54,6 @@ class Predicts(Protocol):
 
 
 @runtime_checkable
-class Advances(Protocol):
-    """`advance` tells the policy that promised steps were taken; without it, `extend` asks for them
-    although they were promised.
-    """
-
-    def advance(self, batch: Batch, num_steps: int) -> Answer:
-        """Steps that `guaranteed_steps` promised were taken; the answer is a grant without ops.
-
-        Args:
-            batch: the sequences that decode.
-            num_steps: how many steps were taken.
-        """
-
-
-@runtime_checkable
 class Forks(Protocol):
     """Sequences share slots: those of a request are admitted as one, and forked once its prompt is
     computed.
@@ -181,6 +166,21 @@ class PinsHits(Protocol):
             num_tokens: those that may be found.
         """
 
+    def refresh(self, seq: Seq, num_tokens: int) -> None:
+        """The sequence still waits; an eviction by recency counts that as a use of what it finds.
+
+        Args:
+            seq: one that waits.
+            num_tokens: those that may be found.
+        """
+
+    def depth_first(self, hits: Sequence[CacheHit]) -> list[int]:
+        """The places of hits in a walk of what is stored that goes first where most of them end.
+
+        Args:
+            hits: what `match` answered.
+        """
+
     def pin(self, hit: CacheHit) -> None:
         """What was found is not evicted until `unpin`.
 
@@ -206,7 +206,7 @@ class PinsHits(Protocol):
 @runtime_checkable
 class Truncates(Protocol):
     """It takes back the last slots of a sequence: rejected drafts, or the tail of a preempted
-    one. Needs Estimates.
+    one.
     """
 
     def truncate(self, seq: Seq, num_tokens: int) -> Grant:
@@ -266,7 +266,9 @@ class Leases(Protocol):
 
 @runtime_checkable
 class Transfers(Protocol):
-    """Transfers that no iteration waits for; the engine says when they have landed."""
+    """Blocks go to lower tiers, and what these have of a prompt is brought up before its admission,
+    by transfers that no iteration waits for: the engine says when they have landed.
+    """
 
     def background(self) -> Ops:
         """Transfers to lower tiers that begin now; called once at the start of every plan."""
@@ -279,13 +281,6 @@ class Transfers(Protocol):
             move_id: the number of the transfer.
         """
 
-
-@runtime_checkable
-class Loads(Protocol):
-    """What lower tiers have of a prompt is brought to the device before its admission. Needs
-    Publishes and Transfers.
-    """
-
     def load(self, seq: Seq, num_tokens: int, hit: CacheHit) -> Answer:
         """Begin to bring up what was found below the device.
 
@@ -296,6 +291,58 @@ class Loads(Protocol):
             seq: one that waits.
             num_tokens: for which slots will be wanted.
             hit: what `lookup` answered.
+        """
+
+
+@runtime_checkable
+class Offloads(Protocol):
+    """A waiting sequence gets slots for what a tier below has of its prompt, and holds them while
+    that is loaded; what a plan computes is stored at its end.
+    """
+
+    def load_into_slots(
+        self,
+        seq: Seq,
+        num_tokens: int,
+        hit: CacheHit,
+        must_fit: int,
+        in_prefill: Iterable[tuple[Seq, int]],
+    ) -> Answer:
+        """Begin to load what the tier has of a waiting sequence.
+
+        A grant with num_cached above 0: it has slots for so many tokens now, and all of them are
+        stored once `has_landed`. A grant of 0: there is nothing to load. LOADING: what it would
+        find is being written, or loaded for another sequence. LATER: the pool has no slots for it.
+
+        Args:
+            seq: one that waits.
+            num_tokens: all that it has.
+            hit: what `lookup` answered.
+            must_fit: tokens of it for which the pool must have slots now.
+            in_prefill: sequences with slots, and the tokens for which they need some; these are
+                left to them.
+        """
+
+    def has_landed(self, seq: Seq) -> bool:
+        """Whether nothing of a sequence is on its way any more.
+
+        Args:
+            seq: one that `load_into_slots` gave slots.
+        """
+
+    def begin_stores(
+        self,
+        scheduled: Sequence[tuple[Seq, int]],
+        preempted: Sequence[Seq],
+        ended: Sequence[tuple[Seq, int]],
+    ) -> Ops:
+        """The stores of a plan, which is complete.
+
+        Args:
+            scheduled: sequences that it computes, in the order in which they run, and their stored
+                tokens when it has run.
+            preempted: those that it has preempted.
+            ended: those that have ended since the plan before, and their stored tokens.
         """
 
 
@@ -326,6 +373,15 @@ class Layered(Protocol):
             seq: one that has slots.
         """
 
+    def advance(self, batch: Batch, num_steps: int) -> Answer:
+        """Steps that `guaranteed_steps` promised were taken, in which windows may have returned
+        slots; the answer is a grant without ops.
+
+        Args:
+            batch: the sequences that decode.
+            num_steps: how many steps were taken.
+        """
+
 
 @runtime_checkable
 class ServesInTurn(Protocol):
@@ -344,6 +400,33 @@ class ServesInTurn(Protocol):
         Args:
             wanted: sequences that have slots, and how many more each gets.
         """
+
+
+@runtime_checkable
+class CutsChunks(Protocol):
+    """It keeps states at the ends of chunks, and chooses with the scheduler where these are."""
+
+    def cut_chunk(
+        self, seq: Seq, start: int, new: int, num_tokens: int, most: int, hit: CacheHit
+    ) -> int:
+        """The tokens that the next chunk of a sequence has, at most `new`; 0: it waits.
+
+        Args:
+            seq: one that is admitted next, or in prefill.
+            start: tokens before the chunk.
+            new: tokens that the budget allows.
+            num_tokens: all that it has to compute when it is admitted.
+            most: tokens of any chunk.
+            hit: what `lookup` found, of one that is admitted next.
+        """
+
+    def has_chunks(self) -> bool:
+        """Whether it shortens any chunk. A later chunk of a prompt may be longer then than one
+        before it, so that sequences are served one by one.
+        """
+
+    def begin_plan(self) -> bool:
+        """The next plan is made; whether a request that was refused before may be admitted then."""
 
 
 @runtime_checkable

@@ -27,6 +27,17 @@ class Batching:
         return self.max_num_batched_tokens * (2 if self.frees_after_run(release) else 1)
 
 
+@dataclass(frozen=True, slots=True)
+class StateCaching:
+    """Of a model's states those at the ends of chunks are kept (mamba_cache_mode=align).
+
+    alignment: the kernel exports a state within a chunk, at multiples of so many tokens; None: it
+    exports none.
+    """
+
+    alignment: int | None = None
+
+
 class Drafts(Enum):
     """What drafts the tokens that a run verifies."""
 

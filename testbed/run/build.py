@@ -2,22 +2,16 @@
 alike.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.fleet.faults import Fault, parse_faults
-from testbed.fleet.handovers.split import Split
-from testbed.fleet.handovers.whole import Whole
-from testbed.fleet.limits import check_fleet, check_split
-from testbed.fleet.parts import EngineParts
-from testbed.fleet.routers.round_robin import RoundRobin
-from testbed.fleet.routers.router import Router
+from testbed.fleet.fleet_parts import EngineParts
 from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.run.build_checks import (
@@ -41,18 +35,8 @@ from testbed.sched.scheduler import Scheduler
 from testbed.speculation.acceptance import Acceptance
 from testbed.speculation.speculation import Speculation
 
-
-@dataclass(frozen=True)
-class FleetSetup:
-    """What several engines need besides a Setup. parts: of each engine, as they begin; make_parts:
-    those of an engine that comes back.
-    """
-
-    parts: tuple[EngineParts, ...]
-    make_parts: Callable[[int], EngineParts]
-    router: Router
-    faults: tuple[Fault, ...]
-    split: Split | None
+if TYPE_CHECKING:
+    from testbed.run.fleet_setup import FleetSetup
 
 
 @dataclass(frozen=True)
@@ -76,7 +60,7 @@ class Setup:
     slo: Slo
     description: Mapping[str, Any]
     lengths: dict[int, int]
-    fleet: FleetSetup | None = None
+    fleet: "FleetSetup | None" = None
     acceptance: Acceptance | None = None
 
     @property
@@ -98,8 +82,10 @@ class Setup:
         """Raise InputError where the run has several engines, and `what` shows one."""
         if not self.is_alone:
             raise InputError(
-                f"replicas={self.config.replicas}: {what} shows one engine (leave replicas out, or "
-                "read the column engine of requests.csv and iterations.csv)"
+                f"{what} shows one engine (leave replicas out, or "
+                "read the column engine of requests.csv and iterations.csv)",
+                key="replicas",
+                value=str(self.config.replicas),
             )
 
     def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
@@ -120,7 +106,7 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
     if speculation is not None:
         check_speculation(config, speculation)
     lengths = dict[int, int]()
-    scheduler, cost, pool = _engine(config, lengths, speculation)
+    scheduler, cost, pool = engine_of(config, lengths, speculation)
     workload = make_workload(config) if workload is None else workload
     check_preemption(scheduler)
     check_workload(scheduler, workload)
@@ -129,7 +115,7 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
     beams = _beams(config, workload)
     checked_pool = None if config.policy.is_instance else pool  # a made policy has its own
     first = EngineParts(scheduler, cost, config.model.max_len, beams, lengths, checked_pool)
-    fleet = fleet_setup(config, workload, first)
+    fleet = _fleet(config, workload, first)
     return Setup(
         config=config,
         workload=workload,
@@ -153,7 +139,16 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
     )
 
 
-def _engine(
+def _fleet(config: RunConfig, workload: Workload, first: EngineParts) -> "FleetSetup | None":
+    """The engines behind a router, of which the first has these parts; None for a run without."""
+    if config.replicas is None:
+        return None
+    from testbed.run.fleet_setup import fleet_setup  # most runs have one engine
+
+    return fleet_setup(config, config.replicas, workload, first)
+
+
+def engine_of(
     config: RunConfig, lengths: dict[int, int], speculation: Speculation | None = None
 ) -> tuple[Scheduler, CostModel, PoolSpec]:
     """The scheduler of one engine, with its policy; its cost, and its pool in the policy's slots.
@@ -171,12 +166,13 @@ def _engine(
 
 def _announce(workload: Workload, memory: Capabilities) -> None:
     """Tell a policy what it may know of the workload before the run."""
-    _register(workload, memory)
+    register_prefix(workload, memory)
     if memory.foresees_prompts is not None:
         memory.foresees_prompts.foresee_prompts(workload.rows.prompts())
 
 
-def _register(workload: Workload, memory: Capabilities) -> None:
+def register_prefix(workload: Workload, memory: Capabilities) -> None:
+    """Register the workload's prefix with a policy that keeps one."""
     if workload.rows.registered_prefix and memory.registers_prefixes is not None:
         memory.registers_prefixes.register_prefix(workload.rows.registered_prefix)
 
@@ -205,53 +201,6 @@ def _beams(config: RunConfig, workload: Workload) -> BeamModel:
     return beams
 
 
-def fleet_setup(config: RunConfig, workload: Workload, first: EngineParts) -> FleetSetup | None:
-    """The engines behind a router, of which the first has these parts; None for a run without one.
-    Raises InputError for what is not modelled with several engines.
-    """
-    if config.replicas is None:
-        return None
-    router = _router(config)
-    check_fleet(config, workload, first.scheduler, router)
-
-    def make_parts(number: int) -> EngineParts:
-        lengths = dict[int, int]()
-        scheduler, cost, pool = _engine(config.of_engine(number), lengths)
-        _register(workload, scheduler.memory)
-        return EngineParts(scheduler, cost, first.max_len, first.beams, lengths, pool)
-
-    others = [make_parts(number) for number in range(1, config.replicas)]
-    faults = () if config.faults is None else parse_faults(config.faults, config.replicas)
-    split = split_of(config, workload, first.scheduler)
-    return FleetSetup((first, *others), make_parts, router, faults, split)
-
-
-def _router(config: RunConfig) -> Router:
-    if config.router is None:
-        return RoundRobin()
-    return checked("router", config.router.make("router"))  # type: ignore[no-any-return]
-
-
-def split_of(config: RunConfig, workload: Workload, scheduler: Scheduler) -> Split | None:
-    """How the first engines prefill for the others; None where each does all. The decode engine of
-    a request is chosen by a second router of the same kind.
-    """
-    if config.prefill_replicas is None:
-        return None
-    rule = Whole()
-    if config.handover is not None:
-        rule = checked("handover", config.handover.make("handover"))
-    check_split(config, workload, scheduler)
-    model = config.model
-    return Split(
-        num_prefill=config.prefill_replicas,
-        rule=rule,
-        decode_router=_router(config),
-        slot_bytes=model.kv_bytes_per_token,
-        num_layers=model.num_attention_layers,
-    )
-
-
 def _policy_and_pool(
     config: RunConfig, lengths: dict[int, int], speculation: Speculation | None = None
 ) -> tuple[MemoryPolicy, PoolSpec]:
@@ -270,13 +219,17 @@ def _policy_and_pool(
         return policy, replace(pool, num_slots=policy.usage().total)
     if memory.layered is None and model.states:
         raise InputError(
-            f"model={model.name}: {model.states.num_layers} layers keep a state for each sequence, "
-            f"and {memory.name} stores none (policy=grouped does)"
+            f"{model.states.num_layers} layers keep a state for each sequence, "
+            f"and {memory.name} stores none (policy=grouped does)",
+            key="model",
+            value=str(model.name),
         )
     if memory.layered is not None and config.server.num_blocks is not None and len(pool.groups) > 1:
         raise InputError(
-            f"server.num_blocks={config.server.num_blocks}: counts blocks of all layers, and a "
-            f"server counts pages of {model.name}'s groups (give server.kv_memory_gib)"
+            "counts blocks of all layers, and a "
+            f"server counts pages of {model.name}'s groups (give server.kv_memory_gib)",
+            key="server.num_blocks",
+            value=str(config.server.num_blocks),
         )
     return policy, memory.pool_in_slots(pool)
 

@@ -11,7 +11,6 @@ from testbed.fleet.handovers.rule import HandoverRule
 from testbed.fleet.routers.router import Router
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
-from testbed.memory.protocols import ReadsColumns
 from testbed.run.config import RunConfig
 from testbed.run.parts import locate
 from testbed.sched.beam_search import BeamModel
@@ -22,7 +21,6 @@ from testbed.sched.preemption import (
     Swap,
 )
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.sglang import SGLang
 from testbed.speculation.speculation import Speculation
 from testbed.traces.reader import Trace
 
@@ -84,19 +82,24 @@ def check_tiers(config: RunConfig, memory: Capabilities, preemption: PreemptionR
     """Raise InputError for tiers that the policy does not use, or that are not there."""
     if isinstance(preemption, Swap) and memory.swaps is None:
         raise InputError(
-            f"preemption=swap: {memory.name} moves no sequences to the host (choose "
-            "preemption=recompute, or policy=paged)"
+            f"{memory.name} moves no sequences to the host (choose "
+            "preemption=recompute, or policy=paged)",
+            key="preemption",
+            value="swap",
         )
     if isinstance(preemption, Swap) and config.swap_space_gib == 0:
         raise InputError(
-            "preemption=swap: swap_space_gib=0 leaves no slots on the host (give swap_space_gib, "
-            "or choose preemption=recompute)"
+            "swap_space_gib=0 leaves no slots on the host (give swap_space_gib, "
+            "or choose preemption=recompute)",
+            key="preemption",
+            value="swap",
         )
     if config.server.tiers and memory.stores_below is None:
         raise InputError(
-            f"server.tiers: {memory.name} uses no tier but the swap space (choose policy=tiered, "
+            f"{memory.name} uses no tier but the swap space (choose policy=tiered, "
             f"or leave {', '.join(config.server.tiers)} out; a policy of yours that uses tiers has "
-            "tier_slots())"
+            "tier_slots())",
+            key="server.tiers",
         )
 
 
@@ -110,7 +113,7 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
     there = workload.optional_fields()
     readers = {"scheduler": scheduler, "policy.eviction": scheduler.memory.reads_columns}
     for part, reader in readers.items():
-        columns = reader.columns_read() if isinstance(reader, ReadsColumns) else ()
+        columns = () if reader is None else reader.columns_read()
         missing = [name for name in columns if name not in there]
         if missing:
             raise InputError(
@@ -121,23 +124,27 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
 
 def _check_fixed_outputs(scheduler: Scheduler, workload: Workload) -> None:
     declared, outputs = workload.rows.max_new_tokens, workload.rows.output_len
-    if not (isinstance(scheduler, SGLang) and scheduler.ignore_eos) or declared is None:
+    if declared is None or not scheduler.ends_at_declared:
         return
     if (declared != outputs).any():
         row = int((declared != outputs).argmax())
         raise InputError(
-            f"scheduler.ignore_eos=true: row {row} declares {declared[row]} output tokens and "
-            f"generates {outputs[row]} (workload.max_new_tokens=1x, or ignore_eos=false)"
+            f"row {row} declares {declared[row]} output tokens and "
+            f"generates {outputs[row]} (workload.max_new_tokens=1x, or ignore_eos=false)",
+            key="scheduler.ignore_eos",
+            value="true",
         )
 
 
 def check_preemption(scheduler: Scheduler) -> None:
     """Raise InputError for a rule that the scheduler would not follow."""
     rule = scheduler.preemption
-    if isinstance(scheduler, SGLang) and not isinstance(rule, RECOMPUTING):
+    if scheduler.names_victims and not isinstance(rule, RECOMPUTING):
         raise InputError(
-            f"preemption={type(rule).__name__}: SGLang chooses its victims itself, and computes "
-            "them again (preemption=recompute)"
+            f"{type(scheduler).__name__} chooses its victims "
+            "itself, and computes them again (preemption=recompute)",
+            key="preemption",
+            value=str(type(rule).__name__),
         )
 
 
@@ -146,15 +153,19 @@ def _check_num_sequences(memory: Capabilities, workload: Workload) -> None:
     is_uniform = workload.rows.num_seqs is None and num_seqs > 1
     if is_uniform and longest(1, num_seqs) == 0 < longest(1, 1):
         raise InputError(
-            f"workload.num_seqs={num_seqs}: {memory.name} can hold no request of {num_seqs} "
-            "sequences (give a smaller number, or choose another policy or pool)"
+            f"{memory.name} can hold no request of {num_seqs} "
+            "sequences (give a smaller number, or choose another policy or pool)",
+            key="workload.num_seqs",
+            value=str(num_seqs),
         )
 
 
 def _check_answers_are_found(scheduler: Scheduler) -> None:
     if scheduler.state.retention is not None and scheduler.memory.publishes is None:
         raise InputError(
-            f"order=time_to_live: {scheduler.memory.name} finds nothing of an answered "
+            f"{scheduler.memory.name} finds nothing of an answered "
             "request, whose slots would be kept for nobody (choose policy=prefix_caching, or "
-            "another policy that has lookup())"
+            "another policy that has lookup())",
+            key="order",
+            value="time_to_live",
         )

@@ -92,8 +92,10 @@ def declared_factor(text: str) -> float | None:
     number = DECLARED.fullmatch(text)
     if number is None or float(number[1]) < 1:
         raise InputError(
-            f"workload.max_new_tokens={text}: is no number of tokens, no factor of the output of "
-            "at least 1, such as 1.5x, and not the word model"
+            "is no number of tokens, no factor of the output of "
+            "at least 1, such as 1.5x, and not the word model",
+            key="workload.max_new_tokens",
+            value=str(text),
         )
     return float(number[1])
 
@@ -132,8 +134,9 @@ class WorkloadConfig:
             declared_factor(self.max_new_tokens)
         if self.beam and self.num_seqs == 1:
             raise InputError(
-                "workload.beam=true: a beam of one sequence is no search (workload.num_seqs=2 or "
-                "more)"
+                "a beam of one sequence is no search (workload.num_seqs=2 or more)",
+                key="workload.beam",
+                value="true",
             )
         if self.mix is not None:
             parse_mix(self.mix)
@@ -324,7 +327,9 @@ class RunConfig:
             if start_ps >= end_ps:
                 shown = ", ".join(f"{time_s:g}" for time_s in self.window_s)
                 raise InputError(
-                    f"window_s=[{shown}]: the end must come after the start, in seconds; or null"
+                    "the end must come after the start, in seconds; or null",
+                    key="window_s",
+                    value=f"[{shown}]",
                 )
         check_known_shape(self.model)
         release_numbered(self.release)
@@ -335,16 +340,17 @@ class RunConfig:
     def _check_fleet(self) -> None:
         if (self.replicas or 0) > MOST_ENGINES:
             raise InputError(
-                f"replicas={self.replicas}: memory has room for {MOST_ENGINES:,} engines (give "
-                f"fewer)"
+                f"memory has room for {MOST_ENGINES:,} engines (give fewer)",
+                key="replicas",
+                value=str(self.replicas),
             )
         for name in FLEET:
             if getattr(self, name) is not None and self.replicas is None:
                 raise InputError(f"{name}: there is one engine without a router (give replicas=N)")
         if self.server.shared_tiers and self.replicas is None:
             raise InputError(
-                f"server.tiers.{self.server.shared_tiers[0]}.shared: there is one engine without a "
-                f"router (give replicas=N, or shared=false)"
+                "there is one engine without a router (give replicas=N, or shared=false)",
+                key=f"server.tiers.{self.server.shared_tiers[0]}.shared",
             )
 
     def _check_servers(self) -> None:
@@ -352,20 +358,23 @@ class RunConfig:
         for number, server in (self.servers or {}).items():
             if number not in others:
                 raise InputError(
-                    f"servers.{number}: the engines that may have another server are 1 to "
-                    f"{len(others)} (give one of these; `server` is that of engine 0)"
+                    "the engines that may have another server are 1 to "
+                    f"{len(others)} (give one of these; `server` is that of engine 0)",
+                    key=f"servers.{number}",
                 )
             if self.server.shared_tiers or server.shared_tiers:
                 raise InputError(
-                    f"servers.{number}: shared tiers are not modelled below different servers "
-                    f"(give shared=false, or leave servers out)"
+                    "shared tiers are not modelled below different servers "
+                    "(give shared=false, or leave servers out)",
+                    key=f"servers.{number}",
                 )
             is_sized = self.server.num_blocks is not None or self.null_blocks
             if is_sized and server.num_blocks is None and not server.kv_memory_gib:
                 raise InputError(
-                    f"servers.{number}.num_blocks: the pool of `server` is given, by "
+                    "the pool of `server` is given, by "
                     f"server.num_blocks or by a preset of vLLM, and that of engine {number} is not "
-                    f"(give it; `testbed fits` says what vLLM would have)"
+                    f"(give it; `testbed fits` says what vLLM would have)",
+                    key=f"servers.{number}.num_blocks",
                 )
 
     def of_engine(self, number: int) -> "RunConfig":
@@ -375,11 +384,14 @@ class RunConfig:
 
     def _check_prefill_replicas(self) -> None:
         if self.handover is not None and self.prefill_replicas is None:
-            raise InputError("handover: no engine prefills for others (give prefill_replicas=N)")
+            raise InputError(
+                "no engine prefills for others (give prefill_replicas=N)", key="handover"
+            )
         if self.prefill_replicas is not None and self.prefill_replicas >= (self.replicas or 0):
             raise InputError(
-                f"prefill_replicas={self.prefill_replicas}: none of {self.replicas} engines is "
-                f"left to decode (give fewer, or more replicas)"
+                f"none of {self.replicas} engines is left to decode (give fewer, or more replicas)",
+                key="prefill_replicas",
+                value=str(self.prefill_replicas),
             )
 
     @property
@@ -452,12 +464,18 @@ def parse_mix(text: str) -> list[MixShare]:
         match = SHARE.fullmatch(part.strip())
         if match is None:
             raise InputError(
-                f"workload.mix={text}: {part.strip()!r} is no share of the requests ({MIX_HINT})"
+                f"{part.strip()!r} is no share of the requests ({MIX_HINT})",
+                key="workload.mix",
+                value=str(text),
             )
         shares.append(
             MixShare(int(match["num_seqs"]), match["beam"] is not None, float(match["weight"]))
         )
     total = sum(share.weight for share in shares)
     if not isclose(total, 1.0):
-        raise InputError(f"workload.mix={text}: the shares sum to {total:g}, not to 1 ({MIX_HINT})")
+        raise InputError(
+            f"the shares sum to {total:g}, not to 1 ({MIX_HINT})",
+            key="workload.mix",
+            value=str(text),
+        )
     return shares

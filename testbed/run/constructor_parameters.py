@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from testbed.core.config_model import CONFIG
-from testbed.core.oracles import LENGTHS
+from testbed.core.oracle_protocols import LENGTHS
 
 CHECKED = (int, float, bool, str, Path, type(None))  # types of parameters whose values are checked
 MUST_BE_GIVEN = "???"  # OmegaConf's mark of a value that is missing

@@ -13,7 +13,7 @@ from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.known_profiles import NAME
 from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.sections import SYSTEM, THIS_ENGINE
-from testbed.cost.transfers import transfers_origin
+from testbed.cost.transfer_times import transfers_origin
 from testbed.run.config import RunConfig
 from testbed.run.identity import ROOT
 

@@ -10,13 +10,11 @@ from testbed.core.request import Workload
 from testbed.core.specs import GIB
 from testbed.cost.model import CostModel
 from testbed.cost.sections import SYSTEM, THIS_ENGINE
-from testbed.cost.speculative import SpeculativeCost
-from testbed.fleet.parts import EngineParts
+from testbed.fleet.fleet_parts import EngineParts
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout
 from testbed.memory.policy import PoolSpec
-from testbed.memory.protocols import ReadsColumns
 from testbed.memory.served import Batching
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import constructor_parameters
@@ -25,9 +23,9 @@ from testbed.run.identity import ROOT, code_hash
 from testbed.run.oracles import future_read
 from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.vllm_v1 import VllmV1
 from testbed.version import release
-from testbed.vllm.pages import pages_of
+from testbed.vllm.attention_backends import with_cached_states
+from testbed.vllm.pages import logged_tokens, pages_of
 
 SIMULATED = {"acceptance", "found_share", "seed"}  # of a speculation, in the tokens' place
 SHOWN = (bool, int, float, str, Part)  # of parameters; others have no short text
@@ -86,28 +84,31 @@ def _pool_numbers(pool: PoolSpec, layout: Layout | None) -> dict[str, Any]:
 
 def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> dict[str, Any]:
     """What vLLM would log at its start: tokens of the KV cache, the null block's included, and how
-    many of its longest sequences fit; nothing of a scheduler that is not vLLM V1's.
+    many of its longest sequences fit; nothing of a scheduler that is not vLLM V1's, or of a pool
+    without a null block.
     """
     policy = scheduler.policy
     block_size = scheduler.memory.block_size
-    if not isinstance(scheduler, VllmV1) or block_size is None:
-        return {}
+    release, limits = scheduler.release, scheduler.limits
     model, is_hybrid = config.model, isinstance(policy, Grouped)
-    batching = Batching(
-        scheduler.limits.max_num_batched_tokens, scheduler.plans_ahead and is_hybrid
-    )
-    under_way = batching.tokens_under_way(scheduler.release)
+    has_null = is_hybrid or config.null_blocks > 0
+    if release is None or limits is None or block_size is None or not has_null:
+        return {}
+    batching = Batching(limits.max_num_batched_tokens, scheduler.plans_ahead and is_hybrid)
+    under_way = batching.tokens_under_way(release)
     pages = pages_of(
         model, pool.num_gpus, block_size, is_hybrid=is_hybrid, tokens_under_way=under_way
     )
+    if scheduler.memory.publishes is not None:
+        pages = with_cached_states(pages, model, config.server.gpu, release)
     if scheduler.drafting is not None:  # of full attention, as all that drafts are modelled for
         num_pages = pool.num_slots // block_size + 1
     else:
         num_bytes = pool.num_slots * pool.layer_bytes * pool.num_layers // pool.num_gpus
         num_pages = num_bytes // pages.page_bytes + 1  # the null page
-    concurrency = num_pages / pages.of_sequence(model.max_len)
+    concurrency = pages.concurrency(num_pages, model.max_len)
     return {
-        "kv_cache_tokens": pages.num_tokens(num_pages),
+        "kv_cache_tokens": logged_tokens(pages, num_pages, model.max_len, release),
         "max_model_len": model.max_len,
         "max_concurrency": round(concurrency, 2),
     }
@@ -141,7 +142,7 @@ def unread_note(scheduler: Scheduler, workload: Workload) -> str | None:
     unread = []
     if workload.has_unread_times:
         unread.append("its times (arrivals=replay does; these were drawn)")
-    read = scheduler.columns_read() if isinstance(scheduler, ReadsColumns) else ()
+    read = scheduler.columns_read()
     if "priority" in workload.optional_fields() and "priority" not in read:
         unread.append("its priorities (order=priority does)")
     return (
@@ -183,7 +184,7 @@ def fleet_of(config: RunConfig) -> dict[str, Any]:
 
 def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:
     """Who drafts, and what the times of drafts rest on; nothing of a run without speculation."""
-    if config.speculation is None or not isinstance(cost, SpeculativeCost):
+    if config.speculation is None:
         return {}
     passes = "no time of the GPU" if cost.drafter is None else cost.drafter.provenance
     costs = f"drafts: {passes}; attention of several queries reads what one does"

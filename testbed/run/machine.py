@@ -10,8 +10,7 @@ from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.known_profiles import check_shipped_sheet
 from testbed.cost.model import NO_SOFTWARE, CostModel
-from testbed.cost.profile import ProfileCost
-from testbed.cost.transfers import tier_bandwidths
+from testbed.cost.transfer_times import tier_bandwidths
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.policy import PoolSpec, Tier, host
 from testbed.run.config import Machine, RunConfig, ServerConfig, SoftwareConfig
@@ -60,7 +59,8 @@ def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:
     for name, tier in (server.tiers or {}).items():
         if name in (DEVICE, HOST):
             raise InputError(
-                f"server.tiers.{name}: is the name of {KNOWN_TIERS[name]} (choose another name)"
+                f"is the name of {KNOWN_TIERS[name]} (choose another name)",
+                key=f"server.tiers.{name}",
             )
         num_slots = int(tier.size_gib * GIB) // model.kv_bytes_per_token
         bandwidth, write_bandwidth = tier_bandwidths(server, tier)
@@ -72,14 +72,16 @@ def _check_tiers(tiers: Sequence[Tier], block_size: int) -> None:
     for tier in tiers:
         if tier.num_slots < block_size:
             raise InputError(
-                f"server.tiers.{tier.name}: its {tier.num_slots} slots hold no block of "
-                f"{block_size} tokens (raise size_gib, or leave the tier out)"
+                f"its {tier.num_slots} slots hold no block of "
+                f"{block_size} tokens (raise size_gib, or leave the tier out)",
+                key=f"server.tiers.{tier.name}",
             )
     for above, below in pairwise(tiers):
         if below.bandwidth > above.bandwidth:
             raise InputError(
-                f"server.tiers: {above.name} ({above.bandwidth / 1e9:g} GB/s) is above {below.name}"
-                f" ({below.bandwidth / 1e9:g} GB/s): give the faster tier first"
+                f"{above.name} ({above.bandwidth / 1e9:g} GB/s) is above {below.name}"
+                f" ({below.bandwidth / 1e9:g} GB/s): give the faster tier first",
+                key="server.tiers",
             )
 
 
@@ -93,8 +95,10 @@ def cost_of(config: RunConfig) -> CostModel:
         named = part.parameters[ITERATIONS]
         if named is not None and named != (config.software and config.software.iterations):
             raise InputError(
-                f"cost.{ITERATIONS}={named}: nothing reads it, for whole iterations were measured "
-                "with scheduler=vllm_v1_async, in one engine without drafts (leave it out)"
+                "nothing reads it, for whole iterations were measured "
+                "with scheduler=vllm_v1_async, in one engine without drafts (leave it out)",
+                key=f"cost.{ITERATIONS}",
+                value=str(named),
             )
         part = part.updated(**{ITERATIONS: None})
     return make_cost(part, config.model, config.server, config.software)
@@ -110,13 +114,15 @@ def make_cost(
     charged = cost.software
     if software is not None and charged not in (None, NO_SOFTWARE, software.name):
         raise InputError(
-            f"software={software.name}: these costs charge the software time of {charged} "
+            f"these costs charge the software time of {charged} "
             f"(cost=auto charges that of {software.name}; software={charged} says that this is "
-            "meant; cost.choices.overhead_s=S is your own)"
+            "meant; cost.choices.overhead_s=S is your own)",
+            key="software",
+            value=str(software.name),
         )
     origin = cost.fingerprint or {}
     check_device(origin, server.gpu, "the server")
-    if isinstance(cost, ProfileCost) and not cost.has_data_sheet:
+    if not cost.has_data_sheet:
         check_shipped_sheet(origin, server.gpu)
     if "source" in part.parameters and "from" in origin:
         check_device(origin["from"], part.parameters["source"].make("cost.source"), "cost.source")
@@ -161,8 +167,9 @@ def _check_heads(model: ModelSpec, num_gpus: int) -> None:
     if problem := model.heads_problem(num_gpus):
         counts = [n for n in (1, 2, 4, 8, 16, 32) if not model.heads_problem(n)]
         raise InputError(
-            f"server.num_gpus={num_gpus}: of {model.name} {problem} (give one of "
-            f"{', '.join(map(str, counts))})"
+            f"of {model.name} {problem} (give one of {', '.join(map(str, counts))})",
+            key="server.num_gpus",
+            value=str(num_gpus),
         )
 
 
@@ -184,8 +191,10 @@ def _check_given_pool(
     for name in ("memory_utilization", "workspace_gib"):
         if getattr(server, name) != server.default(name):
             raise InputError(
-                f"server.{name}={getattr(server, name):g}: nothing reads it, for {pool_key} gives "
-                "the pool (~server.kv_memory_gib and server.num_blocks=null compute it)"
+                f"nothing reads it, for {pool_key} gives "
+                "the pool (~server.kv_memory_gib and server.num_blocks=null compute it)",
+                key=f"server.{name}",
+                value=f"{getattr(server, name):g}",
             )
 
 
@@ -216,8 +225,9 @@ def _num_slots(config: RunConfig, block_size: int | None, drafter: DrafterMemory
     null_slots = config.null_blocks * (block_size or 0)
     if null_slots and null_slots >= num_slots:
         raise InputError(
-            f"null_blocks={config.null_blocks}: the pool has no more than these; give it more "
-            "blocks"
+            "the pool has no more than these; give it more blocks",
+            key="null_blocks",
+            value=str(config.null_blocks),
         )
     return num_slots - null_slots
 
@@ -227,14 +237,18 @@ def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | N
         return None
     if block_size is None:
         raise InputError(
-            f"server.num_blocks={server.num_blocks}: needs a policy with a block_size (without one "
-            f"give server.kv_memory_gib.{model.name}=GIB)"
+            "needs a policy with a block_size (without one "
+            f"give server.kv_memory_gib.{model.name}=GIB)",
+            key="server.num_blocks",
+            value=str(server.num_blocks),
         )
     if model.name in server.kv_memory_gib:
         slots = server.kv_slots(model, block_size)
         if slots != server.num_blocks * block_size:
             raise InputError(
-                f"server.num_blocks={server.num_blocks}: server.kv_memory_gib has {model.name}'s "
-                f"pool, {slots // block_size} blocks (~server.kv_memory_gib leaves only the blocks)"
+                f"server.kv_memory_gib has {model.name}'s pool, {slots // block_size} blocks",
+                key="server.num_blocks",
+                value=str(server.num_blocks),
+                remedy="~server.kv_memory_gib leaves only the blocks",
             )
     return server.num_blocks * block_size

@@ -1,10 +1,10 @@
-"""Which plug-ins are oracles, and how they get true output lengths (testbed/core/oracles.py)."""
+"""Which plug-ins are oracles (testbed/core/oracle_protocols.py), and how they get true lengths."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from testbed.core.oracles import LENGTHS, OutputLengths
+from testbed.core.oracle_protocols import LENGTHS, OutputLengths
 from testbed.memory.protocols import ForeseesChains
 from testbed.run.constructor_parameters import parameters_of
 from testbed.run.parts import Part, locate

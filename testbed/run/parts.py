@@ -43,12 +43,15 @@ class Part:
         if not isinstance(values, Mapping):
             if values is None or isinstance(values, str | int | float | list):
                 raise InputError(
-                    f"{key}={values!r}: names no class (`testbed list {key}` shows the options)"
+                    f"names no class (`testbed list {key}` shows the options)",
+                    key=key,
+                    value=repr(values),
                 )
             return cls(values)
         if not isinstance(values.get("_target_"), str):
             raise InputError(
-                f"{key}: names no class (choose one by {key}=...; `testbed list` shows the options)"
+                f"names no class (choose one by {key}=...; `testbed list` shows the options)",
+                key=key,
             )
         parameters = {str(name): value for name, value in values.items() if name != "_target_"}
         for name, value in parameters.items():
@@ -185,8 +188,9 @@ def check_methods(target: Any, key: str) -> None:
     missing = [f"{method}()" for method in sorted(getattr(target, "__abstractmethods__", ()))]
     if missing:
         raise InputError(
-            f"{key}={target.__module__}.{target.__qualname__}: does not define "
-            f"{', '.join(missing)} (its base class says what they do)"
+            f"does not define {', '.join(missing)} (its base class says what they do)",
+            key=key,
+            value=f"{target.__module__}.{target.__qualname__}",
         )
 
 
@@ -196,11 +200,12 @@ def locate(name: str, key: str) -> Callable[..., Any]:
         try:
             target = resolve_name(name)
         except (ImportError, AttributeError) as error:
-            raise InputError(
-                f"{key}={name}: cannot be loaded: {error}{_way_to_load(name, error)}"
-            ) from error
+            problem, remedy = f"cannot be loaded: {error}", _way_to_load(name, error)
+            raise InputError(problem, key=key, value=name, remedy=remedy) from error
     if not callable(target):
-        raise InputError(f"{key}._target_={name}: is no class or function (give MODULE.CLASS)")
+        raise InputError(
+            "is no class or function (give MODULE.CLASS)", key=f"{key}._target_", value=str(name)
+        )
     return target  # type: ignore[no-any-return]
 
 
@@ -208,11 +213,11 @@ def _way_to_load(name: str, error: Exception) -> str:
     """What to do about a name that cannot be loaded, where that is plain."""
     module = name.partition(".")[0]
     if f"{name}.".endswith(".py."):
-        return " (give MODULE:CLASS)"
+        return "give MODULE:CLASS"
     if ".py." in name:
-        return f" (name the module without .py, as in {name.replace('.py.', ':')})"
+        return f"name the module without .py, as in {name.replace('.py.', ':')}"
     if isinstance(error, ModuleNotFoundError) and error.name == module:
-        return f" (be in the folder of {module}.py, or add that folder to PYTHONPATH)"
+        return f"be in the folder of {module}.py, or add that folder to PYTHONPATH"
     return ""
 
 
@@ -224,20 +229,18 @@ def plug_in_errors(key: str, name: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(_with_key(str(error), key)) from error
+        if error.key == key or error.key.startswith((f"{key}.", f"{key}=")):
+            raise
+        raise InputError(str(error), key=key) from error
     except SystemExit as error:
         raise InputError(
             f"{name}: calls sys.exit({error.code!r}) when loaded or built (raise an error instead)"
         ) from error
     except OSError as error:
-        message = f"{error.filename or name}: {error.strerror or error}"
-        raise InputError(_with_key(message, key)) from error
+        problem = f"{error.filename or name}: {error.strerror or error}"
+        raise InputError(problem, key=key) from error
     except ValueError as error:
-        raise InputError(_with_key(str(error), key)) from error
+        raise InputError(str(error), key=key) from error
     except Exception as error:
-        message = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
-        raise InputError(_with_key(f"{name}: {message}", key)) from error
-
-
-def _with_key(message: str, key: str) -> str:
-    return message if message.startswith(key) else f"{key}: {message}"
+        problem = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
+        raise InputError(f"{name}: {problem}", key=key) from error

@@ -123,8 +123,8 @@ class Result:
         session = self.setup.workload.rows.sessions
         if session is None:
             raise InputError(
-                "sessions: this workload has none (a CSV may have a column session; "
-                "trace=agent_sessions)"
+                "this workload has none (a CSV may have a column session; trace=agent_sessions)",
+                key="sessions",
             )
         return sessions(self.requests, session)
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.memory.served import Batching
+from testbed.memory.served import Batching, StateCaching
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import parameters_of
 from testbed.run.oracles import class_of
 from testbed.run.speculating import drafts_of_policy
 from testbed.speculation.speculation import Speculation
+from testbed.vllm.attention_backends import checkpoint_alignment, keeps_each_state
 from testbed.vllm.releases import release_numbered
 
 LIMIT = "max_num_batched_tokens"
@@ -32,6 +33,7 @@ def served_parameters(
     makers: dict[str, Callable[[RunConfig], Any]] = {
         "release": lambda config: release_numbered(config.release),
         "batching": batching_of,
+        "states": states_of,
         "drafts": lambda config: drafts_of_policy(speculation),
         "drafter": lambda config: speculation,
     }
@@ -52,12 +54,27 @@ def batching_of(config: RunConfig) -> Batching | None:
     return Batching(limit, bool(getattr(class_of("scheduler", part), "plans_ahead", False)))
 
 
+def states_of(config: RunConfig) -> StateCaching | None:
+    """How the states of the configured model are cached; None: behind each block, or there are
+    none.
+    """
+    release, model = release_numbered(config.release), config.model
+    asks = getattr(class_of("scheduler", config.scheduler), "cuts_chunks", False)
+    is_state = model.states is not None and model.states.state_bytes > 0
+    if not (asks and is_state) or keeps_each_state(model, release):
+        return None
+    exports = release.exports_states
+    return StateCaching(checkpoint_alignment(model, config.server.gpu) if exports else None)
+
+
 def check_release_is_read(config: RunConfig) -> None:
     """Raise InputError for a release that no part of the config follows."""
     if config.release is None:
         return
     if not any("release" in served_parameters(config, group) for group in RELEASED):
         raise InputError(
-            f"release={config.release}: nothing reads it (choose +system=vllm-v1, "
-            "scheduler=vllm_v1, policy=prefix_caching_v1 or grouped_caching_v1, or leave it out)"
+            "nothing reads it (choose +system=vllm-v1, "
+            "scheduler=vllm_v1, policy=prefix_caching_v1 or grouped_caching_v1, or leave it out)",
+            key="release",
+            value=str(config.release),
         )

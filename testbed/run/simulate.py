@@ -1,7 +1,7 @@
 """`run(config)`: build one run, simulate it, and sum it up."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Protocol, TypeVar
@@ -16,17 +16,12 @@ from testbed.engine.overload import Overloaded, WatchfulRecorder
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment, simulate
 from testbed.engine.totals import Totals
-from testbed.fleet.fleet import Fleet
-from testbed.fleet.parts import EngineParts
-from testbed.fleet.records import FleetProgress, together
-from testbed.fleet.simulation import simulate_fleet
-from testbed.fleet.summary import counters_of, summarize_fleet, summary_of
-from testbed.run.build import FleetSetup, Setup, build
+from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
 from testbed.run.metrics import overload, summarize
 from testbed.run.result import Result
 from testbed.run.speculating import drafts_of
-from testbed.run.summaries import ENGINES, RUN
+from testbed.run.summaries import RUN
 
 STOPPED = "stopped_at_latency"
 PROFILE = "cost_profile"
@@ -61,8 +56,8 @@ def run(config: RunConfig, watch: Watch = unwatched) -> Result:
     """
     if config.engine is not None:
         raise InputError(
-            "engine: a GPU's run needs a run folder; say testbed run engine=gpu, or leave the "
-            "engine out"
+            "a GPU's run needs a run folder; say testbed run engine=gpu, or leave the engine out",
+            key="engine",
         )
     return run_setup(build(config), watch)
 
@@ -70,6 +65,8 @@ def run(config: RunConfig, watch: Watch = unwatched) -> Result:
 def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
     """Simulate what was built already."""
     if setup.fleet is not None:
+        from testbed.run.fleet_run import run_fleet  # most runs have one engine
+
         return run_fleet(setup, setup.fleet, watch)
     limit = setup.config.stop_at_latency
     recorder = Recorder() if limit is None else WatchfulRecorder(setup.workload, limit)
@@ -86,44 +83,12 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
     summary = summarize(recorder, setup.pool.num_slots, setup.window_ps, setup.slo)
     extra = {
         STOPPED: overloaded,
-        OVERLOAD: _behind(recorder),
+        OVERLOAD: behind(recorder),
         PROFILE: setup.cost.fingerprint,
         COUNTERS: dict(setup.scheduler.policy.counters()),
         **drafts_of(setup.scheduler),
     }
     return Result({RUN: dict(setup.description), **summary, **extra}, recorder, setup, wall_s)
-
-
-def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Result:
-    """Simulate several engines; the result is that of all together, with a part for each."""
-    recorders = [Recorder() for _ in fleet.parts]
-    first_ps, stop_ps = setup.window_ps or (UNBOUNDED, UNBOUNDED)
-    with watch(FleetProgress(recorders), len(setup.workload)), rare_collections():
-        began = time.perf_counter()
-        done = serve_by_fleet(setup, fleet, recorders, snapshots_ps=[first_ps], stop_ps=stop_ps)
-        wall_s = time.perf_counter() - began
-    merged = together(recorders)
-    pool_slots = [setup.pool_of(number).num_slots for number in range(len(fleet.parts))]
-    extra = {
-        STOPPED: None,
-        OVERLOAD: _behind(merged),
-        PROFILE: setup.cost.fingerprint,
-        COUNTERS: counters_of([engine for replica in done.replicas for engine in replica.engines]),
-    }
-    summary = {
-        RUN: dict(setup.description),
-        **summarize_fleet(recorders, merged, pool_slots, setup.window_ps, setup.slo),
-        **extra,
-    }
-    if late := [fault for fault in fleet.faults if fault.down_ps > merged.end_ps]:
-        numbers = ", ".join(str(fault.engine) for fault in late)
-        summary[RUN]["faults"] += f" (the run ended before that of engine {numbers})"
-    if len(recorders) > 1:
-        pairs = zip(done.replicas, recorders, strict=True)
-        summary[ENGINES] = {
-            str(replica.number): summary_of(replica, recorder) for replica, recorder in pairs
-        }
-    return Result(summary, merged, setup, wall_s)
 
 
 def recorded(
@@ -141,6 +106,8 @@ def recorded(
         recorder = make_recorder()
         serve_alone(setup, recorder, snapshots_ps=snapshots_ps, stop_ps=stop_ps, env=env)
         return [recorder]
+    from testbed.run.fleet_run import serve_by_fleet
+
     recorders = [make_recorder() for _ in setup.fleet.parts]
     serve_by_fleet(
         setup, setup.fleet, recorders, snapshots_ps=snapshots_ps, stop_ps=stop_ps, env=env
@@ -177,38 +144,7 @@ def serve_alone(
     )
 
 
-def serve_by_fleet(
-    setup: Setup,
-    fleet: FleetSetup,
-    recorders: Sequence[Recorder],
-    *,
-    snapshots_ps: Iterable[int] = (),
-    stop_ps: int = UNBOUNDED,
-    env: Environment | None = None,
-) -> Fleet:
-    """The fleet after it has served the workload; see `testbed.fleet.simulation.simulate_fleet`."""
-    return simulate_fleet(
-        setup.workload,
-        fresh_parts(fleet),
-        recorders,
-        fleet.router,
-        split=fleet.split,
-        faults=fleet.faults,
-        shared_tiers=setup.config.server.shared_tiers,
-        fast_forward=setup.config.fast_forward,
-        snapshots_ps=snapshots_ps,
-        stop_ps=stop_ps,
-        env=env,
-    )
-
-
-def fresh_parts(fleet: FleetSetup) -> Callable[[int], EngineParts]:
-    """The parts of each engine as they begin, then new ones."""
-    unused = dict(enumerate(fleet.parts))
-    return lambda number: unused.pop(number, None) or fleet.make_parts(number)
-
-
-def _behind(recorder: Recorder) -> dict[str, float] | None:
+def behind(recorder: Recorder) -> dict[str, float] | None:
     """See `testbed.run.metrics.overload`; a rejected request never waits."""
     columns = recorder.requests.columns()
     accepted = ~np.isin(columns["request_id"], list(recorder.rejections))

@@ -6,6 +6,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import Workload
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
+from testbed.cost.software import SOFTWARE
 from testbed.cost.speculative import SpeculativeCost
 from testbed.memory.served import Drafts
 from testbed.run.config import RunConfig
@@ -13,8 +14,6 @@ from testbed.run.constructor_parameters import parameters_of
 from testbed.run.oracles import class_of, is_oracle
 from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.vllm_v1 import VllmV1
-from testbed.speculation.pass_cost import NO_SOFTWARE
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import release_numbered
 
@@ -30,7 +29,7 @@ def drafts_of_policy(speculation: Speculation | None) -> Drafts:
 
 def drafts_of(scheduler: Scheduler) -> dict[str, Any]:
     """What a summary says of drafts; nothing of a run without any."""
-    if not isinstance(scheduler, VllmV1) or scheduler.drafting is None:
+    if scheduler.drafting is None:
         return {}
     return {SPECULATION: scheduler.drafting.counts.summary}
 
@@ -47,9 +46,10 @@ def check_requests(scheduler: Scheduler, workload: Workload) -> None:
     """Refuse requests of several sequences where decodes step one by one."""
     if scheduler.steps_in_turn and (workload.num_seqs > 1 or workload.has_beams):
         raise InputError(
-            "workload.num_seqs: parallel samples and beams are not modelled with drafts, or in "
+            "parallel samples and beams are not modelled with drafts, or in "
             "order of rank with scheduler=vllm_v1 (workload.num_seqs=1, or leave speculation and "
-            "order out)"
+            "order out)",
+            key="workload.num_seqs",
         )
 
 
@@ -59,8 +59,9 @@ def check_speculation(config: RunConfig, speculation: Speculation) -> None:
     _check_software(config)
     if "drafter" not in (parameters_of(class_of("scheduler", config.scheduler)) or {}):
         raise InputError(
-            f"speculation: scheduler={config.scheduler.name.rpartition('.')[2]} plans no drafts "
-            f"(scheduler=vllm_v1 or scheduler=vllm_v1_async, or leave speculation out)"
+            f"scheduler={config.scheduler.name.rpartition('.')[2]} plans no drafts "
+            f"(scheduler=vllm_v1 or scheduler=vllm_v1_async, or leave speculation out)",
+            key="speculation",
         )
     _check_policy(config, speculation)
 
@@ -76,8 +77,9 @@ def _check_policy(config: RunConfig, speculation: Speculation) -> None:
     finds_prefixes = hasattr(target, "lookup")
     if finds_prefixes and "drafts" not in (parameters_of(target) or {}):
         raise InputError(
-            f"speculation: what {type(speculation).__name__} needs of the cache of prefixes, "
-            f"{config.policy.name} does not do (policy=prefix_caching_v1, or policy=paged)"
+            f"what {type(speculation).__name__} needs of the cache of prefixes, "
+            f"{config.policy.name} does not do (policy=prefix_caching_v1, or policy=paged)",
+            key="speculation",
         )
 
 
@@ -91,34 +93,40 @@ def _check_software(config: RunConfig) -> None:
         return
     software = config.software
     usual = {"software": software.name if software else None}
-    for name in NO_SOFTWARE:
+    for name in SOFTWARE:
         value = own.parameters.get(name)
         of_system = usual.get(name, getattr(software, name, None))
         if value and value != of_system:
             raise InputError(
-                f"speculation.efficiencies.{name}={value}: nothing reads it, for software times "
-                "are the model's (leave it out)"
+                "nothing reads it, for software times are the model's (leave it out)",
+                key=f"speculation.efficiencies.{name}",
+                value=str(value),
             )
 
 
 def _check_run(config: RunConfig) -> None:
     if config.replicas is not None:
         raise InputError(
-            f"replicas={config.replicas}: engines behind a router with drafts are not modelled "
-            f"(leave replicas or speculation out)"
+            "engines behind a router with drafts are not modelled "
+            "(leave replicas or speculation out)",
+            key="replicas",
+            value=str(config.replicas),
         )
     if is_oracle(class_of("policy", config.policy)):
         raise InputError(
-            f"speculation: policy={config.policy.name.rpartition('.')[2]} reserves slots for the "
-            f"true output length, and none for drafts behind it (another policy)"
+            f"policy={config.policy.name.rpartition('.')[2]} reserves slots for the "
+            f"true output length, and none for drafts behind it (another policy)",
+            key="speculation",
         )
     if config.server.tiers:
         raise InputError(
-            "server.tiers: prefixes below the GPUs with drafts are not modelled (leave the tiers "
-            "or speculation out)"
+            "prefixes below the GPUs with drafts are not modelled (leave the tiers "
+            "or speculation out)",
+            key="server.tiers",
         )
     if config.model.window is not None or config.model.states is not None:
         raise InputError(
-            f"speculation: {config.model.name} has windows or states, and drafts that are rejected "
-            f"there are not modelled (choose a model of full attention)"
+            f"{config.model.name} has windows or states, and drafts that are rejected "
+            f"there are not modelled (choose a model of full attention)",
+            key="speculation",
         )

@@ -23,8 +23,9 @@ def make_workload(config: RunConfig) -> Workload:
         return _made(config)
     except MemoryError as error:
         raise InputError(
-            f"arrivals: so many requests do not fit into memory ({error}); lower arrivals.rate or "
-            "arrivals.duration_s"
+            f"so many requests do not fit into memory ({error}); lower arrivals.rate or "
+            "arrivals.duration_s",
+            key="arrivals",
         ) from None
 
 
@@ -43,7 +44,9 @@ def with_limits(rows: Rows, options: WorkloadConfig, max_len: int) -> Rows:
         return rows
     if rows.max_new_tokens is not None:
         raise InputError(
-            f"workload.max_new_tokens={declared}: the trace has a column of it (leave it out)"
+            "the trace has a column of it (leave it out)",
+            key="workload.max_new_tokens",
+            value=str(declared),
         )
     left = np.maximum(max_len - rows.prompt_len, rows.output_len)
     if isinstance(declared, int):
@@ -88,8 +91,9 @@ def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:
     if rows.num_seqs is not None or rows.beam is not None:
         if options.mix is not None:
             raise InputError(
-                f"workload.mix={options.mix}: the trace says how each request samples (leave it "
-                "out)"
+                "the trace says how each request samples (leave it out)",
+                key="workload.mix",
+                value=str(options.mix),
             )
         options.check_alone("the trace's columns of sequences and beams")
     if options.mix is None:

@@ -64,7 +64,7 @@ class SyntheticBeams(BeamModel):
 
     def __init__(self, concentration: NonNegative = 0.57, seed: Count = 0) -> None:
         if concentration <= 0:
-            raise InputError(f"beams.concentration is {concentration}; it must be above 0")
+            raise InputError("must be above 0", key="beams.concentration", value=str(concentration))
         self.concentration = concentration
         self.seed = seed
 

@@ -16,6 +16,8 @@ class ChunkedPrefill(IterationLevel):
 
     prefills: ClassVar[type[Prefills]] = PrefillChunks
 
+    has_steady_plans: ClassVar[bool] = True
+
     def plan(self) -> Plan:
         plan = self.new_plan()
         self.decode(plan)

@@ -114,9 +114,11 @@ def without_drafters_tokens(limits: Limits, speculation: Speculation, release: R
     budget = limits.max_num_batched_tokens - num_tokens
     if budget < 1:
         raise InputError(
-            f"scheduler.max_num_batched_tokens={limits.max_num_batched_tokens}: the drafter's "
+            "the drafter's "
             f"batch takes {num_tokens} of these, which leaves nothing (give more, or a smaller "
-            f"max_num_seqs)"
+            f"max_num_seqs)",
+            key="scheduler.max_num_batched_tokens",
+            value=str(limits.max_num_batched_tokens),
         )
     return Limits(budget, limits.max_num_seqs, min(limits.max_chunk_tokens, budget))
 
@@ -125,18 +127,22 @@ def check_memory(memory: Capabilities, speculation: Speculation) -> None:
     """Raise InputError for a memory policy that has no model of drafts."""
     if memory.layered is not None:
         raise InputError(
-            f"speculation: {memory.name} gives back what a window has left behind, which rejected "
-            f"drafts would need again: not modelled (policy=paged or policy=prefix_caching_v1)"
+            f"{memory.name} gives back what a window has left behind, which rejected "
+            f"drafts would need again: not modelled (policy=paged or policy=prefix_caching_v1)",
+            key="speculation",
         )
     if memory.stores_below is not None:
         raise InputError(
-            f"speculation: {memory.name} stores prefixes below the GPUs, where drafters have "
-            f"nothing: not modelled (policy=prefix_caching_v1)"
+            f"{memory.name} stores prefixes below the GPUs, where drafters have "
+            f"nothing: not modelled (policy=prefix_caching_v1)",
+            key="speculation",
         )
     if not speculation.keeps_slots and memory.truncates is None:
         raise InputError(
-            f"speculation.keeps_slots=false: {memory.name} takes no slots back from a sequence "
-            f"(policy=paged does; or leave keeps_slots out)"
+            f"{memory.name} takes no slots back from a sequence "
+            f"(policy=paged does; or leave keeps_slots out)",
+            key="speculation.keeps_slots",
+            value="false",
         )
 
 
@@ -145,16 +151,20 @@ def check_ahead(speculation: Speculation) -> None:
     name = type(speculation).__name__
     if not speculation.drafts_on_gpu:
         raise InputError(
-            f"speculation: drafts of {name} are made on the CPU from the results of an iteration, "
-            f"so that the next one cannot be planned ahead (scheduler=vllm_v1)"
+            f"drafts of {name} are made on the CPU from the results of an iteration, "
+            f"so that the next one cannot be planned ahead (scheduler=vllm_v1)",
+            key="speculation",
         )
     if speculation.off_above is not None:
         raise InputError(
-            "speculation.off_above: asynchronous scheduling always plans all drafts "
-            "(scheduler=vllm_v1, or leave off_above out)"
+            "asynchronous scheduling always plans all drafts "
+            "(scheduler=vllm_v1, or leave off_above out)",
+            key="speculation.off_above",
         )
     if not speculation.keeps_slots:
         raise InputError(
-            "speculation.keeps_slots=false: the plan ahead has taken the slots of rejected drafts "
-            "again before they are rejected (scheduler=vllm_v1, or leave keeps_slots out)"
+            "the plan ahead has taken the slots of rejected drafts "
+            "again before they are rejected (scheduler=vllm_v1, or leave keeps_slots out)",
+            key="speculation.keeps_slots",
+            value="false",
         )

@@ -6,7 +6,7 @@ These functions know no queue: `SchedulerState` decides when to ask, and what an
 from typing import Any
 
 from testbed.core.sequence import Item, Sequence, SequenceGroup, disband, passing_batch
-from testbed.core.slots import Answer, Answers, CacheHit, Grant, Refusal, record
+from testbed.core.slots import NO_OPS, Answer, Answers, CacheHit, Grant, Refusal, record
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import one_answer, wrong_answer
@@ -19,7 +19,7 @@ def sequences_to_admit(group: SequenceGroup, *, policy_forks: bool) -> list[Sequ
     computed; one that does not gives slots to every sequence. Sequences of a preempted group differ
     from each other, and all need slots.
     """
-    has_output = group.num_generated > 0
+    has_output = group.generated_offset > 0  # in no batch
     return group.sequences[:1] if policy_forks and not has_output else list(group.sequences)
 
 
@@ -47,14 +47,20 @@ def request_first_slots(
 
 
 def begin_prefill(
-    group: SequenceGroup, seqs: list[Sequence], grants: list[Grant], num_tokens: int
+    group: SequenceGroup,
+    seqs: list[Sequence],
+    grants: list[Grant],
+    num_tokens: int,
+    prefill_len: int,
 ) -> None:
-    """These sequences have slots for num_tokens tokens: list what the group has to compute.
+    """These sequences have slots for num_tokens tokens of the group's prefill_len: list what the
+    group has to compute.
 
     Where a group without output has slots for several sequences, the first is computed and the
     others are filled by a copy of its prompt.
     """
-    prefill_len, has_output, todo = group.prefill_len, group.num_generated > 0, list[Item]()
+    todo = list[Item]()
+    has_output = prefill_len > group.request.prompt_len
     if group.num_cached < 0 and not has_output:
         group.num_cached = grants[0].num_cached
     for seq, grant in zip(seqs, grants, strict=True):
@@ -76,6 +82,8 @@ def extend_to(policy: MemoryPolicy, seqs: list[Sequence], num_tokens: int) -> An
     answer = one_answer(policy, policy.extend(batch, missing))
     if isinstance(answer, Grant):
         batch.extend(missing)
+        if answer.ops is not NO_OPS:
+            batch.changes += 1
     disband(batch)
     return answer
 

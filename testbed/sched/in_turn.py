@@ -37,12 +37,12 @@ class InTurn:
         self,
         state: VllmState,
         preemption: PreemptionRule,
+        *,
         prompts: ConcurrentPrefills,
         drafts: NoDrafts,
         release: Release,
         max_len: int,
         finish: Finish,
-        *,
         plans_ahead: bool,
     ) -> None:
         if type(preemption) not in (Recompute, RecomputeSingleSwapGroup):
@@ -93,8 +93,10 @@ class InTurn:
         """Tokens that the group computes in this iteration."""
         if group.status is SequenceStatus.FINISHED:  # its last iteration is in flight
             return 0
-        wanted = group.todo[0].new if group.todo else 1 + self.drafts.num_drafts(group)
         fitting = self.max_len - 1 - _num_computed(group)
+        if group.todo:
+            return min(self.prompts.chunk_of(group, self._budget), fitting)
+        wanted = 1 + self.drafts.num_drafts(group)
         return min(wanted, self.prompts.max_chunk_tokens, self._budget, fitting)
 
     def _has_slots(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> bool:

@@ -15,6 +15,8 @@ class MixedPrefill(IterationLevel):
     longest sequence.
     """
 
+    has_steady_plans: ClassVar[bool] = True
+
     def note(self, max_len: int) -> str | None:
         tokens = self.limits.max_num_batched_tokens
         if max_len <= tokens:
@@ -43,4 +45,5 @@ class Mixed2023(MixedPrefill):
     the next one.
     """
 
+    has_steady_plans: ClassVar[bool] = True
     prefills: ClassVar[type[Prefills]] = GroupLimit

@@ -42,7 +42,11 @@ class Order(ABC):
         return ()
 
     def choose_order(self, waiting: deque[SequenceGroup]) -> None:
-        """See ChoosesOrder."""
+        """Put the queue into the order of service; see Scheduler.
+
+        Args:
+            waiting: the groups that wait.
+        """
         put_in_order(waiting)
 
 

@@ -72,6 +72,8 @@ class Plan:
         swapped_in: groups that come back from the host.
         rejected: groups that could never run.
         reasons: why, by request id.
+        promised_steps: steps, this one included, that the policy promised before it; None: it was
+            not asked, because the plan may do more than decode.
         guaranteed_steps: further identical steps that the policy has promised.
         ends_on_arrival: an arrival ends these steps.
         forks: sequences forked from others since the plan before.
@@ -90,6 +92,7 @@ class Plan:
         "guaranteed_steps",
         "ops",
         "preempted",
+        "promised_steps",
         "reasons",
         "rejected",
         "swapped_in",
@@ -100,6 +103,7 @@ class Plan:
         self.decode_seqs = 0
         self.decode_context = 0
         self.decode_max_context = 0
+        self.promised_steps: int | None = None
         self.guaranteed_steps = 0
         self.forks = 0
         self.ends_on_arrival = False

@@ -11,6 +11,7 @@ class Queues:
 
     Attributes:
         waiting: groups in order of service, preempted ones in front.
+        loading: groups that have slots for what is loaded into them, and are not running yet.
         running: groups that were admitted, by request id in order of admission.
         swapped: groups on the host, the first to come back in front.
         batch: the sequences that decode in lockstep.
@@ -23,6 +24,7 @@ class Queues:
 
     def __init__(self) -> None:
         self.waiting: deque[SequenceGroup] = deque()
+        self.loading: list[SequenceGroup] = []
         self.running: dict[int, SequenceGroup] = {}
         self.swapped: deque[SequenceGroup] = deque()
         self.batch = Batch()
@@ -31,12 +33,24 @@ class Queues:
         self.ended: list[SequenceGroup] = []
         self.ranking: Order = FIRST_COME
 
+    @property
+    def num_waiting(self) -> int:
+        """Groups that wait to run, whether or not something is loaded for them."""
+        return len(self.waiting) + len(self.loading)
+
     def find(self, request_id: int) -> SequenceGroup | None:
-        """The group of a request that waits, runs or is swapped out."""
+        """The group of a request that waits, loads, runs or is swapped out."""
         if group := self.running.get(request_id):
             return group
-        queued = (*self.waiting, *self.swapped)
+        queued = (*self.waiting, *self.loading, *self.swapped)
         return next((group for group in queued if group.request.request_id == request_id), None)
+
+    def leave_queue(self, group: SequenceGroup) -> None:
+        """The group, which does not run, is in no queue any more."""
+        if group in self.loading:
+            self.loading.remove(group)
+        else:
+            (self.swapped if group.status is SequenceStatus.SWAPPED else self.waiting).remove(group)
 
     def add_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group runs from now on, behind all others."""

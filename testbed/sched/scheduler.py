@@ -1,6 +1,9 @@
 """The plug-in API for schedulers, and the parts of an iteration that they put together."""
 
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from functools import cached_property
 from itertools import count
 from typing import ClassVar
 
@@ -11,14 +14,18 @@ from testbed.core.slots import GRANTED, NO_OPS, Grant, record
 from testbed.core.units import Count, PositiveCount, PositiveTokens
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.drafting import Drafting
 from testbed.sched.limits import Limits
 from testbed.sched.orders import FIRST_COME, Order
 from testbed.sched.plan import Outcome, Plan, Results, broken_promise, one_answer
 from testbed.sched.preemption import PreemptionRule, preempt_victim
-from testbed.sched.protocols import ChoosesOrder, chooses_order
 from testbed.sched.state import SchedulerState
 from testbed.sched.swap import precedes_admission, swap_in
 from testbed.sched.token_budget import Prefills
+from testbed.speculation.speculation import Speculation
+from testbed.vllm.releases import Release
+
+PutInOrder = Callable[[deque[SequenceGroup]], None]
 
 
 class Scheduler(ABC):
@@ -28,19 +35,39 @@ class Scheduler(ABC):
     which order. A scheduler whose next decision depends on time sets Plan.wake_ps, because a span
     of many iterations makes no call.
 
-    One that serves in another order than that of arrival defines `choose_order`
-    (testbed/sched/protocols.py). An oracle has a parameter `lengths` (testbed/run/oracles.py).
+    One that serves in another order than that of arrival defines the method `choose_order`, which
+    puts the queue that it is given into the order of service before a plan. The order depends on
+    the requests in the queue alone, not on the number of calls: a span makes none.
+
+    An oracle has a parameter `lengths` (testbed/run/oracles.py).
 
     Attributes:
         state: waiting, running and swapped groups, and the batch.
         preemption: the rule that names victims.
         now_ps: the time in picoseconds at which `plan` is called.
         plans_ahead: it makes a plan while another is in flight.
+        offloads: it serves a policy that loads into slots; see memory/protocols.py, Offloads.
+        keeps_budget: no iteration has more tokens than the parameter max_num_batched_tokens.
+        names_victims: it chooses victims itself, which are computed again; `preemption` is unread.
+        ends_at_declared: every output is to have its declared number of tokens (max_new_tokens).
+        limits: of an iteration, in tokens and sequences; None: it has none of this kind.
+        release: of vLLM, whose scheduler it is; None: of no other system that has releases.
+        drafter: what drafts tokens; None: nothing does.
+        drafting: the drafts; None without a drafter.
         steps_in_turn: its sequences decode one by one, in no batch (Plan.drafts).
     """
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
     plans_ahead: ClassVar[bool] = False
+    offloads: ClassVar[bool] = False
+    keeps_budget: ClassVar[bool] = False
+    names_victims: ClassVar[bool] = False
+    ends_at_declared: bool = False
+    limits: Limits | None = None
+    release: Release | None = None
+    drafter: Speculation | None = None
+    drafting: Drafting | None = None
+    choose_order: PutInOrder | None = None
 
     def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
         """A scheduler without requests; further parameters are given by name.
@@ -50,11 +77,16 @@ class Scheduler(ABC):
             preemption: the rule that names victims.
         """
         self.state = self.state_class(policy)
+        if self.memory.offloads is not None and not self.offloads:
+            raise InputError(
+                f"{self.memory.name}: loads into slots, which {type(self).__name__} does not "
+                "schedule (scheduler=vllm_v1 or vllm_v1_async)"
+            )
         self.preemption = preemption
         self.now_ps = 0
         self.steps_in_turn = False
         self._seq_ids = count()
-        self._chooses_order: ChoosesOrder | None = chooses_order(self)
+        self._choose_order: PutInOrder | None = self.choose_order
 
     @property
     def policy(self) -> MemoryPolicy:
@@ -65,10 +97,32 @@ class Scheduler(ABC):
         """What the policy can do."""
         return self.state.memory
 
+    @cached_property
+    def is_steady(self) -> bool:
+        """Whether its `plan` only takes promised steps of the batch while `is_decoding`, and its
+        `commit` then only advances the batch where no output has ended. The class of a scheduler
+        says so itself (`has_steady_plans`): one derived from it may plan otherwise.
+        """
+        state, memory = self.state, self.memory
+        keeps_all = memory.transfers is None and memory.drops_tokens is None
+        has_steady_plans = vars(type(self)).get("has_steady_plans", False)
+        return keeps_all and state.retention is None and has_steady_plans
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether all that run are in the batch, and no request is to be admitted, swapped in or
+        forked: the next plan is a step of the batch, if there are the slots.
+        """
+        return False
+
     @property
     def serves_as_they_come(self) -> bool:
         """Whether requests are served in order of arrival."""
-        return self._chooses_order is None
+        return self._choose_order is None
+
+    def columns_read(self) -> tuple[str, ...]:
+        """What it reads of a request that a trace need not say, as in ReadsColumns."""
+        return ()
 
     def add(self, request: Incoming) -> SequenceGroup:
         """Queue a request that has arrived.
@@ -201,8 +255,8 @@ class Scheduler(ABC):
         plan, state = Plan(), self.state
         if state.retention is not None:
             plan.wake_ps = state.expire(self.now_ps)
-        if self._chooses_order is not None and state.waiting:
-            self._chooses_order.choose_order(state.waiting)
+        if self._choose_order is not None and state.waiting:
+            self._choose_order(state.waiting)
         if state.pending_forks.num_forks:
             state.pending_forks.move_into(plan)
         if state.memory.transfers is not None:
@@ -210,11 +264,14 @@ class Scheduler(ABC):
         return plan
 
     def decode(self, plan: Plan) -> None:
-        """Extend the batch by one step, preempting until it fits.
+        """Extend the batch by one step, preempting until it fits. Where a steady plan will only
+        decode, the policy is asked before for how many steps.
 
         Args:
             plan: the one that is being made.
         """
+        if self.is_steady and self.is_decoding:
+            plan.promised_steps = self.state.guaranteed_steps()
         while self.state.batch.sequences and not self.step(plan):
             self.make_room(plan)
 
@@ -236,6 +293,7 @@ class Scheduler(ABC):
             stored = [state.memory.num_stored(seq.num_slots) for seq in batch]
             plan.decode_context, plan.decode_max_context = sum(stored), max(stored)
         if answer.ops is not NO_OPS:
+            batch.changes += 1
             state.order(answer.ops, plan)
         if answer.ends_refusals:
             state.memory_released()
@@ -294,6 +352,7 @@ class IterationLevel(Scheduler):
     """
 
     prefills: ClassVar[type[Prefills]] = Prefills
+    limits: Limits
 
     def __init__(
         self,
@@ -319,12 +378,14 @@ class IterationLevel(Scheduler):
         self.limits = Limits(max_num_batched_tokens, max_num_seqs)
         self.order = order or FIRST_COME
         self.state.follow(self.order)
-        if self._chooses_order is None and not self.order.keeps_arrival:
-            self._chooses_order = self.order
-        if prefetch and self.memory.loads is None:
+        if self._choose_order is None and not self.order.keeps_arrival:
+            self._choose_order = self.order.choose_order
+        if prefetch and self.memory.transfers is None:
             raise InputError(
-                f"scheduler.prefetch={prefetch}: {self.memory.name} loads nothing from lower tiers "
-                "(choose policy=tiered, or leave prefetch out)"
+                f"{self.memory.name} loads nothing from lower tiers "
+                "(choose policy=tiered, or leave prefetch out)",
+                key="scheduler.prefetch",
+                value=str(prefetch),
             )
         self.prefetch = prefetch
         self.prompts = self.prefills(self.state, self.limits)
@@ -335,7 +396,8 @@ class IterationLevel(Scheduler):
         Args:
             request: without its output length.
         """
-        group = super().add(request)
+        group = self.new_group(request)
+        self.state.waiting.append(group)
         if not self.order.keeps_arrival:
             group.rank = (*self.order.rank(request), request.request_id)
         if self.prefetch:
@@ -343,8 +405,24 @@ class IterationLevel(Scheduler):
         return group
 
     def columns_read(self) -> tuple[str, ...]:
-        """See ReadsColumns."""
         return self.order.columns_read()
+
+    @property
+    def is_decoding(self) -> bool:
+        """See Scheduler."""
+        state = self.state
+        num_seqs = len(state.batch.sequences)
+        if (num_seqs != state.num_seqs or not num_seqs) or (
+            state.swapped or state.beams or state.pending_forks.num_forks
+        ):
+            return False
+        waiting = state.waiting
+        return not waiting or (waiting[0] is state.refused and self.keeps_refused)
+
+    @property
+    def keeps_refused(self) -> bool:
+        """Whether the head of the queue stays there, unasked, once it was refused."""
+        return self._choose_order is None and not self.prefetch
 
     def enable_fast_forward(self, plan: Plan) -> None:
         """Offer further identical steps where only an end or an arrival matters; requests that wait
@@ -370,16 +448,22 @@ class IterationLevel(Scheduler):
             or plan.preempted
         ):
             return
-        keeps_order = self._chooses_order is None
+        keeps_order = self._choose_order is None
         is_queue = bool(state.swapped or state.waiting)
         plan.ends_on_arrival = self.prefetch > 0 or not (keeps_order and is_queue)
-        if self._admits_nobody():
+        promised = plan.promised_steps
+        if not self._admits_nobody():
+            return
+        if promised is None:
             plan.guaranteed_steps = state.guaranteed_steps()
+        else:
+            is_some = type(promised) is int and promised > 0  # else the engine may refuse it
+            plan.guaranteed_steps = promised - 1 if is_some else promised
 
     def _admits_nobody(self) -> bool:
         """Whether the group that is next would be refused again, if there is one."""
         state = self.state
-        if precedes_admission(state):
+        if state.swapped and precedes_admission(state):
             return state.swap_in_refused
         if not state.waiting:
             return True

@@ -2,12 +2,16 @@
 first.
 """
 
+from typing import ClassVar
+
 from testbed.sched.plan import Plan
 from testbed.sched.scheduler import IterationLevel
 
 
 class SeparatePrefill(IterationLevel):
     """At most max_num_batched_tokens tokens and max_num_seqs running sequences in an iteration."""
+
+    has_steady_plans: ClassVar[bool] = True
 
     def plan(self) -> Plan:
         plan = self.new_plan()

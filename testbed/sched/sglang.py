@@ -2,15 +2,13 @@
 generate fits too.
 """
 
-from collections.abc import Collection, Iterable
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Collection
+from typing import ClassVar, NamedTuple
 
-from testbed.core.errors import InputError
 from testbed.core.request import Incoming
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import NO_HIT, CacheHit
 from testbed.core.units import Positive, PositiveCount, PositiveTokens
-from testbed.memory.layouts import BlockLayout
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule
@@ -22,12 +20,12 @@ from testbed.sched.sglang_admission import (
     Selected,
     Verdict,
 )
-from testbed.sched.sglang_order import ByPriority, order_of
+from testbed.sched.sglang_options import check_chunk, check_retraction, page_size_of
+from testbed.sched.sglang_order import order_of
 from testbed.sched.sglang_ratio import STEPS_AHEAD, NewTokenRatio
-from testbed.sched.sglang_requests import DeclaredOutputs
+from testbed.sched.sglang_requests import DeclaredOutputs, RetractionOrder
 
 OVER = (SequenceStatus.FINISHED, SequenceStatus.CANCELLED)
-NO_CONTEXT_LIMIT = 1 << 40
 
 
 class Computed(NamedTuple):
@@ -49,6 +47,8 @@ class SGLang(Scheduler):
     batch (batch_is_full).
     """
 
+    names_victims: ClassVar[bool] = True
+
     def __init__(
         self,
         policy: MemoryPolicy,
@@ -69,29 +69,31 @@ class SGLang(Scheduler):
         context_length: PositiveTokens | None = None,
     ) -> None:
         super().__init__(policy, preemption)
-        self.page_size = self._page_size()
-        _check_options(retraction_policy, enable_priority_scheduling, schedule_policy)
+        self.page_size = page_size_of(self.memory)
+        check_chunk(chunked_prefill_size, self.page_size)
+        check_retraction(retraction_policy)
         self.max_running_requests = max_running_requests
-        chunk = chunked_prefill_size
-        if chunk is not None and chunk % self.page_size:
-            raise InputError(
-                f"scheduler.chunked_prefill_size={chunk}: is no multiple of the page of "
-                f"{self.page_size} tokens (give one)"
-            )
-        self.limits = PassLimits(max_prefill_tokens, chunk, prefill_max_requests)
-        self.mixes = enable_mixed_chunk and chunk is not None
-        self.ignore_eos = ignore_eos
-        self.by_priority = enable_priority_scheduling
-        self.ratio = NewTokenRatio(schedule_conservativeness, new_token_ratio_decay_steps)
-        self.outputs = DeclaredOutputs(
-            policy.usage().total, self.page_size, context_length or NO_CONTEXT_LIMIT
+        self.pass_limits = PassLimits(
+            max_prefill_tokens, chunked_prefill_size, prefill_max_requests
         )
-        self.order = order_of(schedule_policy, self.memory)
-        if enable_priority_scheduling:
-            self.order = ByPriority(self.memory, schedule_low_priority_values_first)
-        self.priority_sign = 0
-        if retraction_policy == "priority":
-            self.priority_sign = -1 if schedule_low_priority_values_first else 1
+        self.mixes = enable_mixed_chunk and chunked_prefill_size is not None
+        self.ignore_eos = self.ends_at_declared = ignore_eos
+        self.ratio = NewTokenRatio(schedule_conservativeness, new_token_ratio_decay_steps)
+        self.outputs = DeclaredOutputs(policy.usage().total, self.page_size, context_length)
+        sign = 1 if schedule_low_priority_values_first else -1
+        self.order = order_of(
+            schedule_policy,
+            self.memory,
+            self.outputs,
+            self.page_size,
+            sign * enable_priority_scheduling,
+        )
+        self.by_priority = enable_priority_scheduling
+        self.retracts = RetractionOrder(self.outputs, -sign * (retraction_policy == "priority"))
+        self._begin()
+
+    def _begin(self) -> None:
+        """A server without requests."""
         self.running: list[SequenceGroup] = []
         self.last: list[SequenceGroup] = []
         self.chunked: SequenceGroup | None = None
@@ -99,10 +101,12 @@ class SGLang(Scheduler):
         self._planned: list[SequenceGroup] = []  # what the plan computes, in SGLang's order
         self._published = 0  # tokens of the chunked prompt
         self._num_queued = 0
+        # Tokens of the last prompts, and of those from which the running batch began: SGLang counts
+        # these again in each of its decodes (run_batch, extend_num_tokens)
+        self._tokens_of_last = self._tokens_of_running = 0
         self._has_samples = False
 
     def columns_read(self) -> tuple[str, ...]:
-        """See ReadsColumns."""
         return (*["priority"] * self.by_priority, *["max_new_tokens"] * self.ignore_eos)
 
     # A plan
@@ -140,6 +144,7 @@ class SGLang(Scheduler):
             self.is_full = False
         if joining and not self.running:
             self.running, self.is_full = joining, False
+            self._tokens_of_running = self._tokens_of_last
         else:
             self.running += joining
         self._leave([group for group in self.running if group.status in OVER])
@@ -165,7 +170,9 @@ class SGLang(Scheduler):
         self.order.sort(self.state.waiting)
         admission = self._admission()
         if self.chunked is not None:
-            admission.go_on(self.chunked, NO_HIT)
+            left = self.chunked.todo[0].new
+            limit = self.order.chunk_limit(left, admission.chunk_left or 0)
+            admission.go_on(self.chunked, NO_HIT, limit)
         self._ask_queue(admission)
         if not admission.selected:
             self._reject_head(plan)
@@ -176,6 +183,8 @@ class SGLang(Scheduler):
         if self.mixes and self.running:
             self._mix(plan)
         self.last = self._planned
+        self._tokens_of_last = sum(chunk.new for chunk in plan.chunks) + plan.decode_seqs
+        self.order.computed(self._tokens_of_last)
         return True
 
     def _admission(self) -> Admission:
@@ -185,7 +194,7 @@ class SGLang(Scheduler):
             self.memory,
             self.outputs,
             self.page_size,
-            self.limits,
+            self.pass_limits,
             len(self.running) if self.mixes else 0,
         )
         admission.reserve_future(self.running, 1.0 if self.ignore_eos else self.ratio.current)
@@ -219,14 +228,14 @@ class SGLang(Scheduler):
         for chosen in selected:
             if chosen.group is self.chunked:
                 self._continue_chunk(chosen, plan)
-            elif not self._begin(chosen, plan):
+            elif not self._admit(chosen, plan):
                 break
         for chosen in selected:
             self._unpin(chosen.hit)
         unfinished = [group for group in self._planned if group.todo]
         self.chunked = unfinished[0] if unfinished else None
 
-    def _begin(self, chosen: Selected, plan: Plan) -> bool:
+    def _admit(self, chosen: Selected, plan: Plan) -> bool:
         """Admit the head of the queue; False if the policy, which may keep a share of the pool
         free, refuses it all the same.
         """
@@ -299,6 +308,7 @@ class SGLang(Scheduler):
                 return  # what ends now gives slots back
             self._retract_until_step(plan)
         self._planned = list(self.running)
+        self.order.computed(self._tokens_of_running)
 
     def _leave_out_last_tokens(self) -> list[SequenceGroup]:
         """Groups whose last token by their declared length is in flight: they take no step."""
@@ -309,10 +319,10 @@ class SGLang(Scheduler):
         return ending
 
     def _retract_until_step(self, plan: Plan) -> None:
-        """Retract at least one, those that have generated fewest first, the longest prompt of
-        these; the order of the others is that of the batch from now on (retract_decode).
+        """Retract at least one; the order of the others is that of the batch from now on
+        (retract_decode).
         """
-        self.running.sort(key=self._worth, reverse=True)
+        self.retracts.sort(self.running)
         retracted, stepped = list[SequenceGroup](), False
         while len(self.running) > 1 and not stepped:
             retracted.append(group := self.running.pop())
@@ -327,10 +337,6 @@ class SGLang(Scheduler):
         generated = sum(outputs.generated(group) for group in self.running)
         declared = sum(outputs.declared(group) for group in self.running)
         self.ratio.retracted(self.running, generated, declared)
-
-    def _worth(self, group: SequenceGroup) -> tuple[int, int, int]:
-        priority = self.priority_sign * group.request.priority
-        return priority, self.outputs.generated(group), -group.request.prompt_len
 
     def _retract(self, group: SequenceGroup, plan: Plan) -> None:
         """The group loses its slots and waits behind all others; a token in flight is lost."""
@@ -361,6 +367,7 @@ class SGLang(Scheduler):
         """Note when the group has joined the queue."""
         self._num_queued += 1
         group.rank = (self._num_queued, 0)
+        self.order.joined(group)
 
     def cancel(self, group: SequenceGroup) -> list[SequenceGroup]:
         self.outputs.in_flight.discard(group)
@@ -374,6 +381,7 @@ class SGLang(Scheduler):
     def carry_out(self, plan: Plan, steps: int, results: Results) -> Outcome:
         if plan.decode_seqs and not plan.chunks:
             self.ratio.decay(steps - 1)
+            self.order.computed((steps - 1) * self._tokens_of_running)
         return super().carry_out(plan, steps, results)
 
     def finish(self, group: SequenceGroup) -> None:
@@ -398,6 +406,8 @@ class SGLang(Scheduler):
 
     def _enable_fast_forward(self, plan: Plan) -> None:
         """Offer further decodes: until a request ends or arrives, none is admitted."""
+        if self.order.counts_steps:
+            return
         if not plan.repeats or plan.preempted_any or (self.state.waiting and not self.is_full):
             return
         plan.ends_on_arrival = not self.is_full
@@ -406,74 +416,3 @@ class SGLang(Scheduler):
     def _make_free(self, num_slots: int) -> None:
         if self.memory.pins_hits is not None:
             self.memory.pins_hits.make_free(num_slots)
-
-    def _page_size(self) -> int:
-        memory = self.memory
-        if memory.publishes is not None and memory.pins_hits is None:
-            raise InputError(
-                f"policy={memory.name}: scheduler=sglang decides about several admissions before "
-                "any takes slots, which it does not support (policy=radix or policy=paged)"
-            )
-        if not isinstance(memory.layout, BlockLayout):
-            raise InputError(
-                f"policy={memory.name}: has no pages of one size, which scheduler=sglang counts "
-                "(policy=radix or policy=paged)"
-            )
-        return memory.layout.block_size
-
-
-class OverlappedSGLang(SGLang):
-    """The same with overlap, SGLang's default: a plan is made while the iteration before runs.
-
-    It knows the results of the one before that. Who has all declared tokens then takes no step;
-    who ends by a stop token takes one more. If memory lacks while such a last token is in flight,
-    the decode waits for it.
-    """
-
-    plans_ahead: ClassVar[bool] = True
-
-    def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule, **options: Any) -> None:
-        super().__init__(policy, preemption, **options)
-        self._computing = Computed([], ())
-        self._anticipated: Outcome | None = None
-
-    def can_plan_ahead(self) -> bool:
-        return True
-
-    def anticipate(self, plan: Plan, steps: int, ended: tuple[int, ...]) -> Outcome:
-        """The last of the plan's iterations begins; which outputs it ends is not known."""
-        outcome = self.carry_out(plan, steps, Results())
-        self._computing = Computed(self._planned, outcome.first_tokens)
-        self.outputs.in_flight = self._with_next_token(outcome.first_tokens)
-        self._anticipated = outcome
-        return outcome
-
-    def _with_next_token(self, prefilled: Iterable[SequenceGroup]) -> set[SequenceGroup]:
-        decoding = [group for group in self._planned if not group.todo and group.status not in OVER]
-        return {*prefilled, *decoding}
-
-    def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        """The results are known: who was not retracted since has its token."""
-        outcome, self._anticipated = self._anticipated, None
-        if outcome is None:
-            return super().commit(plan, steps, results)
-        known, self.outputs.in_flight = self.outputs.in_flight, set()
-        groups = [group for group in self._computing.groups if group in known]
-        ended = [group for group in groups if group.request.request_id in results.ended]
-        for group in ended:
-            self.finish(group)
-        self._settle(Computed(groups, self._computing.prefilled), ended)
-        first = [group for group in outcome.first_tokens if group in known]
-        return outcome._replace(first_tokens=first, finished=ended)
-
-
-def _check_options(retraction: str, by_priority: bool, schedule_policy: str) -> None:
-    if retraction not in ("length", "priority"):
-        raise InputError(
-            f"scheduler.retraction_policy={retraction}: is unknown (choose length or priority)"
-        )
-    if by_priority and schedule_policy != "fcfs":
-        raise InputError(
-            f"scheduler.schedule_policy={schedule_policy}: does not go with "
-            "enable_priority_scheduling (schedule_policy=fcfs)"
-        )

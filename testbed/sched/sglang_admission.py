@@ -90,12 +90,15 @@ class Admission:
             return Verdict.SPENT
         return Verdict.GOES_ON
 
-    def go_on(self, group: SequenceGroup, hit: CacheHit) -> None:
-        """The unfinished prompt: its next chunk, whatever memory there is (add_chunked_req)."""
+    def go_on(self, group: SequenceGroup, hit: CacheHit, most: int | None) -> None:
+        """The unfinished prompt: its next chunk, whatever memory there is, of at most so many
+        tokens (add_chunked_req).
+        """
         assert self.chunk_left is not None, "prompts are cut into chunks"
         left, num_stored = group.todo[0].new, group.todo[0].num_stored
         limit = min(self.chunk_left, int(self.remaining))
-        new = min(left, limit if limit > 0 else self.chunk_left)
+        limit = limit if limit > 0 else self.chunk_left
+        new = min(left, limit if most is None else min(limit, most))
         self._select(Selected(group, new, num_stored, hit, new < left))
 
     def ask(self, group: SequenceGroup, hit: CacheHit) -> Verdict:

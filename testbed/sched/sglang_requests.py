@@ -14,10 +14,10 @@ class DeclaredOutputs:
     in_flight: groups whose next token is computed in an iteration whose results are not known yet.
     """
 
-    def __init__(self, total: int, page_size: int, context_length: int) -> None:
+    def __init__(self, total: int, page_size: int, context_length: int | None) -> None:
         self._total = total
         self._page_size = page_size
-        self._max_len = min(context_length, total) - 1
+        self._max_len = min(context_length or total, total) - 1
         self.in_flight: set[SequenceGroup] = set()
 
     def declared(self, group: SequenceGroup) -> int:
@@ -45,3 +45,22 @@ class DeclaredOutputs:
             and group in self.in_flight
             and self.generated(group) + 1 >= declared
         )
+
+
+class RetractionOrder:
+    """Which request loses its slots first: the one that has generated fewest tokens, of these that
+    of the longest prompt (_get_decode_retraction_order). priority_sign: before that the least
+    urgent, by a sign of the requests' numbers; 0: whatever they are.
+    """
+
+    def __init__(self, outputs: DeclaredOutputs, priority_sign: int) -> None:
+        self._outputs = outputs
+        self._sign = priority_sign
+
+    def sort(self, running: list[SequenceGroup]) -> None:
+        """Put the first victim last."""
+        running.sort(key=self._worth, reverse=True)
+
+    def _worth(self, group: SequenceGroup) -> tuple[int, int, int]:
+        priority = self._sign * group.request.priority
+        return priority, self._outputs.generated(group), -group.request.prompt_len

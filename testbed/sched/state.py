@@ -103,7 +103,7 @@ class SchedulerState(Queues):
         """The groups with slots on the device, running or waiting."""
         waiting = self.partially_preempted
         kept = () if waiting is None else (waiting,)
-        return [*self.running.values(), *kept, *self.reserved, *self.leased]
+        return [*self.running.values(), *kept, *self.loading, *self.reserved, *self.leased]
 
     def guaranteed_steps(self) -> int:
         """Further steps of the batch that the policy promises."""
@@ -140,14 +140,15 @@ class SchedulerState(Queues):
         if len(seqs) > 1:  # they are filled by a copy of the whole prompt, or each from its start
             num_tokens = group.prefill_len
         self.not_loaded.discard(group)
-        if self.memory.loads is not None and not self.load(group, num_tokens, plan, hit):
+        if self.memory.transfers is not None and not self.load(group, num_tokens, plan, hit):
             self.refused = group
             return Refusal.LATER
-        answers = request_first_slots(self.memory, seqs, group.prefill_len, num_tokens, hit)
+        prefill_len = group.prefill_len
+        answers = request_first_slots(self.memory, seqs, prefill_len, num_tokens, hit)
         if isinstance(answers, Refusal):
             self._refuse(group, answers, plan)
             return answers
-        begin_prefill(group, seqs, answers, num_tokens)
+        begin_prefill(group, seqs, answers, num_tokens, prefill_len)
         for grant in answers:
             if grant.ops is not NO_OPS:
                 self.order(grant.ops, plan)
@@ -187,9 +188,9 @@ class SchedulerState(Queues):
         """Begin to load what lower tiers have of a waiting group; False where there are no slots
         for it now.
         """
-        loads = self.memory.loads
-        assert loads is not None, "asked of a policy that loads"
-        answer = one_answer(self.policy, loads.load(group.sequences[0], num_tokens, hit))
+        transfers = self.memory.transfers
+        assert transfers is not None, "asked of a policy that loads"
+        answer = one_answer(self.policy, transfers.load(group.sequences[0], num_tokens, hit))
         if isinstance(answer, Grant):
             self.order(answer.ops, plan)
         return isinstance(answer, Grant)
@@ -295,7 +296,7 @@ class SchedulerState(Queues):
 
     def _remove_from_queue(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The same of a group that waits, maybe partially preempted, or is swapped out."""
-        (self.swapped if group.status is SequenceStatus.SWAPPED else self.waiting).remove(group)
+        self.leave_queue(group)
         self.not_loaded.discard(group)
         group.status = status
         if group is self.partially_preempted:
@@ -307,7 +308,7 @@ class SchedulerState(Queues):
         """The group stops running and releases its slots: it is finished, or waits again."""
         self._stop_running(group, status)
         self._release_slots(group)
-        self.memory_released()
+        self.refused, self.swap_in_refused = None, False  # as `memory_released`
 
     def _stop_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
         self.remove_running(group, status)

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from testbed.core.errors import InputError, OracleError
-from testbed.core.oracles import OutputLengths
+from testbed.core.oracle_protocols import OutputLengths
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Refusal
 from testbed.core.units import PositiveCount, PositiveTokens
@@ -111,6 +111,7 @@ class StaticBatch(Scheduler):
             )
         batch.extend(1)
         plan = self.new_plan()
+        batch.changes += 1
         self.state.order(answer.ops, plan)
         plan.decode_seqs, plan.decode_max_context = num_seqs, self._padded_len + 1
         plan.decode_context = num_seqs * plan.decode_max_context

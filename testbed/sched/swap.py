@@ -28,9 +28,8 @@ def swap_in(state: SchedulerState, plan: Plan) -> None:
         plan: the one that is being made.
     """
     while not plan.preempted and not state.swap_in_refused and precedes_admission(state):
-        group, swaps = state.swapped[0], state.memory.swaps
-        assert swaps is not None, "the policy has moved the group to the host"
-        answer = one_answer(state.policy, swaps.move(group.sequences, DEVICE))
+        group = state.swapped[0]
+        answer = one_answer(state.policy, state.memory.move(group.sequences, DEVICE))
         if isinstance(answer, Refusal):
             if state.free_for_waiting():
                 continue
@@ -62,9 +61,7 @@ def swap_out(state: SchedulerState, group: SequenceGroup, plan: Plan) -> bool:
         group: all of its sequences move.
         plan: the one that is being made.
     """
-    swaps = state.memory.swaps
-    assert swaps is not None, "asked of a policy that swaps"
-    answer = one_answer(state.policy, swaps.move(group.sequences, HOST))
+    answer = one_answer(state.policy, state.memory.move(group.sequences, HOST))
     if isinstance(answer, Refusal):
         return False
     state.order(answer.ops, plan)

@@ -3,7 +3,7 @@
 """
 
 from testbed.core.sequence import SequenceGroup
-from testbed.core.slots import CacheHit
+from testbed.core.slots import NO_HIT, CacheHit
 from testbed.sched.limits import Limits
 from testbed.sched.plan import Plan
 from testbed.sched.state import SchedulerState
@@ -152,9 +152,31 @@ class ConcurrentPrefills(PrefillChunks):
         chunk = min(group.prefill_len - cached, self.max_chunk_tokens)
         if not (self.cuts or chunk <= budget or plan.is_idle):
             return 0
+        new = self._cut(group, cached, min(chunk, budget), hit)
+        if not new:
+            return 0
         if self.fits_whole and not self._fits(group, hit):
             return group.prefill_len
-        return cached + min(chunk, budget)
+        return cached + new
+
+    def chunk_of(self, group: SequenceGroup, budget: int) -> int:
+        """Tokens of the next chunk of a group in prefill, whether it has slots for them or not."""
+        item = group.todo[0]
+        new = min(item.new, self.max_chunk_tokens, budget)
+        return self._cut(group, item.num_stored, new, NO_HIT) if new > 0 else 0
+
+    def next_chunk(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
+        return super().next_chunk(group, plan, self.chunk_of(group, budget))
+
+    def _cut(self, group: SequenceGroup, start: int, new: int, hit: CacheHit) -> int:
+        """The tokens of a chunk, whose end the memory may choose."""
+        cuts_chunks = self.state.memory.cuts_chunks
+        if cuts_chunks is None:
+            return new
+        most, num_tokens = self.limits.max_num_batched_tokens, group.prefill_len
+        if self.limits.max_chunk_tokens:
+            most = min(most, self.limits.max_chunk_tokens)
+        return cuts_chunks.cut_chunk(group.sequences[0], start, new, num_tokens, most, hit)
 
     def _fits(self, group: SequenceGroup, hit: CacheHit) -> bool:
         """Whether the whole prefill would be granted; False where the policy cannot say."""
@@ -163,6 +185,8 @@ class ConcurrentPrefills(PrefillChunks):
 
     def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
         chunk = min(budget, self.max_chunk_tokens)
+        if self.state.memory.cuts_chunks is not None:
+            chunk = self.chunk_of(group, budget)
         left = super().schedule_chunks(group, plan, chunk)
         self.partial = None
         return budget - chunk + left

@@ -17,6 +17,8 @@ class VllmState(SchedulerState):
         findable: of such groups, by request, the tokens that cache entries may cover, if they are
             fewer than the sequence has stored.
         num_behind: tokens that must be known behind a block before it is hashed.
+        departed: sequences that have left for good since the last plan, and their stored tokens;
+            empty unless the policy offloads.
         voids_last: what a finished sequence has stored behind its output's last token but one is
             void.
     """
@@ -27,6 +29,7 @@ class VllmState(SchedulerState):
         self.steps_in_turn = False
         self.findable: dict[int, int] = {}
         self.num_behind = 0
+        self.departed: list[tuple[Sequence, int]] = []
         self.voids_last = False
 
     def join_batch(self, group: SequenceGroup) -> None:
@@ -63,6 +66,19 @@ class VllmState(SchedulerState):
             if self.voids_last and status is SequenceStatus.FINISHED and seq.num_slots:
                 seq.num_stored = group.prefill_len - 1
         super().remove(group, status)
+
+    def _release_slots(self, group: SequenceGroup) -> None:
+        """Also before its slots come back: what a group has stored that leaves for good; nothing
+        counts of a group of several sequences.
+        """
+        seq = group.sequences[0]
+        is_over = group.status in (SequenceStatus.FINISHED, SequenceStatus.CANCELLED)
+        if is_over and self.memory.offloads is not None:
+            has_ended = group.status is SequenceStatus.FINISHED
+            stored = max(seq.prompt_len, group.prefill_len - 1) if has_ended else seq.num_stored
+            is_alone = len(group.sequences) == 1
+            self.departed += [(seq, stored * is_alone) for seq in group.sequences]
+        super()._release_slots(group)
 
     def finish_preempted(self, group: SequenceGroup) -> None:
         """The group was preempted in the plan ahead, and the results say that it had ended: that

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
-from testbed.core.slots import Granular, ceil_div
+from testbed.core.slots import Granular, Ops, ceil_div
 from testbed.core.units import NumTokens, PositiveTokens
 from testbed.memory.policy import UNBOUNDED_LEN, MemoryPolicy
-from testbed.memory.protocols import ServesInTurn
+from testbed.memory.protocols import Offloads, ServesInTurn
 from testbed.sched.drafting import (
     Drafting,
     NoDrafts,
@@ -20,6 +20,7 @@ from testbed.sched.drafting import (
 )
 from testbed.sched.drafting_prefills import DraftingPrefills
 from testbed.sched.in_turn import InTurn
+from testbed.sched.offloading_prefills import OffloadingPrefills
 from testbed.sched.plan import Outcome, Plan, Results, plain_int
 from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
 from testbed.sched.scheduler import IterationLevel
@@ -40,8 +41,8 @@ class VllmV1(IterationLevel):
     Decodes come first in a plan, then prompts in prefill get what is left of the budget. That is
     the same as their common order: whatever was scheduled behind a prompt when it was admitted fits
     behind it again, because no chunk grows but that of the last request. Memory is another matter:
-    see `_preempt_in_order`. With a drafter, and in an order by rank, they are served one by one
-    (`turns`).
+    see `_preempt_in_order`. With a drafter, in an order by rank, and where the memory cuts chunks,
+    they are served one by one (`turns`).
 
     Attributes:
         release: vLLM's.
@@ -51,7 +52,12 @@ class VllmV1(IterationLevel):
         turns: serves running requests one by one; None: decodes step together.
     """
 
+    has_steady_plans: ClassVar[bool] = True
     state_class: ClassVar[type[SchedulerState]] = VllmState
+    offloads: ClassVar[bool] = True
+    keeps_budget: ClassVar[bool] = True
+    cuts_chunks: ClassVar[bool] = True  # where the policy says
+    release: Release
 
     def __init__(
         self,
@@ -69,6 +75,7 @@ class VllmV1(IterationLevel):
         super().__init__(policy, preemption, **limits)
         assert isinstance(self.state, VllmState), "made by state_class"
         self._vllm = self.state
+        self._offloads = self.memory.offloads
         most, num_seqs = self.limits.max_num_batched_tokens, self.limits.max_num_seqs
         if most < num_seqs:
             raise InputError(
@@ -95,6 +102,8 @@ class VllmV1(IterationLevel):
         return Drafting(drafter, self.release)
 
     def _prompts(self, *, fits_whole: bool, cuts: bool) -> ConcurrentPrefills:
+        if self.memory.offloads is not None:
+            return OffloadingPrefills(self.state, self.limits, fits_whole=fits_whole, cuts=cuts)
         if self.drafter is None or not self.release.admits_with_drafts:
             return ConcurrentPrefills(self.state, self.limits, fits_whole=fits_whole, cuts=cuts)
         return DraftingPrefills(
@@ -107,39 +116,67 @@ class VllmV1(IterationLevel):
         )
 
     def _turns(self) -> InTurn | None:
-        self.steps_in_turn = self.drafting is not None or not self.order.keeps_arrival
+        cuts = self.memory.cuts_chunks
+        is_cut = cuts is not None and cuts.has_chunks()
+        self.steps_in_turn = self.drafting is not None or not self.order.keeps_arrival or is_cut
         self._vllm.steps_in_turn = self.steps_in_turn
         self._vllm.voids_last = self.plans_ahead or self.release.hashes_results
         if not self.steps_in_turn:
             return None
+        if self.memory.offloads is not None:
+            raise InputError(
+                f"{self.memory.name}: is not modelled with drafts or an order by rank "
+                "(order=first_come)"
+            )
         return InTurn(
             self._vllm,
             self.preemption,
-            self.chunks,
-            self.drafting or NoDrafts(),
-            self.release,
-            self.max_len,
-            self.finish,
+            prompts=self.chunks,
+            drafts=self.drafting or NoDrafts(),
+            release=self.release,
+            max_len=self.max_len,
+            finish=self.finish,
             plans_ahead=self.plans_ahead,
         )
 
     def plan(self) -> Plan:
         plan = self.new_plan()
         self.limit_chunks()
+        cuts_chunks = self.state.memory.cuts_chunks
+        if cuts_chunks is not None and cuts_chunks.begin_plan():
+            self.state.memory_released()
         if self.turns is None:
             self._serve_together(plan)
         else:
             self.turns.serve(plan)
         self.prompts.schedule_prefills(plan)
+        if self._offloads is not None:
+            self.state.order(self._stores(self._offloads, plan), plan)
         self.enable_fast_forward(plan)
         return plan
 
+    def _stores(self, offloads: Offloads, plan: Plan) -> Ops:
+        """What the plan's requests, and those that have ended since the last one, store below; of
+        single sequences.
+        """
+        computed = {chunk.seq: chunk.num_stored + chunk.new for chunk in plan.chunks}
+        for group in self.state.running.values() if plan.decode_seqs else ():
+            if group.batch is not None:
+                computed[group.sequences[0]] = group.sequences[0].num_stored + 1
+        running = self.state.running.values()
+        seqs = [group.sequences[0] for group in running if len(group.sequences) == 1]
+        scheduled = [(seq, computed[seq]) for seq in seqs if seq in computed]
+        departed, self._vllm.departed = self._vllm.departed, []
+        preempted = [seq for group in plan.preempted for seq in group.sequences]
+        return offloads.begin_stores(scheduled, preempted, departed)
+
     def _serve_together(self, plan: Plan) -> None:
         """The batch takes a step, and then prompts in prefill go on."""
-        if self.memory.layered is None:
+        memory = self.state.memory
+        if memory.layered is None:
             self._preempt_in_order(plan)
         else:
-            self._serve_in_turn(self.memory.serves_in_turn, plan)
+            self._serve_in_turn(memory.serves_in_turn, plan)
         self.decode(plan)
         if self.state.swapped:
             self.swap_in(plan)
@@ -153,11 +190,18 @@ class VllmV1(IterationLevel):
         most = limits.max_chunk_tokens if is_cut else limits.max_num_batched_tokens
         self.chunks.max_chunk_tokens = most
 
+    @property
+    def keeps_refused(self) -> bool:
+        """See IterationLevel."""
+        return super().keeps_refused and not self.chunks.asks_again
+
     def _admits_nobody(self) -> bool:
         """As in every scheduler, but a refused group that is asked again may be admitted in any
         plan, unless the limits of the batch keep it out.
         """
         waiting = self.state.waiting
+        if self._offloads is not None and (waiting or self.state.loading):
+            return False
         if waiting and self.chunks.asks_again:
             return self.prompts.is_full_with(waiting[0])
         return super()._admits_nobody()
@@ -237,8 +281,8 @@ class VllmV1(IterationLevel):
         for group in self.state.running.values():
             seq = group.sequences[0]
             if group.todo:
-                new = min(group.todo[0].new, self.chunks.max_chunk_tokens, budget)
-                if new <= 0:
+                new = self.chunks.chunk_of(group, budget)
+                if not new:
                     continue
                 budget -= new
                 yield seq, max(group.todo[0].num_stored + new - seq.num_slots, 0)
@@ -257,8 +301,8 @@ class VllmV1(IterationLevel):
         in_prefill = deque(group for group in state.running.values() if group.todo)
         while in_prefill and budget > 0:
             group = in_prefill.popleft()
-            seq, left, num_stored = group.todo[0]
-            needed = num_stored + min(left, self.chunks.max_chunk_tokens, budget)
+            seq, _, num_stored = group.todo[0]
+            needed = num_stored + self.chunks.chunk_of(group, budget)
             while not state.ensure_slots([seq], needed, plan):
                 if state.free_for_running(self.preemption.tail_tokens):
                     continue

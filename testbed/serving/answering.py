@@ -2,11 +2,11 @@
 
 from typing import Protocol
 
-from testbed.serving.draws import Draws
-from testbed.serving.errors import ApiError
+from testbed.serving.api_errors import ApiError
 from testbed.serving.output_lengths import OutputLengths
 from testbed.serving.protocol import Sampling
 from testbed.serving.sequence_text import GeneratedText, SequenceText, Words
+from testbed.serving.token_draws import Draws
 from testbed.serving.tokenizer import Tokenizer
 
 # Accepted, and named in a header: a simulation generates no text on which they could act.

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from testbed.serving.served import Served
+from testbed.serving.served_prompt import Served
 
 
 class Piece(NamedTuple):

@@ -7,12 +7,12 @@ from typing import Any
 from testbed.core.request import Request
 from testbed.serving.answering import Answering
 from testbed.serving.answers import Form, Piece, event, usage
-from testbed.serving.errors import ApiError
-from testbed.serving.limits import Limits
+from testbed.serving.api_errors import ApiError
+from testbed.serving.client_limits import Limits
 from testbed.serving.live import Live
 from testbed.serving.prompts import Prompts
 from testbed.serving.protocol import ChatBody, Sampling, StreamOptions
-from testbed.serving.served import Event, Served
+from testbed.serving.served_prompt import Event, Served
 
 DEFAULT_COMPLETION_TOKENS = 16  # as OpenAI's
 

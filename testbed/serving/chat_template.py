@@ -10,7 +10,7 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from testbed.core.errors import InputError
-from testbed.serving.errors import ApiError
+from testbed.serving.api_errors import ApiError
 
 # What a template raises for messages that it was not written for
 WRONG_MESSAGES = (

@@ -9,8 +9,8 @@ from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from testbed.serving.errors import ApiError
-from testbed.serving.limits import Limits
+from testbed.serving.api_errors import ApiError
+from testbed.serving.client_limits import Limits
 from testbed.serving.timed_http import TimedHttp
 
 

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from testbed.serving.live import Live
-from testbed.serving.metrics import MODEL, Metrics
+from testbed.serving.prometheus_metrics import MODEL, Metrics
 
 
 def show_engine(metrics: Metrics, live: Live, pool: Mapping[str, str]) -> None:

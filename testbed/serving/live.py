@@ -6,10 +6,10 @@ from itertools import count
 from typing import NamedTuple
 
 from testbed.core.request import PS, Request
-from testbed.serving.errors import ApiError
-from testbed.serving.metrics import Metrics
+from testbed.serving.api_errors import ApiError
+from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.request_log import RequestLog
-from testbed.serving.served import Served
+from testbed.serving.served_prompt import Served
 
 
 class State(NamedTuple):

@@ -25,9 +25,9 @@ from testbed.serving.messages import (
     Submitted,
     Withdrawn,
 )
-from testbed.serving.metrics import Metrics
+from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.request_log import RequestLog
-from testbed.serving.served import Served
+from testbed.serving.served_prompt import Served
 
 STOP_S = 30.0  # an iteration, and the end of the process, take less
 

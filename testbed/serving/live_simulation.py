@@ -13,13 +13,14 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulated_engine
 from testbed.fleet.fleet import Fleet
-from testbed.fleet.simulation import make_fleet
-from testbed.run.build import FleetSetup, Setup
-from testbed.run.simulate import fresh_parts
+from testbed.fleet.fleet_simulation import make_fleet
+from testbed.run.build import Setup
+from testbed.run.fleet_run import fresh_parts
+from testbed.run.fleet_setup import FleetSetup
 from testbed.serving.live import Live, State
-from testbed.serving.metrics import Metrics
+from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.request_log import RequestLog
-from testbed.serving.served import Served
+from testbed.serving.served_prompt import Served
 
 ALONE_S = 0.001  # by which first tokens go ahead: a client that reads many streams reads them first
 
@@ -85,7 +86,7 @@ class LiveSimulation(Live, Listener):
         totals = [engine.recorder.totals for engine in self.engines]
         return State(
             sum(len(state.running) for state in states),
-            sum(len(state.waiting) + len(state.swapped) for state in states),
+            sum(state.num_waiting + len(state.swapped) for state in states),
             sum(usage.held for usage in usages) / sum(usage.total for usage in usages),
             sum(total.swaps + total.recomputes for total in totals),
         )

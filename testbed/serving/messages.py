@@ -3,8 +3,8 @@
 from typing import NamedTuple, TypeAlias
 
 from testbed.core.request import Request
-from testbed.serving.draws import Draws
 from testbed.serving.live import State
+from testbed.serving.token_draws import Draws
 
 
 class Submitted(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from testbed.serving.errors import ApiError
+from testbed.serving.api_errors import ApiError
 
 # What would change the answer, and no server of ours has: refused by name.
 NOT_SERVED = (

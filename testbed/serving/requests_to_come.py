@@ -4,7 +4,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows, Workload
-from testbed.fleet.limits import has_oracle
+from testbed.fleet.fleet_checks import has_oracle
 from testbed.run.build import Setup
 
 

@@ -1,26 +1,27 @@
 """The words of a command that starts SGLang's server (release 0.5.23)."""
 
-import re
-import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from testbed.core.errors import InputError
+from testbed.core.server_commands import Program
 
 FLAG = "--from-sglang"
-PYTHON = re.compile(r"(.*/)?python[\d.]*")
-MODULES = ("sglang.launch_server", "sglang")
+SGLANG = Program("sglang", "sglang.launch_server", FLAG, "--model-path MODEL")
 PARSER = Path(__file__).with_name("options-0.5.23.txt")
 ON = "true"
 
 
 @dataclass(frozen=True)
 class Command:
-    """The options of a server by their first name, with their values; `true` for a flag."""
+    """The options of a server by their first name, with their values, `true` for a flag; and the
+    environment before the command.
+    """
 
-    values: dict[str, str]
+    values: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache
@@ -42,19 +43,16 @@ def read_command(text: str) -> Command:
     """`sglang serve ...` or `python -m sglang.launch_server ...`. Raises InputError for another
     command, and for a word that SGLang's parser would refuse.
     """
-    try:
-        words = shlex.split(text.replace("\\\n", " "))
-    except ValueError as error:
-        raise InputError(f"{FLAG}: cannot be read: {error}") from None
+    environment, words = SGLANG.split(text)
     values = dict[str, str]()
-    rest = iter(_after_program(words, text))
+    rest = iter(words)
     for word in rest:
         name, equals, value = word.partition("=")
         if not name.startswith("--"):
             raise InputError(f"{FLAG}: {word}: is no option (--model-path MODEL names the model)")
         first, is_flag = _option(name)
         values[first] = ON if is_flag else value if equals else _value(name, rest)
-    return Command(values)
+    return Command(values, environment)
 
 
 def _option(name: str) -> tuple[str, bool]:
@@ -71,15 +69,3 @@ def _value(name: str, rest: Iterator[str]) -> str:
     if value is None or value.startswith("--"):
         raise InputError(f"{FLAG}: {name}: has no value (give one)")
     return value
-
-
-def _after_program(words: Sequence[str], text: str) -> list[str]:
-    rest = list(words)
-    if rest[:2] == ["sglang", "serve"]:
-        return rest[2:]
-    if len(rest) > 2 and PYTHON.fullmatch(rest[0]) and rest[1] == "-m" and rest[2] == MODULES[0]:
-        return rest[3:]
-    raise InputError(
-        f'{FLAG}: {text[:60]!r}: starts no SGLang (give "sglang serve --model-path MODEL ..." or '
-        '"python -m sglang.launch_server --model-path MODEL ...")'
-    )

@@ -1,72 +1,97 @@
-"""What the options of SGLang's server are here: overrides, nothing, or not modelled."""
+"""The server that a SGLang command starts: its limits, its memory and its pool, or SGLang's own
+refusal.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.sglang.command import FLAG, ON, Command
+from testbed.sglang.memory import Graphs, Limits, ServerMemory, memory_of, size_of, terms
+from testbed.sglang.pool import (
+    CellBytes,
+    TokenPool,
+    cells_of,
+    check_modelled,
+    has_window_pool,
+    of_tokens,
+    page_size_of,
+    pool_of,
+)
 
-# Options whose value an override takes
-OVERRIDES: Mapping[str, str] = {
-    "--tp-size": "server.num_gpus",
-    "--page-size": "policy.block_size",
-    "--max-prefill-tokens": "scheduler.max_prefill_tokens",
-    "--prefill-max-requests": "scheduler.prefill_max_requests",
-    "--schedule-policy": "scheduler.schedule_policy",
-    "--schedule-conservativeness": "scheduler.schedule_conservativeness",
-    "--retraction-policy": "scheduler.retraction_policy",
-    "--context-length": "model.max_len",
-}
-FLAGS: Mapping[str, str] = {
-    "--enable-mixed-chunk": "scheduler.enable_mixed_chunk=true",
-    "--enable-priority-scheduling": "scheduler.enable_priority_scheduling=true",
-    "--schedule-low-priority-values-first": ("scheduler.schedule_low_priority_values_first=true"),
-}
-READ = (
-    "--model-path",
-    "--max-total-tokens",
-    "--chunked-prefill-size",
-    "--max-running-requests",
-    "--disable-overlap-schedule",
-    "--disable-radix-cache",
-)
-# Options that change neither a decision nor a time
-HARMLESS = frozenset(
-    (
-        "--host",
-        "--port",
-        "--api-key",
-        "--admin-api-key",
-        "--log-level",
-        "--log-level-http",
-        "--served-model-name",
-        "--tokenizer-path",
-        "--tokenizer-mode",
-        "--trust-remote-code",
-        "--enable-metrics",
-        "--log-requests",
-        "--log-requests-level",
-        "--show-time-cost",
-        "--watchdog-timeout",
-        "--download-dir",
-        "--random-seed",
-        "--chat-template",
-        "--tool-call-parser",
-        "--reasoning-parser",
-        "--decode-log-interval",
-        "--enable-cache-report",
-        "--crash-dump-folder",
-        "--load-format",
-        "--skip-server-warmup",
-    )
-)
 MOST_REQUESTS, LEAST_REQUESTS = 4096, 2048  # resolve_max_num_reqs
-GIB_CHUNKS = ((20, 2048), (60, 4096), (160, 8192))  # handle_gpu_memory_settings: below so many GiB
-LARGEST_CHUNK = 16384
+MAX_PREFILL_TOKENS = 16384
+WINDOW_RATIO = 0.8
+LLAMA_2_GRAPH = 4096
+KV_BYTES = {"auto": None, "fp8_e4m3": 1, "fp8_e5m2": 1, "bf16": 2, "bfloat16": 2}
+DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
 
 
-def chunk_by_gpu(memory_gib: float) -> int:
-    """SGLang's chunked-prefill-size for a GPU of this memory."""
-    return next((chunk for most, chunk in GIB_CHUNKS if memory_gib < most), LARGEST_CHUNK)
+@dataclass(frozen=True)
+class Server:
+    """What the options of a command say, and what follows from them.
+
+    option: our option with the model's shape. notes: what was read and changes nothing.
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    limits: Limits
+    max_running_requests: int
+    memory: ServerMemory
+    pool: TokenPool
+    values: Mapping[str, str]
+    option: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> Server:
+    """The server of a command with this shape on this GPU, whatever names it gives. kind: the
+    model's class. Raises DoesNotStart where SGLang would not start, and InputError for what is not
+    modelled.
+    """
+    values = command.values
+    check_modelled(shape, kind)
+    model = _served(values, shape)
+    limits = limits_of(values, gpu)
+    if problem := model.heads_problem(limits.num_gpus):
+        raise DoesNotStart(f"{FLAG}: --tp-size {limits.num_gpus}: {problem}")
+    memory = memory_of(model, gpu, limits, _fraction(values))
+    windows = has_window_pool(model, kind)
+    cells = cells_of(model, limits.num_gpus, windows=windows)
+    page = page_size_of(model, gpu, kind, whole(values, "--page-size"))
+    _check_memory(memory, gpu)
+    pool = _pool(values, cells, page, int(memory.kv_cache * GIB))
+    running = running_requests(limits.max_running_requests, pool.num_tokens, model.max_len)
+    return Server(model, gpu, limits, running, memory, pool, values)
+
+
+def limits_of(values: Mapping[str, str], gpu: GpuSpec) -> Limits:
+    """The limits of a batch, by SGLang's rules where the command does not give them."""
+    chunk = number(values, "--chunked-prefill-size")
+    disabled = values.get("--disable-cuda-graph") == ON
+    graphs = Graphs(
+        decodes=not disabled and values.get("--disable-decode-cuda-graph") != ON,
+        prompts=not disabled and values.get("--disable-prefill-cuda-graph") != ON,
+        largest=number(values, "--cuda-graph-max-bs-decode"),
+        longest=_longest_graph(values),
+    )
+    return Limits(
+        num_gpus=whole(values, "--tp-size") or 1,
+        chunked_prefill_size=size_of(gpu).chunk if chunk is None else chunk,
+        max_prefill_tokens=whole(values, "--max-prefill-tokens") or MAX_PREFILL_TOKENS,
+        max_running_requests=whole(values, "--max-running-requests"),
+        graphs=graphs,
+    )
+
+
+def _longest_graph(values: Mapping[str, str]) -> int | None:
+    """The tokens of prompts beyond which a pool, or a Llama 2, has no graphs; None: no limit."""
+    limits = [number(values, "--max-total-tokens")]
+    if "llama-2" in values.get("--model-path", "").lower():
+        limits.append(LLAMA_2_GRAPH)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def running_requests(asked: int | None, total_tokens: int, context_length: int) -> int:
@@ -76,59 +101,95 @@ def running_requests(asked: int | None, total_tokens: int, context_length: int) 
     return min(most, total_tokens // 2)
 
 
-def notes_of(command: Command) -> list[str]:
-    """The options that change nothing here. Raises InputError for one that is not modelled."""
-    known = {*OVERRIDES, *FLAGS, *READ, *HARMLESS}
-    unknown = next((name for name in command.values if name not in known), None)
-    if unknown is not None:
-        raise InputError(f"{FLAG}: {unknown}: is not modelled (leave it out)")
-    return [name for name in command.values if name in HARMLESS]
+def _served(values: Mapping[str, str], shape: ModelSpec) -> ModelSpec:
+    """The shape with the types and the longest sequence that the options give it."""
+    context = whole(values, "--context-length")
+    if context is not None and context > shape.max_len:
+        raise DoesNotStart(
+            f"{FLAG}: --context-length {context}: SGLang does not start: longer than the model's "
+            f"{shape.max_len:,} positions"
+        )
+    model = shape if context is None else replace(shape, max_len=context)
+    dtype_bytes = _one_of(values, "--dtype", DTYPE_BYTES)
+    kv_bytes = _one_of(values, "--kv-cache-dtype", KV_BYTES)
+    if dtype_bytes is not None:
+        model = replace(model, dtype_bytes=dtype_bytes)
+    return model if kv_bytes is None else replace(model, kv_dtype_bytes=kv_bytes)
 
 
-def number(command: Command, name: str) -> int | None:
+def _check_memory(memory: ServerMemory, gpu: GpuSpec) -> None:
+    if memory.kv_cache <= 0:
+        raise DoesNotStart(
+            f"{FLAG}: SGLang does not start: {memory.weights:.2f} GiB of weights leave no memory "
+            f"for the KV cache of the {memory.free:.2f} GiB of each {gpu.name} with "
+            f"mem_fraction_static={memory.fraction} (raise --mem-fraction-static or --tp-size)"
+        )
+
+
+def _pool(values: Mapping[str, str], cells: CellBytes, page: int, num_bytes: int) -> TokenPool:
+    """The pool of so many bytes, or the smaller one that the command asks for. Up to the expected
+    error of the memory, what it asks for counts, since it may come from the server's log.
+    """
+    ratio = _window_ratio(values)
+    found, asked = pool_of(cells, num_bytes, page, ratio), number(values, "--max-total-tokens")
+    if asked is None:
+        return found
+    error = terms().expected_error_gib * GIB / cells.full
+    return found if asked > found.num_tokens + error else of_tokens(cells, asked, page, ratio)
+
+
+def _window_ratio(values: Mapping[str, str]) -> float:
+    ratio = decimal(values, "--swa-full-tokens-ratio")
+    if ratio is None:
+        return WINDOW_RATIO
+    if not 0 < ratio <= 1:
+        raise _refusal(values, "--swa-full-tokens-ratio", "must be above 0 and at most 1")
+    return ratio
+
+
+def _fraction(values: Mapping[str, str]) -> float | None:
+    fraction = decimal(values, "--mem-fraction-static")
+    if fraction is not None and not 0 < fraction < 1:
+        raise _refusal(values, "--mem-fraction-static", "must be above 0 and below 1")
+    return fraction
+
+
+def _one_of(values: Mapping[str, str], name: str, choices: Mapping[str, int | None]) -> int | None:
+    value = values.get(name, "auto")
+    if value not in choices:
+        raise _refusal(values, name, f"is not modelled (choose from {', '.join(choices)})")
+    return choices[value]
+
+
+def number(values: Mapping[str, str], name: str) -> int | None:
     """The whole number of an option; None where it is not given."""
-    text = command.values.get(name)
+    text = values.get(name)
     if text is None:
         return None
     try:
         return int(text)
     except ValueError:
-        raise InputError(f"{FLAG}: {name} {text}: is no whole number (give one)") from None
+        raise _refusal(values, name, "is no whole number (give one)") from None
 
 
-def words_of(command: Command, memory_gib: float, max_len: int) -> list[str]:
-    """The overrides of a server on GPUs of so much memory, for a model of max_len tokens.
+def whole(values: Mapping[str, str], name: str) -> int | None:
+    """The same of an option that counts."""
+    count = number(values, name)
+    if count is not None and count < 1:
+        raise _refusal(values, name, "must be above 0")
+    return count
 
-    The pool is --max-total-tokens: what SGLang computes from --mem-fraction-static depends on what
-    is free on a GPU after its CUDA graphs are captured. Its log prints max_total_num_tokens.
-    """
-    values = command.values
-    total = number(command, "--max-total-tokens")
-    if total is None:
-        raise InputError(
-            f"{FLAG}: the pool depends on the memory that is free after CUDA graphs are captured "
-            "(add --max-total-tokens N, which the log of your server prints as "
-            "max_total_num_tokens=N)"
-        )
-    if total < 1:
-        raise InputError(f"{FLAG}: --max-total-tokens {total}: must be above 0")
-    page, context = number(command, "--page-size") or 1, number(command, "--context-length")
-    chunk = number(command, "--chunked-prefill-size")
-    chunk = chunk_by_gpu(memory_gib) if chunk is None else chunk
-    limit = running_requests(
-        number(command, "--max-running-requests"), total // page * page, context or max_len
-    )
-    has_tree = values.get("--disable-radix-cache") != ON
-    overlaps = values.get("--disable-overlap-schedule") != ON
-    return [
-        f"scheduler={'sglang' if overlaps else 'sglang_no_overlap'}",
-        f"policy={'radix' if has_tree else 'paged'}",
-        *(() if has_tree else (f"policy.block_size={page}", "policy.watermark=0")),
-        "preemption=recompute",
-        "~server.kv_memory_gib",
-        f"server.num_blocks={total // page}",
-        f"scheduler.chunked_prefill_size={chunk if chunk > 0 else 'null'}",
-        f"scheduler.max_running_requests={limit}",
-        *(f"{key}={values[name]}" for name, key in OVERRIDES.items() if name in values),
-        *(word for name, word in FLAGS.items() if name in values),
-    ]
+
+def decimal(values: Mapping[str, str], name: str) -> float | None:
+    """The number of an option; None where it is not given."""
+    text = values.get(name)
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise _refusal(values, name, "is no number (give one)") from None
+
+
+def _refusal(values: Mapping[str, str], name: str, problem: str) -> InputError:
+    return InputError(f"{FLAG}: {name} {values[name]}: {problem}")

@@ -69,9 +69,11 @@ class PerPosition(ByToken):
         super().__init__(seed)
         if not rates or sorted(rates, reverse=True) != list(rates):
             raise InputError(
-                f"acceptance.rates={rates}: each is the share of drafts that are accepted up to "
+                "each is the share of drafts that are accepted up to "
                 "its place, so none is larger than the one before (give them as the server logs "
-                "them)"
+                "them)",
+                key="acceptance.rates",
+                value=str(rates),
             )
         steps = pairwise([1.0, *rates])
         self._rates = [rate / before if before else 0.0 for before, rate in steps]

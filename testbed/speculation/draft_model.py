@@ -46,5 +46,7 @@ def _shape(drafter: object) -> ModelSpec:
     if isinstance(drafter, ModelSpec):
         return drafter
     if not isinstance(drafter, str):
-        raise InputError(f"drafter={drafter!r}: is no model (give a name of `testbed list model`)")
+        raise InputError(
+            "is no model (give a name of `testbed list model`)", key="drafter", value=repr(drafter)
+        )
     return read_model(drafter)

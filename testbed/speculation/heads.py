@@ -52,10 +52,7 @@ class Heads(Speculation):
         """The model with the heads as its last layers; and states that have room for the drafts."""
         num_layers = model.num_layers + self.num_layers
         ffn_layers = model.num_ffn_layers and model.num_ffn_layers + self.num_layers
-        states = model.states
-        if states is not None and states.draft_bytes:
-            more = self.max_drafts * states.draft_bytes
-            states = replace(states, state_bytes=states.state_bytes + more)
+        states = self.with_draft_states(model).states
         return replace(model, num_layers=num_layers, num_ffn_layers=ffn_layers, states=states)
 
     def draft_cost(self, model: ModelSpec, server: ServerSpec) -> CostModel:

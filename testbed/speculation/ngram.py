@@ -11,14 +11,20 @@ from testbed.speculation.speculation import Speculation
 FOUND = 2  # stream of random numbers
 
 
+def is_found(seed: int, request_id: int, position: int, share: float) -> bool:
+    """Whether the tokens before a position occur earlier in the sequence, as `share` of all do."""
+    return uniform(seed, request_id, position, FOUND) < share
+
+
 class NGram(Speculation):
     """The last tokens are looked for in what precedes them, and what followed there is the draft.
 
     A simulated output has no tokens: found_share of its positions have such a place, drawn by
     request and position as the luck of the drafts is. The look-up runs on the CPU, so that the
-    next iteration cannot be planned ahead (vLLM turns asynchronous scheduling off too), and it
-    takes neither slots nor time of the GPU. The GPU engine looks itself, for the longest run of the
-    last lookup_max to lookup_min tokens (vLLM's prompt_lookup_max and prompt_lookup_min).
+    next iteration cannot be planned ahead (vLLM turned asynchronous scheduling off too, before
+    release 0.33), and it takes neither slots nor time of the GPU. The GPU engine looks itself, for
+    the longest run of the last lookup_max to lookup_min tokens (vLLM's prompt_lookup_max and
+    prompt_lookup_min).
     """
 
     drafts_on_gpu = False
@@ -35,8 +41,9 @@ class NGram(Speculation):
         super().__init__(num_drafts, **options)
         if lookup_min > lookup_max:
             raise InputError(
-                f"speculation.lookup_min={lookup_min}: is more than lookup_max={lookup_max} (give "
-                "no more)"
+                f"is more than lookup_max={lookup_max} (give no more)",
+                key="speculation.lookup_min",
+                value=str(lookup_min),
             )
         self.found_share = found_share
         self.lookup_min = lookup_min
@@ -48,7 +55,7 @@ class NGram(Speculation):
         return 0
 
     def num_drafts(self, request_id: int, num_generated: int, batch_size: int) -> int:
-        if uniform(self.seed, request_id, num_generated, FOUND) >= self.found_share:
+        if not is_found(self.seed, request_id, num_generated, self.found_share):
             return 0
         return super().num_drafts(request_id, num_generated, batch_size)
 

@@ -1,6 +1,7 @@
 """The plug-in API for speculation: who drafts, how many tokens, and what that takes."""
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import ClassVar
 
 from testbed.core.errors import InputError
@@ -90,6 +91,18 @@ class Speculation(ABC):
             model: for which it drafts.
         """
         return None
+
+    def with_draft_states(self, model: ModelSpec) -> ModelSpec:
+        """The model whose states have room for each draft.
+
+        Args:
+            model: for which it drafts.
+        """
+        states = model.states
+        if states is None or not states.draft_bytes:
+            return model
+        more = self.max_drafts * states.draft_bytes
+        return replace(model, states=replace(states, state_bytes=states.state_bytes + more))
 
     def weight_bytes(self, model: ModelSpec) -> int:
         """Bytes of the drafter's weights over all GPUs.

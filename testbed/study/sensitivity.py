@@ -1,10 +1,10 @@
 """How much a simulated figure depends on costs and arrival times, which nobody knows exactly.
 
 Near the load at which a server becomes full, a small error of the costs becomes a large one of the
-latencies. The variations are fixed, and no measurement changes them: one run with all costs larger
-by COST_ERROR, one with all costs smaller, and RESAMPLINGS runs whose arrivals are moved at random
-by up to MOVED_S. The interval of a figure goes from its smallest to its largest value over these
-runs and the unchanged one.
+latencies, and a server differs from itself by as much when it serves the same requests again. What
+is varied is said in testbed.study.cost_spread: the costs, by what they were off by where that was
+measured, and the arrivals, RESAMPLINGS times by up to MOVED_S. The interval of a figure goes from
+its smallest to its largest value over these runs and the unchanged one.
 """
 
 from collections.abc import Iterator
@@ -20,17 +20,10 @@ from testbed.run.config import RunConfig, Slo
 from testbed.run.parts import Part
 from testbed.run.simulate import run
 from testbed.run.workload import make_workload
+from testbed.study.cost_spread import MOVED_S, Draw, draws, extremes
 from testbed.study.knee import highest_rate
 
-COST_ERROR = 0.03
-MOVED_S = 0.010  # arrivals are moved by at most so much, either way
-RESAMPLINGS = 20
-FACTORS = (1 - COST_ERROR, 1 + COST_ERROR)
 NEAR = 1.1  # the search for a varied capacity begins within this factor of the unchanged one
-RULE = (
-    f"all costs {COST_ERROR:.0%} up and down, and {RESAMPLINGS} times arrivals moved by up to "
-    f"{1000 * MOVED_S:.0f} ms"
-)
 Interval = tuple[float, float]
 
 
@@ -67,7 +60,8 @@ def capacity_intervals(
     check_scalable(config)
     unchanged = at_rate(config, rate)
     shares = [share_inside(varied) for varied in (unchanged, *variations(unchanged))]
-    rates = [rate, *(_rate_with(factor, config, rate, needed, precision) for factor in FACTORS)]
+    varied_rates = [_rate_with(draw, config, rate, needed, precision) for draw in extremes(config)]
+    rates = [rate, *varied_rates]
     return CapacityIntervals((min(rates), max(rates)), (min(shares), max(shares)))
 
 
@@ -91,12 +85,13 @@ def at_rate(config: RunConfig, rate: float) -> RunConfig:
 
 
 def variations(config: RunConfig) -> Iterator[RunConfig]:
-    """The run with other costs, then with other arrivals."""
-    for factor in FACTORS:
-        yield with_costs(config, factor)
+    """The run with other costs and other arrivals."""
     workload = make_workload(config)
-    for seed in range(RESAMPLINGS):
-        yield replace(config, trace=Part(moved_workload(workload, seed)))
+    for draw in draws(config):
+        varied = draw.of(config)
+        if draw.seed is not None:
+            varied = replace(varied, trace=Part(moved_workload(workload, draw.seed)))
+        yield with_costs(varied, draw.slowness) if draw.slowness != 1 else varied
 
 
 def with_costs(config: RunConfig, factor: float) -> RunConfig:
@@ -140,11 +135,11 @@ def share_inside(config: RunConfig) -> float:
 
 
 def _rate_with(
-    factor: float, config: RunConfig, rate: float, needed: float, precision: float
+    draw: Draw, config: RunConfig, rate: float, needed: float, precision: float
 ) -> float:
-    """The capacity with costs `factor` times as long."""
+    """The capacity with the drawn costs."""
 
     def share_at(tried: float) -> float:
-        return share_inside(with_costs(at_rate(config, tried), factor))
+        return share_inside(with_costs(draw.of(at_rate(config, tried)), draw.slowness))
 
     return highest_rate(share_at, needed, rate / NEAR, rate * NEAR, precision)

@@ -1,7 +1,6 @@
 """The words of a command that starts vLLM's server, in each form that engineers have it in."""
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import Any
 import yaml
 
 from testbed.core.errors import InputError
+from testbed.core.server_commands import Program
 from testbed.vllm.option_table import Option, option_named
 
 FLAG = "--from-vllm"
-VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-PYTHON = re.compile(r"(.*/)?python[\d.]*")
-MODULE = "vllm.entrypoints.openai.api_server"
+VLLM = Program("vllm", "vllm.entrypoints.openai.api_server", FLAG, "MODEL")
 NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?")
 ON, OFF = "true", "false"
 
@@ -36,63 +34,14 @@ def read_command(text: str) -> Command:
 
     Raises InputError for another command, and for a word that vLLM's parser would refuse.
     """
-    environment, words = _without_environment(_words(text))
-    command = _read(_after_program(words, text))
+    environment, words = VLLM.split(text)
+    command = _read(words)
     return Command(command.model, command.values, command.options, environment)
 
 
 def serve_words(text: str) -> list[str]:
     """The words behind `vllm serve`; raises InputError for another command."""
-    return _after_program(_without_environment(_words(text))[1], text)
-
-
-def _words(text: str) -> list[str]:
-    if "args:" in text:
-        return _kubernetes_words(text)
-    try:
-        return shlex.split(text.replace("\\\n", " "))
-    except ValueError as error:
-        raise InputError(f"{FLAG}: cannot be read: {error}") from None
-
-
-def _kubernetes_words(text: str) -> list[str]:
-    """The words of a container's `command:` and `args:`, which may stand alone."""
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{FLAG}: args: cannot be read as YAML: {error}") from None
-    if not isinstance(values, dict) or not isinstance(values.get("args"), list):
-        raise InputError(f"{FLAG}: args: is no list of words (give a container's args)")
-    program = values.get("command", [])
-    words = [str(word) for word in (*(program if isinstance(program, list) else []),)]
-    arguments = [str(word) for word in values["args"]]
-    if len(arguments) == 1 and " " in arguments[0] and "vllm" in arguments[0]:
-        arguments, words = shlex.split(arguments[0]), []  # sh -c "vllm serve ..."
-    if not words and arguments[:1] != ["vllm"] and not PYTHON.fullmatch(arguments[0]):
-        words = ["vllm", "serve"]  # the image's own entry point
-    return [*words, *arguments]
-
-
-def _without_environment(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    rest = list(words)
-    if rest[:1] == ["env"]:
-        rest.pop(0)
-    environment = {}
-    while rest and VARIABLE.fullmatch(rest[0]):
-        name, _, value = rest.pop(0).partition("=")
-        environment[name] = value
-    return environment, rest
-
-
-def _after_program(words: Sequence[str], text: str) -> list[str]:
-    if words[:2] == ["vllm", "serve"]:
-        return list(words[2:])
-    if words and PYTHON.fullmatch(words[0]) and list(words[1:3]) == ["-m", MODULE]:
-        return list(words[3:])
-    raise InputError(
-        f"{FLAG} {text!r}: is not a command of vLLM's server (vllm serve MODEL ..., or "
-        f"python -m {MODULE} ...)"
-    )
+    return VLLM.split(text)[1]
 
 
 def _read(words: Sequence[str]) -> Command:

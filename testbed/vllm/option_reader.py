@@ -1,6 +1,7 @@
 """Read the options of a vLLM command; refuse those that are not modelled and change a result."""
 
 import re
+from collections.abc import Mapping, Sequence
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.vllm.command import FLAG, OFF, ON, Command
@@ -54,8 +55,15 @@ class OptionReader:
             raise self.refusal(name, "must be a whole number of at least 1")
         return int(number)
 
-    def one_of(self, name: str, choices: dict[str, int | None]) -> int | None:
+    def one_of(
+        self, name: str, choices: Mapping[str, int | None], known: Sequence[str] = ()
+    ) -> int | None:
+        """The meaning of a value; raises InputError for another one. known: values that vLLM takes,
+        and that are not modelled.
+        """
         value = self.values.get(name, "auto")
+        if value in known:
+            raise self.refusal(name, "is not modelled (leave it out to see the server without it)")
         if value not in choices:
             raise self.refusal(name, f"is unknown (choose from {', '.join(choices)})")
         return choices[value]
@@ -82,8 +90,8 @@ def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
             notes.append(f"{shown} ({option.reason})")
         if option.kind != REFUSED or value in option.neutral or value == OFF:
             continue
-        if option.is_time_only and for_memory:
-            notes.append(f"{shown} (changes the time of iterations only)")
+        if option.for_memory and for_memory:
+            notes.append(f"{shown} ({option.for_memory})")
             continue
         raise InputError(
             f"{FLAG}: {shown}: has no counterpart, and changes the result: {option.reason} "

@@ -16,8 +16,8 @@ UNDERSTOOD, HARMLESS, REFUSED = "understood", "harmless", "refused"
 class Option(NamedTuple):
     """An option of vLLM's parser. `reason` says why it is harmless, or which part is not modelled.
 
-    neutral: values that mean what vLLM does without the option. is_time_only: it changes the time
-    of iterations and not the memory of the server.
+    neutral: values that mean what vLLM does without the option. for_memory: what to know where only
+    memory is asked for, of one that changes the time of iterations; empty: it is refused there too.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Option(NamedTuple):
     reason: str
     is_switch: bool
     neutral: tuple[str, ...] = ()
-    is_time_only: bool = False
+    for_memory: str = ""
 
 
 @cache
@@ -51,7 +51,7 @@ def options() -> dict[str, Option]:
                 reason=part["part"],
                 is_switch=name in switches,
                 neutral=tuple(neutral.get(name, ())),
-                is_time_only=bool(part.get("time_only")),
+                for_memory=part.get("for_memory", ""),
             )
     return table
 

@@ -6,6 +6,7 @@ from testbed.core.errors import InputError
 from testbed.core.layers import KvGroup
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
+from testbed.vllm.releases import Release
 
 CHUNKS = "chunks"
 
@@ -176,6 +177,13 @@ def _of_all_layers(
         block_sizes=(block_size,),
         tokens_under_way=tokens_under_way,
     )
+
+
+def logged_tokens(pages: Pages, num_blocks: int, max_model_len: int, release: Release) -> int:
+    """vLLM's "GPU KV cache size", as the release computes it."""
+    if release.logs_longest:
+        return int(pages.concurrency(num_blocks, max_model_len) * max_model_len)
+    return pages.num_tokens(num_blocks)
 
 
 def logged_lines(num_tokens: int, max_model_len: int, max_concurrency: float) -> list[str]:

@@ -140,6 +140,23 @@ class Release:
             "v1/kv_cache_interface.py MambaSpec.max_memory_usage_bytes",
         ),
     ]
+    cuts_at_junctions: Annotated[
+        bool,
+        Fact(
+            "a chunk of a prompt whose states are cached also ends where a prefix ends that others "
+            "share, so that its state is found from the third prompt on; a block longer than a "
+            "chunk is computed in several",
+            "v1/core/sched/scheduler.py Scheduler._mamba_block_aligned_split",
+        ),
+    ]
+    thins_checkpoints: Annotated[
+        bool,
+        Fact(
+            "of windows and states only what a resend of the prompt reads is findable, and what "
+            "prompts read that share a prefix which another one has shown; else each full block",
+            "config/cache.py CacheConfig.prefix_cache_retention_interval",
+        ),
+    ]
     has_wide_states: Annotated[
         bool,
         Fact(
@@ -178,11 +195,20 @@ class Release:
             "v1/attention/backends/triton_attn.py TritonAttentionBackend",
         ),
     ]
-    drafts_ahead: Annotated[
+    looks_up_on_gpu: Annotated[
         bool,
         Fact(
-            "drafts that the CPU makes (n-gram) are scheduled asynchronously too by default",
-            "config/vllm.py VllmConfig.__post_init__",
+            "n-gram drafts are looked up on the GPU, as many at each step, and scheduled "
+            "asynchronously by default",
+            "v1/worker/gpu/spec_decode/ngram/speculator.py NgramGPUSpeculator",
+        ),
+    ]
+    offloads_by_request: Annotated[
+        bool,
+        Fact(
+            "the OffloadingConnector's CPU cache ranks the blocks of a request together, and "
+            "offers only prompts unless told otherwise; else each store is newer than the last",
+            "v1/kv_offload/cpu/policies/lru.py LRUCachePolicy",
         ),
     ]
     prefers_fp8: Annotated[
@@ -227,12 +253,15 @@ V0_19 = Release(
     skips_behind_victims=True,
     serves_behind_victims=False,
     exports_states=False,
+    cuts_at_junctions=False,
+    thins_checkpoints=False,
     has_wide_states=False,
     multiplies_yarn=True,
     logs_longest=False,
     checks_state_blocks=False,
     checks_fp8_cache=False,
-    drafts_ahead=False,
+    looks_up_on_gpu=False,
+    offloads_by_request=False,
     prefers_fp8=False,
     null_is_false=True,
     software="vllm-0.19",
@@ -263,12 +292,15 @@ V0_33 = Release(
     skips_behind_victims=False,
     serves_behind_victims=True,
     exports_states=True,
+    cuts_at_junctions=True,
+    thins_checkpoints=True,
     has_wide_states=True,
     multiplies_yarn=False,
     logs_longest=True,
     checks_state_blocks=True,
     checks_fp8_cache=True,
-    drafts_ahead=True,
+    looks_up_on_gpu=True,
+    offloads_by_request=True,
     prefers_fp8=True,
     null_is_false=False,
     software=None,
@@ -282,8 +314,10 @@ V0_28 = replace(
     hashes_next_token=False,
     serves_behind_victims=False,
     exports_states=False,
+    thins_checkpoints=False,
     multiplies_yarn=True,
-    drafts_ahead=False,
+    looks_up_on_gpu=False,
+    offloads_by_request=False,
 )
 RELEASES: Mapping[str, Release] = {
     release.number: release for release in (V0_19, V0_20, V0_28, V0_33)
@@ -306,9 +340,10 @@ def release_numbered(number: str | None) -> Release:
         return DEFAULT
     short = ".".join(str(number).removeprefix("v").split(".")[:2])
     if short not in RELEASES:
+        as_text = f"; as text: release='{short}0'" if f"{short}0" in RELEASES else ""
         raise InputError(
             f"release={number}: the facts of this release of vLLM are not known (choose from "
-            f"{', '.join(RELEASES)})"
+            f"{', '.join(RELEASES)}{as_text})"
         )
     return RELEASES[short]
 

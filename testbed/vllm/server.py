@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
-from testbed.vllm.attention import (
+from testbed.vllm.attention_backends import (
     block_multiple,
     block_size_of,
     cache_problem,
-    keeps_each_state,
-    state_pages,
+    checkpoint_alignment,
+    with_cached_states,
     with_preferred_cache,
 )
 from testbed.vllm.command import FLAG, OFF, Command
 from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
+from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
 from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.releases import DEFAULT, Release
@@ -24,15 +25,35 @@ from testbed.vllm.releases import DEFAULT, Release
 if TYPE_CHECKING:
     from testbed.speculation.speculation import Speculation
 
+ORDERS = ("fcfs", "priority")  # of requests that wait
 LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
 # Tokens and sequences that nothing sets, by the GPU.
 LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
 KV_BYTES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}
+OTHER_KV_TYPES = (  # of vLLM 0.33
+    "fp8_inc",
+    "fp8_ds_mla",
+    "nvfp4_ds_mla",
+    "turboquant_k8v4",
+    "turboquant_4bit_nc",
+    "turboquant_k3v4_nc",
+    "turboquant_3bit_nc",
+    "octave_k3v4",
+    "octave_k3v3",
+    "octave_k3v3_compact",
+    "ultraquant_4bit",
+    "int4_per_token_head",
+    "int8_per_token_head",
+    "fp8_per_token_head",
+    "nvfp4",
+    "nvfp4_4over6",
+)
 DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
 STATE_BYTES = 4  # of float32
 AUTO = ("auto", "-1")
 BLOCKS = "--num-gpu-blocks-override"
+DELTA_KERNEL = "--gdn-prefill-backend"
 
 
 class Speculative(NamedTuple):
@@ -56,7 +77,7 @@ class Server:
 
     option: our option with the model's shape. memory is None where the command gives the pool.
     num_blocks: pages of the pool, the null block included. values: the options. notes: what was
-    read and changes nothing.
+    read and changes nothing. offloading: the cache below the device; None: there is none.
     """
 
     release: Release
@@ -72,6 +93,7 @@ class Server:
     values: Mapping[str, str]
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
+    offloading: Offloading | None = None
 
 
 def server_with(
@@ -87,27 +109,25 @@ def server_with(
     """
     reader = OptionReader(command)
     model = with_preferred_cache(_served(reader, shape, release), sheet, release)
+    if reader.is_on("--language-model-only"):
+        model = replace(model, masks_images=None)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
     if problem := cache_problem(model, sheet, release):
         raise InputError(f"{FLAG}: model {model.name}: vLLM does not start: {problem}")
     _check_replicas(reader, model)
-    deeper = None if speculation is None else speculation.deeper(model)
-    block_size = _block_size(reader, deeper or model, limits.num_gpus, sheet, release)
+    drafted = _drafted(model, speculation)
+    block_size = _block_size(reader, drafted, limits.num_gpus, sheet, release)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
-    frees_after_run = release.frees_after_run and plans_ahead(command.values, speculation, release)
+    frees_after_run = release.frees_after_run and plans_ahead(command.values, speculation)
     under_way = limits.max_num_batched_tokens * (2 if frees_after_run else 1)
     pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
     if pages.is_grouped and speculation is not None:
-        pages = _with_heads(pages, deeper, limits, speculation)
+        pages = _with_drafts(pages, drafted, model, limits, speculation)
     caches = _caches(reader, model, release)
     pages = with_drafter(pages, drafter, limits.num_gpus)
-    if caches and 0 in pages.windows:
-        pages = replace(
-            pages,
-            state_pages=state_pages(model, sheet, release),
-            keeps_each_state=keeps_each_state(model, release),
-        )
+    if caches:
+        pages = with_cached_states(pages, model, sheet, release)
     memory = _memory(reader, model, sheet, limits, release, of, drafter)
     pool = _pool(reader, release, sheet, memory, pages)
     model = _of_longest(reader, model, pages, pool.num_checked)
@@ -125,7 +145,22 @@ def server_with(
         pages=pages,
         caches_prefixes=caches,
         values=command.values,
+        offloading=_offloading(reader, release, pages, limits, caches=caches),
     )
+
+
+def _offloading(
+    reader: OptionReader, release: Release, pages: Pages, limits: Limits, *, caches: bool
+) -> Offloading | None:
+    """The cache below the device. Raises InputError for one beside an option that it is not
+    modelled with.
+    """
+    offloading = offloading_of(reader, release, pages, limits.num_gpus)
+    if offloading is not None and not caches:
+        raise reader.refusal(
+            "--enable-prefix-caching", "is off: a cache below the device is modelled with it alone"
+        )
+    return offloading
 
 
 def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks: int) -> ModelSpec:
@@ -155,14 +190,11 @@ def _check_replicas(reader: OptionReader, model: ModelSpec) -> None:
         )
 
 
-def plans_ahead(
-    values: Mapping[str, str], speculation: "Speculation | None", release: Release
-) -> bool:
-    """Whether a command's scheduler is asynchronous: unless told otherwise, or drafts are made on
-    the CPU and the release waits for them.
+def plans_ahead(values: Mapping[str, str], speculation: "Speculation | None") -> bool:
+    """Whether a command's scheduler is asynchronous: unless an option says otherwise, or drafts are
+    made on the CPU.
     """
-    drafts_on_cpu = speculation is not None and not speculation.drafts_on_gpu
-    waits = drafts_on_cpu and not release.drafts_ahead
+    waits = speculation is not None and not speculation.drafts_on_gpu
     return values.get("--async-scheduling") != OFF and not waits
 
 
@@ -186,7 +218,7 @@ def limits_with(
 
 def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSpec:
     """The shape with the types and the longest sequence that a release and the options give it."""
-    shape = _of_types(reader, _of_states(shape, release))
+    shape = _of_types(reader, of_states(shape, release))
     longest, usual = _lengths(shape, release)
     if shape.rope is not None and shape.rope.is_incomplete and release.multiplies_yarn:
         raise DoesNotStart(
@@ -213,7 +245,7 @@ def _lengths(shape: ModelSpec, release: Release) -> tuple[int, int]:
     return shape.max_len, shape.rope.usual_len or shape.max_len
 
 
-def _of_states(shape: ModelSpec, release: Release) -> ModelSpec:
+def of_states(shape: ModelSpec, release: Release) -> ModelSpec:
     """The shape whose states have the type that a release gives them where no file says it."""
     states = shape.states
     if states is None or not states.untyped_values or not release.has_wide_states:
@@ -227,13 +259,17 @@ def _of_types(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     another type than the model's keep it.
     """
     dtype_bytes = reader.one_of("--dtype", DTYPE_BYTES)
+    if shape.needs_range and reader.value("--dtype") in ("half", "float16"):
+        raise reader.does_not_start(
+            "--dtype", f"{shape.name} is numerically unstable in float16 (bfloat16 starts)"
+        )
     if dtype_bytes not in (None, shape.dtype_bytes):
         if shape.states is not None:
             raise reader.refusal(
                 "--dtype", "states of another type are not modelled (leave it out)"
             )
         shape = replace(shape, dtype_bytes=dtype_bytes)
-    kv_bytes = reader.one_of("--kv-cache-dtype", KV_BYTES)
+    kv_bytes = reader.one_of("--kv-cache-dtype", KV_BYTES, OTHER_KV_TYPES)
     shape = shape if kv_bytes is None else replace(shape, kv_dtype_bytes=kv_bytes)
     return _quantised(reader, shape)
 
@@ -260,7 +296,9 @@ def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
 
 
 def _limits(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
-    """The limits of a batch. Raises InputError where vLLM refuses them."""
+    """The limits of a batch. Raises InputError where vLLM refuses them, or its order."""
+    if reader.value("--scheduling-policy") not in (None, *ORDERS):
+        raise reader.refusal("--scheduling-policy", f"is unknown (choose from {', '.join(ORDERS)})")
     limits = _sizes(reader, model, gpu, release)
     num_seqs, budget = limits.max_num_seqs, limits.max_num_batched_tokens
     if budget < num_seqs:
@@ -306,12 +344,28 @@ def _block_size(
     reader: OptionReader, model: ModelSpec, num_gpus: int, gpu: GpuSpec, release: Release
 ) -> int:
     """The tokens of a block; with states, as many as make a block no smaller than a state."""
+    _check_delta_kernel(reader, model, gpu, release)
     size = None
     if reader.value("--block-size") is not None:
         size = reader.whole("--block-size", BLOCK_SIZES[0])
         _check_block_size(reader, size, model, gpu, release)
     caches = _caches(reader, model, release)
     return block_size_of(model, num_gpus, gpu, release, caches=caches, requested=size)
+
+
+def _check_delta_kernel(
+    reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release
+) -> None:
+    """Raise InputError for a prefill kernel of gated delta nets that exports no states, in place of
+    one that does.
+    """
+    exports = release.exports_states and (checkpoint_alignment(model, gpu) or 1) > 1
+    if exports and reader.value(DELTA_KERNEL) not in (None, "auto", "flashinfer"):
+        raise reader.refusal(
+            DELTA_KERNEL,
+            f"exports no states, by which blocks and pools follow on {gpu.name}; not modelled "
+            "(leave it out)",
+        )
 
 
 def _check_block_size(
@@ -351,7 +405,11 @@ def _utilization(reader: OptionReader, release: Release) -> float:
 
 
 def _subtracts_graphs(reader: OptionReader, release: Release) -> bool:
-    """Whether CUDA graphs are subtracted; the environment may switch it."""
+    """Whether CUDA graphs are subtracted; the environment may switch it, and an option may let
+    none be captured.
+    """
+    if reader.is_on("--enforce-eager"):
+        return False
     value = reader.environment.get(ESTIMATE_GRAPHS)
     return release.subtracts_graphs if value is None else value != "0"
 
@@ -439,24 +497,31 @@ def _memory(
     return replace(memory, weights=memory.weights + more_weights)
 
 
-def _with_heads(
-    pages: Pages, deeper: ModelSpec | None, limits: Limits, speculation: "Speculation"
+def _drafted(model: ModelSpec, speculation: "Speculation | None") -> ModelSpec:
+    """The model with layers that draft, and with states that have room for drafts."""
+    if speculation is None:
+        return model
+    return speculation.deeper(model) or speculation.with_draft_states(model)
+
+
+def _with_drafts(
+    pages: Pages, drafted: ModelSpec, model: ModelSpec, limits: Limits, by: "Speculation"
 ) -> Pages:
-    """The pages that groups share, whose layers of full attention are one with the heads, and the
-    states of each draft. Raises InputError for another drafter.
+    """The pages that groups share, with the states of each draft; heads are layers of full
+    attention beside the model's. Raises InputError for a model that drafts.
     """
-    if deeper is None:
+    if by.deeper(model) is None and by.drafter(model) is not None:
         raise InputError(
-            f"{FLAG}: --speculative-config: only layers of the model's own (mtp, eagle) are "
-            "modelled beside windows or states (leave it out to see the server without it)"
+            f"{FLAG}: --speculative-config: a model that drafts is not modelled beside windows or "
+            "states (leave it out to see the server without it)"
         )
     shared = pages_of(
-        deeper,
+        drafted,
         limits.num_gpus,
         pages.block_size,
         tokens_under_way=pages.tokens_under_way,
     )
-    return replace(shared, draft_pages=speculation.max_drafts)
+    return replace(shared, draft_pages=by.max_drafts)
 
 
 def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:

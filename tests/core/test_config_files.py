@@ -29,6 +29,22 @@ QWEN_WINDOWS = {
     "max_window_layers": 0,
     "sliding_window": 4096,
 }
+COHERE2 = {**LLAMA, "model_type": "cohere2", "tie_word_embeddings": True}
+SPARSE = {
+    **LLAMA,
+    "model_type": "deepseek_v32",
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "index_topk": 2048,
+    "first_k_dense_replace": 3,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 16,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+}
 ALTERNATING = ["full_attention", "sliding_attention"] * 16
 
 
@@ -68,7 +84,8 @@ def test_absent_heads_of_k_and_v_are_those_of_the_class(shape, kind, heads):
     ("kind", "size"), [("gemma", 256), ("gemma2", 256), ("gemma3_text", 256), ("qwen3", 128)]
 )
 def test_an_absent_head_size_is_that_of_the_class(shape, kind, size):
-    assert shape(without(LLAMA, model_type=kind, hidden_size=3072)).head_size == size
+    config = without(LLAMA, "tie_word_embeddings", model_type=kind, hidden_size=3072)
+    assert shape(config).head_size == size
 
 
 @pytest.mark.parametrize(
@@ -76,10 +93,10 @@ def test_an_absent_head_size_is_that_of_the_class(shape, kind, size):
     [
         (without(MISTRAL, "sliding_window"), 4096, 32),
         (MISTRAL, None, 0),
-        (without(LLAMA, model_type="gemma2"), 4096, 16),
+        (without(LLAMA, model_type="gemma2", tie_word_embeddings=True), 4096, 16),
         (without(LLAMA, model_type="gemma3_text"), 4096, 27),
         (without(LLAMA, model_type="olmo3", sliding_window=1024), 1024, 24),
-        (without(LLAMA, model_type="cohere2", sliding_window=1024), 1025, 24),
+        (without(COHERE2, sliding_window=1024), 1025, 24),
         (without(QWEN_WINDOWS, "sliding_window"), 4096, 32),
         (without(QWEN_WINDOWS, use_sliding_window=False), None, 0),
         (without(QWEN_WINDOWS, layer_types=ALTERNATING, max_window_layers=32), None, 0),
@@ -260,8 +277,70 @@ def test_sparse_attention_has_no_backend_on_an_a100():
 def test_more_sequences_than_a_pool_has_states_do_not_start_since_release_0_33():
     command = "vllm serve Qwen/Qwen3.5-27B --max-model-len 32768"
     newer, older = release_numbered("0.33"), release_numbered("0.19")
-    message = refuses("--max-num-seqs 360 starts", fit_of, command, "h100-80gb", newer)
+    message = refuses("--max-num-seqs 345 starts", fit_of, command, "h100-80gb", newer)
     assert "1,024" in message
-    assert fit_of(f"{command} --max-num-seqs 360", "h100-80gb", newer).num_blocks >= 360
-    assert fit_of(f"{command} --enforce-eager", "h100-80gb", newer).num_blocks == 360
+    assert fit_of(f"{command} --max-num-seqs 345", "h100-80gb", newer).num_blocks >= 345
+    eager = fit_of(f"{command} --enforce-eager", "h100-80gb", newer)
+    assert (eager.cuda_graphs_gib, eager.num_blocks) == (0, 355)
     assert fit_of(command, "h100-80gb", older).num_blocks < 1024
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "glm4"])
+def test_a_model_that_needs_range_is_not_served_in_float16(fit, kind):
+    config = without(LLAMA, model_type=kind, tie_word_embeddings=kind != "glm4", head_dim=128)
+    assert fit(config, "--dtype bfloat16").kv_tokens == fit(config).kv_tokens
+    refuses("--dtype", fit, config, "--dtype float16")
+
+
+@pytest.mark.parametrize("kind", ["gemma", "gemma2", "cohere2"])
+def test_an_output_projection_that_the_class_has_not_is_refused(shape, kind):
+    config = without(LLAMA, model_type=kind, head_dim=128)
+    refuses("tie_word_embeddings", shape, config)
+    assert shape(config | {"tie_word_embeddings": True}).tied_embedding
+
+
+def test_a_rope_that_the_class_does_not_take_is_refused(shape):
+    linear = {"rope_type": "linear", "factor": 4.0}
+    refuses("rope_scaling", shape, without(LLAMA, model_type="phi3", rope_scaling=linear))
+    experts = {"num_local_experts": 8, "num_experts_per_tok": 2}
+    gpt = without(LLAMA, model_type="gpt_oss", rope_scaling=linear, **experts)
+    refuses("original_max_position_embeddings", shape, gpt)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "slot_bytes"), [("h100-80gb", 656 + 132), ("b200", 576 + 132)], ids=["H100", "B200"]
+)
+def test_a_sparse_latent_in_fp8_has_scales_on_hopper(fit, gpu, slot_bytes):
+    """fp8_ds_mla of FlashMLA: 512 values, 16 bytes of scales and 64 positions of 16 bits."""
+    answer = fit(SPARSE, "--kv-cache-dtype fp8 --kv-cache-memory-bytes 4294967296", gpu=gpu)
+    assert answer.block_size == 64
+    assert answer.num_blocks == (4 << 30) // (64 * 32 * slot_bytes)
+
+
+def test_sinks_have_no_fp8_cache_on_ampere(fit):
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 2}
+    gpt = without(LLAMA, model_type="gpt_oss", **experts)
+    refuses("FP8", fit, gpt, "--kv-cache-dtype fp8", gpu="a100-80gb")
+    assert fit(gpt, "--kv-cache-dtype fp8").num_blocks
+    assert fit(gpt, "--kv-cache-dtype fp8", release="0.19", gpu="a100-80gb").num_blocks
+
+
+@pytest.mark.parametrize(
+    ("words", "release", "gpu", "size"),
+    [
+        ("", "0.33", "b200", 64),
+        ("--language-model-only", "0.33", "b200", 16),
+        ("", "0.33", "h100-80gb", 16),
+        ("", "0.19", "b200", 16),
+    ],
+)
+def test_masks_of_images_take_larger_blocks_on_blackwell(fit, words, release, gpu, size):
+    """TritonFlashInfer, the composite of release 0.33, has blocks of 64."""
+    text = without(LLAMA, model_type="gemma3_text", tie_word_embeddings=True, head_dim=128)
+    config = {"model_type": "gemma3", "text_config": text, "vision_config": {}}
+    assert fit(config, words, release=release, gpu=gpu).block_size == size
+
+
+def test_layers_that_share_an_indexer_are_refused(shape):
+    """GLM-5.2, whose keys of the indexer are in some layers only."""
+    refuses("indexer_types", shape, SPARSE | {"indexer_types": ["full", "shared"]})

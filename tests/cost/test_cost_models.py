@@ -12,9 +12,9 @@ from testbed.core.layers import States
 from testbed.core.request import PS
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
-from testbed.cost.all_reduce import all_reduce
+from testbed.cost.all_reduce_times import all_reduce
 from testbed.cost.analytic import AnalyticCost, Efficiencies, pairs_of
-from testbed.cost.attention import MixedTable
+from testbed.cost.attention_times import MixedTable
 from testbed.cost.interpolation import Knots
 from testbed.cost.model import UNBOUNDED, Affine, Moved, WindowReads, Work
 

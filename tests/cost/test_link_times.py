@@ -33,7 +33,7 @@ from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
 from testbed.cost.profile import Choices, ProfileCost
 from testbed.cost.sections import rows
 from testbed.experiments.real.importers.known_shapes import gpu_named
-from testbed.experiments.real.validation.transfers import by_method, held_back
+from testbed.experiments.real.validation.held_back_transfers import by_method, held_back
 
 H200 = gpu_named("h200")
 OPT = read_model("opt-13b")

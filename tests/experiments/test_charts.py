@@ -12,7 +12,7 @@ import pytest
 from testbed.experiments.look.pages.page import Chart, Series, environment, svg
 from testbed.experiments.look.plots import figure_of
 from testbed.experiments.look.run_charts import cdf_chart, over_time, run_charts
-from testbed.experiments.runs.sweeps import sweep_charts
+from testbed.experiments.runs.sweep_table import sweep_charts
 
 LEFT, RIGHT, BOTTOM, TOP = 52, 430, 226, 10  # of a page's chart, in pixels
 

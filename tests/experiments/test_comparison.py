@@ -16,10 +16,10 @@ from tiny_run import tiny_result
 from testbed import kernels
 from testbed.cost.model import WORK_COLUMNS, Work
 from testbed.cost.speculative import verified_as_prompts
-from testbed.experiments.look.compare.comparison import compare, tidy
 from testbed.experiments.look.compare.cost_terms import cost_models, predicted, terms
 from testbed.experiments.look.compare.differences import independent_differences, words_of_each
 from testbed.experiments.look.compare.finished_run import FinishedRun
+from testbed.experiments.look.compare.run_comparison import compare, tidy
 from testbed.experiments.look.compare.tables import (
     change,
     charts,

@@ -8,7 +8,7 @@ from joblib import parallel_config
 from refusals import refuses
 
 from testbed.experiments.cli.main import call
-from testbed.experiments.paper.fits import (
+from testbed.experiments.paper.fitted_constants import (
     PLAIN_S,
     Fit,
     fit_2023,

@@ -81,7 +81,6 @@ def test_an_option_of_ours_counts_more_than_the_commands(translated, tmp_path):
         pytest.param("vllm server opt-13b", ("vllm serve MODEL",), id="not serve"),
         pytest.param("serve opt-13b", ("vllm serve MODEL",), id="not vllm"),
         pytest.param("vllm serve 'opt", ("cannot be read", "quotation"), id="an open quotation"),
-        pytest.param("vllm serve gpt-9", ("gpt-9", "has no shape here"), id="an unknown model"),
         pytest.param(
             "vllm serve opt-13b --max-num-seqs many", ("many", "no number"), id="no number"
         ),
@@ -100,6 +99,11 @@ def test_an_option_of_ours_counts_more_than_the_commands(translated, tmp_path):
 def test_commands_with_unsupported_features_are_refused(testbed, command, parts):
     error = testbed.refused("run", "--from-vllm", command, "gpu=h200", *SHORT)
     check_words(("--from-vllm", *parts), error)
+
+
+def test_a_model_without_a_shape_is_refused_with_the_ways_out(testbed):
+    error = testbed.refused("run", "--from-vllm", "vllm serve gpt-9", "gpu=h200", *SHORT)
+    check_words(("gpt-9", "has no shape here", "config.json", "model="), error)
 
 
 @pytest.mark.parametrize(
@@ -145,20 +149,29 @@ def num_blocks(words):
     )
 
 
-def test_drafts_of_the_cpu_that_are_scheduled_ahead_are_refused(testbed):
-    """Release 0.33 schedules them asynchronously by default, and 0.19 never."""
-    drafts = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""
+@pytest.mark.parametrize(
+    ("release", "method", "expected"),
+    [
+        pytest.param("0.19", "ngram", ("scheduler=vllm_v1", "speculation=ngram"), id="CPU"),
+        pytest.param("0.19", "ngram_gpu", ("speculation=ngram_gpu",), id="GPU by name"),
+        pytest.param("0.33", "ngram", ("speculation=ngram_gpu",), id="GPU by release"),
+    ],
+)
+def test_drafts_are_looked_up_where_the_release_does(testbed, release, method, expected):
+    """Those of the GPU are scheduled ahead; release 0.33 has no others."""
+    drafts = f"""--speculative-config '{{"method": "{method}", "num_speculative_tokens": 3}}'"""
     command = f"vllm serve meta-llama/Llama-3.1-8B-Instruct {drafts}"
-    words = ("gpu=h100-80gb", "release=0.33", *SHORT)
-    code, _, notes = testbed("run", "--from-vllm", command, *words)
-    assert code == 2
-    check_words(("--speculative-config", "--no-async-scheduling"), notes)
-    code, _, notes = testbed("run", "--from-vllm", f"{command} --no-async-scheduling", *words)
+    code, _, notes = testbed(
+        "run", "--from-vllm", command, "gpu=h100-80gb", f"release={release}", *SHORT
+    )
     assert code == 0, notes
+    translated = notes.split("\n")[0].split(" ")
+    assert set(expected) <= set(translated)
+    assert ("scheduler=vllm_v1" in translated) == ("scheduler=vllm_v1" in expected)
 
 
 def test_layers_of_chunks_are_refused(testbed):
-    command = "vllm serve meta-llama/Llama-4-Scout-17B-16E-Instruct -tp 4"
+    command = "vllm serve meta-llama/Llama-4-Scout-17B-16E-Instruct -tp 4 --max-model-len 131072"
     code, _, notes = testbed("run", "--from-vllm", command, "gpu=h200", *SHORT)
     assert code == 2
     check_words(("chunked attention", "testbed fits"), notes)

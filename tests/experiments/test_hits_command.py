@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from testbed.experiments.cli.json_answers import HitsAnswer
-from testbed.experiments.look.hits.curves import hit_curves, trace_rows
+from testbed.experiments.look.hits.hit_curves import hit_curves, trace_rows
 from testbed.experiments.runs.choice_names import KEYS
 from testbed.experiments.runs.compose import configured
 from testbed.memory.prefix_cache.curves.policy_replay import replayed_hits

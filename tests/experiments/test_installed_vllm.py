@@ -22,7 +22,7 @@ from testbed.experiments.real.vllm_engine.installed import (
     last_error,
     run_plan,
 )
-from testbed.experiments.real.vllm_engine.steps import left_out
+from testbed.experiments.real.vllm_engine.logged_steps import left_out
 
 SERVER = "vllm serve meta-llama/Llama-3.1-8B --load-format dummy"
 RELEASE = "0.20.2"

@@ -25,6 +25,7 @@ from testbed.experiments.real.lockstep.comparison import (
 from testbed.experiments.real.lockstep.draws import draw
 from testbed.experiments.real.lockstep.sides import Ours, served, sides_of
 from testbed.experiments.vllm_server.named_server import server_of
+from testbed.memory.offloading.request_lru import RequestLru
 from testbed.run.build import build
 from testbed.speculation.heads import Heads
 from testbed.vllm.command import read_command
@@ -38,7 +39,12 @@ needs_vllm = pytest.mark.skipif(
     not RELEASE, reason="vllm is not installed: pip install --no-deps vllm==0.19.0"
 )
 BASE = ("+system=vllm-v1", f"release={nearest_release(RELEASE or DEFAULT.number).number}")
-DRAFTERS = ("speculation=ngram", "speculation=heads", "speculation=draft_model")
+DRAFTERS = (
+    "speculation=ngram",
+    "speculation=ngram_gpu",
+    "speculation=heads",
+    "speculation=draft_model",
+)
 SERVER = (
     "+system=vllm-v1",
     "scheduler=vllm_v1",
@@ -197,6 +203,23 @@ def test_random_priorities_are_served_as_vllm_serves_them(drafts, windows):
     if drafts and windows:
         pytest.skip("drafts beside windows are not modelled")
     check_every_iteration(*draw(Random(3), BASE, 60, drafts=drafts, windows=windows, priority=True))
+
+
+@needs_vllm
+@pytest.mark.skipif(RELEASE < "0.33", reason="the offloading of older releases is not modelled")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_step_of_a_server_that_offloads_equals_vllms(seed, capsys):
+    assert call("lockstep", ["vllm", "--offload", "--random", "3", "--seed", str(seed)]) == 0
+    assert "steps of 3 loads are equal" in capsys.readouterr().out
+
+
+@needs_vllm
+@pytest.mark.skipif(RELEASE < "0.33", reason="the offloading of older releases is not modelled")
+def test_a_cache_that_forgets_whose_blocks_are_newest_differs(monkeypatch, capsys):
+    monkeypatch.setattr(RequestLru, "finished", lambda *arguments: None)
+    words = ["vllm", "--offload", "--random", "3", "--seed", "1", "--requests", "30"]
+    assert call("lockstep", words) == 1
+    assert "shortest workload that was found" in capsys.readouterr().out
 
 
 @needs_vllm

@@ -2,15 +2,19 @@
 SGLang, skipped where there is none.
 """
 
+import json
 from importlib.util import find_spec
 from random import Random
 
 import pytest
 from refusals import check_refusal
 
+from testbed.core.hf_config import model_of
+from testbed.core.shapes import read_model
 from testbed.experiments.cli.lockstep import RandomRuns, lockstep
 from testbed.experiments.real.lockstep import sglang_draws
 from testbed.experiments.real.lockstep.comparison import ITERATION_PS, compare
+from testbed.experiments.real.lockstep.sglang_capacities import check_capacities, config_of
 from testbed.experiments.real.lockstep.sglang_sides import sides_of_sglang
 from testbed.experiments.real.lockstep.sides import served
 
@@ -51,7 +55,23 @@ def test_another_scheduler_is_refused():
     check_refusal(("scheduler=", "sglang"), sides_of_sglang, SMALL, None)
 
 
-@pytest.mark.parametrize("option", [{"histories": 3}, {"capacity": True}])
+@needs_sglang
+def test_pools_are_those_that_the_installed_sglang_computes():
+    models = ("llama-3.1-8b", "gpt-oss-120b", "deepseek-v3")
+    (line,) = check_capacities(("l40s",), models)
+    assert line.startswith("24 of 24 commands")
+
+
+def test_the_shapes_of_the_compared_files_are_those_that_ship(tmp_path):
+    for name in ("llama-3.1-70b", "qwen3-32b", "gpt-oss-120b"):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config_of(name)), encoding="utf-8")
+        shape, shipped = model_of(path), read_model(name)
+        assert shape.kv_bytes_per_token == shipped.kv_bytes_per_token
+        assert shape.max_len == shipped.max_len
+
+
+@pytest.mark.parametrize("option", [{"histories": 3}])
 def test_options_of_vllm_are_refused(option):
     check_refusal((*option, "vllm"), lockstep, "sglang", **option)
     check_refusal(("windows",), lockstep, "sglang", drawn=RandomRuns(1, windows=True))

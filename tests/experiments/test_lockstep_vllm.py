@@ -158,10 +158,20 @@ def test_states_without_a_prefix_cache_decide_as_vllms_until_the_end(lockstep):
     check_equal_under_pressure(lockstep, command, "arrivals.duration_s=2", "arrivals.rate=30")
 
 
-def test_states_with_a_prefix_cache_are_not_compared():
-    command = "vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct -tp 4 --enable-prefix-caching"
-    words = expand(command, ["gpu=h100-80gb"])
-    check_refusal(("prefix caching with states",), sides_of, words, None)
+@pytest.mark.parametrize("words", [("--states",), ("--windows",), ("--states", "--seed", "6")])
+def test_prefixes_of_states_and_windows_are_found_as_by_vllm(lockstep, words):
+    code, output, _ = lockstep("--random", "2", "--requests", "20", *words)
+    assert code == 0
+    assert output.count("iterations are equal") == 2
+
+
+@pytest.mark.parametrize(("gpu", "alignment"), [("h100-80gb", 64), ("a100-80gb", None)])
+def test_states_are_cached_as_the_kernels_of_the_gpu_allow(gpu, alignment):
+    command = "vllm serve Qwen/Qwen3.5-27B --max-num-seqs 64"
+    words = expand(command, [f"gpu={gpu}", "release='0.33'", "arrivals.duration_s=1"])
+    options = options_of(sides_of(words, None)[1])
+    assert options.mamba_cache_mode == "align"
+    assert options.prefill_checkpoint_alignment == alignment
 
 
 def test_first_difference_and_the_shortest_workload_are_shown(lockstep, tmp_path, monkeypatch):

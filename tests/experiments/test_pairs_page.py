@@ -14,7 +14,7 @@ import testbed.kernels
 from testbed.experiments.cli.main import call
 from testbed.experiments.studies import pairs
 from testbed.experiments.studies.pairs import INDEX, JUDGED, Sides, section
-from testbed.kernels.engine.pairs.plan import PAIRS
+from testbed.kernels.engine.pairs.paired_runs import PAIRS
 
 REAL = dict.fromkeys(JUDGED, 100.0) | {
     "hit_rate": 0.5,

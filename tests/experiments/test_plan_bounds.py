@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from testbed.core.request import PS, Rows
 from testbed.cost.model import Work
 from testbed.experiments.plan.arithmetic import Arithmetic
+from testbed.experiments.plan.bottlenecks import broken, strains
 from testbed.experiments.plan.bounds import DECODE, DOES_NOT_FIT, MEMORY, PREFILL
 from testbed.experiments.plan.demand import own_len
 from testbed.experiments.plan.jobs import Outcome
-from testbed.experiments.plan.limits import broken, strains
-from testbed.experiments.plan.machine import Machine
 from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.space import candidate_of, deployments
+from testbed.experiments.plan.time_bounds import Machine
 from testbed.experiments.runs.compose import configured
 from testbed.run.config import Slo
 from testbed.run.metrics import kept, latencies

@@ -13,7 +13,7 @@ from itertools import count
 
 import pytest
 
-from testbed.experiments.plan.answer import PlanAnswer
+from testbed.experiments.plan.json_answer import PlanAnswer
 from testbed.experiments.plan.rows import Row
 
 WORKLOAD = ("trace=random", "trace.input_len=1500", "trace.output_len=16", "slo.ttft_s=1")

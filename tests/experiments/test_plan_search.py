@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.experiments.plan.plan import Request, planned
+from testbed.experiments.plan.deployment_plan import Request, planned
 from testbed.experiments.plan.prices import GpuHours, Prices
 
 GPUS = ("a100-40gb", "a100-80gb", "a10g", "l40s", "h100-80gb", "h200", "a40", "l4")

@@ -8,9 +8,9 @@ import pytest
 from testbed.core.errors import InputError
 from testbed.core.request import Request, Rows, Workload
 from testbed.engine.arrivals import BoundedWorkload
-from testbed.experiments.real.vllm_engine import record as recorder
+from testbed.experiments.real.vllm_engine import vllm_log as recorder
 from testbed.experiments.real.vllm_engine.asked import plain_requests, token_ids, write_contents
-from testbed.experiments.real.vllm_engine.record import add_preemptions, write_meta
+from testbed.experiments.real.vllm_engine.vllm_log import add_preemptions, write_meta
 from testbed.traces.vllm_log import VllmLog
 
 FACTS = {
@@ -166,7 +166,7 @@ def test_the_interval_of_a_figure_has_the_figure_in_it(testbed, tmp_path):
 
 
 def test_moved_arrivals_stay_within_10_ms_and_in_order(tmp_path):
-    from testbed.experiments.real.validation.sensitivity import MovedLog
+    from testbed.experiments.real.validation.log_sensitivity import MovedLog
 
     log = VllmLog(loaded_log(tmp_path))
     moved = MovedLog(log, seed=3)

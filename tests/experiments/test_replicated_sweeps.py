@@ -13,7 +13,7 @@ from testbed.experiments.look.pages.page import svg
 from testbed.experiments.look.report.folder_page import folder_page
 from testbed.experiments.runs.points import Point, settings
 from testbed.experiments.runs.replicated import difference_columns, mean_columns
-from testbed.experiments.runs.sweeps import sweep_charts
+from testbed.experiments.runs.sweep_table import sweep_charts
 from testbed.run.summaries import flat
 
 SHORT = ("arrivals.duration_s=30", "outputs=summary")

@@ -5,9 +5,24 @@ from importlib.util import find_spec
 import pytest
 from refusals import check_refusal, refuses
 
+from testbed.api import simulate
+from testbed.core.errors import DoesNotStart
+from testbed.core.shapes import read_model
+from testbed.core.specs import GIB
+from testbed.experiments.cli.capacity import capacity
+from testbed.experiments.cli.fits import fits
+from testbed.experiments.cli.hits import hits
+from testbed.experiments.cli.served_command import ServedCommand
+from testbed.experiments.sglang_server.answer import fit_of
 from testbed.experiments.sglang_server.translation import expand
+from testbed.experiments.vllm_server.named import gpu_named
+from testbed.run.result import front_end
 from testbed.sglang.command import PARSER, parser_options
-from testbed.sglang.server import FLAGS, HARMLESS, OVERRIDES, READ, chunk_by_gpu, running_requests
+from testbed.sglang.memory import Graphs, Limits, ServerMemory, size_of, static_fraction
+from testbed.sglang.option_table import reasons, understood
+from testbed.sglang.pool import CellBytes, pool_of
+from testbed.sglang.server import running_requests
+from testbed.sglang.words import FLAGS, OVERRIDES
 
 MODEL = "sglang serve --model-path meta-llama/Llama-3.1-8B-Instruct"
 GPU = ("gpu=h100-80gb",)
@@ -35,6 +50,8 @@ GPU = ("gpu=h100-80gb",)
             ("scheduler=sglang_no_overlap", "scheduler.chunked_prefill_size=null"),
         ),
         ("--context-length 512", ("model.max_len=512",)),
+        ("--radix-eviction-policy lfu", ("policy.radix_eviction_policy=lfu",)),
+        ("--kv-cache-dtype fp8_e4m3", ("++model.kv_dtype_bytes=1",)),
         ("--disable-radix-cache", ("policy=paged", "policy.watermark=0", "policy.block_size=1")),
         (
             "--schedule-policy=lpm --enable-mixed-chunk --max-running-requests 99",
@@ -76,33 +93,116 @@ def test_overrides_take_precedence():
         (f"{MODEL} --max-totl-tokens 3", ("--max-totl-tokens", "no option")),
         (f"{MODEL} --max-total-tokens", ("--max-total-tokens", "no value")),
         (f"{MODEL} --max-total-tokens many", ("--max-total-tokens many", "whole number")),
-        (f"{MODEL} --mem-fraction-static 0.8", ("--mem-fraction-static", "not modelled")),
+        (f"{MODEL} --mem-fraction-static 1.8", ("--mem-fraction-static", "below 1")),
+        (f"{MODEL} --mem-fraction-static 0.1", ("--mem-fraction-static", "14.96 GiB")),
         (f"{MODEL} --enable-dp-attention", ("--enable-dp-attention", "not modelled")),
-        (MODEL, ("--max-total-tokens", "log")),
+        (f"{MODEL} --enable-torch-compile", ("--enable-torch-compile", "not modelled")),
+        (f"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION=9 {MODEL}", ("SGLANG_CLIP", "not modelled")),
+        (f"{MODEL} --enable-priority-scheduling", ("--disable-priority-preemption",)),
+        (f"{MODEL} --context-length 999999", ("--context-length", "131,072")),
+        (f"{MODEL} --max-total-tokens 3 --page-size 16", ("no page",)),
+        ("sglang serve --model-path openai/gpt-oss-20b", ("window", "testbed fits")),
+        ("sglang serve --model-path google/gemma-4-31B-it", ("vision", "not modelled")),
+        ("sglang serve --model-path nvidia/Nemotron-H-8B-Base-8K", ("state", "not modelled")),
     ],
 )
 def test_what_is_unknown_or_not_modelled_is_refused(command, words):
     check_refusal(words, expand, command, GPU)
 
 
-def test_limits_by_the_gpu_and_the_pool():
-    assert [chunk_by_gpu(gib) for gib in (16, 24, 40, 80, 141, 180)] == [
-        2048,
-        4096,
-        4096,
-        8192,
-        8192,
-        16384,
+@pytest.mark.parametrize(
+    ("gpu", "num_gpus", "latent", "chunk", "largest", "fraction"),
+    [  # what SGLang 0.5.23 itself computes, by lockstep sglang --capacity
+        ("h100-80gb", 1, False, 8192, 256, 0.83),
+        ("h100-80gb", 1, True, 8192, 256, 0.816),
+        ("b200", 1, False, 16384, 512, 0.854),
+        ("b200", 1, True, 16384, 512, 0.849),
+        ("a100-80gb", 1, False, 8192, 256, 0.83),
+        ("l40s", 1, False, 4096, 32, 0.843),
+        ("l40s", 1, True, 4096, 32, 0.818),
+    ],
+)
+def test_sizes_and_the_static_share_by_the_gpu(gpu, num_gpus, latent, chunk, largest, fraction):
+    sheet, size = gpu_named(gpu), size_of(gpu_named(gpu))
+    assert (size.chunk, size.few) == (chunk, largest)
+    model = read_model("deepseek-v3" if latent else "llama-3.1-8b")
+    limits = Limits(num_gpus, chunk, 16384, None, Graphs())
+    assert static_fraction(model, sheet, limits) == fraction
+
+
+def test_a_small_pool_has_fewer_graphs():
+    """0.829 is what SGLang computes with a pool of 5,001 tokens; 0.828 without."""
+    sheet, model = gpu_named("h100-80gb"), read_model("mixtral-8x7b")
+    shares = [
+        static_fraction(model, sheet, Limits(2, 8192, 16384, None, Graphs(longest=longest)))
+        for longest in (None, 5001)
     ]
+    assert shares == [0.828, 0.829]
+
+
+def test_running_requests_by_the_pool():
     assert running_requests(None, 400_000, 8192) == 4096
     assert running_requests(None, 40_000, 131_072) == 2048
     assert running_requests(None, 1000, 8192) == 500
     assert running_requests(64, 40_000, 8192) == 64
 
 
+def test_fits_prints_the_lines_of_sglangs_log(capsys):
+    fits(MODEL, "gpu=h100-80gb")
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        "KV Cache is allocated. dtype: torch.bfloat16, #tokens: 412224, K size: 25.16 GB, "
+        "V size: 25.16 GB" in lines
+    )
+    assert any(line.startswith("max_total_num_tokens=412224, chunked_prefill") for line in lines)
+
+
+def test_the_pool_is_as_a_log_says_from_what_it_measured():
+    """Logged in January 2025: 78.81 GB free, 63.72 behind the weights, fraction 0.88."""
+    memory = ServerMemory(free=78.81, weights=78.81 - 63.72, fraction=0.88)
+    pool = pool_of(CellBytes(131072), int(memory.kv_cache * GIB), 1, 0.8)
+    assert abs(pool.num_tokens - 444_500) < 100  # the log has two decimals
+
+
+def test_windows_have_a_pool_of_their_own():
+    fit = fit_of("sglang serve --model-path openai/gpt-oss-120b --tp 2", "h100-80gb")
+    assert fit.window_tokens == int(fit.max_total_num_tokens * 0.8)
+    assert fit.log_lines[0].startswith("Use sliding window memory pool. full_layer_tokens=")
+
+
+def test_a_server_that_does_not_start_says_how_many_gpus_do():
+    with pytest.raises(DoesNotStart, match="--tp-size 8 starts"):
+        fit_of("sglang serve --model-path deepseek-ai/DeepSeek-V3 --tp 4", "h200")
+
+
+def test_options_of_vllm_are_refused_beside_sglang():
+    refuses("--release", fits, MODEL, "gpu=h100-80gb", release="0.33")
+
+
+def test_a_larger_pool_than_the_memory_is_cut_to_it():
+    cut = fit_of(f"{MODEL} --max-total-tokens 900000", "h100-80gb")
+    assert cut.max_total_num_tokens == 412_224
+    logged = fit_of(f"{MODEL} --max-total-tokens 414000", "h100-80gb")
+    assert logged.max_total_num_tokens == 414_000  # within the error of the memory
+
+
+@pytest.mark.parametrize("command", [hits, capacity])
+def test_commands_take_one_server(command):
+    both = ServedCommand(f"vllm serve {MODEL}", MODEL)
+    refuses("--from-sglang", command, "gpu=h100-80gb", served=both)
+
+
+def test_simulations_from_python_take_the_command():
+    config = front_end().configure((*GPU, "trace=sharegpt"), {"from_sglang": MODEL})
+    assert config.server.num_blocks == 412_224
+    refuses("from_vllm", simulate, *GPU, from_vllm="vllm serve x", from_sglang=MODEL)
+
+
 def test_all_options_that_are_read_are_options_of_the_release():
     firsts = {first for first, _ in parser_options().values()}
-    assert not {*OVERRIDES, *FLAGS, *READ, *HARMLESS} - firsts
+    assert not {*OVERRIDES, *FLAGS, *understood(), *reasons()} - firsts
+    assert not {*OVERRIDES, *FLAGS} - understood()
+    assert not understood() & {*reasons()}
 
 
 @pytest.mark.skipif(find_spec("sglang") is None, reason="sglang 0.5.23 is not installed")

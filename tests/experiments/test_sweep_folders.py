@@ -7,7 +7,7 @@ import pytest
 
 from testbed.core.errors import InputError
 from testbed.cost.sections import read_profile
-from testbed.experiments.real.vllm_engine.calibrate import profile_of_sweeps
+from testbed.experiments.real.vllm_engine.calibrate_vllm import profile_of_sweeps
 
 H100 = "NVIDIA H100 80GB HBM3"
 ABOUT = {"vllm": "0.20.2", "torch": "2.11", "device": H100, "host": "a host"}

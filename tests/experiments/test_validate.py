@@ -16,9 +16,9 @@ from testbed.cost.known_profiles import profiles_at_hand
 from testbed.experiments.cli.main import call
 from testbed.experiments.real.importers.known_shapes import gpu_named
 from testbed.experiments.real.validation.gauss_newton import Point, descend, uncertainty
+from testbed.experiments.real.validation.held_back_transfers import engine_transfers
 from testbed.experiments.real.validation.log_replay import replay, server_config
 from testbed.experiments.real.validation.software_fit import Fitted
-from testbed.experiments.real.validation.transfers import engine_transfers
 from testbed.traces.vllm_log import VllmLog
 
 SYSTEM = (

@@ -181,10 +181,14 @@ def test_a_published_command_becomes_a_server(command, gpu, expected):
         pytest.param("--cpu-offload-gb 10", ("weights outside",), id="weights on the host"),
         pytest.param(
             """--kv-transfer-config '{"kv_connector":"LMCacheConnectorV1"}'""",
-            ("K and V outside the GPUs", "policy=tiered"),
+            ("kv_connector LMCacheConnectorV1", "OffloadingConnector"),
             id="a connector",
         ),
-        pytest.param("--kv-offloading-size 8", ("K and V outside",), id="cache on the host"),
+        pytest.param(
+            "--kv-offloading-size 8",
+            ("stores and evicts otherwise", "release=0.33"),
+            id="offloading",
+        ),
         pytest.param("--swap-space 4", ("is no option",), id="an option of V0"),
         pytest.param("-O0", ("compiled code",), id="an optimization level"),
         pytest.param(

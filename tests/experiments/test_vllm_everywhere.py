@@ -8,6 +8,7 @@ from refusals import refuses
 
 import testbed as library
 from testbed.experiments.cli.replayed_logs import LogRequest
+from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.real.lockstep.sides import sides_of
 from testbed.experiments.real.lockstep.vllm_installation import options_of
 from testbed.experiments.runs.compose import configured
@@ -76,7 +77,7 @@ def with_options(words):
 def test_every_way_builds_the_same_server(command, words, tmp_path):
     log = tmp_path / "log.csv"
     log.write_text("input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,9,0,0.1,0.5\n")
-    request = LogRequest("validate", [str(log), GPU], from_vllm=command)
+    request = LogRequest("validate", [str(log), GPU], served=ServedCommand(command))
     configs = {
         "--from-vllm": configured(expand(command, [GPU])),
         "+system": configured(["+system=vllm-v1", *words, GPU]),

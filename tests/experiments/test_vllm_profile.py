@@ -12,9 +12,9 @@ from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import dump, read_profile
 from testbed.experiments.real import vllm_engine
-from testbed.experiments.real.vllm_engine.calibrate import lines, profile_of_folder, with_fit
+from testbed.experiments.real.vllm_engine.calibrate_vllm import lines, profile_of_folder, with_fit
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
-from testbed.experiments.real.vllm_engine.profile import Machine, profile_of
+from testbed.experiments.real.vllm_engine.logged_steps import read_steps
 from testbed.experiments.real.vllm_engine.served_iterations import (
     ALL,
     ALONE,
@@ -23,7 +23,7 @@ from testbed.experiments.real.vllm_engine.served_iterations import (
     table,
 )
 from testbed.experiments.real.vllm_engine.smooth import lower_hull, rising
-from testbed.experiments.real.vllm_engine.steps import read_steps
+from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
 from testbed.traces.vllm_log import VllmLog
 
 KEPT = Path(vllm_engine.__file__).with_name("results")

@@ -139,9 +139,12 @@ def test_a_log_without_the_profiling_run_is_refused(testbed, tmp_path):
     [
         pytest.param("-dp 2 -dpr 1", ("fleet",), id="a part of the replicas"),
         pytest.param("--enable-lora", ("adapters",), id="adapters"),
-        pytest.param("--kv-offloading-size 8", ("K and V outside",), id="offloaded cache"),
+        pytest.param(
+            "--kv-offloading-size 8", ("--kv-offloading-size 8", "release=0.33"), id="offloading"
+        ),
         pytest.param("--cpu-offload-gb 10", ("weights outside",), id="offloaded weights"),
-        pytest.param("--scheduling-policy priority", ("scheduler orders",), id="priority"),
+        pytest.param("--max-num-partial-prefills 2", ("scheduler orders",), id="prefills"),
+        pytest.param("--scheduling-policy lottery", ("fcfs, priority",), id="another order"),
         pytest.param("--enforce-eager", ("without CUDA graphs",), id="eager"),
         pytest.param("--speculative-config.method ngram", ("behind a dot",), id="a dotted key"),
         pytest.param("-O3", ("compiled code",), id="a level in a short form"),
@@ -156,9 +159,23 @@ def test_what_changes_the_answer_or_is_no_option_is_refused(testbed, options, pa
     check_words(("--from-vllm", *parts), error)
 
 
+def test_a_server_by_priority_serves_in_that_order(testbed, tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text(
+        "arrival_s,input_tokens,output_tokens,priority\n0,9,30,1\n0,9,30,0\n0,9,20,-1\n"
+    )
+    words = ("trace=csv", f"trace.path={trace}", "arrivals=replay", "gpu=h100-80gb")
+    command = f"{LLAMA} --scheduling-policy priority --max-num-seqs 1"
+    code, _, notes = testbed("run", "--from-vllm", command, *words, "hydra.run.dir=out")
+    assert (code, "order=priority" in notes) == (0, True)
+    rows = list(csv.DictReader((tmp_path / "out" / "requests.csv").open()))
+    ends = {row["request_id"]: float(row["finish_s"]) for row in rows}
+    assert ends["2"] < ends["1"]
+
+
 def test_dense_replicas_are_engines_behind_vllms_balancer():
     command = read_command(f"{LLAMA} -dp 2")
-    words = overrides_of(server_of(command, "h100-80gb"), command, {})
+    words = overrides_of(server_of(command, "h100-80gb"), command)
     assert {"replicas=2", "router=vllm_balancer"} <= set(words)
 
 

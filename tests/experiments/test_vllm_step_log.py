@@ -6,7 +6,7 @@ import json
 import pytest
 
 from testbed.experiments.real.vllm_engine.installed import IN_VLLM
-from testbed.experiments.real.vllm_engine.steps import read_steps
+from testbed.experiments.real.vllm_engine.logged_steps import read_steps
 
 WORDS = (
     "+system=vllm-v1",

@@ -9,7 +9,7 @@ from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import PS, Request
 from testbed.experiments.look.memory_map.map_page import retrace
 from testbed.experiments.look.timeline.chrome_trace import PROCESSES, REQUESTS, trace_of
-from testbed.experiments.look.timeline.phases import DECODE, HANDOVER, PREFILL
+from testbed.experiments.look.timeline.request_phases import DECODE, HANDOVER, PREFILL
 from testbed.fleet.faults import Fault, parse_faults
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.router import Router

@@ -17,15 +17,15 @@ from testbed.engine.clients import OpenLoop
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.fleet.faults import Fault, Faults
+from testbed.fleet.fleet_parts import EngineParts
+from testbed.fleet.fleet_records import check_conservation, together
+from testbed.fleet.fleet_simulation import make_fleet, run_to_end
 from testbed.fleet.handovers.by_layer import ByLayer
 from testbed.fleet.handovers.handover import num_runs
 from testbed.fleet.handovers.rule import Computed, Sending
 from testbed.fleet.handovers.split import Split
 from testbed.fleet.handovers.whole import Whole
-from testbed.fleet.parts import EngineParts
-from testbed.fleet.records import check_conservation, together
 from testbed.fleet.routers.round_robin import RoundRobin
-from testbed.fleet.simulation import make_fleet, run_to_end
 from testbed.memory.paged.paged import Paged
 from testbed.memory.pools import PoolSpec
 from testbed.sched.mixed import MixedPrefill

@@ -13,9 +13,9 @@ from testbed.core.request import Request
 from testbed.engine.recorder import Recorder
 from testbed.experiments.runs.compose import configured
 from testbed.fleet.faults import Fault
-from testbed.fleet.parts import EngineParts
+from testbed.fleet.fleet_parts import EngineParts
+from testbed.fleet.fleet_simulation import simulate_fleet
 from testbed.fleet.routers.router import Router
-from testbed.fleet.simulation import simulate_fleet
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.tiers.store_rules import BeforeEviction, WriteBack
 from testbed.memory.tiers.tiered_caching import TieredCaching

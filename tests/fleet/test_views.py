@@ -13,9 +13,9 @@ from tiny import MS, FastMillisecond
 from testbed.core.request import Request, Rows, Turns
 from testbed.engine.arrivals import SessionWorkload
 from testbed.engine.recorder import Recorder
-from testbed.fleet.parts import EngineParts
+from testbed.fleet.fleet_parts import EngineParts
+from testbed.fleet.fleet_simulation import simulate_fleet
 from testbed.fleet.routers.router import Router
-from testbed.fleet.simulation import simulate_fleet
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching

@@ -11,7 +11,7 @@ import time
 import httpx
 
 from testbed.experiments.runs.compose import configured
-from testbed.serving.server import ServeOptions, make_server, make_service
+from testbed.serving.http_server import ServeOptions, make_server, make_service
 
 MODEL = "opt-13b"
 LONG_S = 300.0  # what is not there by then never comes, however slow the machine is

@@ -18,13 +18,13 @@ import testbed.kernels  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.profile import read_profile  # noqa: E402
-from testbed.kernels.commands import (  # noqa: E402
+from testbed.kernels.gpu_commands import (  # noqa: E402
     MEASUREMENTS,
     check_present,
     checked_models,
     imported,
 )
-from testbed.kernels.ladder.steps import LadderBatch  # noqa: E402
+from testbed.kernels.ladder.ladder_steps import LadderBatch  # noqa: E402
 from testbed.kernels.measure import timing  # noqa: E402
 from testbed.kernels.measure.all_reduce import predictions, require_gpus  # noqa: E402
 from testbed.kernels.measure.bench_inputs import shard_shape  # noqa: E402

@@ -1,19 +1,19 @@
 """A capability is found by its methods exactly where Python says that a policy has its protocol."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-import testbed
 from testbed.core.layers import KvGroup
-from testbed.memory.capabilities import METHODS, capabilities_of
+from testbed.experiments.site.capability_table import GUIDE, guide, table
+from testbed.memory.capabilities import METHODS, PROTOCOLS, capabilities_of
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
-from testbed.memory.policy import MemoryPolicy, PoolSpec, Tier, host
+from testbed.memory.policy import PoolSpec, Tier, host
 from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.memory.protocols import Leases, Predicts, Publishes
 from testbed.memory.tiers.tiered_caching import TieredCaching
 
 GROUPS = (
@@ -23,22 +23,18 @@ GROUPS = (
 POOL = PoolSpec(160, 120, (*host(64), Tier("dram", 64)), layer_bytes=64, groups=GROUPS)
 
 
-def calls_of(protocol):
-    return {name for name in vars(protocol) if callable(getattr(protocol, name)) and name[0] != "_"}
+def test_the_guide_has_the_table_of_the_protocols():
+    text = GUIDE.read_text(encoding="utf-8")
+    assert table() in text
+    assert guide(text) == text
+    assert guide(text.replace("`guaranteed_steps`, `footprint`", "`steps`")) == text
 
 
-@pytest.mark.parametrize("protocol", METHODS)
-def test_a_capability_has_the_methods_of_its_protocol(protocol):
-    required = calls_of(MemoryPolicy)  # every policy has them
-    assert set(METHODS[protocol]) == calls_of(protocol) - required
-
-
-def test_the_page_for_plug_ins_lists_every_capability_with_its_methods():
-    page = Path(testbed.__file__).parent / "memory" / "ADDING_A_POLICY.md"
-    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
-    listed = {name: tuple(re.findall(r"`(\w+)`", methods)) for name, methods in rows}
-    named = {protocol.__name__: methods for protocol, methods in METHODS.items()}
-    assert {name: listed.get(name) for name in named} == named
+def test_a_capability_has_the_methods_that_not_every_policy_has():
+    assert METHODS[Predicts] == ("guaranteed_steps", "footprint")
+    assert METHODS[Publishes] == ("lookup", "publish")
+    assert METHODS[Leases] == ("end_lease",)
+    assert len(METHODS) == 25
 
 
 @pytest.mark.parametrize(
@@ -47,6 +43,6 @@ def test_the_page_for_plug_ins_lists_every_capability_with_its_methods():
 def test_what_a_policy_has_is_what_it_is_an_instance_of(kind):
     policy = kind(POOL)
     capabilities = capabilities_of(policy)
-    for protocol in METHODS:
-        name = re.sub("(?<=[a-z])(?=[A-Z])", "_", protocol.__name__).lower()
+    for name, protocol in PROTOCOLS.items():
+        assert name == re.sub("(?<=[a-z])(?=[A-Z])", "_", protocol.__name__).lower()
         assert getattr(capabilities, name) is (policy if isinstance(policy, protocol) else None)

@@ -24,9 +24,17 @@ from testbed.engine.simulation import simulate
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.by_session import BySession
+from testbed.memory.prefix_cache.eviction.lirs import Lirs
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
+from testbed.memory.prefix_cache.eviction.sieve import Sieve
+from testbed.memory.prefix_cache.eviction.two_queues import TwoQueues
+from testbed.memory.prefix_cache.eviction.w_tiny_lfu import WTinyLfu
+from testbed.memory.prefix_cache.prefix_index import TOMBSTONE
 from testbed.memory.tiers.load_rules import LoadIfFaster, LoadNever
+from testbed.memory.tiers.pools import PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
-from testbed.memory.tiers.tiered_caching import TieredCaching
+from testbed.memory.tiers.tiered_caching import TieredCaching, chain_to
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute
 
@@ -135,6 +143,37 @@ def test_a_loaded_block_leaves_an_exclusive_tier_and_stays_in_an_inclusive_one()
         written = policy.counters()["written_blocks"]
         served(policy, 3, range(100, 156))
         assert (policy.counters()["written_blocks"] > written) == bool(again)
+
+
+class Unmoved:
+    """The owner of a pool without tiers."""
+
+    def evicting(self, node):
+        """Nothing is written."""
+
+
+@pytest.mark.parametrize("order", [Arc, Lirs, Lru, S3Fifo, Sieve, TwoQueues, WTinyLfu])
+def test_a_block_that_a_load_needs_is_no_ghost_and_keeps_its_place(order):
+    """ARC took it for one that was evicted too early: its target grew with each eviction. Others
+    lost it: `no node is evictable`.
+    """
+    pool = PinnedPool(6, order(), Unmoved())
+    blocks = pool.take(6)
+    last = pool.publish(pool.index.root, [(i,) for i in range(6)], blocks)
+    pool.put(blocks)
+    nodes = chain_to(last)
+    pool.hold(nodes[:3])
+    pool.put(blocks[:3])
+    kept = pool.pin(nodes[3:])
+    pool.kept.add(kept)
+    for _ in range(3):
+        pool.evict(1)
+    assert [node.block in kept for node in nodes if node.block != TOMBSTONE] == [True] * 3
+    assert getattr(pool.order, "target", 0) == 0
+    pool.kept.drop(kept)
+    pool.unpin(kept)
+    pool.evict(3)
+    assert len(pool.free) == 6
 
 
 def test_load_rules_weigh_the_link_against_a_prefill():

@@ -19,12 +19,14 @@ import vattention
 import window
 from histories import keeps_the_contract
 from same_runs import check_both_ways, lengths_of
+from smallest_prompt import SmallestPrompt
 from tiny import analytic, server
 
 from testbed.core.request import PS, Request
 from testbed.engine.simulation import simulate
 from testbed.experiments.cli.main import main
 from testbed.experiments.runs.compose import configured
+from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.run.build import build
 from testbed.run.oracles import with_lengths
@@ -102,6 +104,22 @@ def test_fast_equals_slow(name, scheduler):
 
         schedulers = check_both_ways(requests, make, COST, MAX_LEN)
         assert all(served.policy.usage().held == 0 for served in schedulers)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS[:3])
+def test_the_guides_order_serves_small_prompts_first(scheduler):
+    """All come at once, and one runs at a time; the prompts of a class come in order of arrival."""
+    lengths = [40, 9, 33, 8, 17]
+    requests = [Request(i, 0, prompt_len, 2) for i, prompt_len in enumerate(lengths)]
+
+    def make():
+        limits = {"max_num_batched_tokens": 40, "max_num_seqs": 1}
+        return scheduler(Paged(POOL), Recompute(COST), order=SmallestPrompt(step=16), **limits)
+
+    check_both_ways(requests, make, COST, MAX_LEN)
+    ended = simulate(requests, make(), COST, MAX_LEN).requests.columns()
+    _, *rest = ended["request_id"][np.argsort(ended["first_token_ps"])].tolist()
+    assert rest == sorted(rest, key=lambda i: (-(-lengths[i] // 16), i))
 
 
 @pytest.mark.parametrize("name", POLICIES)

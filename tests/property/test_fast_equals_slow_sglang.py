@@ -8,7 +8,8 @@ from test_fast_equals_slow import ANALYTIC, MEASURED, check_run
 from testbed.memory.paged.paged import Paged
 from testbed.memory.radix.radix import Radix
 from testbed.sched.preemption import Recompute
-from testbed.sched.sglang import OverlappedSGLang, SGLang
+from testbed.sched.sglang import SGLang
+from testbed.sched.sglang_overlap import OverlappedSGLang
 
 many = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
@@ -19,7 +20,7 @@ OPTIONS = st.fixed_dictionaries(
         "max_prefill_tokens": st.sampled_from([20, 300]),
         "chunked_prefill_size": st.sampled_from([None, 48, 144]),
         "enable_mixed_chunk": st.booleans(),
-        "schedule_policy": st.sampled_from(["fcfs", "lpm"]),
+        "schedule_policy": st.sampled_from(["fcfs", "lpm", "hrrn", "lof", "dfs-weight", "random"]),
         "schedule_conservativeness": st.sampled_from([0.1, 1.0]),
         "new_token_ratio_decay_steps": st.sampled_from([5, 600]),
     }

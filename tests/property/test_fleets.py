@@ -32,11 +32,12 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulate
 from testbed.fleet.faults import Fault, Faults
+from testbed.fleet.fleet_parts import EngineParts
+from testbed.fleet.fleet_records import check_conservation, together
+from testbed.fleet.fleet_simulation import make_fleet, run_to_end
 from testbed.fleet.handovers.by_layer import ByLayer
 from testbed.fleet.handovers.split import Split
 from testbed.fleet.handovers.whole import Whole
-from testbed.fleet.parts import EngineParts
-from testbed.fleet.records import check_conservation, together
 from testbed.fleet.routers.balanced_prefix import BalancedPrefix
 from testbed.fleet.routers.fewest_requests import FewestRequests
 from testbed.fleet.routers.fewest_tokens import FewestTokens
@@ -46,7 +47,6 @@ from testbed.fleet.routers.random_choice import RandomChoice
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.session_affinity import SessionAffinity
 from testbed.fleet.routers.vllm_balancer import VllmBalancer
-from testbed.fleet.simulation import make_fleet, run_to_end
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.output_caching import OutputCaching

@@ -165,7 +165,7 @@ class Log:
             return call
 
         # A method that a class lacks is a capability that it must not seem to have.
-        own = [name for name in names if hasattr(kind, name)]
+        own = [name for name in names if callable(getattr(kind, name, None))]
         return type(kind.__name__, (kind,), {name: watched(name) for name in own})
 
 

@@ -13,7 +13,8 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.radix.radix import Radix
 from testbed.sched.plan import Results
 from testbed.sched.preemption import Recompute
-from testbed.sched.sglang import OverlappedSGLang, SGLang
+from testbed.sched.sglang import SGLang
+from testbed.sched.sglang_overlap import OverlappedSGLang
 from testbed.sched.sglang_ratio import NewTokenRatio
 
 
@@ -140,6 +141,52 @@ def test_longest_prefix_first_computes_what_requests_share_once():
     assert driven.step() == {1: 10, 2: 10, 3: 10}
 
 
+@pytest.mark.parametrize(
+    ("order", "places"),
+    [
+        ("fcfs", [0, 1, 2]),
+        ("lof", [1, 2, 0]),
+        ("shortest-prefill-first", [1, 2, 0]),
+        ("hrrn", [0, 1, 2]),  # none has waited, so by name; then 30 tokens of 10, and of 20
+        ("dfs-weight", [0, 1, 2]),  # nothing is cached
+    ],
+)
+def test_the_queue_is_served_in_its_order(order, places):
+    driven = Driven(1000, schedule_policy=order, prefill_max_requests=1)
+    for prompt, output in ((30, 3), (10, 9), (20, 5)):
+        driven.add(prompt, output)
+    assert [next(iter(driven.step())) for _ in range(3)] == places
+
+
+def test_the_walk_of_the_tree_serves_what_shares_most_first():
+    driven = Driven(1000, schedule_policy="dfs-weight", prefill_max_requests=1)
+    story = tuple(range(50))
+    driven.add(60, 1, prompt_ids=(*story, *range(100, 110)))
+    driven.step()
+    driven.add(60, 3, prompt_ids=tuple(range(200, 260)))
+    for own in (1, 2):
+        driven.add(60, 3, prompt_ids=(*story, *range(1000 * own, 1000 * own + 10)))
+    assert [driven.step() for _ in range(3)] == [{2: 10}, {3: 10}, {1: 60}]
+
+
+def test_a_chunk_leaves_room_for_shorter_prompts():
+    driven = Driven(1000, schedule_policy="shortest-prefill-first", chunked_prefill_size=16)
+    driven.add(100, 3)
+    assert driven.step() == {0: 16}
+    driven.add(8, 3)
+    assert driven.step() == {0: 8, 1: 8}
+
+
+def test_a_random_order_repeats():
+    def served():
+        driven = Driven(1000, schedule_policy="random", prefill_max_requests=1)
+        for _ in range(8):
+            driven.add(10, 9)
+        return [next(iter(driven.step())) for _ in range(8)]
+
+    assert served() == served() != list(range(8))
+
+
 def test_without_a_tree_fixed_outputs_are_admitted_by_their_ends():
     driven = Driven(64, policy=Paged, ignore_eos=True)
     driven.add(10, 10)
@@ -152,7 +199,7 @@ def test_without_a_tree_fixed_outputs_are_admitted_by_their_ends():
     ("policy", "options", "words"),
     [
         (PrefixCaching, {}, ("policy=PrefixCaching", "radix")),
-        (Radix, {"schedule_policy": "hrrn"}, ("schedule_policy=hrrn", "lpm")),
+        (Radix, {"schedule_policy": "routing-key"}, ("schedule_policy=routing-key", "fcfs")),
         (Radix, {"retraction_policy": "age"}, ("retraction_policy=age", "priority")),
         (Radix, {"chunked_prefill_size": 7, "block_size": 2}, ("chunked_prefill_size=7", "2")),
     ],
@@ -176,5 +223,5 @@ def test_a_run_says_what_it_cannot_follow():
 
 @pytest.mark.parametrize("kind", [SGLang, OverlappedSGLang])
 def test_the_plug_in_check_passes(kind):
-    name = f"testbed.sched.sglang:{kind.__name__}"
+    name = f"{kind.__module__}:{kind.__name__}"
     assert front.check(name, max_running_requests=6, context_length=200) is None

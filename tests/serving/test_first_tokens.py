@@ -11,9 +11,9 @@ from served import WORDS  # noqa: E402
 
 from testbed.core.request import PS, Request  # noqa: E402
 from testbed.experiments.runs.compose import configured  # noqa: E402
+from testbed.serving.http_server import ServeOptions, make_service  # noqa: E402
 from testbed.serving.sequence_text import Words  # noqa: E402
-from testbed.serving.served import Served  # noqa: E402
-from testbed.serving.server import ServeOptions, make_service  # noqa: E402
+from testbed.serving.served_prompt import Served  # noqa: E402
 
 
 @pytest.fixture(scope="module")

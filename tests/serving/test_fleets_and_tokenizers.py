@@ -14,10 +14,10 @@ from served_elsewhere import rows_of, train_tokenizer  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.experiments.runs.compose import configured  # noqa: E402
+from testbed.serving.api_errors import ApiError  # noqa: E402
 from testbed.serving.chat_template import chat_template  # noqa: E402
-from testbed.serving.errors import ApiError  # noqa: E402
+from testbed.serving.http_server import ServeOptions, make_service  # noqa: E402
 from testbed.serving.sequence_text import GeneratedText  # noqa: E402
-from testbed.serving.server import ServeOptions, make_service  # noqa: E402
 from testbed.serving.stop_strings import StopStrings  # noqa: E402
 from testbed.serving.tokenizer import FolderTokenizer  # noqa: E402
 

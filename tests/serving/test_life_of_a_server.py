@@ -18,7 +18,7 @@ from served_elsewhere import rows_of, started  # noqa: E402
 from stalls import stalls_measured  # noqa: E402
 
 from testbed.experiments.cli.main import main  # noqa: E402
-from testbed.serving.limits import Limits  # noqa: E402
+from testbed.serving.client_limits import Limits  # noqa: E402
 
 RUNNING = f'num_requests_running{{model_name="{MODEL}"}} 1.0'
 BODY = {"model": MODEL, "prompt": "a b c", "max_tokens": 3}

@@ -221,7 +221,7 @@ def test_clients_that_go_away_leave_no_slot(is_streamed):
 
 
 def test_a_full_queue_answers_429():
-    from testbed.serving.limits import Limits
+    from testbed.serving.client_limits import Limits
 
     with running(speed=1.0, limits=Limits(max_unfinished=1)) as server:
         body = {"model": MODEL, "prompt": "a", "max_tokens": 1000, "stream": True}

@@ -21,8 +21,8 @@ from testbed.core.request import PS, Rows, Workload  # noqa: E402
 from testbed.experiments.cli.main import main  # noqa: E402
 from testbed.experiments.real.endpoint.address import address_of  # noqa: E402
 from testbed.experiments.real.endpoint.client import Ask, Client  # noqa: E402
+from testbed.experiments.real.endpoint.client_log import record_endpoint  # noqa: E402
 from testbed.experiments.real.endpoint.counters import counters_of  # noqa: E402
-from testbed.experiments.real.endpoint.record import record_endpoint  # noqa: E402
 from testbed.traces.vllm_log import VllmLog  # noqa: E402
 
 OUTPUT_LEN = 8

@@ -14,7 +14,7 @@ from served_elsewhere import train_tokenizer  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.experiments.runs.compose import configured  # noqa: E402
-from testbed.serving.server import ServeOptions, make_service, serve  # noqa: E402
+from testbed.serving.http_server import ServeOptions, make_service, serve  # noqa: E402
 
 REFUSED = {
     "policy": "policy=prefix_caching eviction@policy.eviction=belady",

@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Interval, Lt
 from omegaconf import OmegaConf
 from refusals import refuses
 
-from testbed.core.oracles import LENGTHS
+from testbed.core.oracle_protocols import LENGTHS
 from testbed.experiments.runs import compose
 from testbed.experiments.runs.choice_names import CLASS_OF_FILE
 from testbed.experiments.runs.compose import configured

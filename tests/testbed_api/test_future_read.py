@@ -19,7 +19,7 @@ from testbed.experiments.paper.studies.study import Task
 from testbed.experiments.runs.points import Point
 from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.run_words import run_words
-from testbed.experiments.runs.sweeps import shown
+from testbed.experiments.runs.sweep_table import shown
 from testbed.memory.contiguous.reservations import ContiguousOracle
 from testbed.study.capacity_search import Capacities
 

@@ -8,7 +8,7 @@ import pandas as pd
 from testbed.experiments.look.compare.finished_run import FinishedRun
 from testbed.experiments.runs.part_words import name_words
 from testbed.experiments.runs.points import SEED
-from testbed.experiments.runs.sweeps import legible
+from testbed.experiments.runs.sweep_table import legible
 
 ABSENT = "-"
 SHAPES = ("model", "gpu", "drafter")  # whose fields their names tell

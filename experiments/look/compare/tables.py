@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import rich.table
 
-from testbed.experiments.look.compare.comparison import Comparison
 from testbed.experiments.look.compare.cost_terms import Term
 from testbed.experiments.look.compare.differences import readable, told_by_names
 from testbed.experiments.look.compare.finished_run import FinishedRun
+from testbed.experiments.look.compare.run_comparison import Comparison
 from testbed.experiments.look.pages.page import NUMBER, Chart, Series, Table, render, whole_page
 from testbed.experiments.look.run_charts import cdf_chart, over_time
 from testbed.experiments.runs.quantities import Quantity, main_quantities, number

@@ -26,13 +26,13 @@ from testbed.experiments.look.pages.page import (
     whole_page,
 )
 from testbed.experiments.look.report.related_runs import equal, related, words_of
-from testbed.experiments.look.report.reproduction import CARD, reproduction
+from testbed.experiments.look.report.reproduction_section import CARD, reproduction
 from testbed.experiments.look.report.setting_tables import columns_table, setting_tables
 from testbed.experiments.look.run_charts import charts_of
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.points import Point, are_replicated
 from testbed.experiments.runs.quantities import main_numbers, number, quantities
-from testbed.experiments.runs.sweeps import futures_of, sweep_charts
+from testbed.experiments.runs.sweep_table import futures_of, sweep_charts
 from testbed.experiments.runs.whole_files import SUMMARY
 from testbed.run.metrics import in_words
 from testbed.run.summaries import costs_of, flat

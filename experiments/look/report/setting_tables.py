@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from testbed.experiments.look.pages.page import NUMBER, WORDS, Table
 from testbed.experiments.runs.points import Point, settings
 from testbed.experiments.runs.replicated import difference_columns, explained, mean_columns
-from testbed.experiments.runs.sweeps import futures_of, varying
+from testbed.experiments.runs.sweep_table import futures_of, varying
 
 
 def setting_tables(points: Sequence[Point]) -> list[Table]:

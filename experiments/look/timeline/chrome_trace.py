@@ -16,7 +16,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Incoming, Request
 from testbed.engine.recorder import Columns
-from testbed.experiments.look.timeline.phases import Life, PhaseRecorder
+from testbed.experiments.look.timeline.request_phases import Life, PhaseRecorder
 from testbed.experiments.runs.whole_files import whole
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig

@@ -23,6 +23,7 @@ from testbed.vllm.server import plans_ahead
 GPUS = ("a100-80gb", "h100-80gb", "b200")
 KV_BYTES = 4 << 30
 FAMILIES = Path(__file__).with_name("families.json")
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of the command, for each unchanged file
     "--kv-cache-dtype fp8": {"kv_cache_dtype": "fp8"},
     "--dtype float16": {"dtype": "float16"},
@@ -31,6 +32,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of the command, for each unchang
     "--max-model-len auto": {"max_model_len": -1},
     "--max-model-len 3000": {"max_model_len": 3000},
     "--no-enable-prefix-caching": {"enable_prefix_caching": False},
+    f"--speculative-config '{json.dumps(NGRAM)}'": {"speculative_config": NGRAM},
 }
 TOO_OLD = "does not recognize this architecture"
 EXACT = tuple(entry.name for entry in fields(Start) if entry.name != "weight_bytes")
@@ -80,9 +82,10 @@ def check_configs(folder: Path, gpus: Sequence[str] = GPUS) -> Iterator[str]:
     for path in paths:
         for name, config, words, options in _asked(path):
             for gpu in gpus:
-                line = _compare(starter, release, tally, path, config, gpu, words, options)
+                where = f"{path.parent.name} {name} {gpu}"
+                line = _compare(starter, release, tally, path, config, gpu, words, options, where)
                 if line:
-                    yield f"{path.parent.name} {name} {gpu}: {line}"
+                    yield f"{where}: {line}"
     yield tally.summary()
 
 
@@ -106,6 +109,7 @@ def _compare(
     gpu: str,
     words: str,
     options: Mapping[str, Any],
+    where: str,
 ) -> str:
     """The first difference of one start; empty: none."""
     folder = path.parent / "varied"
@@ -119,7 +123,7 @@ def _compare(
         folder.rmdir()
     is_loaded_wide = "quantization" in options  # vLLM has the file's type until weights are loaded
     if isinstance(ours, Start) and isinstance(theirs, Start) and not is_loaded_wide:
-        tally.weigh(ours, theirs, f"{path.parent.name} {gpu}")
+        tally.weigh(ours, theirs, where)
     outcome, line = _outcome(ours, theirs, has_length="max_model_len" in options)
     tally.counts[outcome] += 1
     return line
@@ -133,6 +137,7 @@ def _ours(folder: Path, gpu: str, release: Release, words: str) -> Start | str:
         server = question.server
     except InputError as error:
         return str(error)
+    speculation = None if server.speculative is None else server.speculative.speculation
     return Start(
         num_blocks=server.num_blocks,
         block_size=server.block_size,
@@ -143,7 +148,7 @@ def _ours(folder: Path, gpu: str, release: Release, words: str) -> Start | str:
         max_num_seqs=server.limits.max_num_seqs,
         max_num_batched_tokens=server.limits.max_num_batched_tokens,
         caches_prefixes=server.caches_prefixes,
-        plans_ahead=plans_ahead(server.values, None, release),
+        plans_ahead=plans_ahead(server.values, speculation),
         weight_bytes=server.model.weight_bytes,
     )
 

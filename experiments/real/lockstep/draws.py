@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from random import Random
 
+from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.specs import GIB
 from testbed.experiments.real.lockstep.comparison import ITERATION_PS
+from testbed.experiments.real.lockstep.state_draws import draw_states
 from testbed.experiments.vllm_server.release_words import words_of_groups
 
 MODEL = "gemma-3-27b"  # 10 layers of full attention, 52 with a window, in pages of 10 layers
@@ -20,11 +22,18 @@ def draw(
     drafts: bool = False,
     windows: bool = False,
     priority: bool = False,
+    states: bool = False,
 ) -> tuple[tuple[str, ...], list[Request]]:
     """A random configuration as words after `base`, and requests that keep its pool full. drafts:
     with speculative decoding. windows: with groups of layers of which most have a window. priority:
-    requests of several priorities, in their order.
+    requests of several priorities, in their order. states: of a model with states, whose prefixes
+    are cached.
     """
+    if states:
+        if drafts or windows:
+            raise InputError("--states: is drawn without --drafts and --windows (leave one out)")
+        words, drawn = draw_states(random, base or ("+system=vllm-v1",), num_requests)
+        return by_priority(random, words, drawn) if priority else (words, drawn)
     block_size = random.choice([4, 8, 16, 32])
     longest = random.choice([64, 200, 600])
     num_blocks = 2 + longest * random.choice([2, 3, 5]) // block_size
@@ -50,16 +59,16 @@ def draw(
         words = (*words, *draw_windows(random, num_pages * block_size * PAGE_BYTES_OF_A_TOKEN))
         words = (*words, *words_of_groups(caches=caches))
     drawn = requests(random, num_requests, longest, caches)
-    if priority:
-        words = (*words, "order=priority")
-        drawn = with_priorities(random, drawn)
-    return words, drawn
+    return by_priority(random, words, drawn) if priority else (words, drawn)
 
 
-def with_priorities(random: Random, drawn: list[Request]) -> list[Request]:
-    """The requests with random priorities, of which few or most are equal."""
+def by_priority(
+    random: Random, words: tuple[str, ...], drawn: list[Request]
+) -> tuple[tuple[str, ...], list[Request]]:
+    """The same in the order of random priorities, of which few or most are equal."""
     most = random.choice([1, 3, 1000])
-    return [request._replace(priority=random.randint(-most, most)) for request in drawn]
+    ranked = [request._replace(priority=random.randint(-most, most)) for request in drawn]
+    return (*words, "order=priority"), ranked
 
 
 def draw_limits(random: Random, *, is_async: bool) -> tuple[tuple[str, ...], int]:
@@ -97,14 +106,14 @@ def draw_speculation(random: Random, *, is_async: bool) -> tuple[str, ...]:
     """A random way to speculate, of those that the scheduler has; few drafts or all are
     accepted.
     """
-    ways = ("heads", "draft_model") if is_async else ("ngram", "heads", "draft_model")
+    ways = ("ngram_gpu" if is_async else "ngram", "heads", "draft_model")
     way = random.choice(ways)
     words = [
         f"speculation={way}",
         f"speculation.num_drafts={random.randint(1, 5)}",
         f"acceptance@speculation.acceptance={random.choice(['constant', 'markov'])}",
     ]
-    if way == "ngram":
+    if way.startswith("ngram"):
         words.append(f"speculation.found_share={random.choice([1.0, 0.5])}")
     if not is_async and random.random() < 0.3:
         words.append("speculation.off_above=4")

@@ -163,8 +163,17 @@ def install() -> type:
     for name in ("Stream", "Event"):
         setattr(torch.cuda, name, _Absent(name, (), {}))
     torch.cuda.current_device = lambda: 0
+    torch.accelerator.empty_cache = lambda: None
+    _read_files_once()
     registry._run_in_subprocess = lambda function: function()
     return gpu
+
+
+def _read_files_once() -> None:
+    """Let vLLM not wait and read a file on the disk again that it has refused."""
+    from vllm.transformers_utils import repo_utils
+
+    repo_utils.with_retry.__defaults__ = (1, 0, *(repo_utils.with_retry.__defaults__ or ())[2:])
 
 
 def _name_operators_of_torchvision(library: Any) -> None:

@@ -6,6 +6,10 @@ from random import Random
 
 from testbed.core.request import Request
 from testbed.experiments.real.lockstep.comparison import ITERATION_PS
+from testbed.memory.radix.strategies import STRATEGIES
+
+ORDERS = ["fcfs", "lpm", "priority", "lof", "random", "dfs-weight", "hrrn"]
+ORDERS += ["shortest-prefill-first"]  # the last one needs a tree
 
 
 def draw(
@@ -24,11 +28,12 @@ def draw(
     chunks = [n for n in (16, 128, 2048) if not mixes or n > max_running]
     chunk = random.choice(["null", *map(str, chunks)])
     overlaps = random.random() < 0.5
+    strategy = random.choice(["lru", *STRATEGIES])
     words = (
         *base,
         f"scheduler={'sglang' if overlaps else 'sglang_no_overlap'}",
         f"policy={'radix' if has_tree else 'paged'}",
-        *(() if has_tree else ("policy.watermark=0",)),
+        f"policy.radix_eviction_policy={strategy}" if has_tree else "policy.watermark=0",
         f"policy.block_size={block_size}",
         "preemption=recompute",
         "model=llama-3-8b",
@@ -41,18 +46,19 @@ def draw(
         f"scheduler.schedule_conservativeness={random.choice([0.1, 0.1, 0.3, 1.0])}",
         f"scheduler.new_token_ratio_decay_steps={random.choice([30, 30, 600])}",
         f"scheduler.ignore_eos={str(factor == 1).lower()}",
-        *draw_order(random),
+        *draw_order(random, has_tree=has_tree),
     )
     return words, requests(random, num_requests, longest, shares, factor, only_long=only_long)
 
 
-def draw_order(random: Random) -> tuple[str, ...]:
+def draw_order(random: Random, *, has_tree: bool) -> tuple[str, ...]:
     """A random order of the queue and of retraction."""
-    order = random.choice(["fcfs", "fcfs", "lpm", "lpm", "priority"])
+    order = random.choice(ORDERS if has_tree else ORDERS[:-1])
     if order != "priority":
         return (f"scheduler.schedule_policy={order}",)
     low_first = str(random.random() < 0.5).lower()
     return (
+        f"scheduler.schedule_policy={random.choice(['fcfs', 'lof'])}",
         "scheduler.enable_priority_scheduling=true",
         f"scheduler.schedule_low_priority_values_first={low_first}",
         f"scheduler.retraction_policy={random.choice(['length', 'priority'])}",

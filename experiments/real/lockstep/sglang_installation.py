@@ -9,6 +9,7 @@ import importlib.machinery
 import importlib.util
 import logging
 import os
+import random
 import sys
 import warnings
 from array import array
@@ -23,7 +24,8 @@ from testbed.core.errors import InputError
 from testbed.memory.paged.paged import Paged
 from testbed.memory.radix.radix import Radix
 from testbed.run.build import Setup
-from testbed.sched.sglang import OverlappedSGLang, SGLang
+from testbed.sched.sglang import SGLang
+from testbed.sched.sglang_order import SEED
 
 HOW = (
     "pip install torch==2.13.0 'kvcache-testbed[sglang-lockstep]' && pip install --no-deps "
@@ -56,7 +58,13 @@ class Options:
     context_length: int
     ignore_eos: bool
     disable_radix_cache: bool
+    radix_eviction_policy: str
     overlaps: bool
+
+    @property
+    def reads_priorities(self) -> bool:
+        """Whether the requests' priorities decide anything."""
+        return self.enable_priority_scheduling or self.radix_eviction_policy == "priority"
 
 
 def options_of(setup: Setup) -> Options:
@@ -81,7 +89,8 @@ def options_of(setup: Setup) -> Options:
         page_size=scheduler.page_size,
         decay_steps=given["new_token_ratio_decay_steps"],
         disable_radix_cache=isinstance(policy, Paged),
-        overlaps=isinstance(scheduler, OverlappedSGLang),
+        radix_eviction_policy=setup.config.policy.parameters.get("radix_eviction_policy", "lru"),
+        overlaps=scheduler.plans_ahead,
     )
 
 
@@ -185,6 +194,7 @@ def make_scheduler(options: Options) -> Any:
     from sglang.srt.managers.scheduler import Scheduler
 
     os.environ["SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS"] = str(options.decay_steps)
+    random.seed(SEED)  # which schedule_policy=random draws from
     _install_arguments(options)
     scheduler = Scheduler.__new__(Scheduler)
     _give_memory(scheduler, options)
@@ -203,6 +213,7 @@ def _install_arguments(options: Options) -> None:
         prefill_max_requests=options.prefill_max_requests,
         enable_mixed_chunk=options.enable_mixed_chunk,
         disable_radix_cache=options.disable_radix_cache,
+        radix_eviction_policy=options.radix_eviction_policy,
         schedule_policy=options.schedule_policy,
         schedule_conservativeness=options.schedule_conservativeness,
         enable_priority_scheduling=options.enable_priority_scheduling,
@@ -245,7 +256,7 @@ def _give_memory(scheduler: Any, options: Options) -> None:
             req_to_token_pool=rows,
             token_to_kv_pool_allocator=allocator,
             page_size=options.page_size,
-            eviction_policy="lru",
+            eviction_policy=options.radix_eviction_policy,
             chunked_prefill_size=options.chunked_prefill_size,
             tree_components=(ComponentType.FULL,),
         )

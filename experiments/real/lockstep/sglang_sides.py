@@ -68,6 +68,8 @@ class TheirsOfSGLang:
         scheduler.running_batch = plan.running_batch
         scheduler.last_batch = batch = plan.batch_to_run
         scheduler.forward_ct += batch is not None
+        if batch is not None:
+            scheduler.processed_tokens_counter += batch.extend_num_tokens or 0  # run_batch
         scheduler.result_queue.clear()
         if batch is not None and self.options.overlaps:
             scheduler.result_queue.append((batch.copy(), None))
@@ -116,7 +118,7 @@ class TheirsOfSGLang:
             request.request_id,
             self._prompt(request),
             request.max_new_tokens,
-            request.priority if options.enable_priority_scheduling else None,
+            request.priority if options.reads_priorities else None,
             ignore_eos=options.ignore_eos,
         )
         self.scheduler.init_req_max_new_tokens(req)

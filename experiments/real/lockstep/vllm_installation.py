@@ -5,7 +5,7 @@ weights.
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,17 +18,18 @@ from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
 from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import MemoryPolicy
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.run.build import Setup
 from testbed.run.parts import Part
 from testbed.sched.orders import ByPriority, FirstCome
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup
-from testbed.sched.scheduler import Scheduler
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.heads import Heads
 from testbed.speculation.ngram import NGram
+from testbed.speculation.ngram_gpu import NGramGpu
 
 HOW = (
     "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps vllm==0.19.0 "
@@ -56,7 +57,12 @@ SCHEDULER = (
 
 
 ORDERS: Mapping[type, str] = {FirstCome: "fcfs", ByPriority: "priority"}
-METHODS: Mapping[type, str] = {NGram: "ngram", DraftModel: "draft_model", Heads: "mtp"}
+METHODS: Mapping[type, str] = {
+    NGram: "ngram",
+    NGramGpu: "ngram_gpu",
+    DraftModel: "draft_model",
+    Heads: "mtp",
+}
 
 
 class _SpeculativeConfig:
@@ -95,6 +101,8 @@ class Options:
     ignore_eos: bool = True
     caches: bool = False
     windows: tuple[int | None, ...] = (None,)
+    mamba_cache_mode: str = "none"
+    prefill_checkpoint_alignment: int | None = None
     drafter: str = ""
     policy: str = "fcfs"
     num_speculative_tokens: int = 0
@@ -104,6 +112,7 @@ def options_of(setup: Setup) -> Options:
     """The options of the same server. Raises InputError for a part or a value that vLLM V1 does not
     have.
     """
+    scheduler = _vllms_scheduler(setup)
     _check_parts(setup)
     _check_values(setup)
     config, block_size = setup.config, setup.scheduler.memory.block_size or 1
@@ -112,19 +121,31 @@ def options_of(setup: Setup) -> Options:
     return Options(
         num_blocks=num_blocks,
         windows=windows,
+        **_states(setup.scheduler.policy, windows),
         block_size=block_size,
         max_model_len=setup.model.max_len,
-        asynchronous=isinstance(setup.scheduler, AsyncVllmV1),
+        asynchronous=scheduler.plans_ahead,
         caches=setup.scheduler.memory.publishes is not None,
-        policy=_order(setup.scheduler),
-        **_speculation(setup.scheduler),
+        policy=_order(scheduler),
+        **_speculation(scheduler),
         **{name: parameters[name] for name in (*SCHEDULER, "ignore_eos") if name in parameters},
     )
 
 
-def _order(scheduler: Scheduler) -> str:
+def _vllms_scheduler(setup: Setup) -> VllmV1:
+    """The scheduler. InputError unless its class is vLLM's own: a subclass decides otherwise."""
+    scheduler = setup.scheduler
+    if isinstance(scheduler, VllmV1) and type(scheduler) in (VllmV1, AsyncVllmV1):
+        return scheduler
+    raise InputError(
+        f"scheduler={type(scheduler).__name__}: is not vLLM's (scheduler=vllm_v1 or "
+        "scheduler=vllm_v1_async)"
+    )
+
+
+def _order(scheduler: VllmV1) -> str:
     """vLLM's scheduling policy of the scheduler's order."""
-    order = scheduler.order if isinstance(scheduler, VllmV1) else None
+    order = scheduler.order
     if type(order) not in ORDERS:
         raise InputError(
             f"order={type(order).__name__}: vLLM V1 serves first come, or by priority "
@@ -133,9 +154,9 @@ def _order(scheduler: Scheduler) -> str:
     return ORDERS[type(order)]
 
 
-def _speculation(scheduler: Scheduler) -> dict[str, Any]:
+def _speculation(scheduler: VllmV1) -> dict[str, Any]:
     """vLLM's method of the scheduler's speculation, and the drafts of an iteration."""
-    speculation = scheduler.drafter if isinstance(scheduler, VllmV1) else None
+    speculation = scheduler.drafter
     if speculation is None:
         return {}
     if not speculation.keeps_slots:
@@ -146,7 +167,7 @@ def _speculation(scheduler: Scheduler) -> dict[str, Any]:
     if type(speculation) not in METHODS:
         raise InputError(
             f"speculation={type(speculation).__name__}: vLLM V1 has no such drafter "
-            f"(speculation=ngram, draft_model or heads)"
+            f"(speculation=ngram, ngram_gpu, draft_model or heads)"
         )
     return {
         "drafter": METHODS[type(speculation)],
@@ -163,26 +184,23 @@ def _blocks_and_windows(setup: Setup, block_size: int) -> tuple[int, tuple[int |
         raise InputError(
             "policy: lockstep compares groups in pages of one size (page_rule=one_page_size)"
         )
-    if (
-        any(group.state_bytes for group in setup.pool.groups)
-        and setup.scheduler.memory.publishes is not None
-    ):
-        raise InputError(
-            "policy: lockstep does not compare prefix caching with states, which vLLM keeps at the "
-            "ends of chunks (policy=grouped, or --no-enable-prefix-caching)"
-        )
     windows = tuple(column.window if column.width else 0 for column in policy.pages.columns)
     return policy.pages.total // policy.pages.page_units + 1, windows
 
 
+def _states(policy: MemoryPolicy, windows: Sequence[int | None]) -> dict[str, Any]:
+    """vLLM's options of how the prefixes of states are cached."""
+    if 0 not in windows or not isinstance(policy, GroupedOutputCaching):
+        return {}
+    if policy.states is None:
+        return {"mamba_cache_mode": "all"}
+    alignment = policy.states.chunks.alignment
+    return {"mamba_cache_mode": "align", "prefill_checkpoint_alignment": alignment}
+
+
 def _check_parts(setup: Setup) -> None:
-    """Refuse a scheduler, a policy, a preemption rule or an eviction order that vLLM V1 lacks."""
+    """Refuse a policy, a preemption rule or an eviction order that vLLM V1 lacks."""
     scheduler, eviction = setup.scheduler, setup.config.policy.parameters.get("eviction")
-    name = type(scheduler).__name__
-    if type(scheduler) not in (VllmV1, AsyncVllmV1):
-        raise InputError(
-            f"scheduler={name}: is not vLLM's (scheduler=vllm_v1 or scheduler=vllm_v1_async)"
-        )
     if type(scheduler.policy) not in (Paged, OutputCaching, Grouped, GroupedOutputCaching):
         raise InputError(
             f"policy={type(scheduler.policy).__name__}: vLLM V1 has no such memory (policy=paged, "
@@ -226,9 +244,12 @@ def installed_release() -> str:
         raise InputError(f"vllm: is not installed ({HOW})") from None
 
 
-def make_scheduler(options: Options) -> Any:
+def make_scheduler(options: Options, offloading: Mapping[str, Any] | None = None) -> Any:
     """The installation's Scheduler, or its AsyncScheduler, with a pool of options.num_blocks blocks
     and one group.
+
+    offloading: of its OffloadingConnector: `host_blocks` of the CPU cache, and other values of its
+    kv_connector_extra_config; None: no connector.
     """
     _import_quietly()
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -237,13 +258,20 @@ def make_scheduler(options: Options) -> Any:
 
     config = _vllm_config(options)
     config.cache_config.num_gpu_blocks = options.num_blocks
+    if offloading is not None:
+        config.kv_transfer_config = _offloading_config(options, offloading)
     if options.drafter:
         config.speculative_config = _SpeculativeConfig(
             options.drafter, options.num_speculative_tokens
         )
         config._set_max_num_scheduled_tokens()
     cache = kv_cache_config(
-        options.num_blocks, options.block_size, options.windows, options.max_model_len
+        options.num_blocks,
+        options.block_size,
+        options.windows,
+        options.max_model_len,
+        mode=options.mamba_cache_mode,
+        alignment=options.prefill_checkpoint_alignment,
     )
     return (AsyncScheduler if options.asynchronous else Scheduler)(
         vllm_config=config,
@@ -253,14 +281,31 @@ def make_scheduler(options: Options) -> Any:
     )
 
 
+def _offloading_config(options: Options, offloading: Mapping[str, Any]) -> Any:
+    from vllm.config import KVTransferConfig
+
+    values = dict(offloading)
+    cache = kv_cache_config(options.num_blocks, options.block_size)
+    page = cache.kv_cache_groups[0].kv_cache_spec.page_size_bytes
+    aligned = ceil_div(page, 4096) * 4096  # as vLLM rounds a chunk up
+    values["cpu_bytes_to_use"] = values.pop("host_blocks") * aligned
+    return KVTransferConfig(
+        kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=values
+    )
+
+
 def kv_cache_config(
     num_blocks: int,
     block_size: int,
     windows: tuple[int | None, ...] = (None,),
     max_model_len: int = 0,
+    *,
+    mode: str = "none",
+    alignment: int | None = None,
 ) -> Any:
     """A KV cache of one group for each of `windows`: tokens of a sliding window, None for full
-    attention, or 0 for a state, of which one block is enough for max_model_len tokens.
+    attention, or 0 for a state, of which one block is enough for max_model_len tokens unless
+    prefixes are cached. mode: mamba_cache_mode. alignment: prefill_checkpoint_alignment.
     """
     _import_quietly()
     import torch
@@ -277,13 +322,29 @@ def kv_cache_config(
     def spec(window: int | None) -> Any:
         if window == 0:
             longest = ceil_div(max_model_len, block_size) * block_size
-            return MambaSpec(block_size=longest, shapes=((1,),), dtypes=(torch.uint8,))
+            size = longest if mode == "none" else block_size
+            form: dict[str, Any] = {"shapes": ((1,),), "dtypes": (torch.uint8,)}
+            form |= {"mamba_cache_mode": mode}
+            if alignment is not None:
+                form |= {"num_prefill_checkpoint_blocks": 1}
+                form |= {"prefill_checkpoint_alignment": alignment}
+            return MambaSpec(block_size=size, **form)
         if window is None:
             return FullAttentionSpec(**shape)
         return SlidingWindowSpec(**shape, sliding_window=window)
 
     groups = [KVCacheGroupSpec([f"layer{i}"], spec(window)) for i, window in enumerate(windows)]
-    return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    return KVCacheConfig(
+        num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups, **_retention()
+    )
+
+
+def _retention() -> dict[str, Any]:
+    """The server's default of prefix_cache_retention_interval, in releases that have it."""
+    from vllm.config import CacheConfig
+
+    name = "prefix_cache_retention_interval"
+    return {name: getattr(CacheConfig(), name)} if hasattr(CacheConfig, name) else {}
 
 
 def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) -> Any:
@@ -388,7 +449,9 @@ def _vllm_config(options: Options) -> Any:
                 is_encoder_decoder=False,
             ),
             cache_config=CacheConfig(
-                block_size=options.block_size, enable_prefix_caching=options.caches
+                block_size=options.block_size,
+                enable_prefix_caching=options.caches,
+                mamba_cache_mode=options.mamba_cache_mode,
             ),
             device_config=DeviceConfig("cpu"),
         )

@@ -188,11 +188,20 @@ def fitted_machine(config: RunConfig, log: VllmLog) -> LoggedMachine:
     if config.cost.name != PROFILE_COST:
         return LoggedMachine()
     profile = read_profile(str(config.cost.parameters["path"]))
-    points = () if log.is_of_engine else profile["sections"].get("overhead", {}).get("points", ())
-    seconds = {row[0]: row[1] / US for row in points}
+    seconds = {} if log.is_of_engine else _front_end_s(profile)
     before, after = (seconds.get(name, 0.0) for name in FRONT_END)
     slowness = profile["fingerprint"].get("slowness", {}).get(content_hash(log.path), 1.0)
     return LoggedMachine(before, after, float(slowness))
+
+
+def _front_end_s(profile: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of the front end: fitted to a log, else those that calibration measured under
+    load.
+    """
+    sections = profile["sections"]
+    points = [*sections.get("front_end", {}).get("points", ())]
+    points += sections.get("overhead", {}).get("points", ())
+    return {row[0]: row[-1] / US for row in points}
 
 
 def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost
 from testbed.engine.host_launches import Replay, Served
-from testbed.experiments.real.vllm_engine.steps import read_steps
+from testbed.experiments.real.vllm_engine.logged_steps import read_steps
 
 HEAD = ("iterations", "number", "median ms", "predicted", "mean ms", "predicted", "error of all")
 ALONE, BESIDE, ALL = "decodes, no prompts beside them", "prompts, decodes beside them", "all"

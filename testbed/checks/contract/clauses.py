@@ -17,7 +17,8 @@ and counters() of hits are sums over the admissions. 9 The same calls give the s
 tables, whatever the seed of Python's hash. 10 check() passes after every call, and answers have the
 types of the API. 11 footprint(seq) is the size of its table at every length. 12 What a transfer in
 the background reads or writes is pinned until it has landed: no other call writes there, and what
-it brings is not found before.
+it brings is not found before. 13 While a sequence's version stays, its table changes at its end
+alone (left out: tables by KV group, and of policies that drop tokens; they change in front too).
 """
 
 import itertools

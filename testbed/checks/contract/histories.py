@@ -270,7 +270,7 @@ class Histories:
         chunk = random.choice([0, 0, self.length()])
         if self.memory.publishes is not None and random.random() < 0.7:
             shared = random.choice([prompt_len, random.randint(1, prompt_len)])
-            waits = self.memory.loads is not None and random.random() < 0.3
+            waits = self.memory.transfers is not None and random.random() < 0.3
             return Admit(
                 prompt_len, output_len, random.randrange(2), shared, chunk, num_seqs, waits=waits
             )

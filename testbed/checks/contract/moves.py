@@ -86,7 +86,7 @@ class Moves:
             group.num_tokens if len(seqs) > 1 or not chunk else min(chunk, group.num_tokens)
         )
         hit = self.memory.lookup(seqs[0])
-        if self.memory.loads is not None and not self.questions.load(
+        if self.memory.transfers is not None and not self.questions.load(
             seqs[0], num_tokens, group.note, hit
         ):
             return False

@@ -13,7 +13,7 @@ from testbed.checks.contract.clauses import (
     require,
     state_of,
 )
-from testbed.checks.contract.hits import CountedHits
+from testbed.checks.contract.hit_counts import CountedHits
 from testbed.checks.contract.steps import (
     check_guaranteed_steps,
     check_promised,
@@ -142,9 +142,9 @@ class Questions:
         name = f"load({seq}, {num_tokens}){note}"
 
         def ask(memory: Capabilities, hit: CacheHit | None = None) -> Answer:
-            assert memory.loads is not None
+            assert memory.transfers is not None
             own_hit = memory.lookup(seq) if hit is None else hit
-            return memory.loads.load(seq, num_tokens, own_hit)
+            return memory.transfers.load(seq, num_tokens, own_hit)
 
         answer = self._ask(name, ask, hit)
         if isinstance(answer, Refusal):
@@ -170,6 +170,7 @@ class Questions:
         answer = self._ask(name, lambda memory, _: memory.policy.extend(batch, num_tokens))
         if isinstance(answer, Grant):
             batch.extend(num_tokens)
+            batch.changes += bool(answer.ops.copies)
             self.refused = None if answer.ends_refusals else self.refused
         if self.thorough:
             self.witness.check_alone(batch, num_tokens if isinstance(answer, Grant) else 0)
@@ -264,8 +265,7 @@ def _register(memory: Capabilities, num_tokens: int) -> None:
 
 
 def _move(memory: Capabilities, seqs: list[Sequence], tier: str) -> Answer:
-    assert memory.swaps is not None
-    return memory.swaps.move(seqs, tier)
+    return memory.move(seqs, tier)
 
 
 def check_max_seq_len(memory: Capabilities, request: Incoming, final_len: int) -> None:

@@ -38,7 +38,7 @@ def check_guaranteed_steps(
         check_answer(f"advance(batch, {steps})", answer)
         check_promised(guaranteed_steps, steps, answer)
         members.extend(steps)
-        if memory.advances is not None:
+        if memory.layered is not None:
             check_steps(*twin_of(memory, batch, shared), steps, answer, twin.policy.usage())
         if steps == reached:
             check_taken(memory.policy.usage(), twin.policy.usage())

@@ -52,6 +52,7 @@ class Witness:
         self.num_found_of: dict[int, int] = {}
         self.pinned: list[int] = []
         self._num_pinned = 0
+        self._seen: dict[int, tuple[int, list[int]]] = {}  # versions, and the tables then
         layout = memory.layout
         self._has_groups = memory.layered is not None
         self._windows = [group.window for group in pool.groups] if self._has_groups else [None]
@@ -132,13 +133,15 @@ class Witness:
             self._check_read(seq, start)
 
     def check_tokens(self) -> None:
-        """Clauses 5 and 8, between plans: every sequence reads back its own tokens, as far as its
-        next one does.
+        """Clauses 5, 8 and 13, between plans: every sequence reads back its own tokens, as far as
+        its next one does.
         """
         for seq in self.resident.values():
             self._check_read(seq, seq.num_stored)
             self._check_states(seq, self.capabilities.group_tables(seq), seq.num_stored)
         self.num_found_of.clear()
+        if not self._has_groups and self.capabilities.drops_tokens is None:
+            self._check_versions(self.tables())
 
     def check_usage(self) -> None:
         """Clauses 4, 5 and 11, at any time: the policy's usage() compared with its tables."""
@@ -165,6 +168,19 @@ class Witness:
             used.live == len(live),
             f"usage() reports {used.live} live slots, the sequences have {len(live)}",
         )
+
+    def _check_versions(self, tables: Tables) -> None:
+        """Clause 13, since the last call of this."""
+        before = self._seen
+        self._seen = {seq_id: (self.resident[seq_id].version, tables[seq_id]) for seq_id in tables}
+        for seq_id, (version, slots) in self._seen.items():
+            old_version, old = before.get(seq_id, (version, []))
+            require(
+                13,
+                version != old_version or slots[: len(old)] == old,
+                f"the table of {self.resident[seq_id]} changed before its end, and its version "
+                "did not (call seq.change_table())",
+            )
 
     def check_alone(self, seqs: Iterable[Sequence], num_tokens: int) -> None:
         """Clause 5: each of these is about to write its last num_tokens tokens, where no other may

@@ -8,10 +8,10 @@ from testbed.core.sequence import SequenceGroup
 from testbed.engine.engine import Engine
 from testbed.engine.links import SharedLink
 from testbed.fleet.fleet import Fleet, Replica
+from testbed.fleet.fleet_parts import FleetParts
 from testbed.fleet.handovers.handover import Handover, Stage
+from testbed.fleet.handovers.handover_sides import DecodeSide, PrefillSide
 from testbed.fleet.handovers.rule import HandoverRule
-from testbed.fleet.handovers.sides import DecodeSide, PrefillSide
-from testbed.fleet.parts import FleetParts
 from testbed.fleet.routers.router import Router, routed
 from testbed.fleet.views import EngineView
 from testbed.sched.handed_over import abandon

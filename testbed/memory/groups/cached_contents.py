@@ -17,6 +17,7 @@ class PromptContents:
     """Full blocks of prompts with ids are findable. Of equal pages one stays."""
 
     keeps_copies = False
+    waits_for_states = False  # that are computed in the same iteration; else a shorter hit is taken
 
     def of(self, seq: Sequence, block_size: int) -> Iterable[Content]:
         """The contents of the leading blocks that are findable."""
@@ -58,6 +59,7 @@ class OutputContents(PromptContents):
     """
 
     keeps_copies = True
+    waits_for_states = True
 
     def __init__(self, release: Release) -> None:
         self._uncached_first = release.uncached_first

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Row
 from dataclasses import replace
+from functools import cached_property
 from operator import add
 
 from testbed.core.errors import check_least
@@ -32,6 +33,7 @@ from testbed.core.slots import (
     never,
 )
 from testbed.core.units import NonNegative, PositiveTokens, Share
+from testbed.memory.groups.aligned_states import AlignedStates
 from testbed.memory.groups.page_cache import NoCache
 from testbed.memory.groups.page_rule import ONE_PAGE_SIZE, WINDOW_SHARE, pages_by
 from testbed.memory.groups.page_rules import Pages
@@ -82,6 +84,7 @@ class Grouped(LeasingPolicy):
         self.tokens_per_page = block_size
         self.pages = pages_by(page_rule, pool, block_size, window_share)
         self.cache = NoCache(self.pages)
+        self.states: AlignedStates | None = None
         self.pool = replace(pool, num_slots=self.pages.total, num_layers=1, tiers=())
         self._max_len = pool.max_len
         self._watermark = Watermark(watermark, self.pages.total)
@@ -98,8 +101,6 @@ class Grouped(LeasingPolicy):
         if release.caps_windows and batching is not None:
             under_way = batching.tokens_under_way(release)
             self._blocks_at_once = [self._at_once(c, under_way) for c in self.pages.columns]
-        self._longest = self._longest_with(self._all_blocks)
-        self._longest_in_chunks = self._longest_with(self._blocks_at_once)
 
     def _at_once(self, column: Column, under_way: int) -> int:
         """Blocks that a sequence has at most while so many of its tokens may be under way."""
@@ -107,6 +108,14 @@ class Grouped(LeasingPolicy):
             return self._all_blocks[0]
         num_tokens = min(column.window - 1 + under_way, self._max_len)
         return ceil_div(num_tokens, self.tokens_per_page) + 1
+
+    @cached_property
+    def _longest(self) -> int:
+        return self._longest_with(self._all_blocks)
+
+    @cached_property
+    def _longest_in_chunks(self) -> int:
+        return self._longest_with(self._blocks_at_once)
 
     def _longest_with(self, most_blocks: list[int]) -> int:
         """Tokens of the longest sequence that an empty pool holds, of which each column has so many
@@ -126,43 +135,62 @@ class Grouped(LeasingPolicy):
         if num_tokens > self._longest and not may_come_in_chunks:
             return Refusal.NEVER
         hits = self.cache.hits(seqs[0], num_tokens, hit)
-        begins_with = self._fitting(num_tokens, hits, self._all_blocks)
+        begins_with = self._fitting(seqs[0], num_tokens, hits, self._all_blocks)
         if begins_with is None:
             return Refusal.LATER
         self._begin(seqs[0], num_tokens, begins_with)
         return [Grant(begins_with.num_tokens)]
 
     def _begin(self, seq: Sequence, num_tokens: int, hit: Hit) -> None:
-        needed = self._behind(hit, num_tokens, self._all_blocks)
+        needed = self._behind(hit, num_tokens, self._all_blocks, seq)
         self.cache.hold(seq, hit)
         self.cache.make_free(needed)
-        pages = [found + self.pages.take(i, needed[i]) for i, found in enumerate(hit.pages)]
-        table = self._new_table(seq, self.pages, list(hit.dropped), pages)
+        apart = {} if self.states is None else self.states.held(hit)
+        pages = [list(found) for found in hit.pages]
+        table = self._new_table(seq, self.pages, list(hit.dropped), pages, apart, hit.junction)
+        self._take(table, needed, num_tokens)
         table.granted(hit.num_tokens)
         self._tables[seq.seq_id] = table
 
+    def _take(self, table: PageTable, needed: list[int], num_tokens: int) -> None:
+        """The sequence gets these pages, for num_tokens tokens."""
+        for i, count in enumerate(needed):
+            pages = self.pages.take(i, count)
+            if i in table.apart:
+                table.take_apart(i, num_tokens, pages)
+            else:
+                table.pages[i] += pages
+
     def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit) -> bool:
         hits = self.cache.hits(seq, num_tokens, hit)
-        return self._fitting(num_tokens, hits, self._blocks_at_once) is not None
+        return self._fitting(seq, num_tokens, hits, self._blocks_at_once) is not None
 
-    def _fitting(self, num_tokens: int, hits: list[Hit], most_blocks: list[int]) -> Hit | None:
+    def _fitting(
+        self, seq: Sequence, num_tokens: int, hits: list[Hit], most_blocks: list[int]
+    ) -> Hit | None:
         """The first of these hits with which so many tokens can be admitted; the last of them needs
         no more pages than any shorter one.
         """
-        behind = ((hit, self._behind(hit, num_tokens, most_blocks)) for hit in hits)
+        ready = (hit for hit in hits if not self.cache.must_wait(hit))
+        behind = ((hit, self._behind(hit, num_tokens, most_blocks, seq)) for hit in ready)
         return next((hit for hit, needed in behind if self._fits_with(hit, needed)), None)
 
-    def _behind(self, hit: Hit, num_tokens: int, most_blocks: list[int]) -> list[int]:
+    def _behind(
+        self, hit: Hit, num_tokens: int, most_blocks: list[int], seq: Sequence | None = None
+    ) -> list[int]:
         """The pages that a sequence of num_tokens tokens takes besides those of the hit, by column,
         where a column has so many blocks at most.
         """
         num_blocks = ceil_div(max(num_tokens, hit.num_tokens), self.tokens_per_page)
         cached = hit.num_tokens // self.tokens_per_page
         columns = zip(self.pages.columns, most_blocks, strict=True)
-        return [
+        needed = [
             max(min(num_blocks, most) - cached, 0) if column.per_block else 1
             for column, most in columns
         ]
+        if self.states is not None:
+            self.states.count(needed, self.states.num_pages(seq, hit.num_tokens, num_tokens))
+        return needed
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         wanted = [(seq, num_tokens) for seq in batch]
@@ -198,19 +226,21 @@ class Grouped(LeasingPolicy):
         num_blocks = self._num_lacking(wanted)
         if num_blocks == 0:
             return True
-        if not self._fit(num_blocks, self.pages.nothing):
+        needed = self._pages_for(wanted, num_blocks)
+        if not self._fit(needed, self.pages.nothing):
             return False
-        self.cache.make_free(self._pages_of(num_blocks))
-        for seq, num_tokens in wanted:
-            table = self._tables[seq.seq_id]
-            for i, count in enumerate(self._pages_of(self._num_lacking([(seq, num_tokens)]))):
-                table.pages[i] += self.pages.take(i, count)
+        self.cache.make_free(needed)
+        for seq, more in wanted:
+            needed = self._pages_for([(seq, more)], self._num_lacking([(seq, more)]))
+            self._take(self._tables[seq.seq_id], needed, seq.num_slots + more)
         return True
 
     def _can_serve(self, wanted: Wanted) -> bool:
         """Whether `reserve_in_turn` would serve all of these; changes nothing."""
         num_blocks = self._num_lacking(wanted)
-        if num_blocks == 0 or self._fit(num_blocks, self.pages.nothing):
+        if num_blocks == 0:
+            return True
+        if self._fit(self._pages_for(wanted, num_blocks), self.pages.nothing):
             return True
         if not self.pages.serves_in_turn:
             return self._fits_together(wanted)
@@ -218,33 +248,40 @@ class Grouped(LeasingPolicy):
 
     def _fit_in_turn(self, wanted: Wanted) -> Iterator[bool]:
         """Of each sequence, what `_fits_together` says of it and those before it."""
-        num_blocks, unread = 0, self._unread([])
+        needed, unread = self._pages_for([], 0), self._unread([])
         returned = unread
         for turn in wanted:
-            num_blocks += self._num_lacking([turn])
-            more = self._unread([turn[0]])
-            if any(more):
-                unread = list(map(add, unread, more))
+            more = self._pages_for([turn], self._num_lacking([turn]))
+            needed = list(map(add, needed, more))
+            left = self._unread([turn[0]])
+            if any(left):
+                unread = list(map(add, unread, left))
                 returned = self.cache.unshared(unread)
-            yield self._fit(num_blocks, returned)
+            yield self._fit(needed, returned)
 
     def _fits_together(self, wanted: Wanted) -> bool:
         """Whether sequences could be extended once all of them have given back what they can."""
         unread = self._unread([seq for seq, _ in wanted])
-        return self._fit(self._num_lacking(wanted), self.cache.unshared(unread))
+        needed = self._pages_for(wanted, self._num_lacking(wanted))
+        return self._fit(needed, self.cache.unshared(unread))
 
-    def _fit(self, num_blocks: int, returned: Pages) -> bool:
-        """Whether the pages of so many blocks can be taken once `returned` are back."""
-        return self.pages.fits(self._pages_of(num_blocks), returned, self.pages.nothing)
+    def _fit(self, needed: list[int], returned: Pages) -> bool:
+        """Whether these pages can be taken once `returned` are back."""
+        return self.pages.fits(needed, returned, self.pages.nothing)
 
     def _num_lacking(self, wanted: Wanted) -> int:
         """Blocks that get pages when these sequences get their slots."""
         tables = self._tables
         return sum([tables[seq.seq_id].num_lacking(seq.num_slots + more) for seq, more in wanted])
 
-    def _pages_of(self, num_blocks: int) -> list[int]:
-        """The pages of so many blocks, by column."""
-        return [num_blocks * of_block for of_block in self.pages.of_block]
+    def _pages_for(self, wanted: Wanted, num_blocks: int) -> list[int]:
+        """The pages by column that these sequences need, which lack num_blocks blocks."""
+        needed = [num_blocks * of_block for of_block in self.pages.of_block]
+        if self.states is not None and num_blocks:
+            take = self.states.num_pages
+            counts = [take(seq, seq.num_slots, seq.num_slots + more) for seq, more in wanted]
+            self.states.count(needed, sum(counts))
+        return needed
 
     def _unread(self, seqs: Iterable[Sequence]) -> Pages:
         """The pages that sequences give back with their next tokens, by column."""
@@ -288,6 +325,8 @@ class Grouped(LeasingPolicy):
     def _give_back(self, seq: Sequence, keep: Keep) -> None:
         table = self._tables.pop(seq.seq_id)
         self.cache.releasing(table, keep)
+        if self.states is not None:
+            self.states.forget(seq)
         for i, pages in enumerate(table.pages):
             self.cache.put(i, pages)
 

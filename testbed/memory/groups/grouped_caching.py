@@ -11,6 +11,7 @@ from testbed.core.errors import InputError, check_least
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.units import Count, PositiveTokens
 from testbed.memory.groups.cached_contents import PromptContents
+from testbed.memory.groups.checkpoints import EachSpacing
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.page_cache import GroupHit, PageCache
 from testbed.memory.groups.shared_pages import SharedPages
@@ -52,7 +53,7 @@ class GroupedCaching(Grouped):
         self.cache: PageCache = PageCache(
             self.pages,
             contents or PromptContents(),
-            spacing=state_spacing or block_size,
+            checkpoints=EachSpacing(self.pages, state_spacing or block_size),
             num_dropped=num_dropped_blocks,
             eviction_admits=self.caps_windows,
         )
@@ -91,10 +92,13 @@ def _check_spacing(spacing: int | None, block_size: int, *, has_states: bool) ->
         return
     if not has_states:
         raise InputError(
-            f"state_spacing={spacing}: the model has no layers with states (leave it out)"
+            "the model has no layers with states (leave it out)",
+            key="state_spacing",
+            value=str(spacing),
         )
     if spacing < 1 or spacing % block_size:
         raise InputError(
-            f"state_spacing={spacing}: must be a multiple of block_size={block_size}, at whose "
-            "ends states are kept"
+            f"must be a multiple of block_size={block_size}, at whose ends states are kept",
+            key="state_spacing",
+            value=str(spacing),
         )

@@ -3,17 +3,26 @@
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.sequence import Batch, Sequence
+from testbed.core.slots import CacheHit
 from testbed.core.units import PositiveTokens, Share
+from testbed.memory.groups.aligned_states import AlignedStates
 from testbed.memory.groups.cached_contents import OutputContents
+from testbed.memory.groups.checkpoints import Boundaries
 from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.groups.page_rule import ONE_PAGE_SIZE
 from testbed.memory.policy import PoolSpec
+from testbed.memory.served import StateCaching
 from testbed.vllm.releases import DEFAULT, Release
+from testbed.vllm.state_chunks import Prefill, StateChunks
 
 
 class GroupedOutputCaching(GroupedCaching):
     """GroupedCaching whose pages of generated tokens, and of prompts without ids, are findable by
-    their own sequence (see OutputContents). caching: the options of GroupedCaching.
+    their own sequence (see OutputContents).
+
+    states: how prefixes of states are cached by a scheduler that asks where a chunk ends; None: a
+    state is kept behind each block. caching: the options of GroupedCaching.
 
     Raises:
         InputError: another page rule than vLLM's.
@@ -27,12 +36,15 @@ class GroupedOutputCaching(GroupedCaching):
         page_rule: str = ONE_PAGE_SIZE,
         watermark: Share = 0.0,
         release: Release = DEFAULT,
+        states: StateCaching | None = None,
         **caching: Any,
     ) -> None:
         if page_rule != ONE_PAGE_SIZE:
             raise InputError(
-                f"page_rule={page_rule}: this is the manager of vLLM, whose pages have one size "
-                "(set page_rule=one_page_size, or choose policy=grouped_caching)"
+                "this is the manager of vLLM, whose pages have one size "
+                "(set page_rule=one_page_size, or choose policy=grouped_caching)",
+                key="page_rule",
+                value=str(page_rule),
             )
         super().__init__(
             pool,
@@ -42,3 +54,33 @@ class GroupedOutputCaching(GroupedCaching):
             contents=OutputContents(release),
             **caching,
         )
+        if release.thins_checkpoints:
+            self.cache.checkpoints = Boundaries(self.pages)
+        if states is not None:
+            chunks = StateChunks(release, block_size, states.alignment)
+            self.states = AlignedStates(self.pages, chunks)
+
+    def cut_chunk(
+        self, seq: Sequence, start: int, new: int, num_tokens: int, most: int, hit: CacheHit
+    ) -> int:
+        if self.states is None:
+            return new
+        table = self._tables.get(seq.seq_id)
+        if table is not None:
+            junction = table.junction
+        else:
+            junction = self.cache.hits(seq, num_tokens, hit)[0].junction
+        prefill = Prefill(seq.prompt_len, num_tokens, junction * self.tokens_per_page)
+        return self.states.cut(seq, start, new, prefill, most)
+
+    def has_chunks(self) -> bool:
+        return self.states is not None
+
+    def begin_plan(self) -> bool:
+        if self.states is not None:
+            for table in self._tables.values():
+                table.begin_plan()
+        return self.cache.begin_plan()
+
+    def guaranteed_steps(self, batch: Batch) -> int:
+        return 0 if self.cache.has_unready() else super().guaranteed_steps(batch)

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from itertools import islice
+from itertools import chain, islice
 
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import CacheHit, Keep
 from testbed.memory.groups.cached_contents import PromptContents
+from testbed.memory.groups.checkpoints import EachSpacing
 from testbed.memory.groups.page_rules import PagePool, Pages
 from testbed.memory.groups.page_table import NONE, GroupIndex, Hit, PageOf, PageTable
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
@@ -24,6 +25,10 @@ class NoCache:
     def hits(self, seq: Sequence, num_tokens: int, found: CacheHit | None) -> list[Hit]:
         """What an admission for num_tokens tokens may begin with, the best first."""
         return [self.nothing]
+
+    def must_wait(self, hit: Hit) -> bool:
+        """Whether a sequence can begin with this hit in the next iteration at the earliest."""
+        return False
 
     def hold(self, seq: Sequence, hit: Hit) -> None:
         """`seq` holds these pages too."""
@@ -69,9 +74,9 @@ class PageCache(NoCache):
     """Pages whose content is known stay findable until they are evicted, the least recently used
     first.
 
-    contents: what is known of the sequences' blocks. spacing: tokens between states that are
-    findable. num_dropped: blocks at the end of a hit that are computed again. An `extend` that
-    evicts ends refusals if eviction_admits: a prompt may need fewer pages when its hit is gone.
+    contents: what is known of the sequences' blocks. checkpoints: which of them stay. num_dropped:
+    blocks at the end of a hit that are computed again. An `extend` that evicts ends refusals if
+    eviction_admits: a prompt may need fewer pages when its hit is gone.
     """
 
     def __init__(
@@ -79,7 +84,7 @@ class PageCache(NoCache):
         pages: PagePool,
         contents: PromptContents,
         *,
-        spacing: int,
+        checkpoints: EachSpacing,
         num_dropped: int,
         eviction_admits: bool,
     ) -> None:
@@ -90,20 +95,23 @@ class PageCache(NoCache):
         self.num_evictions = 0
         # Pages of states that a sequence computes in this iteration, by its id: no kernel waits
         self.unready = dict[int, list[int]]()
-        self._spacing = spacing
+        self.checkpoints = checkpoints
         self._num_dropped = num_dropped
         self._eviction_admits = eviction_admits
         self._has_evicted = False  # since the last extend
+        self._reads_all = any(column.reads_all for column in pages.columns)
 
     def publish(self, table: PageTable, num_blocks: int) -> None:
         """The pages of the first blocks are findable by content."""
         seq, node, size = table.seq, self.index.root, self.pages.block_size
+        columns = range(len(self.pages.columns))
         self.unready.setdefault(seq.seq_id, [])
         for block, content in enumerate(islice(self.contents.of(seq, size), num_blocks)):
             node = self.index.grown(node, content)
-            for i, pages in enumerate(table.pages):
-                if block >= table.dropped[i] and self._is_kept(i, block):
-                    self._set_page(node, i, pages[block - table.dropped[i]], seq)
+            for i in columns:
+                page = table.page_of(i, block)
+                if page != NONE and self.checkpoints.keeps(table, i, block):
+                    self._set_page(node, i, page, seq)
         self.index.prune(node)
 
     def path(self, seq: Sequence) -> list[Node]:
@@ -117,7 +125,8 @@ class PageCache(NoCache):
         size = self.pages.block_size
         path = found.path if isinstance(found, GroupHit) else self.path(seq)
         path = path[: self.contents.num_readable(seq, num_tokens, size)]
-        unready = {page for pages in self.unready.values() for page in pages}
+        waits = self.contents.waits_for_states
+        unready = set[int]() if waits else {*chain.from_iterable(self.unready.values())}
         hits = [*self.index.hits(path[: max(len(path) - self._num_dropped, 0)], unready), 0]
         within = [hit for hit in hits if hit * size <= num_tokens]
         chosen = [hits[0], *(within[:1] if self.pages.hits_save else within)]
@@ -129,7 +138,27 @@ class PageCache(NoCache):
         pages = [
             [node.memo[i] for node in path[first:num_blocks]] for i, first in enumerate(dropped)
         ]
-        return Hit(end, pages, dropped)
+        is_longer = self._reads_all and len(path) > num_blocks
+        return Hit(end, pages, dropped, len(path) * is_longer)
+
+    def must_wait(self, hit: Hit) -> bool:
+        if not self.contents.waits_for_states:
+            return False
+        unready = {*chain.from_iterable(self.unready.values())}
+        columns = zip(self.pages.columns, hit.pages, strict=True)
+        return any(pages[-1] in unready for column, pages in columns if pages and not column.width)
+
+    def begin_plan(self) -> bool:
+        """States that the iterations planned so far compute can be read from now on; whether there
+        are any.
+        """
+        had_any = self.has_unready()
+        self.unready.clear()
+        return had_any
+
+    def has_unready(self) -> bool:
+        """Whether states are computed by the iterations planned so far."""
+        return any(self.unready.values())
 
     def hold(self, seq: Sequence, hit: Hit) -> None:
         size = self.pages.block_size
@@ -195,11 +224,6 @@ class PageCache(NoCache):
         self.pages.set_idle(column, page, idle=False)
         self.pages.put(column, [page])
 
-    def _is_kept(self, column: int, block: int) -> bool:
-        """Whether the column's page of a full block is findable: of a state, at each spacing."""
-        is_state = not self.pages.columns[column].width
-        return not is_state or (block + 1) * self.pages.block_size % self._spacing == 0
-
     def _unpublish(self, table: PageTable) -> None:
         """What these pages store is not found any more, unless another sequence holds them."""
         for column, pages in enumerate(table.pages):
@@ -215,12 +239,16 @@ class PageCache(NoCache):
         if other != NONE and self.contents.keeps_copies:
             if page not in self.index.by_page:
                 self.index.add_copy(node, column, page)
+                self._note_unready(column, other, seq)  # vLLM knows states by their hash alone
             return
         if other != NONE and other not in self.pages.queue(column):
             return
         self.index.set_page(node, column, page)
         if other != NONE:
             self.free_idle(column, other)
+        self._note_unready(column, page, seq)
+
+    def _note_unready(self, column: int, page: int, seq: Sequence) -> None:
         if not self.pages.columns[column].width:
             self.unready[seq.seq_id].append(page)
 

@@ -24,10 +24,14 @@ def pages_by(rule: str, pool: PoolSpec, block_size: int, window_share: float) ->
         InputError: an unknown rule, a value that nothing reads, or groups that are not modelled.
     """
     if rule not in RULES:
-        raise InputError(f"page_rule={rule}: is unknown (choose one of {', '.join(RULES)})")
+        raise InputError(
+            f"is unknown (choose one of {', '.join(RULES)})", key="page_rule", value=str(rule)
+        )
     if rule != FIXED_SPLIT and window_share != WINDOW_SHARE:
         raise InputError(
-            f"window_share={window_share}: nothing reads it (set page_rule={FIXED_SPLIT})"
+            f"nothing reads it (set page_rule={FIXED_SPLIT})",
+            key="window_share",
+            value=str(window_share),
         )
     _check_groups(pool)
     options: dict[str, Any] = {"window_share": window_share} if rule == FIXED_SPLIT else {}
@@ -37,12 +41,15 @@ def pages_by(rule: str, pool: PoolSpec, block_size: int, window_share: float) ->
 def _check_groups(pool: PoolSpec) -> None:
     if not pool.groups:
         raise InputError(
-            "policy=grouped: the pool has no KV groups (give PoolSpec.groups, as a run's model "
-            "does)"
+            "the pool has no KV groups (give PoolSpec.groups, as a run's model does)",
+            key="policy",
+            value="grouped",
         )
     if len({group.slot_bytes for group in pool.groups if not group.state_bytes}) > 1:
         raise InputError(
-            "policy=grouped: the model's layers with a window cache another number of bytes a "
+            "the model's layers with a window cache another number of bytes a "
             "token than its others; pages of such groups are not modelled (choose policy=paged or "
-            "prefix_caching, which store all tokens in all layers)"
+            "prefix_caching, which store all tokens in all layers)",
+            key="policy",
+            value="grouped",
         )

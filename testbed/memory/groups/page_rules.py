@@ -164,8 +164,9 @@ class OnePageSize(PagePool):
             state = ceil_div(group.state_bytes, slot_bytes)
             if state > block_size:
                 raise InputError(
-                    f"block_size={block_size}: a page is smaller than a state (give {state} or "
-                    "more)"
+                    f"a page is smaller than a state (give {state} or more)",
+                    key="block_size",
+                    value=str(block_size),
                 )
             num_columns = ceil_div(group.num_layers, layers)
             for column in range(num_columns):
@@ -186,11 +187,16 @@ class FixedSplit(PagePool):
         self, total: int, groups: Sequence[KvGroup], block_size: int, window_share: float = 0.8
     ) -> None:
         if not 0 < window_share <= 1:
-            raise InputError(f"window_share={window_share}: must be a share, above 0 and at most 1")
+            raise InputError(
+                "must be a share, above 0 and at most 1",
+                key="window_share",
+                value=str(window_share),
+            )
         if any(group.state_bytes for group in groups):
             raise InputError(
-                "page_rule=fixed_split: has no share for states (choose one_page_size or "
-                "large_pages)"
+                "has no share for states (choose one_page_size or large_pages)",
+                key="page_rule",
+                value="fixed_split",
             )
         sizes = [group.num_layers * block_size for group in groups]
         columns = [

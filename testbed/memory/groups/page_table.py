@@ -2,6 +2,7 @@
 which content.
 """
 
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
@@ -22,24 +23,32 @@ NONE = -1
 class Hit(NamedTuple):
     """What a sequence begins with: num_tokens tokens of the cache, by column in `pages` behind
     `dropped` blocks.
+
+    junction: blocks of a longer prefix of which full attention has all pages; 0: there is none.
     """
 
     num_tokens: int
     pages: Pages
     dropped: list[int]
+    junction: int = 0
 
 
 @dataclass(slots=True)
 class PageTable:
     """The pages of one sequence by column, from block `dropped[c]` on.
 
-    returns_at: a chunk or step that begins at this token, or behind it, does not read all of them.
+    apart: of columns whose pages do not follow each other, the block of each page: states at the
+    ends of chunks. returns_at: a chunk or step that begins at this token, or behind it, does not
+    read all of them. junction: blocks of a prefix that others share, of which no state was kept
+    when the sequence was admitted.
     """
 
     seq: Sequence
     pool: PagePool
     dropped: list[int]
     pages: Pages
+    apart: dict[int, list[int]] = field(default_factory=dict)
+    junction: int = 0
     returns_at: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,10 +75,31 @@ class PageTable:
     def give_back(self, column: int) -> list[int]:
         """The `unread` pages, which it has no more."""
         pages = self.unread(column)
-        self.dropped[column] += len(pages)
         del self.pages[column][: len(pages)]
+        if column in self.apart:
+            del self.apart[column][: len(pages)]
+        else:
+            self.dropped[column] += len(pages)
         self._find_next_return()
         return pages
+
+    def take_apart(self, column: int, num_tokens: int, pages: list[int]) -> None:
+        """The state behind num_tokens tokens has the last of these pages, one that is exported
+        before it the other.
+        """
+        last = ceil_div(num_tokens, self.pool.block_size)
+        self.apart[column] += range(last - len(pages), last)
+        self.pages[column] += pages
+        self._find_next_return()
+
+    def page_of(self, column: int, block: int) -> int:
+        """The page of a block in a column; NONE: it has none."""
+        pages = self.pages[column]
+        if column in self.apart:
+            blocks = self.apart[column]
+            return pages[blocks.index(block)] if block in blocks else NONE
+        place = block - self.dropped[column]
+        return pages[place] if place >= 0 else NONE
 
     def num_lacking(self, num_tokens: int) -> int:
         """So many blocks get pages when it has num_tokens slots."""
@@ -83,10 +113,19 @@ class PageTable:
         """So many leading blocks have a page that is given back with the next chunk or step, or
         was.
         """
-        return max(dropped + len(self.unread(i)) for i, dropped in enumerate(self.dropped))
+        return max(self._end_of(i, len(self.unread(i))) for i in range(len(self.dropped)))
+
+    def _end_of(self, column: int, num_pages: int) -> int:
+        """The block behind the first num_pages pages of a column."""
+        if column not in self.apart:
+            return self.dropped[column] + num_pages
+        return self.apart[column][num_pages - 1] + 1 if num_pages else 0
 
     def granted(self, first: int) -> None:
         """The newest chunk or step begins at token `first`."""
+
+    def begin_plan(self) -> None:
+        """The next plan is made: what the plan before the last has read has run."""
 
     def steps_to_return(self) -> int:
         """How many steps in a row leave it the pages that it has."""
@@ -94,14 +133,21 @@ class PageTable:
 
     def _find_next_return(self) -> None:
         kept = [
-            (self.dropped[i] + 1) * self.pool.block_size + (self.pool.columns[i].window or 0)
+            (self._first_block(i) + 1) * self.pool.block_size + (self.pool.columns[i].window or 0)
             for i in self.pool.windowed
         ]
         self.returns_at = min(kept, default=UNBOUNDED_LEN + 1) - 1
 
     def _unread_from(self, column: int, token: int) -> list[int]:
         first = self.pool.first_read(column, token)
+        if column in self.apart:
+            return self.pages[column][: bisect_left(self.apart[column], first)]
         return self.pages[column][: max(first - self.dropped[column], 0)]
+
+    def _first_block(self, column: int) -> int:
+        """The first block of which it has a page."""
+        blocks = self.apart.get(column)
+        return self.dropped[column] if not blocks else blocks[0]
 
 
 @dataclass(slots=True)
@@ -109,10 +155,12 @@ class RunningPageTable(PageTable):
     """Keeps what the newest chunk or step reads too, which may still run when the next is planned:
     since vLLM 0.33, `allocate_slots` frees by the tokens whose results are in.
 
-    first: the token that it begins at.
+    first: the token that it begins at, of a sequence that the last plan has left out its next one.
+    is_in_last: the last plan has it.
     """
 
     first: int = 0
+    is_in_last: bool = False
 
     def unread(self, column: int) -> list[int]:
         return self._unread_from(column, self.first)
@@ -122,6 +170,12 @@ class RunningPageTable(PageTable):
 
     def granted(self, first: int) -> None:
         self.first = first
+        self.is_in_last = True
+
+    def begin_plan(self) -> None:
+        if not self.is_in_last:
+            self.first = self.seq.num_slots
+        self.is_in_last = False
 
     def steps_to_return(self) -> int:
         if self.gives_back():

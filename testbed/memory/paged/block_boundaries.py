@@ -2,6 +2,7 @@
 walking the batch.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence as Row
 from operator import itemgetter
 
@@ -87,15 +88,23 @@ class BlockIndex(BatchIndex):
         """Append the blocks for num_steps more steps in their order, from the end of the free list,
         which has them.
         """
+        due, size, now = self.due, self.size, self.batch.extended
         take, taken, first, second = self.pool.free.pop, 0, 0, 0
-        for step, members in self._in_turn(num_steps):
-            for blocks in members.values():
-                blocks.append(take())
-            count = len(members)
-            taken += count
-            first += count * step
-            second += count * step * step
-        size = self.size
+        residues = sorted(due)
+        first_due = bisect_left(residues, now % size)
+        in_turn = residues[first_due:] + residues[:first_due]
+        for start in range(0, num_steps, size):
+            for residue in in_turn:
+                step = start + (residue - now) % size
+                if step >= num_steps:
+                    break
+                members = due[residue]
+                for blocks in members.values():
+                    blocks.append(take())
+                count = len(members)
+                taken += count
+                first += (moment := count * step)
+                second += moment * step
         return record(Growth, (taken * size, first * size, second * size))
 
     def marked(self, num_steps: int, marks: Row[bool]) -> Growth:

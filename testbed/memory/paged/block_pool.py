@@ -1,6 +1,7 @@
 """Block ids: their reference counts, and the free list."""
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 
 class BlockPool:
@@ -8,11 +9,13 @@ class BlockPool:
 
     `sharers` maps every block with a reference count above 1 to its count; any other taken block
     has a count of 1. Most workloads share little, so most calls change no count. num_saved is the
-    number of blocks that sharing saves. A subclass may have blocks besides free and held ones;
-    were_cached says which of those that the last `evict` has freed stored something.
+    number of blocks that sharing saves. has_other_blocks: a subclass may have blocks besides free
+    and held ones; were_cached says which of those that the last `evict` has freed stored something.
     """
 
     __slots__ = ("free", "num_blocks", "num_saved", "sharers", "were_cached")
+
+    has_other_blocks: ClassVar[bool] = False
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks

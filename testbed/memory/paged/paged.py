@@ -65,7 +65,9 @@ class BlockMemory(LeasingPolicy):
     ) -> None:
         if not 1 <= block_size <= self.max_block_size:
             raise InputError(
-                f"block_size={block_size}: must be from 1 to {self.max_block_size} tokens"
+                f"must be from 1 to {self.max_block_size} tokens",
+                key="block_size",
+                value=str(block_size),
             )
         super().__init__()
         self.block_size = block_size
@@ -92,7 +94,7 @@ class BlockMemory(LeasingPolicy):
         num_blocks = -(-num_tokens // self.block_size)  # of each sequence
         num_shared = first.prompt_len // self.block_size
         needed = num_blocks - len(prefix) + num_others * (num_blocks - num_shared)
-        if not self._ensure_free(needed, self._reserve()):
+        if not self._ensure_free(needed, self.reserve(self._tables.held.values())):
             return Refusal.NEVER if needed > self._capacity() else Refusal.LATER
         if prefix:
             self._pool.share(prefix)
@@ -181,7 +183,8 @@ class BlockMemory(LeasingPolicy):
 
     def usage(self) -> Usage:
         size, pool, live = self.block_size, self._pool, self._tables.live
-        free, cached, in_transit = pool.counts()
+        others = pool.has_other_blocks
+        free, cached, in_transit = pool.counts() if others else (len(pool.free), 0, 0)
         held, most = (pool.num_blocks - free - cached - in_transit) * size, (free + cached) * size
         total, saved = pool.num_blocks * size, pool.num_saved * size
         return record(

@@ -68,7 +68,7 @@ class Paged2023(Paged):
     def __init__(
         self, pool: PoolSpec, block_size: PositiveTokens = 16, watermark: Share = 0.01
     ) -> None:
-        super().__init__(pool, block_size, watermark)
+        super().__init__(pool, block_size=block_size, watermark=watermark)
         self._watermark = Watermark(watermark, self._pool.num_blocks, floor)
 
     def guaranteed_steps(self, batch: Batch) -> int:
@@ -76,7 +76,7 @@ class Paged2023(Paged):
         groups.
         """
         index: GroupIndex = batch.indexes.get(self) or batch.index(self, self._index)
-        left = self._pool.available() - (index.widest if len(index.num_seqs) > 1 else 0)
+        left = len(self._pool.free) - (index.widest if len(index.num_seqs) > 1 else 0)
         if index.tails or not batch.sequences or left < 0:
             return 0
         return min(index.steps_within(left), self._max_len)

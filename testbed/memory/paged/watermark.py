@@ -16,7 +16,9 @@ class Watermark:
     def __init__(self, share: float, total: int, rounded: Callable[[float], int] = ceil) -> None:
         if not 0 <= share < 1:
             raise InputError(
-                f"watermark={share}: must be a share of the pool, at least 0 and below 1"
+                "must be a share of the pool, at least 0 and below 1",
+                key="watermark",
+                value=str(share),
             )
         self._reserve = rounded(share * total)
 

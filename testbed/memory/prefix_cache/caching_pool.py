@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -15,6 +16,8 @@ class CachingPool(BlockPool):
     """Every block is free, referenced, or evictable: unreferenced, but indexed."""
 
     __slots__ = ("evictions", "follows_misses", "index", "num_unreferenced", "order")
+
+    has_other_blocks: ClassVar[bool] = True
 
     def __init__(self, num_blocks: int, order: EvictionOrder) -> None:
         super().__init__(num_blocks)

@@ -1,7 +1,7 @@
 """Paged memory with SGLang's prefix cache (release 0.5.23): prompts and answers in a tree."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import Batch
@@ -36,6 +36,7 @@ from testbed.memory.paged.paged import extents_of_blocks
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.hash_chain import block_contents
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
+from testbed.memory.radix.strategies import lru, strategy_named
 from testbed.memory.radix.tree import Contents, RadixTree, Run, path
 
 OWN = 1 << 80  # contents from here on are of one sequence alone; a trace's ids are smaller
@@ -60,9 +61,10 @@ class RadixHit(CacheHit):
 class Held(BlockTable):
     """The blocks of one sequence, of which the first num_shared are those of the tree up to the end
     of `run`, but for `own`: blocks that it was to compute when the tree had their content already.
+    num_published: blocks that it has published itself.
     """
 
-    __slots__ = ("contents", "num_shared", "own", "run")
+    __slots__ = ("contents", "num_published", "num_shared", "own", "run")
 
     def __init__(
         self, seq: Seq, blocks: list[int], contents: Contents, run: Run, num_shared: int
@@ -71,12 +73,13 @@ class Held(BlockTable):
         self.contents = contents
         self.run = run
         self.num_shared = num_shared
+        self.num_published = 0
         self.own: set[int] = set()
 
 
 class Radix(LeasingPolicy):
     """Blocks of block_size tokens, taken when needed; what was published stays in the tree until a
-    leaf of it is evicted, as a whole.
+    leaf of it is evicted, as a whole, in the order of radix_eviction_policy.
 
     A prompt finds all that any sequence has published of its beginning, in whole blocks, but its
     last token. A scheduler that publishes a sequence when it ends (scheduler=sglang) leaves its
@@ -84,16 +87,23 @@ class Radix(LeasingPolicy):
     blocks from then on, and gives its own back.
     """
 
-    def __init__(self, pool: PoolSpec, block_size: PositiveTokens = 1) -> None:
+    def __init__(
+        self,
+        pool: PoolSpec,
+        block_size: PositiveTokens = 1,
+        radix_eviction_policy: str = "lru",
+    ) -> None:
         if block_size > 512:
-            raise InputError(f"block_size={block_size}: must be from 1 to 512 tokens")
+            raise InputError(
+                "must be from 1 to 512 tokens", key="block_size", value=str(block_size)
+            )
         super().__init__()
         self.block_size = block_size
         self._max_len = pool.max_len
         self._footprint = Granular(block_size)
         self._pool = BlockPool(pool.num_slots // block_size)
         self._tables = Tables(self._pool, block_size)
-        self._tree = RadixTree()
+        self._tree = RadixTree(strategy_named(radix_eviction_policy))
         self._padding = 0  # slots of tables that store no token
         self._num_listed = 0  # blocks of all tables
         self._evictions = 0
@@ -121,6 +131,17 @@ class Radix(LeasingPolicy):
         if isinstance(hit, RadixHit):
             self._tree.unlock(hit.run)
 
+    def refresh(self, seq: Seq, num_tokens: int) -> None:
+        """See PinsHits: of SGLang's strategies lru alone refreshes what waits."""
+        if self._tree.rank is lru:
+            self.match(seq, num_tokens)
+
+    def depth_first(self, hits: Sequence[CacheHit]) -> list[int]:
+        """See PinsHits."""
+        root = self._tree.root
+        runs = [hit.run if isinstance(hit, RadixHit) else root for hit in hits]
+        return self._tree.depth_first(runs)
+
     def make_free(self, num_slots: int) -> None:
         """See PinsHits."""
         self._make_free(ceil_div(num_slots, self.block_size))
@@ -131,9 +152,14 @@ class Radix(LeasingPolicy):
         held: Held = self._of(seq)
         num_blocks = max(num_tokens // self.block_size, held.num_shared)
         held.contents = self._contents(seq, num_blocks)
-        run, num_known = self._tree.insert(held.contents, held.blocks[:num_blocks])
-        if (of_prompt := seq.prompt_len // self.block_size) < num_blocks:
-            self._tree.match(held.contents, of_prompt)  # the answer is evicted without the prompt
+        run, num_known = self._tree.insert(
+            held.contents, held.blocks[:num_blocks], held.num_published, seq.priority
+        )
+        held.num_published = num_blocks
+        of_prompt = seq.prompt_len // self.block_size
+        if 0 < of_prompt < num_blocks:  # the answer is evicted without the prompt
+            prompt = held.contents[:of_prompt]
+            self._tree.insert(prompt, held.blocks[:of_prompt], of_prompt, seq.priority + 1)
         self._tree.lock(run)
         self._tree.unlock(held.run)
         if num_known > held.num_shared:
@@ -157,6 +183,7 @@ class Radix(LeasingPolicy):
                 del self._doubles[seq_id]
 
     def _give_up_own(self, held: Held) -> None:
+        held.seq.change_table()
         self._pool.put([held.blocks[i] for i in held.own])
         known = blocks_of(held.run)
         for i in held.own:

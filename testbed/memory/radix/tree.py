@@ -1,13 +1,15 @@
 """A tree of runs of blocks: the prefix cache of SGLang (Zheng et al., 2024; release 0.5.23).
 
 A run is a sequence of adjacent blocks of content, which is split where two contents differ. What is
-not locked is evicted a whole leaf at a time, the least recently used first.
+not locked is evicted a whole leaf at a time, in the order of a strategy.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
 from testbed.memory.prefix_cache.hash_chain import Content
+from testbed.memory.radix.strategies import Rank, Strategy, lru
 
 Contents = tuple[Content, ...]
 
@@ -16,17 +18,31 @@ class Run:
     """Adjacent blocks behind those of `parent`.
 
     key: the content of each block. blocks: where each is stored. locks: sequences that read it.
-    used: the clock of its last use. children: the runs behind it, by their first block's content.
+    used: the clock of its last use. made: that of its beginning. num_published: sequences that have
+    published it. priority: the largest number of these. children: the runs behind it, by their
+    first block's content.
     """
 
-    __slots__ = ("blocks", "children", "key", "locks", "parent", "used")
+    __slots__ = (
+        "blocks",
+        "children",
+        "key",
+        "locks",
+        "made",
+        "num_published",
+        "parent",
+        "priority",
+        "used",
+    )
 
     def __init__(self, parent: "Run | None", key: Contents, blocks: list[int], used: int) -> None:
         self.parent = parent
         self.key = key
         self.blocks = blocks
         self.locks = 0
-        self.used = used
+        self.used = self.made = used
+        self.num_published = 0
+        self.priority = 0
         self.children: dict[Content, Run] = {}
 
 
@@ -38,15 +54,16 @@ class RadixTree:
         num_evictable: blocks of runs without a lock; those of all their descendants are among them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, strategy: Strategy = lru) -> None:
+        self.rank = strategy
         self.root = Run(None, (), [], 0)
         self.root.locks = 1
         self.num_evictable = 0
         self._clock = 0
         self._num_entries = 0
         self._most_entries = 1000
-        # (used, number, leaf); an entry counts while the leaf is evictable and was not used since.
-        self._leaves: list[tuple[int, int, Run]] = []
+        # (rank, number, leaf); an entry counts while the leaf is evictable and has this rank.
+        self._leaves: list[tuple[Rank, int, Run]] = []
 
     def find(self, contents: Contents, limit: int) -> tuple[Run, int]:
         """The deepest run with any of the first `limit` blocks, and how many of them are stored.
@@ -73,19 +90,32 @@ class RadixTree:
             run = child
         return run, depth
 
-    def insert(self, contents: Contents, blocks: list[int]) -> tuple[Run, int]:
+    def insert(
+        self, contents: Contents, blocks: list[int], num_published: int = 0, priority: int = 0
+    ) -> tuple[Run, int]:
         """`blocks` store `contents`: the run that ends with them, and how many of the first blocks
         were stored in other blocks, or the same, before. The rest of `blocks` is the tree's now.
+
+        num_published: blocks that the same sequence has published before. priority: its number.
         """
-        run, depth = self.match(contents, len(contents))
-        if depth == len(contents):
-            return run, depth
-        self._clock += 1  # the new leaf was used after what a split has cut off
-        leaf = Run(run, contents[depth:], blocks[depth:], self._clock)
-        run.children[contents[depth]] = leaf
-        self.num_evictable += len(leaf.key)
-        self._offer(leaf)
-        return leaf, depth
+        run, depth = found = self.match(contents, len(contents))
+        if depth < len(contents):
+            self._clock += 1  # the new leaf was used after what a split has cut off
+            run = Run(run, contents[depth:], blocks[depth:], self._clock)
+            run.priority = priority
+            found[0].children[contents[depth]] = run
+            self.num_evictable += len(run.key)
+            self._offer(run)
+        self._count(run, len(contents), num_published, priority)
+        return run, depth
+
+    def _count(self, run: Run, end: int, num_published: int, priority: int) -> None:
+        """One sequence more has published what ends behind num_published blocks."""
+        for node in path(run):
+            node.num_published += end > num_published
+            node.priority = max(node.priority, priority)
+            end -= len(node.key)
+            self._offer(node)
 
     def lock(self, run: Run) -> None:
         """Nothing up to the end of this run is evicted until `unlock`."""
@@ -117,8 +147,8 @@ class RadixTree:
         """
         gone: list[int] = []
         while len(gone) < num_blocks and self._leaves:
-            used, _, leaf = heapq.heappop(self._leaves)
-            if leaf.used == used and self._is_evictable(leaf):
+            rank, _, leaf = heapq.heappop(self._leaves)
+            if self._is_evictable(leaf) and self.rank(leaf) == rank:
                 gone += self.drop(leaf)
         return gone
 
@@ -131,6 +161,25 @@ class RadixTree:
         self.num_evictable -= len(leaf.key)
         self._offer(parent)
         return leaf.blocks
+
+    def depth_first(self, ends: Sequence[Run]) -> list[int]:
+        """The places of the runs in a walk that goes first where most of them are, and takes those
+        at a run behind all below it.
+        """
+        weights, at = Counter[Run](), defaultdict[Run, list[int]](list)
+        for place, end in enumerate(ends):
+            at[end].append(place)
+            weights.update([self.root, *path(end)])
+        order, stack = list[int](), [(self.root, False)]
+        while stack:
+            run, is_walked = stack.pop()
+            if is_walked:
+                order += at[run]
+                continue
+            below = [child for child in run.children.values() if weights[child]]
+            below.sort(key=weights.__getitem__, reverse=True)
+            stack += [(run, True), *[(child, False) for child in reversed(below)]]
+        return order
 
     def __iter__(self) -> Iterator[Run]:
         """All runs but the root."""
@@ -153,7 +202,7 @@ class RadixTree:
         assert evictable == self.num_evictable, "evictable blocks are miscounted"
         blocks = [block for run in runs for block in run.blocks]
         assert len(blocks) == len(set(blocks)), "two runs have one block"
-        offered = {id(leaf) for used, _, leaf in self._leaves if used == leaf.used}
+        offered = {id(leaf) for rank, _, leaf in self._leaves if rank == self.rank(leaf)}
         lost = [run for run in runs if self._is_evictable(run) and id(run) not in offered]
         assert not lost, "a leaf that is never evicted"
 
@@ -162,7 +211,8 @@ class RadixTree:
         parent = run.parent
         assert parent is not None
         front = Run(parent, run.key[:num_blocks], run.blocks[:num_blocks], run.used)
-        front.locks = run.locks
+        front.locks, front.made = run.locks, run.made
+        front.num_published, front.priority = run.num_published, run.priority
         parent.children[run.key[0]] = front
         run.parent, run.key, run.blocks = front, run.key[num_blocks:], run.blocks[num_blocks:]
         front.children[run.key[0]] = run
@@ -176,7 +226,7 @@ class RadixTree:
         """Note a run that may be evicted from now on."""
         if self._is_evictable(run):
             self._num_entries += 1
-            heapq.heappush(self._leaves, (run.used, self._num_entries, run))
+            heapq.heappush(self._leaves, (self.rank(run), self._num_entries, run))
             if len(self._leaves) > self._most_entries:
                 self._forget_outdated()
 
@@ -185,7 +235,7 @@ class RadixTree:
         counting = [
             entry
             for entry in self._leaves
-            if entry[2].used == entry[0] and self._is_evictable(entry[2])
+            if self._is_evictable(entry[2]) and self.rank(entry[2]) == entry[0]
         ]
         heapq.heapify(counting)
         self._leaves, self._most_entries = counting, 2 * len(counting) + 1000

@@ -39,7 +39,9 @@ class LoadIfFaster(LoadRule):
 
     def __init__(self, prefill_tokens_per_s: NonNegative) -> None:
         if not prefill_tokens_per_s > 0:
-            raise InputError(f"prefill_tokens_per_s={prefill_tokens_per_s}: must be above 0")
+            raise InputError(
+                "must be above 0", key="prefill_tokens_per_s", value=str(prefill_tokens_per_s)
+            )
         self.prefill_tokens_per_s = prefill_tokens_per_s
 
     def is_worth(self, pool: PoolSpec, tier: Tier, num_tokens: int) -> bool:

@@ -76,10 +76,12 @@ class PinnedPool(CachingPool):
         self.order.add(evictable[::-1])
 
     def evict(self, count: int) -> None:
-        aside, freed = list[Node](), list[int]()
+        aside, freed, kept = list[Node](), list[int](), self._kept_nodes()
+        for node in kept:
+            node.evictable = False  # an order with ghosts passes over it, as over a held one
         while len(freed) < count:
             node = self.order.victim()
-            if node.block in self.kept:
+            if not node.evictable:
                 aside.append(node)
                 continue
             self.owner.evicting(node)
@@ -88,9 +90,16 @@ class PinnedPool(CachingPool):
             (block,) = self.index.drop([node])
             if block not in self.pins:
                 freed.append(block)
+        for node in kept:
+            node.evictable = True
         self.free[:0] = freed[::-1]
         self.order.add(aside)
         self.were_cached = [True] * count
+
+    def _kept_nodes(self) -> list[Node]:
+        """Evictable nodes whose blocks stay until a transfer has landed."""
+        nodes = [self.index.holder[block] for block in self.kept]
+        return [node for node in nodes if node is not None and node.evictable]
 
     def unpublish(self, blocks: Iterable[int]) -> None:
         """A block that a transfer reads stays findable."""

@@ -98,15 +98,17 @@ class TieredCaching(PrefixCaching):
         self._lower = [tier for tier in pool.tiers if tier.name != HOST]
         if not self._lower:
             raise InputError(
-                "policy=tiered: the server has no tier (give +tier@server.tiers.dram=dram)"
+                "the server has no tier (give +tier@server.tiers.dram=dram)",
+                key="policy",
+                value="tiered",
             )
         self._store = (WriteBack() if exclusive else WriteThrough()) if store is None else store
         self._load = LoadAlways() if load is None else load
         if exclusive and not isinstance(self._store, WriteBack | BeforeEviction):
             name = type(self._store).__name__
             raise InputError(
-                "policy.exclusive: a loaded block is stored again only at its eviction, not by "
-                f"{name}"
+                f"a loaded block is stored again only at its eviction, not by {name}",
+                key="policy.exclusive",
             )
         super().__init__(pool, block_size=block_size, watermark=watermark, eviction=eviction)
         assert isinstance(self._cache, PinnedPool)
@@ -146,7 +148,7 @@ class TieredCaching(PrefixCaching):
 
     def load(self, seq: Seq, num_tokens: int, hit: CacheHit) -> Answer:
         """Load the blocks below that a prompt would find, if the pool can take it with them; see
-        protocols.Loads.
+        protocols.Transfers.
 
         A refusal is remembered until something is released, moved or published, or has landed: an
         eviction, which may leave less to load, must not end it (clause 2 of the contract).
@@ -232,17 +234,19 @@ class TieredCaching(PrefixCaching):
     def share_tiers(self, tiers: Mapping[str, LowerTier]) -> None:
         if self._store.at_eviction:
             raise InputError(
-                f"policy.store: {type(self._store).__name__} writes within an iteration, which is "
+                f"{type(self._store).__name__} writes within an iteration, which is "
                 "not modelled on a link that engines share (choose store=write_through, on_reuse "
-                "or before_eviction, or server.tiers.NAME.shared=false)"
+                "or before_eviction, or server.tiers.NAME.shared=false)",
+                key="policy.store",
             )
         own = self.lower_tiers()
         for name, tier in tiers.items():
             if name not in own or tier.block_size != self.block_size:
                 raise InputError(
-                    f"server.tiers.{name}: has blocks of {tier.block_size} tokens, which an engine "
+                    f"has blocks of {tier.block_size} tokens, which an engine "
                     f"with blocks of {self.block_size} does not share (give all engines the tier, "
-                    "and one block_size)"
+                    "and one block_size)",
+                    key=f"server.tiers.{name}",
                 )
         self._hierarchy.share(tiers)
 

@@ -25,7 +25,7 @@ from testbed.cost.profile import (  # noqa: E402
 )
 from testbed.cost.sections import check_profile  # noqa: E402
 from testbed.engine.simulation import simulate  # noqa: E402
-from testbed.kernels.engine import bench, calibrate, served  # noqa: E402
+from testbed.kernels.engine import bench, calibrate_engine, engine_iterations  # noqa: E402
 from testbed.kernels.engine.bench import Bench, ahead, in_turn  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network  # noqa: E402
@@ -65,7 +65,7 @@ COUNTS = {
 
 
 def small(monkeypatch):
-    for module, values in ((served, SMALL), (calibrate, COUNTS)):
+    for module, values in ((engine_iterations, SMALL), (calibrate_engine, COUNTS)):
         for name, value in values.items():
             monkeypatch.setattr(module, name, value)
 
@@ -80,33 +80,35 @@ def tiny_bench(clock=None, num_ranks=1):
 
 
 def test_each_number_of_tokens_is_measured_once_and_planned_in_one_iteration():
-    for counts in (calibrate.TOKENS, calibrate.PROMPTS, calibrate.BATCHES):
+    for counts in (calibrate_engine.TOKENS, calibrate_engine.PROMPTS, calibrate_engine.BATCHES):
         assert sorted(set(counts)) == [*counts]
-    assert set(calibrate.LAUNCHED) <= set(calibrate.PROMPTS)
-    largest = max(calibrate.PROMPTS) + max(calibrate.VISITED)
-    assert calibrate.SIZES[-2] < largest <= bench.MOST_TOKENS - 8
-    assert calibrate.SIZES[-1] == bench.MOST_TOKENS
+    assert set(calibrate_engine.LAUNCHED) <= set(calibrate_engine.PROMPTS)
+    largest = max(calibrate_engine.PROMPTS) + max(calibrate_engine.VISITED)
+    assert calibrate_engine.SIZES[-2] < largest <= bench.MOST_TOKENS - 8
+    assert calibrate_engine.SIZES[-1] == bench.MOST_TOKENS
 
 
 @pytest.mark.parametrize("planning", [ahead, in_turn])
 @pytest.mark.parametrize("kind", [Paged, ContiguousOracle])
 def test_decodes_are_full_batches_one_after_the_other(monkeypatch, kind, planning):
     small(monkeypatch)
-    by_batch = served.decodes_alone(tiny_bench(), kind, planning, (3, 1))
+    by_batch = engine_iterations.decodes_alone(tiny_bench(), kind, planning, (3, 1))
     assert list(by_batch) == [1, 3]
     for batch, iterations in by_batch.items():
-        assert len(iterations) == SMALL["STEPS"] - 1 - served.SETTLING
+        assert len(iterations) == SMALL["STEPS"] - 1 - engine_iterations.SETTLING
         assert {(one.work.decode_seqs, one.work.prefill) for one in iterations} == {(batch, ())}
 
 
 def test_batches_without_room_are_left_out(monkeypatch, capsys):
     small(monkeypatch)
     monkeypatch.setattr(Bench, "has_room", lambda self, kind, phases, num_seqs: num_seqs < 3)
-    by_batch = served.decodes_alone(tiny_bench(), Paged, ahead, (1, 2, 3))
+    by_batch = engine_iterations.decodes_alone(tiny_bench(), Paged, ahead, (1, 2, 3))
     assert list(by_batch) == [1, 2]
     assert "no room for 3 sequences" in capsys.readouterr().out
     visited = {1: [5], 2: [5]}
-    by_visit = served.prompts_with_decodes(tiny_bench(), in_turn, visited, OneMillisecond())
+    by_visit = engine_iterations.prompts_with_decodes(
+        tiny_bench(), in_turn, visited, OneMillisecond()
+    )
     assert list(by_visit) == [(1, 5)]
 
 
@@ -114,7 +116,9 @@ def test_batches_without_room_are_left_out(monkeypatch, capsys):
 def test_prompts_come_one_by_one_among_so_many_decodes(monkeypatch, planning):
     small(monkeypatch)
     lengths_of = {2: [5, 30], 1: [5]}
-    visits = served.prompts_with_decodes(tiny_bench(), planning, lengths_of, OneMillisecond())
+    visits = engine_iterations.prompts_with_decodes(
+        tiny_bench(), planning, lengths_of, OneMillisecond()
+    )
     assert list(visits) == [(1, 5), (2, 5), (2, 30)]
     for (decodes, length), iterations in visits.items():
         assert len(iterations) == SMALL["VISITS"]
@@ -123,8 +127,10 @@ def test_prompts_come_one_by_one_among_so_many_decodes(monkeypatch, planning):
 
 
 def test_iterations_that_are_not_there_are_named():
-    refuses("no iteration with 3 decodes alone", served.decodes_of, 3, [], error=InputError)
-    wrong = served.with_one_prompt, [], 2, 30
+    refuses(
+        "no iteration with 3 decodes alone", engine_iterations.decodes_of, 3, [], error=InputError
+    )
+    wrong = engine_iterations.with_one_prompt, [], 2, 30
     refuses("2 decodes and a prompt of 30 tokens", *wrong, error=InputError)
 
 
@@ -147,7 +153,7 @@ def test_pools_have_slots_for_the_longest_requests(monkeypatch, kind, slots):
 def test_a_pool_has_slots_for_its_largest_phase_and_not_for_the_longest_of_all():
     """Of 128 decodes of OPT-13B an H200 has room for the phase, not for the longest of all."""
     one, batches = Bench(1, 2, Options()), (8, 32, 128)
-    phases = [served.decoding(batch, first_id=1000 * batch) for batch in batches]
+    phases = [engine_iterations.decoding(batch, first_id=1000 * batch) for batch in batches]
     together = one.pool(ContiguousOracle, phases, 128)
     assert together == one.pool(ContiguousOracle, phases[-1:], 128)
     assert together != one.pool(ContiguousOracle, phases[:-1], 128)
@@ -165,8 +171,8 @@ def test_excess_over_the_model_is_time_between_results_or_on_the_gpu():
         )
         for seconds in (1.2e-3, 1.3e-3, 0.9e-3)
     ]
-    assert calibrate.beyond(ones, OneMillisecond()) == pytest.approx((1000, 1000, 1000))
-    on_gpu = calibrate.beyond(ones, OneMillisecond(), calibrate.on_gpu)
+    assert calibrate_engine.beyond(ones, OneMillisecond()) == pytest.approx((1000, 1000, 1000))
+    on_gpu = calibrate_engine.beyond(ones, OneMillisecond(), calibrate_engine.on_gpu)
     assert on_gpu == pytest.approx((200, -40, 280))
 
 
@@ -195,7 +201,7 @@ def calibrated(monkeypatch, num_ranks=1):
     one, spec = tiny_bench(host_and_gpu(monkeypatch), num_ranks), tiny.SHAPES["llama"]
     kernels = {"launched_eager": None, "launched_graph": None, "overhead": None}
     profile = arithmetic_profile(num_gpus=num_ranks, model=spec, **kernels)
-    points = calibrate.served_points(profile, spec, server(num_ranks), one)
+    points = calibrate_engine.served_points(profile, spec, server(num_ranks), one)
     profile["sections"] |= described(points)
     check_profile(profile, "mine")
     return one, profile
@@ -253,10 +259,10 @@ def test_kernels_of_a_profile_are_taken_without_its_engine(monkeypatch):
     kept = read_profile("gpu-engine/h100-llama-3.1-8b-tp1")
     spec, device = ModelSpec(**kept["model"]), kept["fingerprint"]["device"]
     monkeypatch.setattr(profile_sections, "fingerprint", lambda: {"device": device})
-    taken = calibrate.of_kernels(kept, spec, 1)["sections"]
+    taken = calibrate_engine.of_kernels(kept, spec, 1)["sections"]
     assert taken["prefill_attention"] == kept["sections"]["prefill_attention"]
     assert not {"launched_eager", "launched_graph", "launch_prompts", "launch_decodes"} & set(taken)
     assert "launched_graph" in kept["sections"]  # as it was
-    refuses("on 1 GPU", calibrate.of_kernels, kept, spec, 2, error=InputError)
+    refuses("on 1 GPU", calibrate_engine.of_kernels, kept, spec, 2, error=InputError)
     monkeypatch.setattr(profile_sections, "fingerprint", lambda: {"device": "another GPU"})
-    refuses("another GPU", calibrate.of_kernels, kept, spec, 1, error=InputError)
+    refuses("another GPU", calibrate_engine.of_kernels, kept, spec, 1, error=InputError)

@@ -39,7 +39,7 @@ def check(engine, requests, family="opt"):
     w = tiny.weights(arch)
     assert records.recorder.totals.finished == len(requests)
     assert not token_buffers.tokens
-    assert engine.runner.tables.keys() <= {-1}  # of a registered prefix
+    assert len(engine.runner.tables) <= 1  # of a registered prefix
     for r in requests:
         (tokens,) = records.outputs[r.request_id]
         assert len(tokens) == r.output_len

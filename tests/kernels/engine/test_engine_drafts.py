@@ -163,7 +163,7 @@ def test_a_drafter_by_graphs_has_logits_of_every_decode():
 
 @pytest.mark.parametrize("debug", [True, False])
 def test_slots_of_rejected_drafts_come_back_at_once(debug):
-    """And others take them; debug rereads every table."""
+    """And others take them."""
     policy, requests = partial(Paged, block_size=2), tiny.requests([*LENGTHS, *LONG])
     equal_outputs(requests, "llama", policy, ngram(keeps_slots=False), debug=debug)
     speculation = draft_model("llama", keeps_slots=False)

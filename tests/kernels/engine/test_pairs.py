@@ -19,8 +19,8 @@ from testbed.cost.model import Moved, Work  # noqa: E402
 from testbed.engine.wall_clock import StepClock  # noqa: E402
 from testbed.experiments.studies import pairs as validation  # noqa: E402
 from testbed.kernels.engine import serve  # noqa: E402
-from testbed.kernels.engine.pairs import plan, run  # noqa: E402
-from testbed.kernels.engine.pairs.plan import FIELDS, read_software  # noqa: E402
+from testbed.kernels.engine.pairs import gpu_side, paired_runs  # noqa: E402
+from testbed.kernels.engine.pairs.paired_runs import FIELDS, read_software  # noqa: E402
 from testbed.kernels.engine.ragged import Ahead  # noqa: E402
 from testbed.kernels.engine.records import Iteration, write_csv  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
@@ -33,8 +33,10 @@ PAGE = ROOT / "kernels" / "results" / "h200-engine.md"
 PROFILE = Path("gpu-engine/h200-llama-3-8b-tp1")
 TINY = ModelSpec("tiny-llama", 1, 16, 2, 1, 8, 16, 3, 61, 8192)
 ENGINE = {"device": "cpu", "dtype": "float32", "graphs": 0}
-COST = plan.part("cost.analytic.AnalyticCost", efficiencies=plan.part("cost.analytic.Efficiencies"))
-STAGE = plan.Stage(
+COST = paired_runs.part(
+    "cost.analytic.AnalyticCost", efficiencies=paired_runs.part("cost.analytic.Efficiencies")
+)
+STAGE = paired_runs.Stage(
     TINY, 0.2, ENGINE, lambda name: deepcopy(COST), warm=(5, 9), batches=((1, 1), (2, 1))
 )
 
@@ -42,13 +44,16 @@ STAGE = plan.Stage(
 def test_engine_runs_are_simulated_and_compared(tmp_path):
     some = [
         pair
-        for pair in plan.PAIRS
+        for pair in paired_runs.PAIRS
         if pair.name in ("sharegpt-1.5-0", "sharegpt-1.5-1", "chats-cache-0.95-0")
     ]
     broken = replace(some[0], series=replace(some[0].series, name="broken", preemption="None"))
-    assert run.run_pairs([*some, broken], STAGE, tmp_path, 60.0) == (["broken-1.5-0"], [])
-    assert run.run_pairs(some, STAGE, tmp_path / "late", 0.0) == ([], [pair.name for pair in some])
-    with tarfile.open(tmp_path / run.ARCHIVE) as archive:
+    assert gpu_side.run_pairs([*some, broken], STAGE, tmp_path, 60.0) == (["broken-1.5-0"], [])
+    assert gpu_side.run_pairs(some, STAGE, tmp_path / "late", 0.0) == (
+        [],
+        [pair.name for pair in some],
+    )
+    with tarfile.open(tmp_path / gpu_side.ARCHIVE) as archive:
         assert {f"{pair.name}/iterations.csv" for pair in some} <= set(archive.getnames())
     text = validation.section(
         validation.simulated(tmp_path, PROFILE, STAGE, tmp_path / "simulated")
@@ -59,18 +64,19 @@ def test_engine_runs_are_simulated_and_compared(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("series", "num_seqs"), [(plan.SERIES[2], 1), (plan.SERIES[3], 1), (plan.SERIES[0], 2)]
+    ("series", "num_seqs"),
+    [(paired_runs.SERIES[2], 1), (paired_runs.SERIES[3], 1), (paired_runs.SERIES[0], 2)],
 )
 def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
     monkeypatch, series, num_seqs
 ):
     monkeypatch.setattr(serve, "WallClock", lambda: StepClock(0.1))
-    machine = run.Machine(STAGE)
+    machine = gpu_side.Machine(STAGE)
     assert machine.setup.config.window_s is None
     assert machine.setup.config.engine.warm == STAGE.warm
-    trace = plan.CHATS | {"max_prompt": 120, "max_output": 30}
+    trace = paired_runs.CHATS | {"max_prompt": 120, "max_output": 30}
     small = replace(series, trace=trace, pool=400, rate=4.0, num_seqs=num_seqs)
-    values = plan.Pair(small, 1.0, 1).config(replace(STAGE, seconds=5.0))
+    values = paired_runs.Pair(small, 1.0, 1).config(replace(STAGE, seconds=5.0))
 
     def served(make):
         setup = build(RunConfig.from_values(values))
@@ -111,7 +117,7 @@ def test_time_is_divided_by_kind_of_iteration():
         )
         for i, work in enumerate(works)
     ]
-    assert run.work(ones) == [5, "20.00000", "0.50000", "0.20000", "2.40000", "16.90000"]
+    assert gpu_side.work(ones) == [5, "20.00000", "0.50000", "0.20000", "2.40000", "16.90000"]
 
 
 def test_software_time_is_a_linear_fit(tmp_path):
@@ -127,8 +133,10 @@ def test_software_time_is_a_linear_fit(tmp_path):
 def test_kept_pairs_miss_the_goals_that_the_page_says(monkeypatch):
     monkeypatch.chdir(ROOT)  # configs name the Azure trace from there
     names = ("sharegpt-0.8-0", "azure-swap-1.1-0", "chats-cache-swap-0.95-0")
-    monkeypatch.setattr(validation, "PAIRS", [pair for pair in plan.PAIRS if pair.name in names])
-    errors = validation.simulated(RESULTS / "pairs", PROFILE, plan.device()).errors
+    monkeypatch.setattr(
+        validation, "PAIRS", [pair for pair in paired_runs.PAIRS if pair.name in names]
+    )
+    errors = validation.simulated(RESULTS / "pairs", PROFILE, paired_runs.device()).errors
     page = PAGE.read_text(encoding="utf-8").splitlines()
     for goal, limit in validation.GOALS.items():
         title = validation.NAMES[validation.JUDGED.index(goal)].split(",")[0]
@@ -141,6 +149,8 @@ def test_kept_pairs_miss_the_goals_that_the_page_says(monkeypatch):
 @pytest.mark.slow
 def test_page_has_the_tables_of_the_kept_pairs(monkeypatch):
     monkeypatch.chdir(ROOT)
-    text = validation.section(validation.simulated(RESULTS / "pairs", PROFILE, plan.device()))
+    text = validation.section(
+        validation.simulated(RESULTS / "pairs", PROFILE, paired_runs.device())
+    )
     page = PAGE.read_text(encoding="utf-8")
     assert [part for part in text.split("\n\n") if part not in page] == []

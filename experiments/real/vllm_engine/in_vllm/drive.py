@@ -9,7 +9,8 @@ sweeps.py are asked, for the limits of the engine that has come up. A wave has "
 tokens, tokens behind which they are], asked one list after the other while those run. Without
 "prompts" the wave lasts until all of "running" have ended. A wave with "arrivals_s" asks its
 "requests", each {"prompt": [token ids], "output": tokens}, at these times.
-FOLDER gets requests.jsonl, waves.csv (without times for what the deadline left out) and what
+FOLDER gets requests.jsonl (vLLM's own times, and the client's: asked_s, first_s, last_s, of the
+same clock), waves.csv (without times for what the deadline left out) and what
 step_log.py writes. Lines for the user begin with
 "testbed: ".
 """
@@ -62,12 +63,14 @@ class Client:
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
-        last = None
+        last, moments = None, [time.monotonic()]
         async for answer in self.engine.generate({"prompt_token_ids": prompt}, params, name):
             last = answer
+            moments.append(time.monotonic())
             if begun is not None:
                 begun.set()
-        self.rows.append({"wave": self.wave, **row_of(name, len(prompt), output, last)})
+        clients = {"asked_s": moments[0], "first_s": moments[1], "last_s": moments[-1]}
+        self.rows.append({"wave": self.wave, **row_of(name, len(prompt), output, last), **clients})
 
 
 def row_of(name: str, prompt_len: int, output: int, answer: Any) -> dict[str, Any]:

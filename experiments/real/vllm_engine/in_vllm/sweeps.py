@@ -16,17 +16,20 @@ FIRST_ID, LAST_ID = 1000, 30000  # token ids that are nothing special in any voc
 WARM_UP = "warm-up"
 CONTEXTS = (128, 512, 1024, 2048, 4096, 8192)
 BATCHES = (
-    *(512, 448, 384, 320, 256, 224, 192, 160, 128, 112, 96, 80, 64, 56, 48, 40, 32, 24, 16),
-    *(12, 8, 6, 4, 3, 2, 1),
+    *(640, 576, 512, 480, 448, 416, 384, 352, 320, 288, 256, 224, 192, 160, 128, 112, 96, 80),
+    *(64, 56, 48, 40, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1),
 )
 STEPS = 12  # iterations of each size of a batch
 LONE = (16, 64, 128, 192, 256, 320, 384, 448, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 AMONG = (16, 64, 128, 256, 384, 480, 640, 1024, 2048)
-AMONG_DECODES = (1, 4, 16, 32, 64, 128, 256)
+TOGETHER = ((2, 128), (4, 64), (4, 128), (4, 256), (8, 128), (16, 64), (32, 32))  # prompts, tokens
+AMONG_DECODES = (64, 1, 128, 16, 256, 96, 4, 192, 32, 160, 8)  # neighbours apart in time
 SHORT_CONTEXT = 128
 PASTS = (1024, 4096, 12000)
 BEHIND = (16, 64, 256, 512, 1024, 2048, 4096)
 REPEATS = 4
+AMONG_REPEATS = 3  # of each kind of prompts among as many decodes, in each pass
+PASSES = 2  # over all numbers of decodes: a host is slow for a second, and then another number is
 FILLED = 0.8  # share of the pool that a sweep takes at most
 PAUSE_S = 0.02
 LATER = 1024  # tokens that requests which run meanwhile may add
@@ -57,10 +60,12 @@ def waves(
         ]
         if sizes and context <= longest:
             yield _shrinking(context, sizes, max_num_batched_tokens)
-    for count in AMONG_DECODES:
-        if count < max_num_seqs and count * (SHORT_CONTEXT + LATER) <= room:
-            kinds = [*([1, new, 0] for new in among), [4, 64, 0], [4, 256, 0]]
-            yield prompts(f"prompts among {count} decodes", count, _repeated(kinds))
+    kinds = [*([1, new, 0] for new in among), *([count, new, 0] for count, new in TOGETHER)]
+    for number in range(PASSES):
+        for count in AMONG_DECODES:
+            if count < max_num_seqs and count * (SHORT_CONTEXT + LATER) <= room:
+                asked = _repeated(kinds, AMONG_REPEATS, seed=number)
+                yield prompts(f"prompts among {count} decodes", count, asked)
     if caches_prefixes:
         kinds = [[1, new, past] for past in PASTS for new in BEHIND if new + past <= longest]
         yield prompts("prompts behind a cached prefix", 0, _repeated(kinds))
@@ -78,10 +83,10 @@ def prompts(name: str, num_running: int, kinds: list[list[int]], output: int = 1
     }
 
 
-def _repeated(kinds: list[list[int]]) -> list[list[int]]:
+def _repeated(kinds: list[list[int]], repeats: int = REPEATS, *, seed: int = 0) -> list[list[int]]:
     """Each several times, in an order in which none is always behind the same one."""
-    order = kinds * REPEATS
-    Random(0).shuffle(order)
+    order = kinds * repeats
+    Random(seed).shuffle(order)
     return order
 
 

@@ -19,8 +19,8 @@ class Arc(EvictionOrder):
     chained hash, moves the target before the victim of that miss is chosen (a collision of hashes
     moves only the target); the victims after `missed` make room for its codes one by one. Blocks of
     one-block prompts are the paper's pages, and its size is the most nodes that the queues have had
-    together. A held node, which was found and so is `frequent`, leaves that queue where it comes
-    up, and returns to its end when it is evictable again: its memo says so.
+    together. A held node, which was found and so is `frequent`, goes to the end of that queue when
+    it is evictable again; one that a transfer needs keeps its place.
     """
 
     def __init__(self) -> None:
@@ -37,10 +37,7 @@ class Arc(EvictionOrder):
         for node in nodes:
             if node in self._frequent:
                 self._frequent.move_to_end(node)
-            elif node.memo:
-                self._frequent[node] = None
-                node.memo = None
-            else:
+            elif node not in self._recent:
                 self._enter(node)
         self.size = max(self.size, len(self._recent) + len(self._frequent))
 
@@ -70,13 +67,12 @@ class Arc(EvictionOrder):
     def _oldest(self, queues: Iterable[tuple[Queue, Ghosts | None]]) -> Node:
         """The first evictable node, which leaves its queue and becomes the newest of its ghosts."""
         for queue, ghosts in queues:
-            for _ in range(len(queue)):
-                node, _ = queue.popitem(last=False)
-                if node.evictable:
-                    if ghosts is not None:
-                        ghosts[node.code] = None
-                    return node
-                node.memo = True
+            node = next((node for node in queue if node.evictable), None)
+            if node is not None:
+                del queue[node]
+                if ghosts is not None:
+                    ghosts[node.code] = None
+                return node
         raise IndexError("no node is evictable")
 
     def _enter(self, node: Node) -> None:

@@ -14,7 +14,7 @@ class EvictionOrder(ABC):
     and no random numbers. What it must remember of a node it may keep in node.memo, which is None
     whenever the node is new to the cache. node.hits counts the prompts that have found the node;
     node.evictable says whether it may be a victim. `testbed check` tests an order
-    (testbed/checks/contract/orders.py).
+    (testbed/checks/contract/order_contract.py).
 
     Attributes:
         session: that of the sequence whose slots come back, when nodes are added; None where it is

@@ -1,0 +1,170 @@
+"""`testbed run`, launched: one run in this process, or a sweep whose points a launcher runs."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+from testbed.core.errors import InputError
+from testbed.experiments.cli.output import wide_console
+from testbed.experiments.cli.served_command import ServedCommand
+from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
+from testbed.experiments.runs.compose import composed, configured
+from testbed.experiments.runs.launchers import launched
+from testbed.experiments.runs.points import SEED, Point, differing
+from testbed.experiments.runs.progress import one_line
+from testbed.experiments.runs.run_folder import run_into
+from testbed.experiments.runs.summary_table import summary_table
+from testbed.experiments.runs.sweep_progress import SweepProgress
+from testbed.experiments.runs.sweep_words import sweep_points
+from testbed.experiments.runs.whole_files import remove_leftovers
+from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
+
+QUOTES = "'\""
+RUNS = "runs"  # the default folder of all runs
+RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
+
+
+def run_one(words: Sequence[str], again: bool) -> None:
+    """Run one configuration and print its summary; `again` repeats a complete run."""
+    config = configured(words)
+    requested = chosen(words).get(RUN_FOLDER)
+    folder = None if requested is None else Path(requested)
+    try:
+        stored = run_into(config, Path(RUNS), folder, again=again, show=True)
+    except SystemExit as error:  # of a plug-in
+        raise InputError(one_line(error)) from None
+    console = wide_console()
+    console.print(summary_table(stored.summary))
+    complete = "complete already, nothing was run (--again runs it again)"
+    state = "run folder" if stored.is_new else complete
+    console.print(f"{state}: {stored.folder}", highlight=False)
+
+
+class SweepPoint(NamedTuple):
+    """A combination of a sweep's values: the words that ask for it, and those that run it, of
+    which some follow from a server's command.
+    """
+
+    asked: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def points_of(
+    asked: Sequence[str], served: ServedCommand, folders: Sequence[Path]
+) -> list[SweepPoint]:
+    """Every combination, each with the server that its values give the command. Notes that several
+    have are printed once.
+    """
+    points, notes = list[SweepPoint](), dict[str, None]()
+    for combination in sweep_points([word for word in asked if not is_of_hydra(word)]):
+        with redirect_stderr(StringIO()) as said:
+            points.append(SweepPoint(combination, tuple(served.words(combination, folders))))
+        notes |= dict.fromkeys(said.getvalue().splitlines())
+    for note in notes:
+        print(note, file=sys.stderr)
+    return points
+
+
+def sweep(
+    points: Sequence[SweepPoint], asked: Sequence[str], again: bool, *, per_seed: bool = False
+) -> None:
+    """Run every point of the words `asked`, and write and print their table; one line for the
+    first that fails.
+
+    per_seed: a row for each seed.
+    """
+    _check_seeds(chosen(asked).get(SEED, ""))
+    folder = Path(chosen(asked).get(SWEEP_FOLDER, RUNS))
+    of_launcher = [word for word in asked if is_of_hydra(word)]
+    for point in points:  # a word that none of them can have is refused before any is run
+        composed("run", point.words)
+    progress = SweepProgress(folder.resolve(), len(points), time.time())
+    jobs = [
+        PointJob(point.words, _varying(point.asked, asked), place, again, progress, os.getcwd())
+        for place, point in enumerate(points, start=1)
+    ]
+    try:
+        results = launched(of_launcher, jobs, progress.folder)
+    finally:
+        remove_leftovers(folder)  # of workers that were stopped
+    done = [result for result in results if isinstance(result, Point)]
+    if done:
+        names = differing([values_of_words(point.asked) for point in points])
+        _show(done, names, folder / "sweep.csv", per_seed=per_seed)
+    for error in (result for result in results if isinstance(result, str)):
+        raise InputError(error)
+
+
+def _show(points: Sequence[Point], names: Sequence[str], table: Path, *, per_seed: bool) -> None:
+    """Write and print the table of a sweep over the axes `names`, and draw it."""
+    # This imports pandas and matplotlib, which one run does not need.
+    from testbed.experiments.runs.sweep_table import draw_sweep, shown, write_sweep
+
+    console = wide_console()
+    write_sweep(table, points, names)
+    console.print(shown(points, console.width, names, per_seed=per_seed))
+    console.print(f"every number of every point: {table}", highlight=False)
+    if draw_sweep(table.with_suffix(".png"), points):
+        console.print(f"figure: {table.with_suffix('.png')}", highlight=False)
+
+
+def _check_seeds(text: str) -> None:
+    """Raise InputError for a seed that is named twice, which would count as two replications."""
+    seeds = text.split(",")
+    twice = [seed for place, seed in enumerate(seeds) if seed in seeds[:place]]
+    if twice:
+        raise InputError(f"{SEED}={text}: has {twice[0]} twice (give each seed once)")
+
+
+def _varying(point: Sequence[str], words: Sequence[str]) -> str:
+    """The words of a point that other points do not have; all of them for one without others."""
+    own = [word for word in point if not word.startswith(OF_OPTIONS)]
+    return " ".join([word for word in own if word not in words] or own)
+
+
+@dataclass(frozen=True)
+class PointJob:
+    """The run of one point, in a process of the launcher.
+
+    name: what the printed line says of it. place: from 1. working_folder: that of the command,
+    where plug-ins may be.
+    """
+
+    words: tuple[str, ...]
+    name: str
+    place: int
+    again: bool
+    progress: SweepProgress
+    working_folder: str
+
+    def __call__(self) -> Point | str:
+        """The point, or its error as one line: not every exception can leave another process."""
+        os.chdir(self.working_folder)
+        if names_a_plug_in(self.words):
+            put_last(self.working_folder)
+        try:
+            stored = run_into(configured(self.words), self.progress.folder, again=self.again)
+        except (Exception, SystemExit) as error:
+            return one_line(error)
+        folder, latency = stored.folder.name, _latency(stored.summary)
+        state = "done" if stored.is_new else "complete already"
+        line = f"{folder} {state}: {self.name}{latency}  {self.progress.text(self.place)}"
+        wide_console().print(line, highlight=False)
+        return Point(values_of_words(self.words), stored.summary, folder)
+
+
+def values_of_words(words: Sequence[str]) -> dict[str, str]:
+    """The values that a point's words choose, by key."""
+    own = [word for word in words if not word.startswith(OF_OPTIONS)]
+    return {key: value.strip(QUOTES) for key, value in chosen(own).items()}
+
+
+def _latency(summary: Mapping[str, Mapping[str, float | None]]) -> str:
+    mean = summary["normalized_latency_s_per_token"]["mean"]
+    return "" if mean is None else f"  ({mean:.3g} s/token)"

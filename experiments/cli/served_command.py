@@ -1,0 +1,51 @@
+"""The command of a server of another system, whose words come before the overrides."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from testbed.core.errors import InputError
+
+VllmCommand = Annotated[
+    str,
+    Parameter(
+        metavar="COMMAND",
+        help='the words of "vllm serve MODEL --max-num-seqs 64 ..." as overrides; what has no '
+        "counterpart is reported",
+    ),
+]
+SglangCommand = Annotated[
+    str, Parameter(metavar="COMMAND", help='the same of "sglang serve --model-path MODEL ..."')
+]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ServedCommand:
+    """One of both, or none."""
+
+    from_vllm: VllmCommand | None = None
+    from_sglang: SglangCommand | None = None
+
+    def words(self, overrides: Sequence[str], folders: Sequence[Path] = ()) -> list[str]:
+        """The overrides, with those of the command and the folders of user options before them."""
+        from testbed.run.override_words import key_of
+
+        for word in overrides:
+            if key_of(word) == "hydra.mode":
+                raise InputError(f"{word}: is not read (-m makes a sweep)")
+        words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
+        if self.from_vllm is None and self.from_sglang is None:
+            return words
+        if self.from_vllm is not None and self.from_sglang is not None:
+            raise InputError("--from-sglang: goes with no --from-vllm (give one of them)")
+        from testbed.experiments.sglang_server import translation as of_sglang
+        from testbed.experiments.vllm_server import translation as of_vllm
+
+        return of_vllm.expand(self.from_vllm, of_sglang.expand(self.from_sglang, words))
+
+
+NO_COMMAND = ServedCommand()

@@ -1,0 +1,76 @@
+"""The radix tree of the SGLang that is installed, without a scheduler and a pool; pages of 1."""
+
+from array import array
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from testbed.experiments.real.lockstep.sglang_installation import import_quietly
+
+SIZE = 1 << 20
+
+
+class TreeOfSGLang:
+    """SGLang's own tree with one of its eviction strategies; a block is one token."""
+
+    def __init__(self, strategy: str) -> None:
+        import_quietly()
+        from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+        from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+        from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+        from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+        from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+        from sglang.srt.runtime_context import get_context
+
+        get_context().override_server_args(
+            radix_eviction_policy=strategy, attention_backend="torch_native", device="cpu"
+        ).install()
+        import torch
+
+        self._freed: list[int] = []
+        cache = SimpleNamespace(device="cpu", dtype=torch.float16, store_dtype=torch.float16)
+        allocator = TokenToKVPoolAllocator(SIZE, torch.float16, "cpu", cache, need_sort=False)
+        allocator.free = self._note
+        rows = ReqToTokenPool(1, max_context_len=64, device="cpu", enable_memory_saver=False)
+        self._tree = UnifiedRadixCache(
+            CacheInitParams(
+                disable=False,
+                req_to_token_pool=rows,
+                token_to_kv_pool_allocator=allocator,
+                page_size=1,
+                eviction_policy=strategy,
+                tree_components=(ComponentType.FULL,),
+            )
+        )
+
+    def insert(self, key: Sequence[int], blocks: Sequence[int], priority: int) -> int:
+        """Store; how many of the first blocks were stored before."""
+        import torch
+        from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+
+        value = torch.tensor(list(blocks), dtype=torch.int64)
+        params = InsertParams(key=_key(key), value=value, priority=priority)
+        return int(self._tree.insert(params).prefix_len)
+
+    def match(self, key: Sequence[int]) -> int:
+        """How many of the first blocks are stored; a use of them."""
+        from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+
+        return int(self._tree.match_prefix(MatchPrefixParams(key=_key(key))).device_prefix_len)
+
+    def evict(self, num_blocks: int) -> list[int]:
+        """What goes, for at least so many blocks."""
+        from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+
+        self._freed = []
+        self._tree.evict(EvictParams(num_tokens=num_blocks))
+        return self._freed
+
+    def _note(self, indices: Any, *others: Any, **named: Any) -> None:
+        self._freed += indices.tolist()
+
+
+def _key(tokens: Sequence[int]) -> Any:
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+
+    return RadixKey(token_ids=array("q", tokens))

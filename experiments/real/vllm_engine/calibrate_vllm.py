@@ -1,0 +1,186 @@
+"""A cost profile of the user's vLLM, by driving it: `testbed gpu calibrate --system vllm`."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pandas as pd
+
+from testbed.core.errors import InputError
+from testbed.core.specs import ModelSpec
+from testbed.cost.sections import dump
+from testbed.experiments.real.importers.known_shapes import gpu_of_device
+from testbed.experiments.real.importers.known_shapes import model_named as shape_named
+from testbed.experiments.real.vllm_engine.front_end import REQUESTS, front_end_section
+from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
+from testbed.experiments.real.vllm_engine.installed import check_installed, engine_words, run_plan
+from testbed.experiments.real.vllm_engine.left_out_sizes import spread
+from testbed.experiments.real.vllm_engine.logged_steps import left_out, read_steps
+from testbed.experiments.real.vllm_engine.profile_check import errors_among
+from testbed.experiments.real.vllm_engine.sweep_folders import ABOUT, FACTS, read_swept
+from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
+from testbed.experiments.runs.whole_files import write_text
+from testbed.experiments.vllm_server.named import model_named
+from testbed.vllm.command import read_command, serve_words
+
+KEPT = ("steps.csv", "waves.csv", REQUESTS, FACTS, ABOUT, "vllm.log")
+CUT_SHORT = "sweeps_left_out"  # in a fingerprint
+START_S = 240.0  # that an engine may take to come up, beside its sweeps
+Profile = dict[str, Any]
+
+
+def calibrate(command: str, python: str, out: Path, keep: Path | None, limit_s: float) -> None:
+    """Sweep the vLLM that `command` starts, and write the profile that its iterations give.
+
+    keep: a new folder for the logged iterations. Raises InputError for a command that is none, a
+    vLLM that does not start, and iterations that do not suffice.
+    """
+    model = model_named(read_command(command).model).shape
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: there is no folder {out.parent}")
+    if out.is_dir():
+        raise InputError(f"--out {out}: is a folder (name a file)")
+    if keep is not None and keep.exists():
+        raise InputError(f"--keep {keep}: is there already (name a new folder)")
+    check_installed(python)
+    with _left_on_failure() as folder:
+        plan = {"arguments": engine_words(serve_words(command)), "deadline_s": limit_s}
+        run_plan(python, plan, folder, limit_s + START_S)
+        if keep is not None:
+            keep.mkdir(parents=True)
+            for name in KEPT:
+                shutil.copy(folder / name, keep)
+        profile = profile_of_folder(folder, model, command)
+    write_text(out, dump(profile))
+    print(*lines(profile), f"profile: {out} (cost=profile cost.path={out})", sep="\n")
+
+
+@contextmanager
+def _left_on_failure() -> Iterator[Path]:
+    """A folder that goes afterwards; it stays where something fails, since the error names a file
+    in it.
+    """
+    folder = Path(mkdtemp(prefix="testbed-vllm-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def profile_of_folder(folder: Path, model: ModelSpec, command: str) -> Profile:
+    """The profile of one folder of sweeps, with what its facts.json and machine.json say."""
+    for name in (FACTS, ABOUT):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder}: has no {name} (is it of gpu calibrate --keep?)")
+    swept = read_swept([folder])
+    today = date.today().isoformat()
+    fingerprint = {**swept.fingerprint, "command": command, "date": today, **_cut_short([folder])}
+    profile = with_fit(read_steps(folder), _machine(model, swept.facts, fingerprint))
+    return _with_front_end(profile, [folder])
+
+
+def _with_front_end(profile: Profile, folders: Sequence[Path]) -> Profile:
+    """With the front end of the first folder that has the client's times."""
+    for section in filter(None, map(front_end_section, folders)):
+        return {**profile, "sections": {**profile["sections"], "front_end": section}}
+    return profile
+
+
+def profile_of_sweeps(
+    folders: Sequence[Path],
+    model: str,
+    device: str | None,
+    graph_sizes: Sequence[int] | None,
+    launches_from: Profile,
+) -> Profile:
+    """The profile of sweeps that were logged elsewhere; without prompts among decodes it has the
+    launches of `launches_from`, scaled to this host's lone prompts. device, graph_sizes: where the
+    folders do not say them.
+    """
+    steps, machine = swept_machine(folders, model, device, graph_sizes)
+    profile = with_launches_of(with_fit(steps, machine), launches_from)
+    return _with_front_end(profile, folders)
+
+
+def swept_machine(
+    folders: Sequence[Path],
+    model: str,
+    device: str | None = None,
+    graph_sizes: Sequence[int] | None = None,
+) -> tuple[pd.DataFrame, Machine]:
+    """The iterations of the folders, and what was swept."""
+    swept = read_swept(folders)
+    facts = {
+        "graph_sizes": _one_of(graph_sizes, swept.facts, "graph_sizes", FACTS, folders),
+        "tensor_parallel_size": swept.facts.get("tensor_parallel_size", 1),
+    }
+    named = {"device": _one_of(device, swept.about, "device", ABOUT, folders)}
+    fingerprint = {**swept.fingerprint, **named, **_cut_short(folders)}
+    steps = pd.concat([read_steps(folder) for folder in folders], ignore_index=True)
+    return steps, _machine(shape_named(model), facts, fingerprint)
+
+
+def _machine(model: ModelSpec, facts: Mapping[str, Any], fingerprint: dict[str, Any]) -> Machine:
+    """What was swept. facts: as in FACTS."""
+    num_gpus, sizes = facts["tensor_parallel_size"], facts["graph_sizes"]
+    return Machine(model, num_gpus, sizes, gpu_of_device(fingerprint["device"]), fingerprint)
+
+
+def _one_of(
+    given: Any, said: Mapping[str, Any], key: str, name: str, folders: Sequence[Path]
+) -> Any:
+    """What the command gives or the folders say. Raises InputError for none, or two."""
+    option, read = f"--{key.replace('_', '-')}", said.get(key)
+    if given is None and read is None:
+        raise InputError(f"{option}: is missing, and no {name} in or beside {folders[0]} has it")
+    if given is not None and read is not None and given != read:
+        raise InputError(f"{option} {given}: {name} says {read} (leave the option out)")
+    return read if given is None else given
+
+
+def _cut_short(folders: Sequence[Path]) -> dict[str, list[str]]:
+    """The sweeps that a time limit has left out, for the fingerprint; nothing where there are
+    none.
+    """
+    names = [name for folder in folders for name in left_out(folder)]
+    return {CUT_SHORT: names} if names else {}
+
+
+def with_fit(steps: pd.DataFrame, machine: Machine) -> Profile:
+    """The profile of these iterations, with its errors of prompts among decodes and of sizes
+    left out.
+    """
+    profile = profile_of(steps, machine)
+    errors = errors_among(steps, profile)
+    if not errors:
+        return profile
+    off_by = spread(steps, machine)
+    return {**profile, "fit": {**errors, "left_out": off_by} if off_by else errors}
+
+
+def lines(profile: Mapping[str, Any]) -> Iterator[str]:
+    """What the profile is of, and how well it repeats what it was made of."""
+    about = profile["fingerprint"]
+    host = about.get("host", "host unknown")
+    yield f"{profile['model']['name']} by {about['system']} on {about['device']} ({host})"
+    if cut := about.get(CUT_SHORT):
+        yield f"out of time before these sweeps, which it lacks: {', '.join(cut)} (--limit-s)"
+    if scaled := about.get("launches_from"):
+        yield f"no prompts among decodes were logged: launches are those of {scaled}"
+    if fit := profile.get("fit"):
+        yield (
+            f"prompts among decodes, until the end of the next iteration: median "
+            f"error {fit['median_error']:.1%}, p95 {fit['p95_error']:.1%}, mean "
+            f"{fit['mean_error']:+.1%} of {fit['num_batches']}"
+        )
+    if front := profile["sections"].get("front_end"):
+        times = {(part, load): us / 1e3 for part, load, us in front["points"]}
+        said = [f"{ms:.2f} ms {load}" for (part, load), ms in times.items() if "before" in part]
+        yield f"client's TTFT beyond the engine's: {', '.join(said)}"
+    if off_by := (profile.get("fit") or {}).get("left_out"):
+        yield (
+            f"sizes of batch left out, standard deviations: launches {off_by['launches']:.1%}, "
+            f"decodes alone {off_by['computing']:.1%}"
+        )

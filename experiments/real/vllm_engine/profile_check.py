@@ -1,0 +1,76 @@
+"""How well a profile repeats the iterations with prompts among decodes.
+
+Their computation is predicted from prompts and decodes alone; their launches are medians of the
+same iterations.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from testbed.core.request import PS
+from testbed.core.specs import ModelSpec
+from testbed.cost.model import Launch, Work
+from testbed.cost.profile import ProfileCost
+from testbed.engine.host_launches import HostLaunches, computed_ps, launch_of
+from testbed.experiments.real.vllm_engine.logged_steps import prompts_among_decodes
+
+MS = PS // 1000
+
+
+def errors_among(steps: pd.DataFrame, profile: Mapping[str, Any]) -> dict[str, float] | None:
+    """Relative errors from when the host is free for such an iteration to the end of the next one,
+    of decodes; None without any.
+    """
+    rows = among(steps)
+    if rows.empty or "launch_decodes" not in profile["sections"]:
+        return None
+    cost = ProfileCost(ModelSpec(**profile["model"]), None, profile)
+    real = real_ms(rows)
+    predicted = np.array([until_next_end_ms(cost, row) for row in rows.itertuples()])
+    errors = (predicted / real.to_numpy(float)) - 1
+    return {
+        "median_error": round(float(np.median(np.abs(errors))), 4),
+        "p95_error": round(float(np.percentile(np.abs(errors), 95)), 4),
+        "mean_error": round(float(predicted.sum() / real.sum() - 1), 4),
+        "num_batches": len(rows),
+    }
+
+
+def among(steps: pd.DataFrame) -> pd.DataFrame:
+    """The iterations with prompts that decodes alone are before and behind."""
+    rows = prompts_among_decodes(steps)
+    return rows[rows.decodes_behind > 0]
+
+
+def real_ms(rows: pd.DataFrame) -> "pd.Series[float]":
+    """From when the host is free for such an iteration to the end of the next one."""
+    return rows.handed_ms + rows.ms_from_plan - rows.late_ms + rows.next_end_ms
+
+
+def until_next_end_ms(cost: ProfileCost, row: Any, slowness: float = 1.0) -> float:
+    """As the simulator has it: three iterations, the middle one with prompts; by a host that is so
+    much slower than in its mean.
+    """
+    before = _work(row.decodes_before, row.context_before)
+    now = _work(row.decodes, row.decode_context, row.prefill)
+    behind = _work(row.decodes_behind, row.decode_context)
+    launch, next_launch = (_launch(cost, work, slowness) for work in (now, behind))
+    host, before_end = HostLaunches(), cost.iteration(before)
+    launched = host.launch(launch, 0)
+    end = computed_ps(launch, launched, before_end, cost.iteration(now))
+    next_launched = host.launch(next_launch, max(before_end, launched))
+    return computed_ps(next_launch, next_launched, end, cost.iteration(behind)) / MS
+
+
+def _launch(cost: ProfileCost, work: Work, slowness: float) -> Launch:
+    launch = launch_of(cost, work)
+    assert launch is not None
+    return Launch(round(launch.first_ps * slowness), round(launch.whole_ps * slowness))
+
+
+def _work(num_seqs: float, context: float, prefill: tuple[tuple[int, int], ...] = ()) -> Work:
+    count, tokens = int(num_seqs), int(context)
+    return Work(count, tokens, -(-tokens // count) if count else 0, prefill=prefill)

@@ -1,0 +1,146 @@
+"""A cost profile of an installed vLLM, from the logged iterations of its sweeps alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.cost.sections import check_profile
+from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit, fit_decodes
+from testbed.experiments.real.vllm_engine.growth_fit import fit_growth
+from testbed.experiments.real.vllm_engine.launch_fit import LaunchFit, fit_launches
+from testbed.experiments.real.vllm_engine.logged_steps import (
+    lone_prompts,
+    prompts_among_decodes,
+    prompts_behind_prompts,
+    prompts_in_a_row,
+    steady_decodes,
+)
+from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit, fit_prompts
+from testbed.experiments.real.vllm_engine.smooth import lower_hull
+
+US = 1e3  # microseconds in a millisecond
+LONGEST = 16  # doublings of tokens in tables that are computed from a fit
+PASTS = (0, *(1 << power for power in range(10, LONGEST + 1)))
+Section = dict[str, Any]
+
+
+class Machine(NamedTuple):
+    """What was measured: a model on so many GPUs of a vLLM, the sizes of its CUDA graphs.
+
+    gpu: the data sheet, None where there is none. fingerprint: who measured what on which device.
+    """
+
+    model: ModelSpec
+    num_gpus: int
+    graph_sizes: Sequence[int]
+    gpu: GpuSpec | None
+    fingerprint: Mapping[str, Any]
+
+
+def profile_of(steps: pd.DataFrame, machine: Machine) -> dict[str, Any]:
+    """The profile that these iterations give. Raises InputError where a kind of them is missing."""
+    sizes = sorted(machine.graph_sizes)
+    largest_graph = sizes[-1] if sizes else 0
+    lone, among = lone_prompts(steps), prompts_among_decodes(steps)
+    decodes = fit_decodes(steady_decodes(steps), sizes)
+    launches = fit_launches(lone, among, decodes, largest_graph)
+    first_launch_ms = launches.first_of(1)
+    prompts = fit_prompts(lone, prompts_in_a_row(steps), first_launch_ms, largest_graph)
+    if among.empty:
+        behind = prompts_behind_prompts(steps)
+        growth = fit_growth(lone, behind, decodes, prompts, largest_graph)
+        launches = launches._replace(prompts=growth)
+    longest = int(steps.num_tokens.max())
+    sections = {
+        **_layers(decodes, prompts, largest_graph, longest, machine.model.num_layers),
+        **_attention(decodes, prompts, machine.model),
+        **_launches(launches, decodes),
+    }
+    profile = {
+        "format": 1,
+        "fingerprint": dict(machine.fingerprint),
+        "model": asdict(machine.model),
+        "num_gpus": machine.num_gpus,
+        "gpu": asdict(machine.gpu) if machine.gpu else None,
+        "cuda_graph_sizes": sizes,
+        "sections": sections,
+    }
+    check_profile(profile, "the profile")
+    return profile
+
+
+def _layers(
+    decodes: DecodeFit, prompts: PromptFit, largest_graph: int, longest: int, num_layers: int
+) -> dict[str, Section]:
+    """Everything but attention: the hull of decodes, and of prompts beyond the largest graph. What
+    decodes take above the hull is theirs alone.
+    """
+    of_decodes = dict(zip(decodes.num_seqs, map(float, decodes.at_zero), strict=True))
+    beyond = max(2 * largest_graph, decodes.num_seqs[-1] + 1)
+    of_prompts = {count: prompts.linear_ms(count) for count in (beyond, max(longest, 2 * beyond))}
+    hull = lower_hull({**of_decodes, **of_prompts})
+    linear = _section(
+        ("num_tokens",),
+        [[count, ms * US / num_layers] for count, ms in hull.items()],
+        "whole iterations without attention, output and sampling included: the lower convex hull",
+        includes=["cache_write", "output_head"],
+    )
+    above = [["paged", count, (ms - hull[count]) * US] for count, ms in of_decodes.items()]
+    graph = _section(("kernel", "num_seqs"), above, "decodes above the hull")
+    return {"linear": linear, "launched_graph": graph}
+
+
+def _attention(decodes: DecodeFit, prompts: PromptFit, model: ModelSpec) -> dict[str, Section]:
+    decode_points = [
+        [count, count * mean, per_token * count * mean * US / model.num_layers]
+        for count, per_token in zip(decodes.num_seqs, decodes.per_token, strict=True)
+        for mean in (1, model.max_len)
+    ]
+    prompt_points = [
+        [
+            1,
+            new,
+            past,
+            prompts.attention_ms(new * past + new * (new + 1) / 2) * US / model.num_layers,
+        ]
+        for new in (1 << power for power in range(LONGEST))
+        for past in PASTS
+    ]
+    per_token = "milliseconds for each token read: the median slope over contexts"
+    per_pair = "milliseconds for each pair of a query and a key, by least squares"
+    return {
+        "decode_attention": _section(("num_seqs", "total_context"), decode_points, per_token),
+        "prefill_attention": _section(
+            ("num_seqs", "new_tokens", "past_tokens"), prompt_points, per_pair
+        ),
+    }
+
+
+def _launches(launches: LaunchFit, decodes: DecodeFit) -> dict[str, Section]:
+    prompt_points = [
+        [part, num_tokens, num_seqs, ms * US]
+        for num_tokens, curve in launches.prompts.items()
+        for num_seqs, whole in curve.items()
+        for part, ms in (("first", min(launches.first_of(num_seqs), whole)), ("whole", whole))
+    ]
+    decode_points = [
+        [part, num_seqs, min(ms, decodes.ms(num_seqs, num_seqs)) * US]
+        for part, curve in (("first", launches.first_decodes), ("whole", launches.whole_decodes))
+        for num_seqs, ms in curve.items()
+    ]
+    note = "the host plans, prepares and launches; medians"
+    axes = ("part", "num_tokens", "num_seqs")
+    sections = {"launch_prompts": _section(axes, prompt_points, note)}
+    if decode_points:
+        sections["launch_decodes"] = _section(("part", "num_seqs"), decode_points, note)
+    return sections
+
+
+def _section(
+    axes: Sequence[str], points: Sequence[Sequence[Any]], note: str, **more: Any
+) -> Section:
+    rounded = [[*row[: len(axes)], round(float(row[len(axes)]), 3)] for row in points]
+    return {"axes": list(axes), "columns": ["us"], "note": note, **more, "points": rounded}

@@ -1,0 +1,41 @@
+"""The server of a SGLang command whose words name the model and the GPU."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
+from testbed.sglang.command import Command
+from testbed.sglang.option_table import notes_of
+from testbed.sglang.pool import class_of
+from testbed.sglang.server import Server, server_with
+
+
+def server_of(
+    command: Command,
+    gpu: str | None,
+    folders: Sequence[Path] = (),
+    *,
+    for_memory: bool = False,
+) -> Server:
+    """The server of a command on a GPU. Raises InputError for an option that changes the answer and
+    is not modelled, and where SGLang would refuse to start.
+
+    for_memory: only memory is asked for, so that options which change only time are read over.
+    """
+    notes = notes_of(command, for_memory=for_memory)
+    sheet = gpu_named(gpu, folders)
+    named = model_named(command.values.get("--model-path"), folders)
+    server = server_with(command, named.shape, sheet, _class_of(named))
+    return replace(server, option=named.option, notes=notes)
+
+
+def _class_of(named: Named) -> str:
+    """The class of the model that its config.json names, or that is known of one that ships."""
+    if named.config is None or named.config.suffix != ".json":
+        return class_of(named.shape)
+    config = json.loads(named.config.read_text(encoding="utf-8"))
+    architectures = config.get("architectures")
+    is_list = isinstance(architectures, list) and architectures
+    return str(architectures[0]) if is_list else class_of(named.shape)

@@ -1,0 +1,286 @@
+"""Predictions of a vLLM under memory pressure, made before it serves: drawn loads, then intervals,
+then the logs beside them.
+
+    python -m testbed.experiments.studies.pressure_curve draw LENGTHS.csv.gz LOADS.json
+    python -m testbed.experiments.studies.pressure_curve predict LOADS.json PROFILE.json OUT.json
+    python -m testbed.experiments.studies.pressure_curve compare OUT.json LOGS_FOLDER
+
+`draw` fixes the loads by SEED: pools, rates in multiples of the rate at which the pool is saturated
+by the profile that ships, and the requests of each. `predict` takes a profile of the host's sweeps;
+no log has a part in it. LOGS_FOLDER has NAME-1/requests.jsonl.gz, NAME-2 ... of each load.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from cyclopts import App
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS, Rows, Workload
+from testbed.experiments.cli.output import plain_table, show
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.whole_files import write_json
+from testbed.run.config import RunConfig
+from testbed.run.parts import Part
+from testbed.run.simulate import run
+from testbed.study.cost_spread import rule
+from testbed.study.sensitivity import variations
+
+SEED = 20261128
+POOLS = (2000, 3000, 4000)  # blocks, the null block included
+BELOW, ABOVE = (0.8, 1.0), (1.0, 1.5)  # of the saturated rate
+NUM_BELOW = 2
+OTHERS = ((8000, 0.5), (8000, 1.0), (2000, 0.5), (4000, 0.5), (2000, 2.0), (8000, 1.5))
+SPAN_S = 60.0  # of arrivals below the saturated rate; above it, until as much has been served
+SATURATING = 2000  # requests that come at once
+LONGEST = 2048  # tokens of a request
+H100 = "h100-80gb"
+SHIPPED = "vllm-0.20/h100-llama-3.1-8b-tp1"
+SERVER = (
+    *("+system=vllm-v1", "policy=paged", "policy.watermark=0", "policy.block_size=16"),
+    *("model=llama-3.1-8b", "trace=random", "outputs=summary"),
+    *("scheduler.max_num_seqs=1024", "scheduler.max_num_batched_tokens=8192"),
+)
+METRICS = ("e2e_s", "ttft_s", "ttft_p50_s", "tpot_s", "preemptions")
+DRAWN = {"e2e_s": "mean latency, s", "ttft_s": "mean TTFT, s"}
+COLORS = {2000: "C0", 3000: "C1", 4000: "C2", 8000: "C3"}
+HEAD = ("load", "metric", "measured", "predicted", "lowest", "highest", "error", "is")
+
+app = App(help=__doc__)
+
+
+class Load(NamedTuple):
+    """One workload. factor: its rate over the saturated one of its pool (requests/s); in_question:
+    it is one of the drawn ones.
+    """
+
+    name: str
+    blocks: int
+    factor: float
+    rate: float
+    in_question: bool
+    arrival_s: list[float]
+    prompt_len: list[int]
+    output_len: list[int]
+
+    @property
+    def workload(self) -> Workload:
+        rows = Rows(np.array(self.prompt_len), np.array(self.output_len))
+        return Workload(rows, np.rint(np.array(self.arrival_s) * PS).astype(np.int64))
+
+
+class Prediction(NamedTuple):
+    """Figures by METRICS, each with its interval."""
+
+    figures: dict[str, float]
+    lowest: dict[str, float]
+    highest: dict[str, float]
+
+
+@app.command
+def draw(lengths: Path, out: Path) -> None:
+    """Draw the loads by SEED, and write them."""
+    rng = np.random.default_rng(SEED)
+    table = pd.read_csv(lengths).to_numpy()[:, :2]
+    table = np.maximum(table[table.sum(axis=1) <= LONGEST], 1)
+    knees = {blocks: _saturated(blocks, table, rng) for blocks in sorted({*POOLS, 8000})}
+    loads = [
+        _load(rng, table, blocks, factor, knees[blocks], in_question=number < 2 * len(POOLS))
+        for number, (blocks, factor) in enumerate((*_drawn(rng), *OTHERS))
+    ]
+    write_json(out, {"seed": SEED, "knees": knees, "loads": [load._asdict() for load in loads]})
+    for load in loads:
+        print(f"{load.name}: {load.rate:.2f} requests/s, {len(load.arrival_s)} requests")
+
+
+def _drawn(rng: np.random.Generator) -> list[tuple[int, float]]:
+    """Two loads of each pool; NUM_BELOW of all are below the saturated rate."""
+    pools = [int(blocks) for blocks in rng.permutation([*POOLS, *POOLS])]
+    count = len(pools) - NUM_BELOW
+    factors = [*rng.uniform(*BELOW, NUM_BELOW), *rng.uniform(*ABOVE, count)]
+    return list(zip(pools, map(float, factors), strict=True))
+
+
+def _load(
+    rng: np.random.Generator,
+    table: np.ndarray,
+    blocks: int,
+    factor: float,
+    knee: float,
+    *,
+    in_question: bool,
+) -> Load:
+    rate = factor * knee
+    count = round(min(rate, knee) * SPAN_S)
+    rows = table[rng.integers(0, len(table), count)]
+    arrival_s = np.cumsum(rng.exponential(1 / rate, count)).round(6)
+    lengths = rows[:, 0].tolist(), rows[:, 1].tolist()
+    name = f"s{blocks}-x{factor:.2f}"
+    return Load(name, blocks, factor, rate, in_question, arrival_s.tolist(), *lengths)
+
+
+def _saturated(blocks: int, table: np.ndarray, rng: np.random.Generator) -> float:
+    """Requests/s from the first tenth to eight tenths of the ends, where all come at once."""
+    rows = table[rng.integers(0, len(table), SATURATING)]
+    workload = Workload(Rows(rows[:, 0], rows[:, 1]), np.zeros(SATURATING, dtype=np.int64))
+    result = run(replace(config_of(blocks, SHIPPED), trace=Part(workload)))
+    ends = np.sort(result.requests.finish_s.to_numpy(float))
+    first, last = SATURATING // 10, SATURATING * 8 // 10
+    return float((last - first) / (ends[last] - ends[first]))
+
+
+def config_of(blocks: int, profile: str, server: str = H100) -> RunConfig:
+    """The server with so many blocks."""
+    pool = (f"server={server}", f"server.num_blocks={blocks}")
+    costs = (*pool, "cost=profile", f"cost.path={profile}")
+    return configured([*SERVER, *costs])
+
+
+@app.command
+def predict(
+    loads: Path, profile: Path, out: Path, *, processes: int = 1, server: str = H100
+) -> None:
+    """Predict each load by the profile, with its interval, and write them with the time and the
+    digests of what they rest on.
+    """
+    drawn = read_loads(loads)
+    with ProcessPoolExecutor(processes) as pool:
+        found = list(pool.map(partial(_predicted, profile=str(profile), server=server), drawn))
+    answer = {
+        "made_at": datetime.now(UTC).isoformat(),
+        "profile_sha256": sha256(profile.read_bytes()).hexdigest(),
+        "loads_sha256": sha256(loads.read_bytes()).hexdigest(),
+        "rule": rule(config_of(POOLS[0], str(profile), server)),
+        "predictions": {
+            load.name: {"blocks": load.blocks, "rate": load.rate, "factor": load.factor}
+            | {"in_question": load.in_question, **prediction._asdict()}
+            for load, prediction in zip(drawn, found, strict=True)
+        },
+    }
+    write_json(out, answer)
+    print(f"{out}: sha256 {sha256(out.read_bytes()).hexdigest()}, made at {answer['made_at']}")
+    for load, (figures, low, high) in zip(drawn, found, strict=True):
+        said = (
+            f"{name} {figures[name]:.4g} ({low[name]:.4g} to {high[name]:.4g})" for name in METRICS
+        )
+        print(load.name, *said)
+
+
+def read_loads(path: Path) -> list[Load]:
+    """The loads that `draw` has written."""
+    return [Load(**load) for load in json.loads(path.read_text(encoding="utf-8"))["loads"]]
+
+
+def _predicted(load: Load, profile: str, server: str) -> Prediction:
+    config = replace(config_of(load.blocks, profile, server), trace=Part(load.workload))
+    every = [_figures(run(varied).summary) for varied in (config, *variations(config))]
+    return Prediction(
+        every[0],
+        {name: min(figures[name] for figures in every) for name in METRICS},
+        {name: max(figures[name] for figures in every) for name in METRICS},
+    )
+
+
+def _figures(summary: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        "e2e_s": summary["e2e_s"]["mean"],
+        "ttft_s": summary["ttft_s"]["mean"],
+        "ttft_p50_s": summary["ttft_s"]["p50"],
+        "tpot_s": summary["tpot_s"]["mean"],
+        "preemptions": float(sum(summary["preemptions"].values())),
+    }
+
+
+@app.command
+def compare(predicted: Path, logs: Path, *, figure: Path | None = None) -> None:
+    """Print what was measured, the mean of a load's repeats, beside what was predicted; draw mean
+    latency and mean TTFT into a figure if asked.
+    """
+    answer = json.loads(predicted.read_text(encoding="utf-8"))
+    rows = [
+        row
+        for name, prediction in answer["predictions"].items()
+        for row in _compared(name, prediction, measured(logs, name))
+    ]
+    show(f"{answer['rule']}; made at {answer['made_at']}", plain_table(HEAD, rows))
+    if figure is not None:
+        _draw(answer["predictions"], logs, figure)
+
+
+def _draw(predictions: Mapping[str, Any], logs: Path, figure: Path) -> None:
+    """Intervals as lines, each repeat as a point, by the rate over the pool's saturated one."""
+    from testbed.experiments.look.plots import new_figure, save
+
+    drawn = new_figure(6.6, 2.8)
+    axes = drawn.subplots(1, 2)
+    served = {name: measured(logs, name) for name in predictions}
+    for ax, (metric, label) in zip(axes, DRAWN.items(), strict=True):
+        for name, prediction in predictions.items():
+            if repeats := served[name]:
+                at, color = prediction["factor"], COLORS[prediction["blocks"]]
+                ends = [prediction["lowest"][metric], prediction["highest"][metric]]
+                ax.plot([at, at], ends, color=color, lw=4, alpha=0.3)
+                ax.plot(at, prediction["figures"][metric], "_", color=color, ms=10)
+                values = [repeat[metric] for repeat in repeats]
+                ax.plot([at] * len(values), values, ".", color=color, label=_pool(prediction))
+        ax.set(xlabel="rate over the pool's saturated rate", ylabel=label, yscale="log")
+    known = dict(zip(*reversed(axes[0].get_legend_handles_labels()), strict=True))
+    axes[0].legend(known.values(), known.keys())
+    save(drawn, figure)
+
+
+def _pool(prediction: Mapping[str, Any]) -> str:
+    return f"{prediction['blocks']:,} blocks"
+
+
+def measured(logs: Path, name: str) -> list[dict[str, float]]:
+    """The figures of each repeat."""
+    folders = sorted(logs.glob(f"{name}-[0-9]*"))
+    return [_of_log(folder / "requests.jsonl.gz") for folder in folders]
+
+
+def _of_log(path: Path) -> dict[str, float]:
+    """By the engine's clock: a request arrives when the engine has queued it."""
+    rows = pd.read_json(path, lines=True)
+    several = rows[rows.output_toks > 1]
+    ttft_s = rows.first_token_ts - rows.queued_ts
+    generating_s = several.last_token_ts - several.first_token_ts
+    return {
+        "e2e_s": float((rows.last_token_ts - rows.queued_ts).mean()),
+        "ttft_s": float(ttft_s.mean()),
+        "ttft_p50_s": float(ttft_s.median()),
+        "tpot_s": float((generating_s / (several.output_toks - 1)).mean()),
+        "preemptions": float(rows.preemptions.sum()),
+    }
+
+
+def _compared(
+    name: str, prediction: Mapping[str, Any], repeats: Sequence[Mapping[str, float]]
+) -> Iterator[tuple[str, ...]]:
+    for metric in METRICS if repeats else ():
+        real = [repeat[metric] for repeat in repeats]
+        mean, simulated = float(np.mean(real)), prediction["figures"][metric]
+        low, high = prediction["lowest"][metric], prediction["highest"][metric]
+        error = f"{100 * (simulated / mean - 1):+.1f}%" if mean else f"{simulated:+.0f}"
+        verdict = "in range" if min(real) <= simulated <= max(real) else "outside"
+        covered = "covered" if low <= mean <= high else "not covered"
+        spread = f"{mean:.4g} ({min(real):.4g} to {max(real):.4g})"
+        numbers = (f"{simulated:.4g}", f"{low:.4g}", f"{high:.4g}", error)
+        yield (name, metric, spread, *numbers, f"{verdict}, {covered}")
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except InputError as error:
+        sys.exit(f"error: {error}")

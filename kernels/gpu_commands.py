@@ -1,0 +1,213 @@
+"""What `testbed gpu` does with the kernels and the GPU engine, after checks that this machine can.
+
+Modules that run on a GPU need torch and CuPy, and are imported after the arguments have been
+checked.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from testbed.core.errors import InputError
+from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
+
+if TYPE_CHECKING:
+    from testbed.kernels.engine.pairs.paired_runs import Missing
+
+# The module of each measurement, which has a MEASUREMENT.
+MEASUREMENTS = {
+    "all-reduce": "measure.all_reduce",
+    "block-moves": "measure.block_moves",
+    "cache-forms": "measure.cache_forms",
+    "ladder": "ladder.measure",
+    "sampler": "measure.host_sampler",
+    "transfers": "measure.transfers",
+}
+
+
+def on_gpu(module: str, command: str) -> ModuleType:
+    """Import a module that runs on a GPU; raises InputError without a GPU."""
+    loaded = imported(module, command)
+    try:
+        require_gpu()
+    except KernelsUnavailable as error:
+        raise InputError(f"{command}: needs an NVIDIA GPU ({error})") from error
+    return loaded
+
+
+def imported(module: str, command: str) -> ModuleType:
+    """Import a module that needs torch or CuPy; raises InputError with the name of a missing
+    package, or what another fails at.
+    """
+    try:
+        return import_module(f"testbed.kernels.{module}")
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{command}: needs {error.name} and an NVIDIA GPU (install kvcache-testbed[cuda13], or "
+            f"[cuda12])"
+        ) from error
+    except (ImportError, OSError) as error:
+        words = " ".join(str(error).split())
+        raise InputError(
+            f"{command}: torch or CuPy cannot be imported: {words} (install "
+            f"kvcache-testbed[cuda13], or [cuda12], in a new environment)"
+        ) from error
+
+
+def bench_kernels(out: Path, rounds: int) -> None:
+    """Check and print every claim about the kernels, and write them to a folder. rounds: of random
+    checks.
+    """
+    on_gpu("measure.bench_kernels", "gpu bench").bench(out, rounds)
+
+
+def measure(name: str, **options: Any) -> None:
+    """Print the rows of a measurement. options: the parameters of its rows()."""
+    command = f"gpu measure {name}"
+    measurement = on_gpu(MEASUREMENTS[name], command).MEASUREMENT
+    imported("measure.timing", command).print_rows(command, measurement, options)
+
+
+def verify_engine(models: str | None, scenarios: str, out: Path | None) -> bool:
+    """Whether the engine's logits are those of transformers, for models by comma-separated names
+    (None: all), in the scenarios whose name contains `scenarios`.
+    """
+    against = on_gpu("engine.verify.against_transformers", "gpu verify")
+    is_right: bool = against.verify(models, scenarios, out)
+    return is_right
+
+
+def verify_launches(model: str) -> bool:
+    """Whether the engine chooses the same tokens by graphs, launched ahead and with drafts, as it
+    does kernel by kernel.
+    """
+    against = on_gpu("engine.verify.against_plain", "gpu verify-launches")
+    is_right: bool = against.verify_launches(model)
+    return is_right
+
+
+def verify_parallel(model: str | None, num_gpus: int) -> bool:
+    """Whether the engine on so many GPUs computes what it does on one, on a shipped model's shape,
+    or on small models of every family (None).
+    """
+    if num_gpus < 2:
+        raise InputError(f"--gpus {num_gpus}: compares several GPUs with one (give 2 or more)")
+    against = on_gpu("engine.verify.against_one_gpu", "gpu verify-parallel")
+    is_right: bool = against.verify_parallel(model, num_gpus)
+    return is_right
+
+
+def verify_profile(path: Path, batches: int, seed: int, out: Path | None) -> bool:
+    """Whether the GPU's mean times for random batches are those of the profile in a file; writes
+    each batch to `out`.
+    """
+    against = on_gpu("engine.verify.against_profile", "gpu verify-profile")
+    is_right: bool = against.verify_profile(path, batches, seed, out)
+    return is_right
+
+
+def run_pairs(out: Path, limit_s: float) -> "Missing":
+    """Run the pairs; those without a result."""
+    from testbed.kernels.engine.pairs.paired_runs import PAIRS, device
+
+    runs = on_gpu("engine.pairs.gpu_side", "gpu pairs")
+    missing: Missing = runs.run_pairs(PAIRS, device(), out, limit_s)
+    return missing
+
+
+def checked_models(names: Sequence[str], *, tp: int, out: Path) -> list[tuple[str, int]]:
+    """Every model with its degree; raises InputError unless each can be measured and written."""
+    models = [_degree_of(name, tp) for name in names]
+    if len(models) > 1 and not out.is_dir():
+        raise InputError(f"--out {out}: several models need a folder that exists")
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: there is no folder {out.parent}")
+    return models
+
+
+def check_present(models: Sequence[tuple[str, int]], num_present: int) -> None:
+    """Raise InputError for a degree above the GPUs that there are: the engine runs on all of it."""
+    for name, num_gpus in models:
+        if num_gpus > num_present:
+            raise InputError(
+                f"{name}: tensor-parallel degree {num_gpus} needs as many GPUs for the engine, "
+                f"this machine has {num_present} (leave --system engine out, or give less)"
+            )
+
+
+def _degree_of(entry: str, default: int) -> tuple[str, int]:
+    """NAME or NAME:TP as name and tensor-parallel degree, which must divide the model's heads."""
+    from testbed.core.shapes import check_plain, read_model
+
+    name, _, text = entry.partition(":")
+    model = read_model(name)
+    degree = int(text) if text.isdecimal() else default if not text else 0
+    check_plain(model, "the calibration")
+    if degree < 1 or model.num_heads % degree or model.num_kv_heads % degree:
+        heads = f"{model.num_heads} heads and {model.num_kv_heads} heads of K and V"
+        raise InputError(
+            f"{entry}: tensor-parallel degree {text or default} does not divide {name}'s {heads}"
+        )
+    return name, degree
+
+
+def calibrate(
+    names: Sequence[str],
+    *,
+    tp: int,
+    out: Path,
+    all_reduce: str | None,
+    engine: bool,
+    rounds: int,
+    kernels: Path | None = None,
+) -> None:
+    """Check the arguments, then measure: the kernels first, then a profile for each model.
+
+    names: NAME or NAME:TP, by default of degree tp; out: a file, or a folder for several models;
+    all_reduce: a profile whose all-reduces are taken; engine: measure on the engine's layers;
+    rounds: of random checks of the kernels; kernels: a profile that has their times already.
+    """
+    from testbed.core.shapes import read_model
+    from testbed.cost.sections import dump, read_profile
+
+    models = checked_models(names, tp=tp, out=out)
+    reduced = read_profile(all_reduce)["sections"]["all_reduce"] if all_reduce else None
+    kernel_profile = read_profile(kernels) if kernels else None
+    if kernel_profile and not engine:
+        raise InputError("--kernels: nothing reads it without --system engine (leave it out)")
+    sections = on_gpu("measure.profile_sections", "gpu calibrate")
+    if engine:
+        check_present(models, imported("measure.timing", "gpu calibrate").num_gpus())
+    if not on_gpu("verify.verify_attention", "gpu calibrate").verify(rounds):
+        raise SystemExit("a kernel disagrees with its reference: nothing was measured")
+    for name, num_gpus in models:
+        started = time.monotonic()
+        if engine:
+            profile = _of_engine(name, num_gpus, kernel_profile)
+        else:
+            profile = sections.whole_profile(read_model(name), num_gpus, reduced)
+        path = out / sections.file_name(profile) if out.is_dir() else out
+        path.write_text(dump(profile))
+        about = f"{_about(profile)}; {time.monotonic() - started:.0f} s"
+        print(f"{name} tp {num_gpus}: {about} -> {path.name}", flush=True)
+
+
+def _of_engine(
+    name: str, num_gpus: int, kernel_profile: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The profile of the engine's iterations; kernel_profile: one that has the kernels' times."""
+    calibration = on_gpu("engine.calibrate_engine", "gpu calibrate --system engine")
+    profile: dict[str, Any] = calibration.with_engine_sections(name, num_gpus, kernel_profile)
+    return profile
+
+
+def _about(profile: dict[str, Any]) -> str:
+    """The errors of a profile's fit, else the note of its linear section."""
+    fit = profile.get("fit")
+    if not fit:
+        return str(profile["sections"]["linear"]["note"])
+    errors = f"median error {fit['median_error']:.2%}, p95 {fit['p95_error']:.2%}"
+    return f"{errors} on {fit['num_batches']} unseen ragged batches"

@@ -1,0 +1,19 @@
+"""Which kind of plug-in a class is that a user names."""
+
+import inspect
+from typing import Any
+
+from testbed.cost.model import CostModel
+from testbed.memory.policy import MemoryPolicy
+from testbed.memory.prefix_cache.eviction.order import EvictionOrder
+from testbed.sched.preemption import PreemptionRule
+from testbed.sched.scheduler import Scheduler
+
+KINDS = (MemoryPolicy, Scheduler, PreemptionRule, EvictionOrder, CostModel)
+
+
+def kind_of(target: Any) -> type | None:
+    """The one of KINDS from which a class derives; a function makes a policy."""
+    if not inspect.isclass(target):
+        return MemoryPolicy
+    return next((kind for kind in KINDS if issubclass(target, kind)), None)

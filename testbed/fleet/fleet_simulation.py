@@ -1,0 +1,111 @@
+"""One run of a fleet."""
+
+from collections.abc import Iterable, Sequence
+
+from testbed.core.request import Request
+from testbed.cost.model import UNBOUNDED
+from testbed.engine.clients import client_of
+from testbed.engine.engine import Engine
+from testbed.engine.recorder import Recorder
+from testbed.engine.sim_clock import SimClock
+from testbed.engine.simulation import Environment, simulated_engine
+from testbed.fleet.faults import Fault, Faults
+from testbed.fleet.fleet import Fleet
+from testbed.fleet.fleet_parts import FleetParts, MakeParts
+from testbed.fleet.fleet_records import check_conservation
+from testbed.fleet.handovers.split import Split, SplitFleet
+from testbed.fleet.routers.router import Router
+from testbed.fleet.shared_tiers import SharedTiers
+
+
+def simulate_fleet(
+    requests: Iterable[Request],
+    make_parts: MakeParts,
+    recorders: Sequence[Recorder],
+    router: Router,
+    *,
+    split: Split | None = None,
+    faults: tuple[Fault, ...] = (),
+    shared_tiers: Iterable[str] = (),
+    fast_forward: bool = True,
+    stop_ps: int = UNBOUNDED,
+    snapshots_ps: Iterable[int] = (),
+    env: Environment | None = None,
+) -> Fleet:
+    """Serve `requests` by as many engines as there are recorders; the fleet, whose engines and
+    recorders can be looked at. Raises PlugInError where a request is lost or answered twice, or a
+    block of a shared tier is lost. env: SimPy's, whose events a caller may watch. The other
+    arguments: see `make_fleet`.
+    """
+    clock = SimClock(env)
+    fleet = make_fleet(
+        clock,
+        make_parts,
+        recorders,
+        router,
+        split=split,
+        shared_tiers=shared_tiers,
+        fast_forward=fast_forward,
+        stop_ps=stop_ps,
+        snapshots_ps=snapshots_ps,
+    )
+    client_of(clock, fleet, requests).start()
+    Faults(clock, fleet, faults).start()
+    fleet.start()
+    run_to_end(clock, fleet, stop_ps)
+    if stop_ps == UNBOUNDED:
+        check_conservation(fleet.num_arrived, recorders)
+    fleet.tiers.check()
+    return fleet
+
+
+def make_fleet(
+    clock: SimClock,
+    make_parts: MakeParts,
+    recorders: Sequence[Recorder],
+    router: Router,
+    *,
+    split: Split | None = None,
+    shared_tiers: Iterable[str] = (),
+    fast_forward: bool = True,
+    stop_ps: int = UNBOUNDED,
+    snapshots_ps: Iterable[int] = (),
+) -> Fleet:
+    """Engines on this clock, one for each recorder.
+
+    make_parts: new parts of the engine of a number, called once for each, and again when one comes
+    back after a fault; engines may differ. split: how the first engines prefill for the others;
+    None: each engine does all. shared_tiers: names of the tiers that all engines use together.
+    """
+    tiers, times_ps = SharedTiers(clock, shared_tiers), tuple(snapshots_ps)
+
+    def make_engine(number: int) -> Engine:
+        parts = make_parts(number)
+        tiers.lend(parts.scheduler.memory)
+        return simulated_engine(
+            clock,
+            parts.scheduler,
+            parts.cost,
+            parts.max_len,
+            recorders[number],
+            beams=parts.beams,
+            lengths=parts.lengths,
+            pool=parts.pool,
+            links=tiers.links,
+            fast_forward=fast_forward,
+            snapshots_ps=[time_ps for time_ps in times_ps if time_ps >= clock.now_ps],
+            stop_ps=stop_ps,
+        )
+
+    parts = FleetParts(clock, clock.start, make_engine, len(recorders), router, tiers)
+    return Fleet(parts) if split is None else SplitFleet(parts, split)
+
+
+def run_to_end(clock: SimClock, fleet: Fleet, stop_ps: int) -> None:
+    """Let time pass until the loops of all engines have ended, and every request with them."""
+    while True:
+        for process in fleet.processes:  # of engines that come back meanwhile too
+            clock.env.run(until=process)
+        if fleet.has_ended or clock.now_ps >= stop_ps:
+            return
+        clock.env.step()  # no engine is up: until one comes back

@@ -1,0 +1,82 @@
+"""Runs of several engines: simulated, and summed up."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from testbed.core.garbage import rare_collections
+from testbed.cost.model import UNBOUNDED
+from testbed.engine.recorder import Recorder
+from testbed.engine.simulation import Environment
+from testbed.fleet.fleet import Fleet
+from testbed.fleet.fleet_parts import EngineParts
+from testbed.fleet.fleet_records import FleetProgress, together
+from testbed.fleet.fleet_simulation import simulate_fleet
+from testbed.fleet.summary import counters_of, summarize_fleet, summary_of
+from testbed.run.build import Setup
+from testbed.run.fleet_setup import FleetSetup
+from testbed.run.result import Result
+from testbed.run.simulate import COUNTERS, OVERLOAD, PROFILE, STOPPED, Watch, behind
+from testbed.run.summaries import ENGINES, RUN
+
+
+def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
+    """Simulate several engines; the result is that of all together, with a part for each."""
+    recorders = [Recorder() for _ in fleet.parts]
+    first_ps, stop_ps = setup.window_ps or (UNBOUNDED, UNBOUNDED)
+    with watch(FleetProgress(recorders), len(setup.workload)), rare_collections():
+        began = time.perf_counter()
+        done = serve_by_fleet(setup, fleet, recorders, snapshots_ps=[first_ps], stop_ps=stop_ps)
+        wall_s = time.perf_counter() - began
+    merged = together(recorders)
+    pool_slots = [setup.pool_of(number).num_slots for number in range(len(fleet.parts))]
+    extra = {
+        STOPPED: None,
+        OVERLOAD: behind(merged),
+        PROFILE: setup.cost.fingerprint,
+        COUNTERS: counters_of([engine for replica in done.replicas for engine in replica.engines]),
+    }
+    summary = {
+        RUN: dict(setup.description),
+        **summarize_fleet(recorders, merged, pool_slots, setup.window_ps, setup.slo),
+        **extra,
+    }
+    if late := [fault for fault in fleet.faults if fault.down_ps > merged.end_ps]:
+        numbers = ", ".join(str(fault.engine) for fault in late)
+        summary[RUN]["faults"] += f" (the run ended before that of engine {numbers})"
+    if len(recorders) > 1:
+        pairs = zip(done.replicas, recorders, strict=True)
+        summary[ENGINES] = {
+            str(replica.number): summary_of(replica, recorder) for replica, recorder in pairs
+        }
+    return Result(summary, merged, setup, wall_s)
+
+
+def serve_by_fleet(
+    setup: Setup,
+    fleet: FleetSetup,
+    recorders: Sequence[Recorder],
+    *,
+    snapshots_ps: Iterable[int] = (),
+    stop_ps: int = UNBOUNDED,
+    env: Environment | None = None,
+) -> Fleet:
+    """The fleet after it has served the workload; see `testbed.fleet.fleet_simulation`."""
+    return simulate_fleet(
+        setup.workload,
+        fresh_parts(fleet),
+        recorders,
+        fleet.router,
+        split=fleet.split,
+        faults=fleet.faults,
+        shared_tiers=setup.config.server.shared_tiers,
+        fast_forward=setup.config.fast_forward,
+        snapshots_ps=snapshots_ps,
+        stop_ps=stop_ps,
+        env=env,
+    )
+
+
+def fresh_parts(fleet: FleetSetup) -> Callable[[int], EngineParts]:
+    """The parts of each engine as they begin, then new ones."""
+    unused = dict(enumerate(fleet.parts))
+    return lambda number: unused.pop(number, None) or fleet.make_parts(number)

@@ -1,0 +1,46 @@
+"""What SGLang's scheduler refuses of its options and its policy."""
+
+from testbed.core.errors import InputError
+from testbed.memory.capabilities import Capabilities
+from testbed.memory.layouts import BlockLayout
+
+RETRACTIONS = ("length", "priority")
+
+
+def page_size_of(memory: Capabilities) -> int:
+    """The tokens of a page. Raises InputError for a policy that the scheduler cannot ask."""
+    if memory.publishes is not None and memory.pins_hits is None:
+        raise InputError(
+            "scheduler=sglang decides about several admissions before "
+            "any takes slots, which it does not support (policy=radix or policy=paged)",
+            key="policy",
+            value=str(memory.name),
+        )
+    if not isinstance(memory.layout, BlockLayout):
+        raise InputError(
+            "has no pages of one size, which scheduler=sglang counts "
+            "(policy=radix or policy=paged)",
+            key="policy",
+            value=str(memory.name),
+        )
+    return memory.layout.block_size
+
+
+def check_chunk(chunk: int | None, page_size: int) -> None:
+    """Raise InputError for a chunk that ends within a page."""
+    if chunk is not None and chunk % page_size:
+        raise InputError(
+            f"is no multiple of the page of {page_size} tokens (give one)",
+            key="scheduler.chunked_prefill_size",
+            value=str(chunk),
+        )
+
+
+def check_retraction(policy: str) -> None:
+    """Raise InputError for an order of retraction that SGLang does not have."""
+    if policy not in RETRACTIONS:
+        raise InputError(
+            f"is unknown (choose from {', '.join(RETRACTIONS)})",
+            key="scheduler.retraction_policy",
+            value=str(policy),
+        )

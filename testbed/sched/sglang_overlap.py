@@ -1,0 +1,55 @@
+"""SGLang's scheduler with overlap, its default: a plan is made while the iteration before runs."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from testbed.core.sequence import SequenceGroup
+from testbed.memory.policy import MemoryPolicy
+from testbed.sched.plan import Outcome, Plan, Results
+from testbed.sched.preemption import PreemptionRule
+from testbed.sched.sglang import OVER, Computed, SGLang
+
+
+class OverlappedSGLang(SGLang):
+    """SGLang, of which a plan is made while the iteration before runs.
+
+    It knows the results of the one before that. Who has all declared tokens then takes no step;
+    who ends by a stop token takes one more. If memory lacks while such a last token is in flight,
+    the decode waits for it.
+    """
+
+    plans_ahead: ClassVar[bool] = True
+
+    def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule, **options: Any) -> None:
+        super().__init__(policy, preemption, **options)
+        self._computing = Computed([], ())
+        self._anticipated: Outcome | None = None
+
+    def can_plan_ahead(self) -> bool:
+        return True
+
+    def anticipate(self, plan: Plan, steps: int, ended: tuple[int, ...]) -> Outcome:
+        """The last of the plan's iterations begins; which outputs it ends is not known."""
+        outcome = self.carry_out(plan, steps, Results())
+        self._computing = Computed(self._planned, outcome.first_tokens)
+        self.outputs.in_flight = self._with_next_token(outcome.first_tokens)
+        self._anticipated = outcome
+        return outcome
+
+    def _with_next_token(self, prefilled: Iterable[SequenceGroup]) -> set[SequenceGroup]:
+        decoding = [group for group in self._planned if not group.todo and group.status not in OVER]
+        return {*prefilled, *decoding}
+
+    def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
+        """The results are known: who was not retracted since has its token."""
+        outcome, self._anticipated = self._anticipated, None
+        if outcome is None:
+            return super().commit(plan, steps, results)
+        known, self.outputs.in_flight = self.outputs.in_flight, set()
+        groups = [group for group in self._computing.groups if group in known]
+        ended = [group for group in groups if group.request.request_id in results.ended]
+        for group in ended:
+            self.finish(group)
+        self._settle(Computed(groups, self._computing.prefilled), ended)
+        first = [group for group in outcome.first_tokens if group in known]
+        return outcome._replace(first_tokens=first, finished=ended)

@@ -1,0 +1,75 @@
+"""What a server takes from its clients at most."""
+
+from dataclasses import dataclass
+
+from testbed.serving.api_errors import ApiError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one request, and of all requests together.
+
+    head_bytes and head_s: size of what precedes a body, and seconds in which it must arrive;
+    body_bytes and body_s: of the body. max_prompts: prompts
+    of one request. max_seqs: sequences of one request (best_of, or the beam's width, for each
+    prompt), max_seqs_of_prompt those of one prompt, max_beam_width of one beam: how a wider one
+    changes takes seconds to simulate. max_unfinished: prompts that are waiting or running.
+    max_connections: open ones.
+    """
+
+    head_bytes: int = 64 << 10
+    head_s: float = 30.0
+    body_bytes: int = 4 << 20
+    body_s: float = 30.0
+    max_prompts: int = 64
+    max_seqs: int = 64
+    max_seqs_of_prompt: int = 64
+    max_beam_width: int = 16
+    max_stop_strings: int = 4
+    max_stop_chars: int = 256
+    max_unfinished: int = 4096
+    max_connections: int = 2048
+
+    def check_body(self, num_bytes: int) -> None:
+        """Refuse a body of more bytes than the limit."""
+        if num_bytes > self.body_bytes:
+            raise ApiError(413, f"the body: is longer than {self.body_bytes} bytes (send less)")
+
+    def check_sequences(self, num_prompts: int, num_seqs: int) -> None:
+        """Refuse a request of too many prompts or sequences."""
+        if not 1 <= num_prompts <= self.max_prompts:
+            message = f"prompt: has {num_prompts} prompts (send 1 to {self.max_prompts})"
+            raise ApiError(400, message, "prompt")
+        if num_seqs * num_prompts > self.max_seqs:
+            message = (
+                f"n: {num_prompts} prompts of {num_seqs} sequences are more than "
+                f"{self.max_seqs} sequences (send fewer)"
+            )
+            raise ApiError(400, message, "n")
+        if num_seqs > self.max_seqs_of_prompt:
+            message = (
+                f"n: {num_seqs} sequences of a prompt are more than this server's "
+                f"{self.max_seqs_of_prompt} (send fewer)"
+            )
+            raise ApiError(400, message, "n")
+
+    def check_beam(self, width: int) -> None:
+        """Refuse a beam that is too wide."""
+        if width > self.max_beam_width:
+            message = f"use_beam_search: {width} is wider than {self.max_beam_width} (send less)"
+            raise ApiError(400, message, "use_beam_search")
+
+    def check_stop(self, stop: tuple[str, ...]) -> None:
+        """Refuse stop strings that are too many or too long."""
+        if len(stop) > self.max_stop_strings:
+            message = f"stop: has {len(stop)} strings (send at most {self.max_stop_strings})"
+            raise ApiError(400, message, "stop")
+        if any(len(text) > self.max_stop_chars for text in stop):
+            message = f"stop: is longer than {self.max_stop_chars} characters (send less)"
+            raise ApiError(400, message, "stop")
+
+    def check_unfinished(self, num_unfinished: int, num_more: int) -> None:
+        """Refuse a request where the queue is full."""
+        if num_unfinished + num_more > self.max_unfinished:
+            message = f"the queue: has {num_unfinished} requests and is full (try again later)"
+            raise ApiError(429, message, code="queue_full")

@@ -1,0 +1,202 @@
+"""The FastAPI application: OpenAI's endpoints over a live engine."""
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from testbed.core.request import PS
+from testbed.serving.answering import Answering
+from testbed.serving.answers import Form
+from testbed.serving.api_errors import ApiError
+from testbed.serving.call import Call
+from testbed.serving.client_limits import Limits
+from testbed.serving.docs_page import docs_page
+from testbed.serving.headers import ARRIVAL, IGNORED, LAG, MAX_LAG, SIMULATED
+from testbed.serving.live import Live
+from testbed.serving.prometheus_metrics import Metrics
+from testbed.serving.prompts import Prompts
+from testbed.serving.protocol import ChatBody, CompletionBody, Sampling, parsed
+from testbed.serving.timed_http import received_s
+
+CLIENT_GONE = 499  # nobody reads it
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Service:
+    """What the endpoints share: the engine, and how requests become its requests."""
+
+    def __init__(
+        self,
+        live: Live,
+        model: str,
+        metrics: Metrics,
+        answering: Answering,
+        prompts: Prompts,
+        limits: Limits,
+        api_key: str | None = None,
+    ) -> None:
+        self.live = live
+        self.model = model
+        self.metrics = metrics
+        self.answering = answering
+        self.prompts = prompts
+        self.limits = limits
+        self.started_s = int(time.time())
+        self.is_stopping = False
+        self._api_key = None if api_key is None else f"Bearer {api_key}".encode()
+
+    def headers(self, ignored: list[str]) -> dict[str, str]:
+        """Whether the answer is simulated, with the lag behind real time, and what of the request
+        had no meaning.
+        """
+        headers = {SIMULATED: str(self.answering.is_simulated).lower(), **self.lag_headers()}
+        return headers | ({IGNORED: ", ".join(ignored)} if ignored else {})
+
+    def lag_headers(self) -> dict[str, str]:
+        """By how many s of real time a simulation is behind, now and at most."""
+        if self.live.lags is None:
+            return {}
+        return {LAG: f"{self.live.lags[0]:.6f}", MAX_LAG: f"{self.live.lags[1]:.6f}"}
+
+    def check_key(self, request: Request) -> None:
+        """Refuse a client without the key, where there is one."""
+        authorization = request.headers.get("authorization", "").encode("utf-8", "replace")
+        if self._api_key is not None and not hmac.compare_digest(authorization, self._api_key):
+            raise ApiError(401, "Authorization: is not the API key", code="invalid_api_key")
+
+    async def body(self, request: Request) -> bytes:
+        """The body, within its limits."""
+        length = request.headers.get("content-length", "")
+        if length.isdigit():
+            self.limits.check_body(int(length))
+        parts: list[bytes] = []
+        num_bytes = 0
+        try:
+            async with asyncio.timeout(self.limits.body_s):
+                async for part in request.stream():
+                    num_bytes += len(part)
+                    self.limits.check_body(num_bytes)
+                    parts.append(part)
+        except TimeoutError:
+            raise ApiError(408, f"the body: took over {self.limits.body_s:g} s") from None
+        except ClientDisconnect:
+            raise ApiError(CLIENT_GONE, "the body: ended before its end") from None
+        return b"".join(parts)
+
+    async def answer(self, request: Request, kind: type[Sampling], form: Form) -> Response:
+        """Answer a request of either endpoint."""
+        self.check_key(request)
+        if self.is_stopping:
+            raise ApiError(503, "the server: is shutting down (try another)")
+        body = parsed(kind, await self.body(request))
+        if body.model != self.model:
+            message = f"model={body.model[:80]}: is not served (/v1/models shows the model)"
+            raise ApiError(404, message, "model", "model_not_found")
+        parts = self.live, self.limits, self.answering, self.prompts
+        call = Call(body, form, *parts, received_s(request.scope))
+        ignored = self.answering.ignored(body)
+        await call.submit()
+        headers = self.headers(ignored) | {ARRIVAL: f"{call.arrival_ps / PS:.6f}"}
+        if body.stream:
+            return StreamingResponse(call.stream(), headers=headers, media_type="text/event-stream")
+        answer = await unless_gone(request, call)
+        if answer is None:
+            return Response(status_code=CLIENT_GONE)
+        return JSONResponse(answer, headers=headers | self.lag_headers())
+
+
+async def unless_gone(request: Request, call: Call) -> Any:
+    """The whole answer, or None where the client goes away before it is complete."""
+    answer = asyncio.create_task(call.whole())
+    gone = asyncio.create_task(_wait_until_gone(request))
+    try:
+        await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+        return answer.result() if answer.done() else None
+    finally:
+        gone.cancel()
+        answer.cancel()
+        call.cancel()
+
+
+async def _wait_until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def make_app(service: Service) -> FastAPI:
+    """The application; its engine serves between its start and its shutdown."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.live.start()
+        yield
+        service.is_stopping = True
+        await service.live.stop()
+
+    # No pages of its own: FastAPI's load scripts from elsewhere.
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_exception_handler(ApiError, _refused)
+    app.add_exception_handler(HTTPException, _no_such_path)
+    _add_generation(app, service)
+    _add_state(app, service)
+    return app
+
+
+def _add_generation(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        form = Form("text_completion", "cmpl", service.model)
+        return await service.answer(request, CompletionBody, form)
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        form = Form("chat.completion", "chatcmpl", service.model)
+        return await service.answer(request, ChatBody, form)
+
+
+def _add_state(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/models")
+    async def models(request: Request) -> Response:
+        service.check_key(request)
+        model = {
+            "id": service.model,
+            "object": "model",
+            "created": service.started_s,
+            "owned_by": "kvcache-testbed",
+            "max_model_len": service.live.max_len,
+            "simulated": service.answering.is_simulated,
+            "speed": service.live.speed,
+        }
+        return JSONResponse({"object": "list", "data": [model]}, headers=service.headers([]))
+
+    @app.get("/docs")
+    async def docs() -> Response:
+        return HTMLResponse(docs_page(service.model, service.answering.is_simulated))
+
+    @app.get("/health")
+    async def health() -> Response:
+        return Response(status_code=200 if service.live.is_alive else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type=METRICS_TYPE)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    headers = {"retry-after": "1"} if error.status in (429, 503) else {}
+    return JSONResponse(error.body, error.status, headers=headers)
+
+
+async def _no_such_path(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    refusal = ApiError(error.status_code, f"{request.method} of this path: {error.detail}")
+    return JSONResponse(refusal.body, error.status_code)

@@ -1,0 +1,160 @@
+"""The pool of tokens of SGLang's server: how many it has, in pages, and the lines of its log."""
+
+from dataclasses import dataclass
+
+from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.specs import GIB, GpuSpec, ModelSpec
+from testbed.vllm.generations import capability_of
+
+BLACKWELL = 10
+DTYPES = {1: "float8_e4m3fn", 2: "bfloat16", 4: "float32"}
+WITH_WINDOW_POOL = ("GptOssForCausalLM",)
+# Classes whose layers with a window have a pool of their own too (is_hybrid_swa_model)
+NOT_MODELLED = (
+    "Beam",
+    "DeepseekV4",
+    "DiffusionGemma",
+    "EmbeddingGemma2",
+    "Gemma4",
+    "GraniteMoeSWA",
+    "GraniteSWA",
+    "IQuestQ1",
+    "Inkling",
+    "Laguna",
+    "Llama4",
+    "Mellum",
+    "MiMoV2",
+    "MuseGlimmer",
+    "Step3p",
+    "UnlimitedOCR",
+)
+# Tokens of a page that a GPU's attention kernels take; where another is asked for, the last one
+HEADS_PAGES, LATENT_PAGES, INDEXED_PAGE = (16, 32, 128, 64), (32, 64), 64
+PAGED_LATENTS = ("DeepseekV3ForCausalLM",)  # with such kernels on Blackwell
+UNPAGED_LATENTS = ("DeepseekV2ForCausalLM", "Glm4MoeLiteForCausalLM")
+# The classes of models that ship, by the beginning of their name, as far as SGLang's pool asks
+CLASSES = {
+    "deepseek-v2": "DeepseekV2ForCausalLM",
+    "deepseek-v3": "DeepseekV3ForCausalLM",
+    "gemma-4": "Gemma4ForCausalLM",
+    "glm-4.7-flash": "Glm4MoeLiteForCausalLM",
+    "gpt-oss": "GptOssForCausalLM",
+    "kimi-k2": "DeepseekV3ForCausalLM",
+    "llama-4": "Llama4ForConditionalGeneration",
+}
+
+
+def class_of(model: ModelSpec) -> str:
+    """The class of a model that ships; empty where SGLang's pool asks for none."""
+    return next((kind for name, kind in CLASSES.items() if model.name.startswith(name)), "")
+
+
+@dataclass(frozen=True)
+class CellBytes:
+    """Bytes of a token on one GPU, in all layers of full attention and in those of windows that
+    have a pool of their own.
+    """
+
+    full: int
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class TokenPool:
+    """num_tokens: max_total_num_tokens, in whole pages. window_tokens: of the pool of layers with a
+    window; None without one.
+    """
+
+    num_tokens: int
+    page_size: int
+    cells: CellBytes
+    window_tokens: int | None = None
+
+    @property
+    def gib(self) -> float:
+        """On each GPU."""
+        windows = self.cells.window * (self.window_tokens or 0)
+        return (self.num_tokens * self.cells.full + windows) / GIB
+
+
+def has_window_pool(model: ModelSpec, kind: str) -> bool:
+    """Whether SGLang keeps a pool for layers with a window; else they store all tokens. kind: the
+    model's class.
+    """
+    return model.window is not None and kind in WITH_WINDOW_POOL
+
+
+def cells_of(model: ModelSpec, num_gpus: int, *, windows: bool) -> CellBytes:
+    """The bytes of a token. windows: layers with a window have a pool of their own."""
+    copies = model.kv_copies(num_gpus)
+    if not windows:
+        return CellBytes(model.kv_bytes_per_token * copies // num_gpus)
+    sizes = {True: 0, False: 0}
+    for group in model.groups:
+        sizes[group.window is None] += group.num_layers * group.slot_bytes * copies // num_gpus
+    return CellBytes(sizes[True], sizes[False])
+
+
+def pool_of(cells: CellBytes, num_bytes: int, page_size: int, ratio: float) -> TokenPool:
+    """The pool of so many bytes on each GPU. ratio: tokens of windows by those of full
+    attention.
+    """
+    most = num_bytes // cells.full
+    if cells.window:
+        most = int(num_bytes // (cells.full + ratio * cells.window))
+    return of_tokens(cells, most, page_size, ratio)
+
+
+def of_tokens(cells: CellBytes, most: int, page_size: int, ratio: float) -> TokenPool:
+    """The pool of at most so many tokens, in whole pages. Raises DoesNotStart for none."""
+    num_tokens = most // page_size * page_size
+    if num_tokens < 1:
+        raise DoesNotStart(
+            "SGLang does not start: the pool has no page (raise --max-total-tokens, "
+            "--mem-fraction-static or --tp-size)"
+        )
+    if not cells.window:
+        return TokenPool(num_tokens, page_size, cells)
+    windows = int(num_tokens * ratio) // page_size * page_size
+    return TokenPool(num_tokens, page_size, cells, windows)
+
+
+def check_modelled(model: ModelSpec, kind: str) -> None:
+    """Raise InputError for a model whose pool follows from more than its tokens."""
+    reasons = {
+        "layers with a state": model.states is not None,
+        "a vision tower": model.vision_params is not None,
+        f"the class {kind}": kind.startswith(NOT_MODELLED),
+    }
+    for reason, is_so in reasons.items():
+        if is_so:
+            raise InputError(
+                f"model {model.name}: has {reason}, for which SGLang divides its memory otherwise, "
+                "which is not modelled (choose another model)"
+            )
+
+
+def page_size_of(model: ModelSpec, gpu: GpuSpec, kind: str, asked: int | None) -> int:
+    """The tokens of a page: those asked for, where the GPU's attention kernels take them."""
+    if model.latent is not None and model.latent.index_bytes:
+        return INDEXED_PAGE
+    taken = _pages_taken(model, gpu, kind)
+    if not taken:
+        return asked or 1
+    return asked if asked in taken else taken[-1]
+
+
+def _pages_taken(model: ModelSpec, gpu: GpuSpec, kind: str) -> tuple[int, ...]:
+    """The tokens of pages of which the kernels of a GPU take one; none: they take any."""
+    if capability_of(gpu)[0] != BLACKWELL:
+        return ()
+    if model.latent is None:
+        return HEADS_PAGES
+    if kind in PAGED_LATENTS:
+        return LATENT_PAGES
+    if kind in UNPAGED_LATENTS:
+        return ()
+    raise InputError(
+        f"model {model.name}: the page of latents on {gpu.name} follows from the model's class, of "
+        f"which {', '.join((*PAGED_LATENTS, *UNPAGED_LATENTS))} are known (choose another GPU)"
+    )

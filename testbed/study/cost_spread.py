@@ -1,0 +1,111 @@
+"""How far off a run's costs may be, and runs with costs that are off by as much.
+
+A profile of whole iterations says what it was off by at sizes of batch that it was fitted without:
+launches, and decodes alone. Such an error holds for a whole run, which stays near one size. Other
+costs say nothing of it, and are moved by COST_ERROR.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+from testbed.cost.known_profiles import NAME
+from testbed.cost.model import CostModel
+from testbed.cost.profile import ProfileCost
+from testbed.cost.sections import SYSTEM, THIS_ENGINE
+from testbed.run.config import RunConfig
+from testbed.run.machine import cost_of
+from testbed.run.parts import Part
+
+COST_ERROR = 0.03
+RESAMPLINGS = 20
+MOVED_S = 0.010  # arrivals are moved by at most so much, either way
+# The deviation (log) of launches of prompts on four hosts with the same GPU and vLLM: 11 to 21 ms
+# within the CUDA graphs, 25 to 50 ms beyond (experiments/VLLM_COSTS.md)
+OF_OTHER_HOSTS = 0.25
+STRIDE = 7  # has no factor in common with RESAMPLINGS: no launch error goes with one of computing
+OUTERMOST = 1.96  # deviations that 5% of a normal distribution are beyond
+
+
+class Spread(NamedTuple):
+    """Relative standard deviations of launches, and of what the GPU computes."""
+
+    launches: float
+    computing: float
+
+
+class Draw(NamedTuple):
+    """A run that differs: its costs in place of the config's (None: unchanged), how many times as
+    long all costs take, and the seed of its moved arrivals (None: unmoved).
+    """
+
+    cost: CostModel | None = None
+    slowness: float = 1.0
+    seed: int | None = None
+
+    def of(self, config: RunConfig) -> RunConfig:
+        """The config with its costs."""
+        return config if self.cost is None else replace(config, cost=Part(self.cost))
+
+
+def spread_of(cost: CostModel) -> Spread | None:
+    """What such costs are off by; None where nothing says it. The launches of a profile that ships
+    are another host's.
+    """
+    fit: Mapping[str, Any] = getattr(cost, "fit", None) or {}
+    if not isinstance(cost, ProfileCost) or "left_out" not in fit:
+        return None
+    launches, computing = fit["left_out"]["launches"], fit["left_out"]["computing"]
+    origin = cost.fingerprint or {}
+    if NAME in origin and origin.get(SYSTEM) != THIS_ENGINE:
+        launches = max(launches, OF_OTHER_HOSTS)
+    return Spread(launches, computing)
+
+
+def draws(config: RunConfig) -> Iterator[Draw]:
+    """The runs that an interval is of, beside the unchanged one."""
+    cost = cost_of(config)
+    spread = spread_of(cost)
+    if spread is None:
+        yield from (Draw(slowness=factor) for factor in (1 - COST_ERROR, 1 + COST_ERROR))
+        yield from (Draw(seed=seed) for seed in range(RESAMPLINGS))
+        return
+    assert isinstance(cost, ProfileCost)
+    deviations = [NormalDist().inv_cdf((i + 0.5) / RESAMPLINGS) for i in range(RESAMPLINGS)]
+    for i, deviation in enumerate(deviations):
+        other = deviations[STRIDE * i % RESAMPLINGS]
+        yield Draw(_varied(cost, spread, deviation, other), seed=i)
+
+
+def extremes(config: RunConfig) -> Iterator[Draw]:
+    """Costs that are short, and long, at the ends of what they may be."""
+    cost = cost_of(config)
+    spread = spread_of(cost)
+    for sign in (-1, 1):
+        if spread is None:
+            yield Draw(slowness=1 + sign * COST_ERROR)
+        else:
+            assert isinstance(cost, ProfileCost)
+            yield Draw(_varied(cost, spread, sign * OUTERMOST, sign * OUTERMOST))
+
+
+def _varied(
+    cost: ProfileCost, spread: Spread, of_launches: float, of_computing: float
+) -> ProfileCost:
+    return cost.varied(
+        launches=max(0.0, 1 + spread.launches * of_launches),
+        computing=1 + spread.computing * of_computing,
+    )
+
+
+def rule(config: RunConfig) -> str:
+    """What is varied, in words."""
+    moved = f"{RESAMPLINGS} times arrivals moved by up to {1000 * MOVED_S:.0f} ms"
+    spread = spread_of(cost_of(config))
+    if spread is None:
+        return f"all costs {COST_ERROR:.0%} up and down, and {moved}"
+    return (
+        f"{moved} and costs drawn by their errors (standard deviations: launches "
+        f"{spread.launches:.1%}, computing {spread.computing:.1%})"
+    )

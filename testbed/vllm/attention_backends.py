@@ -1,0 +1,153 @@
+"""The tokens of a block of vLLM's KV cache: by the attention backend, which follows from the GPU's
+generation and the model, and by the states that a block must be no smaller than.
+
+Held against vLLM's own classes by `testbed lockstep vllm --configs`.
+"""
+
+from dataclasses import replace
+from math import lcm
+
+from testbed.core.slots import ceil_div
+from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.vllm.generations import capability_of
+from testbed.vllm.pages import Pages
+from testbed.vllm.releases import Release
+
+BLOCK_SIZE, HYBRID_LATENT_ALIGNMENT = 16, 128
+HOPPER, BLACKWELL = 9, 10
+FP8_CAPABILITY = (8, 9)  # the first whose Triton kernels read FP8
+FLASH_MLA, FLASHINFER_MLA = 64, 32  # tokens that these backends take
+PACKED_ROW = 656  # bytes of a token in FP8 with its scales, and 16-bit positions (fp8_ds_mla)
+IMAGE_BLOCK = 64  # tokens that Triton's and FlashInfer's kernels both take
+GATED_DELTA_CHUNK = 64  # tokens, at whose multiples FlashInfer's prefill kernel exports a state
+WIDEST_HEAD, WIDE_HEAD_BLOCK = 256, 64  # of FlashAttention 3; tokens that its successor takes
+WIDE_HYBRID_BLOCK = 128  # of FlashAttention 4 beside states, on Blackwell
+
+
+def kernel_block(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
+    """The tokens of a block that the attention backend of a model prefers on a GPU."""
+    if model.latent is None:
+        return _block_of_heads(model, gpu, release)
+    generation = capability_of(gpu)[0]
+    if model.latent.index_bytes:
+        return FLASH_MLA
+    if generation == BLACKWELL:
+        return FLASHINFER_MLA
+    is_small = model.kv_dtype_bytes == 1
+    return FLASH_MLA if generation == HOPPER and is_small else BLOCK_SIZE
+
+
+def with_preferred_cache(model: ModelSpec, gpu: GpuSpec, release: Release) -> ModelSpec:
+    """The model with the type of cached values that vLLM prefers for it on a GPU."""
+    latent = model.latent
+    if latent is None:
+        return model
+    prefers = latent.prefers_fp8 and release.prefers_fp8
+    if prefers and model.kv_dtype_bytes is None and capability_of(gpu)[0] == BLACKWELL:
+        return replace(model, kv_dtype_bytes=1)
+    is_small = latent.index_bytes and model.kv_dtype_bytes == 1
+    if is_small and capability_of(gpu)[0] == HOPPER:
+        return replace(model, latent=replace(latent, packed_bytes=PACKED_ROW))
+    return model
+
+
+def block_multiple(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
+    """The tokens of which a block that the command gives must be a multiple."""
+    usual = kernel_block(model, gpu, release)
+    return min(usual, FLASHINFER_MLA) if capability_of(gpu)[0] == BLACKWELL else usual
+
+
+def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
+    """Why no attention backend of a GPU reads a model's cached values; empty if one does."""
+    is_sparse = model.latent is not None and model.latent.index_bytes > 0
+    if is_sparse and capability_of(gpu)[0] < HOPPER:
+        return f"sparse attention has no backend on {gpu.name}"
+    is_wide = model.head_size > WIDEST_HEAD
+    needs_triton = model.latent is not None or is_wide or model.has_sinks
+    is_small = model.kv_dtype_bytes == 1 and release.checks_fp8_cache
+    if needs_triton and is_small and capability_of(gpu) < FP8_CAPABILITY:
+        return f"the attention backend of such a model has no FP8 cache on {gpu.name}"
+    return ""
+
+
+def _block_of_heads(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
+    """FlashAttention's blocks; the version that wide heads need has larger ones of FP8, and so has
+    a backend of two, of which one masks images.
+    """
+    is_wide = model.head_size > WIDEST_HEAD and model.kv_dtype_bytes == 1
+    if is_wide and release.exports_states and capability_of(gpu)[0] == HOPPER:
+        return WIDE_HEAD_BLOCK
+    if model.masks_images and release.exports_states and capability_of(gpu)[0] == BLACKWELL:
+        return IMAGE_BLOCK
+    is_hybrid = model.states is not None and model.head_size == WIDEST_HEAD
+    if is_hybrid and release.exports_states and capability_of(gpu)[0] == BLACKWELL:
+        return WIDE_HYBRID_BLOCK
+    return BLOCK_SIZE
+
+
+def block_size_of(
+    model: ModelSpec,
+    num_gpus: int,
+    gpu: GpuSpec,
+    release: Release,
+    *,
+    caches: bool = True,
+    requested: int | None = None,
+) -> int:
+    """The tokens of a block unless the command says them (`requested`), which with states are as
+    many as make a block no smaller than a state.
+    """
+    usual = requested or kernel_block(model, gpu, release)
+    if model.states is None or not model.states.state_bytes:
+        return usual
+    state = max(group.state_bytes for group in model.groups)
+    needed = ceil_div(state, model.slot_bytes * model.kv_copies(num_gpus))
+    aligned = HYBRID_LATENT_ALIGNMENT if model.latent else BLOCK_SIZE
+    if release.exports_states:
+        aligned = max(aligned, usual)
+    if caches and release.exports_states:
+        aligned = lcm(aligned, checkpoint_alignment(model, gpu) or 1)
+    elif caches and model.states.chunk_size:
+        aligned = lcm(aligned, model.states.chunk_size)
+    return max(usual, aligned * ceil_div(needed, aligned))
+
+
+def checkpoint_alignment(model: ModelSpec, gpu: GpuSpec) -> int | None:
+    """The tokens at whose multiples a prefill can export a state within it; None: it cannot.
+
+    Mamba-2 exports at each token, gated delta nets where FlashInfer's kernel is chosen, from Hopper
+    on; those beside latent attention (Kimi's) nowhere.
+    """
+    if model.states is None or model.states.chunk_size:
+        return 1
+    if model.latent is not None:
+        return None
+    generation = capability_of(gpu)[0]
+    return GATED_DELTA_CHUNK if generation >= HOPPER else None
+
+
+def state_pages(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
+    """The pages of a sequence in each group of states where prefixes are cached: the state that is
+    written, that which is kept, and one that a prefill exports within it.
+    """
+    exports = release.exports_states and checkpoint_alignment(model, gpu) is not None
+    return 3 if exports else 2
+
+
+def with_cached_states(pages: Pages, model: ModelSpec, gpu: GpuSpec, release: Release) -> Pages:
+    """The pages of a server that caches prefixes, whose sequences have more of states."""
+    if 0 not in pages.windows:
+        return pages
+    return replace(
+        pages,
+        state_pages=state_pages(model, gpu, release),
+        keeps_each_state=keeps_each_state(model, release),
+    )
+
+
+def keeps_each_state(model: ModelSpec, release: Release) -> bool:
+    """Whether a sequence whose prefixes are cached keeps a state at the end of each block: Mamba-2
+    in releases that do not export states (mamba_cache_mode=all).
+    """
+    has_chunks = model.states is not None and model.states.chunk_size > 0
+    return has_chunks and not release.exports_states

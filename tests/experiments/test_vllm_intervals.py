@@ -1,0 +1,95 @@
+"""What a vLLM's profile is off by at sizes left out, and what intervals make of it."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import planted_vllm as planted
+import pytest
+
+from testbed.core.shapes import read_model
+from testbed.cost.model import Work
+from testbed.cost.profile import ProfileCost, read_profile
+from testbed.experiments.real.vllm_engine.front_end import front_end_section
+from testbed.experiments.real.vllm_engine.host_speed import slowness
+from testbed.experiments.real.vllm_engine.left_out_sizes import left_out
+from testbed.experiments.real.vllm_engine.logged_steps import read_steps
+from testbed.experiments.real.vllm_engine.sweep_profile import Machine
+from testbed.experiments.runs.compose import configured
+from testbed.study.cost_spread import OF_OTHER_HOSTS, RESAMPLINGS, draws, rule, spread_of
+
+MODEL = read_model("llama-3.1-8b")
+SHIPPED = "vllm-0.20/h100-llama-3.1-8b-tp1"
+WORDS = ["+system=vllm-v1", "model=llama-3.1-8b", "server=h100-80gb", "trace=random"]
+
+
+def test_planted_launches_are_predicted_at_sizes_left_out(tmp_path):
+    planted.sweeps().write(tmp_path)
+    machine = Machine(MODEL, 1, planted.SIZES, None, {"source": "measured"})
+    rows = left_out(read_steps(tmp_path), machine)
+    assert rows.decodes.nunique() > 1
+    assert (rows.predicted / rows.real - 1).abs().median() < 0.02
+
+
+def test_a_host_that_slows_down_shows_it_in_the_schedulers_times():
+    count, decodes = 400, 100
+    slow = np.where(np.arange(count) < 200, 1.0, 1.6)
+    start = np.arange(count) * 0.01
+    table = pd.DataFrame({
+        "prompts": 0, "decodes": decodes, "schedule_start_s": start,
+        "schedule_end_s": start + slow * 1e-3, "result_s": start, "updated_s": start + slow * 5e-4,
+    })  # fmt: skip
+    found = slowness(table)
+    assert found[300] / found[100] == pytest.approx(1.6, rel=0.03)
+    assert (slowness(table.drop(columns="updated_s")) == 1).all()
+
+
+def test_costs_are_varied_in_launches_and_in_computing_apart():
+    cost = ProfileCost(MODEL, None, read_profile(SHIPPED))
+    work = Work(32, 32 * 500, 500)
+    slower = cost.varied(launches=1.5, computing=1.0)
+    assert slower.launch(32, 1, 200).whole_ps == pytest.approx(
+        1.5 * cost.launch(32, 1, 200).whole_ps, rel=1e-6
+    )
+    assert slower.iteration(work) == cost.iteration(work)
+    longer = cost.varied(launches=1.0, computing=1.1)
+    assert longer.iteration(work) == pytest.approx(1.1 * cost.iteration(work), rel=1e-6)
+    assert longer.launch(32, 1, 200) == cost.launch(32, 1, 200)
+
+
+def test_a_profile_of_ones_own_is_off_by_what_its_sweeps_say_and_one_that_ships_by_more(tmp_path):
+    profile = read_profile(SHIPPED)
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps(profile))
+    of_own = spread_of(ProfileCost(MODEL, None, read_profile(own)))
+    assert of_own.launches == profile["fit"]["left_out"]["launches"] < OF_OTHER_HOSTS
+    shipped = configured(WORDS)
+    assert f"launches {OF_OTHER_HOSTS:.1%}" in rule(shipped)
+    drawn = list(draws(shipped))
+    assert len(drawn) == len({draw.seed for draw in drawn}) == RESAMPLINGS
+    assert all(draw.cost is not None for draw in drawn)
+
+
+def test_costs_that_say_nothing_of_their_error_are_moved_by_3_percent():
+    config = configured([*WORDS, "cost=analytic"])
+    assert "3% up and down" in rule(config)
+    assert {draw.slowness for draw in draws(config)} == {0.97, 1.0, 1.03}
+
+
+def test_the_front_end_is_what_the_client_waits_beyond_the_engine(tmp_path):
+    rows = [
+        {"wave": wave, "output_toks": 1, "asked_s": 1.0, "queued_ts": 1.001, "first_token_ts": 1.02,
+         "first_s": 1.02 + back, "last_token_ts": 1.02, "last_s": 1.02 + back}
+        for wave, back in (("prompts", 0.001), ("prompts among 128 decodes", 0.009))
+    ]  # fmt: skip
+    (tmp_path / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    points = {(part, load): us for part, load, us in front_end_section(tmp_path)["points"]}
+    assert points["before_first_token", "idle"] == pytest.approx(2000, abs=1)
+    assert points["before_first_token", "loaded"] == pytest.approx(10000, abs=1)
+    assert points["after_last_token", "loaded"] == 0
+
+
+def test_sweeps_without_the_clients_times_have_no_front_end(tmp_path):
+    assert front_end_section(tmp_path) is None
+    (tmp_path / "requests.jsonl").write_text('{"wave": "prompts", "output_toks": 1}\n')
+    assert front_end_section(tmp_path) is None
