@@ -49,8 +49,9 @@ def test_bounds_stand_beside_the_entrants(games):
         assert own <= most
 
 
-def test_lru_finds_nothing_in_a_loop_that_is_larger_than_the_pool(games):
-    assert set(hits(games, LRU, "loop")) == {0.0}
+def test_lru_finds_little_in_a_loop_that_is_larger_than_the_pool(games):
+    """A request that overtakes another one in the queue is all that it finds."""
+    assert max(hits(games, LRU, "loop")) < 0.15
     assert min(hits(games, BELADY, "loop")) > 0.3
 
 
@@ -65,7 +66,7 @@ def test_a_rank_counts_those_that_are_faster_beyond_doubt(games):
     assert ranks["copy"] == ranks["lfu"]
 
 
-def test_rows_that_are_done_are_read(games, tmp_path, monkeypatch):
+def test_rows_that_are_done_are_read(tmp_path):
     first = play(["lfu"], TINY, RULES, tmp_path, in_turn)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
     again = play(["lfu"], TINY, RULES, tmp_path, in_turn)
@@ -117,7 +118,7 @@ def test_the_column_of_lru_makes_the_calls_of_a_plain_run(monkeypatch):
 CHEATS = {
     "TwiceThePool": "contract",
     "RaisesAtOnce": "at once",
-    "TakesMemory": "memory",
+    "TakesMemory": "Memory",
     "Exits": "exit",
     "NamesNoVictim": "contract",
     "IsNoPolicy": "none of",
