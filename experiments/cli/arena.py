@@ -55,10 +55,11 @@ def arena(
     verify: Verify = None,
     sample: Sample = None,
 ) -> None:
-    """Compare policies of any kind on fixed workloads, beside no cache, random, LRU and Belady.
+    """Compare policies of any kind on fixed workloads, beside bounds.
 
-    A plug-in is checked against its contract first; each cell runs in a process of its own with
-    limits of time and memory, so that what a policy raises, hangs or takes costs its own row.
+    The bounds: no cache, random victims, LRU, Belady, and a pool that evicts nothing. A plug-in is
+    checked against its contract first; each cell runs in a process of its own with limits of time
+    and memory, so that what a policy raises, hangs or takes costs its own row.
     """
     from testbed.experiments.arena.suites import suite_of
 

@@ -15,7 +15,11 @@ SECTIONS = {
             "hits:hits",
             "Print which share of a trace's prompt tokens a prefix cache finds, by cache size.",
         ),
-        ("arena", "arena:arena", "Compare policies of any kind on fixed workloads."),
+        (
+            "arena",
+            "arena:arena",
+            "Compare policies of any kind on fixed workloads, beside bounds.",
+        ),
         ("serve", "serve:serve", "Serve a simulated server behind OpenAI's API, in real time."),
         (
             "fits",

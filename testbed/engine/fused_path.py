@@ -93,6 +93,7 @@ class FusedPath:
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
         flight.num_waiting, flight.num_swapped = len(state.waiting), 0
         flight.repeats = flight.is_promised = True
+        flight.growing = num_seqs
         repeated = 0
         if usage.saved:
             self._meter.begin_shared()
@@ -121,6 +122,7 @@ class FusedPath:
         if state.loading:
             flight.num_waiting += len(state.loading)
         flight.repeats, flight.is_promised = repeats, False
+        flight.growing = len(state.batch.sequences)
         if plan.chunks:
             self._checks.tables(usage)
             self._meter.begin_chunks(plan)

@@ -143,7 +143,7 @@ class SpanMeter(Meter):
         that have ended are forgotten after it.
         """
         usage, steps, started, growth = flight.usage, flight.steps, NO_GROWTH, None
-        starts, end, num_seqs = self._starts, self.state.batch.steps, flight.plan.decode_seqs
+        starts, end, growing = self._starts, self.state.batch.steps, flight.growing
         shared: tuple[SharedSlots, ...] = ()
         if starts and starts[0][0] < end:
             started = self._start(end, steps)
@@ -153,9 +153,9 @@ class SpanMeter(Meter):
             first = 0 if flight.is_promised else 1
             shared = self._shared(steps, flight.durations, usage.saved, usage.held, grown, first)
         if flight.is_promised:
-            growth = self._growth(flight.durations, num_seqs, started, grown, first=0)
+            growth = self._growth(flight.durations, growing, started, grown, first=0)
         elif steps > 1:
-            growth = self._growth(flight.durations, num_seqs, started, grown)
+            growth = self._growth(flight.durations, growing, started, grown)
             usage = usage._replace(live=usage.live - growth.live)
         else:
             internal += started.slots

@@ -490,10 +490,9 @@ class EvictsWhileBlocksAreFree(PrefixCaching):
 
 
 @breaks(7)
-class EvictsWhenAdvancing(PrefixCaching):
+class AdvancesTooFar(GroupedCaching):
     def advance(self, batch, num_steps):
-        evict(self, 99)
-        return super().extend(batch, num_steps)
+        return super().advance(batch, num_steps + 8)
 
 
 # 8 What is published is found, and nothing else.

@@ -146,6 +146,7 @@ def test_a_manager_of_groups_knows_the_release_and_how_the_scheduler_plans(
     assert served_parameters(config, "policy") == {
         "release": release_numbered(release),
         "batching": Batching(512, plans_ahead),
+        "states": None,
     }
 
 

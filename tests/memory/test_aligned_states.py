@@ -9,12 +9,12 @@ from testbed.core.layers import KvGroup
 from testbed.core.slots import Refusal
 from testbed.experiments.real.lockstep.draws import draw
 from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
+from testbed.memory.groups.state_chunks import Prefill, StateChunks
 from testbed.memory.policy import PoolSpec
 from testbed.memory.served import StateCaching
 from testbed.run.result import front_end
 from testbed.run.simulate import run
 from testbed.vllm.releases import RELEASES
-from testbed.vllm.state_chunks import Prefill, StateChunks
 
 MOST = 8192
 

@@ -5,7 +5,7 @@ mamba_cache_mode=align).
 from testbed.core.sequence import Sequence
 from testbed.memory.groups.page_rules import PagePool
 from testbed.memory.groups.page_table import Hit
-from testbed.vllm.state_chunks import Prefill, StateChunks
+from testbed.memory.groups.state_chunks import Prefill, StateChunks
 
 
 class AlignedStates:

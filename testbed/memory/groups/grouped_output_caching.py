@@ -11,10 +11,10 @@ from testbed.memory.groups.cached_contents import OutputContents
 from testbed.memory.groups.checkpoints import Boundaries
 from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.groups.page_rule import ONE_PAGE_SIZE
+from testbed.memory.groups.state_chunks import Prefill, StateChunks
 from testbed.memory.policy import PoolSpec
 from testbed.memory.served import StateCaching
 from testbed.vllm.releases import DEFAULT, Release
-from testbed.vllm.state_chunks import Prefill, StateChunks
 
 
 class GroupedOutputCaching(GroupedCaching):
