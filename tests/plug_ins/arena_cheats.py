@@ -2,13 +2,10 @@
 
 import time
 
-from testbed.cost.model import CostModel
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.run import metrics
-
-CALLS = []
 
 
 class TwiceThePool(Paged):
@@ -16,16 +13,6 @@ class TwiceThePool(Paged):
 
     def __init__(self, pool, block_size=16):
         super().__init__(PoolSpec(2 * pool.num_slots, pool.max_len), block_size)
-
-
-class Raises(Lru):
-    """Serves some blocks, then fails."""
-
-    def hit(self, nodes):
-        CALLS.append(nodes)
-        if len(CALLS) > 100_000:
-            raise RuntimeError("enough")
-        super().hit(nodes)
 
 
 class RaisesAtOnce(Lru):
@@ -72,6 +59,3 @@ class NamesNoVictim(Lru):
 
 class IsNoPolicy:
     pass
-
-
-assert CostModel
