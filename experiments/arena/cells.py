@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
+from testbed.core.slots import ceil_div
 from testbed.experiments.arena.entrants import CACHED, REPLICAS, ROUTER, Entrant
 from testbed.experiments.arena.suites import BLOCK_SIZE, SERVER, Case, Suite
 from testbed.experiments.arena.tampering import changed_code, code_of_testbed
 from testbed.experiments.runs.compose import configured
-from testbed.memory.prefix_cache.curves.accesses import accesses_of
+from testbed.memory.prefix_cache.curves.accesses import num_different
 from testbed.memory.prefix_cache.replay import prompts_of
 from testbed.run.build import build
 from testbed.run.config import RunConfig
@@ -107,13 +108,8 @@ def conditions_of(suite: Suite, case: Case, rules: Sequence[str]) -> list[Condit
 
 def sizes_of(rows: Rows) -> tuple[int, int]:
     """The different full blocks of all prompts, and the blocks of the longest request."""
-    prompts = prompts_of(rows, BLOCK_SIZE)
-    accesses = accesses_of(prompts)
-    different = sum(
-        access.num_full - sum(run.num_blocks for run in access.runs) for access in accesses
-    )
     longest = int((rows.prompt_len + rows.output_len).max())
-    return different, -(-longest // BLOCK_SIZE)
+    return num_different([*prompts_of(rows, BLOCK_SIZE)]), ceil_div(longest, BLOCK_SIZE)
 
 
 def knee_of(condition: Condition, rules: Sequence[str], seed: int) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
+from testbed.core.slots import ceil_div
 from testbed.core.units import PositiveTokens
 from testbed.traces.reader import Trace, stream
 
@@ -34,7 +35,7 @@ class Stories(Trace):
         if num_rows is None:
             raise InputError(f"{type(self).__name__}: has no end (give arrivals.num_requests)")
         stories = self.stories(num_rows, stream(seed, "stories"))
-        num_ids = -(-self.prompt_tokens // TOKENS_PER_ID)
+        num_ids = ceil_div(self.prompt_tokens, TOKENS_PER_ID)
         return Rows(
             prompt_len=np.full(num_rows, self.prompt_tokens),
             output_len=np.full(num_rows, self.output_tokens),

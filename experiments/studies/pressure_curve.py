@@ -47,9 +47,15 @@ LONGEST = 2048  # tokens of a request
 H100 = "h100-80gb"
 SHIPPED = "vllm-0.20/h100-llama-3.1-8b-tp1"
 SERVER = (
-    *("+system=vllm-v1", "policy=paged", "policy.watermark=0", "policy.block_size=16"),
-    *("model=llama-3.1-8b", "trace=random", "outputs=summary"),
-    *("scheduler.max_num_seqs=1024", "scheduler.max_num_batched_tokens=8192"),
+    "+system=vllm-v1",
+    "policy=paged",
+    "policy.watermark=0",
+    "policy.block_size=16",
+    "model=llama-3.1-8b",
+    "trace=random",
+    "outputs=summary",
+    "scheduler.max_num_seqs=1024",
+    "scheduler.max_num_batched_tokens=8192",
 )
 METRICS = ("e2e_s", "ttft_s", "ttft_p50_s", "tpot_s", "preemptions")
 DRAWN = {"e2e_s": "mean latency, s", "ttft_s": "mean TTFT, s"}

@@ -1,9 +1,9 @@
 """Python calls of the event loop: exact counts, which no other load of the machine changes."""
 
-import sys
 from random import Random
 
 import pytest
+from counted_calls import calls_of
 from manual_driver import scheduler_of
 from tiny import FastMillisecond
 
@@ -33,21 +33,6 @@ def requests(with_ids):
         ids = tuple(range(i, i + prompt_len)) if with_ids else None
         yield Request(i, at_ps, prompt_len, output_len, prompt_ids=ids)
         at_ps += round(random.expovariate(10) * PS)
-
-
-def calls_of(work):
-    calls = 0
-
-    def count(frame, event, argument):
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

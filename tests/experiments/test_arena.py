@@ -1,10 +1,10 @@
 """The arena: bounds beside entrants, ranks where intervals separate, limits, and verification."""
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
+from counted_calls import calls_of
 
 import testbed
 from testbed.core.errors import InputError
@@ -76,22 +76,6 @@ def test_rows_that_are_done_are_read(tmp_path):
 
 def test_random_victims_keep_the_contract():
     assert testbed.check(RandomOrder) is None
-
-
-def calls_of(run):
-    """Python calls of the event loop of one run."""
-    count = 0
-
-    def profile(frame, event, _):
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(profile)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def test_the_column_of_lru_makes_the_calls_of_a_plain_run(monkeypatch):

@@ -14,11 +14,11 @@ from testbed.engine.arrivals import Sessions
 from testbed.experiments.runs.choice_names import KEYS
 from testbed.experiments.runs.compose import configured
 from testbed.memory.pools import PoolSpec
-from testbed.memory.prefix_cache.curves.accesses import accesses_of
+from testbed.memory.prefix_cache.curves.accesses import num_different
 from testbed.memory.prefix_cache.curves.bound import most_hits
 from testbed.memory.prefix_cache.curves.policy_replay import replayed_hits
 from testbed.memory.prefix_cache.curves.stack_distances import lru_hits
-from testbed.memory.prefix_cache.replay import Prompt, prompts_of
+from testbed.memory.prefix_cache.replay import prompts_of
 from testbed.run.config import RunConfig
 from testbed.run.machine import block_size_of, make_pool
 from testbed.run.override_words import key_of
@@ -84,7 +84,7 @@ def hit_curves(
     rows = trace_rows(config)
     size = _block_size(words, config, rows)
     prompts = list(prompts_of(rows, size))
-    stored = _num_different(prompts)
+    stored = num_different(prompts)
     largest = max(prompt.num_blocks for prompt in prompts)
     spec = make_pool(config)
     pools = _pools(spec, size)
@@ -161,14 +161,6 @@ def trace_rows(config: RunConfig) -> Rows:
     except InputError:
         return make_workload(config).rows
     return rows
-
-
-def _num_different(prompts: Sequence[Prompt]) -> int:
-    """Full blocks that no earlier prompt has used."""
-    return sum(
-        access.num_full - sum(run.num_blocks for run in access.runs)
-        for access in accesses_of(prompts)
-    )
 
 
 def _usual_sizes(largest: int, stored: int) -> list[int]:

@@ -72,3 +72,11 @@ class _Blocks:
                 before.append(last_use[number])
                 last_use[number] = time
         return tuple(Run(since, sum(1 for _ in blocks)) for since, blocks in groupby(before))
+
+
+def num_different(prompts: Sequence[Prompt]) -> int:
+    """Full blocks that no earlier prompt has used: the working set of the trace."""
+    return sum(
+        access.num_full - sum(run.num_blocks for run in access.runs)
+        for access in accesses_of(prompts)
+    )
