@@ -36,7 +36,7 @@ RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 
 @dataclass(frozen=True)
 class Form:
-    """again: a complete run is repeated. per_seed: a row for each seed. json: the answer is JSON."""
+    """again: complete runs are repeated. per_seed: a row for each seed. json: the answer is JSON."""
 
     again: bool = False
     per_seed: bool = False
@@ -116,10 +116,8 @@ def sweep(points: Sequence[SweepPoint], asked: Sequence[str], form: Form, notes:
     shows = not (form.json or QUIET.get())
     progress = SweepProgress(folder.resolve(), len(points), time.time(), shows)
     jobs = [
-        PointJob(
-            point.words, _varying(point.asked, asked), place, form.again, progress, os.getcwd()
-        )
-        for place, point in enumerate(points, start=1)
+        PointJob(point.words, _varying(point.asked, asked), i, form.again, progress, os.getcwd())
+        for i, point in enumerate(points, start=1)
     ]
     names = differing([values_of_words(point.asked) for point in points])
     results = list[Point | str]()
