@@ -36,7 +36,10 @@ RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 
 @dataclass(frozen=True)
 class Form:
-    """again: complete runs are repeated. per_seed: a row for each seed. json: the answer is JSON."""
+    """How runs are launched and shown.
+
+    again: complete runs are repeated. per_seed: a row for each seed. json: the answer is JSON.
+    """
 
     again: bool = False
     per_seed: bool = False
