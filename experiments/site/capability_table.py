@@ -10,7 +10,7 @@ from pathlib import Path
 import testbed
 from testbed.memory.capabilities import METHODS, NEEDS
 
-GUIDE = Path(testbed.__file__).parent / "memory" / "ADDING_A_POLICY.md"
+GUIDE = Path(testbed.__file__).parent / "memory" / "PLUG_INS.md"
 HEAD = "| capability | methods | what it says of the policy |\n|---|---|---|\n"
 TABLE = re.compile(re.escape(HEAD) + r"(\|.*\n)+")
 
