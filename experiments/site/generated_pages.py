@@ -5,13 +5,20 @@ them. A hook of MkDocs: mkdocs.yml names this file.
 from collections.abc import Callable
 from typing import Any
 
-from testbed.experiments.site import kernel_table, option_reference
+from testbed.experiments.site import (
+    capability_table,
+    kernel_table,
+    option_reference,
+    paper_rows,
+)
 from testbed.experiments.vllm_server import option_page
 
 PAGES: dict[str, Callable[[], str]] = {
     "experiments/site/pages/options.md": option_reference.page,
     "experiments/VLLM_OPTIONS.md": option_page.page,
+    "experiments/paper/ROWS.md": paper_rows.page,
     "kernels/results/h200.md": kernel_table.page,
+    "testbed/memory/CAPABILITIES.md": capability_table.page,
 }
 
 

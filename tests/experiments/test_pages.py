@@ -9,6 +9,7 @@ import pytest
 
 from testbed.experiments.runs.meanings import SECTIONS
 from testbed.experiments.site.generated_pages import PAGES, on_files
+from testbed.memory.capabilities import METHODS
 from testbed.vllm.option_table import options
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +36,11 @@ def anchors(page):
         yield words.strip().replace(" ", "-")
 
 
+def named_tests(page):
+    """Files and functions of the tests that a page names as FILE::TEST."""
+    return re.findall(r"`([\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8"))
+
+
 def num_words(page):
     return len(page.read_text(encoding="utf-8").split())
 
@@ -52,6 +58,14 @@ def test_links_lead_to_files_of_the_repository(page):
 @pytest.mark.parametrize("page", COMMITTED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_name_no_file_outside_the_repository(page):
     assert "../shared" not in page.read_text(encoding="utf-8")
+
+
+def test_each_encounter_has_a_test():
+    page = ROOT / "experiments" / "ENCOUNTERS.md"
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if "test_" in line]
+    assert len(named_tests(page)) == len(rows) > 30
+    for file, name in named_tests(page):
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), name
 
 
 def test_the_readme_is_read_in_five_minutes():
@@ -75,7 +89,9 @@ def test_each_page_of_the_site_is_committed_or_generated():
     [
         ("experiments/VLLM_OPTIONS.md", list(options())),
         ("experiments/site/pages/options.md", [key for key in SECTIONS if key]),
+        ("experiments/paper/ROWS.md", ["| 19b |", "| 12 | OPT-13B, ShareGPT: rate over Oracle |"]),
         ("kernels/results/h200.md", ["paging cost", "decode", "prefill", "swap"]),
+        ("testbed/memory/CAPABILITIES.md", [protocol.__name__ for protocol in METHODS]),
     ],
 )
 def test_a_generated_page_has_all_that_it_is_of(page, names):
