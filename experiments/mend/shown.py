@@ -23,7 +23,7 @@ def lines_of(mending: Mending) -> Iterator[str]:
 def _conclusion(mending: Mending) -> str:
     if not mending.preempts:
         return "the server preempts nothing at this load: nothing is to mend (raise the load)"
-    (best, *_) = mending.tried or [None]
+    best = next(iter(mending.tried), None)
     verdict = None if best is None else best.verdict(mending.server)
     if best is None or verdict not in (MENDS, TRADES):
         return "no change ends preemptions distinguishably (--seeds N with more, or a longer run)"
