@@ -288,7 +288,9 @@ class SGLang(Scheduler):
         """Nothing runs or is written, and the head of the queue is refused: SGLang would ask it for
         ever.
         """
-        is_over = not (self.running or self.outputs.in_flight or self.state.policy.usage().in_transit)
+        is_over = not (
+            self.running or self.outputs.in_flight or self.state.policy.usage().in_transit
+        )
         if self.state.waiting and is_over:
             group = self.state.waiting.popleft()
             plan.reject(group, "its tokens and a page are not less than the whole pool")

@@ -109,8 +109,10 @@ class Admission:
             self.memory.pins_hits.pin(hit)
         chosen = self.choose(group, hit)
         below = hit.num_below(group.prefill_len)
-        if isinstance(chosen, Selected) and self.memory.loads_hits is not None and any(
-            below.values()
+        if (
+            isinstance(chosen, Selected)
+            and self.memory.loads_hits is not None
+            and any(below.values())
         ):
             hit = self.memory.loads_hits.load_hit(group.sequences[0], hit)
             chosen = self._with_loaded(chosen, hit)

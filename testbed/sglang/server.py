@@ -5,7 +5,7 @@ refusal.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.sglang.command import FLAG, ON, Command
 from testbed.sglang.hierarchy import HostPool, host_pool_of
@@ -34,7 +34,8 @@ DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4,
 class Server:
     """What the options of a command say, and what follows from them.
 
-    host: the pool behind it, with HiCache. option: our option with the model's shape. notes: what was read and changes nothing.
+    host: the pool behind it, with HiCache. option: our option with the model's shape. notes: what
+    was read and changes nothing.
     """
 
     model: ModelSpec

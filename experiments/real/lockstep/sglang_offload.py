@@ -134,9 +134,7 @@ class Ours:
 
     def _with_counts(self, step: Step) -> Step:
         size, now = self.policy.block_size, self._counters()
-        loaded, stored, evicted = (
-            (b - a) * size for a, b in zip(self._before, now, strict=True)
-        )
+        loaded, stored, evicted = ((b - a) * size for a, b in zip(self._before, now, strict=True))
         self._before = now
         return step._replace(
             loaded={OF_ALL: loaded} if loaded else {},
@@ -252,9 +250,7 @@ class Theirs:
         decoding = {int(req.rid) for req in batch.decoding_reqs or ()}
         prefixes = zip(names, batch.prefix_lens, strict=True)
         found = {name: n for name, n in prefixes if n and name not in decoding}
-        return Step(
-            dict(zip(names, batch.extend_lens, strict=True)), found, {}, {}, 0, retracted
-        )
+        return Step(dict(zip(names, batch.extend_lens, strict=True)), found, {}, {}, 0, retracted)
 
     def _with_counts(self, step: Step) -> Step:
         loaded, stored, evicted = self._loaded, self._stored, self._evicted

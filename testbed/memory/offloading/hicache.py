@@ -1,5 +1,6 @@
 """SGLang's HiCache (release 0.5.23): its prefix cache over a host pool, in a tree of runs."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from testbed.core.errors import InputError
@@ -22,10 +23,11 @@ from testbed.core.slots import (
     Usage,
 )
 from testbed.core.units import PositiveTokens
-from testbed.memory.offloading.host_tree import HostRun, HostTree, Load, Write, WriteBackTree
+from testbed.memory.offloading.host_tree import HostRun, HostTree, Load, Write
+from testbed.memory.offloading.write_back_tree import WriteBackTree
 from testbed.memory.paged.paged import extents_of_blocks
 from testbed.memory.policy import PoolSpec
-from testbed.memory.radix.radix import Radix, RadixHit
+from testbed.memory.radix.radix import Radix, RadixHit, own_runs
 from testbed.memory.radix.strategies import Strategy, strategy_named
 from testbed.memory.radix.tree import Run
 from testbed.memory.tiers.cache_hierarchy import runs_of
@@ -143,6 +145,8 @@ class HiCache(Radix):
     def background(self) -> Ops:
         for load in self._ended:
             self._tree.end_load(load)
+        if self._ended and self._doubles:
+            self._drop_doubles()
         self._ended = []
         writes, self._tree.writes = self._tree.writes, []
         moves = self._take_moves()
@@ -157,6 +161,8 @@ class HiCache(Radix):
     def landed(self, move_id: int) -> None:
         for write in self._writes.pop(move_id):
             self._tree.landed(write)
+        if self._doubles:
+            self._drop_doubles()
 
     def _take_written(self) -> None:
         """Note what was written at once since the last call."""
@@ -191,7 +197,10 @@ class HiCache(Radix):
     # What callers see
 
     def usage(self) -> Usage:
-        used, moving = super().usage(), self._tree.num_moving * self.block_size
+        used, moving = super().usage(), self._tree.num_moving
+        if self._doubles:
+            moving += sum(len(run.blocks) for run in self._unlisted())
+        moving *= self.block_size
         return used._replace(
             live=used.live - moving,
             held=used.held - moving,
@@ -202,9 +211,19 @@ class HiCache(Radix):
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         known = extents_of_blocks(self._pool.num_blocks, self.block_size)
-        moving = sorted(b for run in self._tree if run.is_moving for b in run.blocks)
+        runs = [*self._unlisted(), *(run for run in self._tree if run.is_moving)]
+        moving = sorted(block for run in runs for block in run.blocks)
         in_transit = tuple([known[block] for block in moving])
         return super().non_sequence_slots()._replace(in_transit=in_transit)
+
+    def _unlisted(self) -> list[HostRun]:
+        """Runs that a transfer needs, and of which every sequence has blocks of its own."""
+        doubled = Counter(run for held in self._doubles.values() for _, run in own_runs(held))
+        return [
+            run
+            for run, count in doubled.items()
+            if isinstance(run, HostRun) and run.locks - count == run.num_moving > 0
+        ]
 
     def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
         """See StoresBelow."""
