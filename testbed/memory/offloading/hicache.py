@@ -83,11 +83,12 @@ class HiCache(Radix):
             )
         super().__init__(pool, block_size, radix_eviction_policy)
         self._tier = lower[0].name
-        self.tree = self._tree = tree_of(
+        self.tree = tree_of(
             hicache_write_policy,
             lower[0].num_slots // block_size,
             strategy_named(radix_eviction_policy),
         )
+        self._tree = self.tree
         self._moves: list[Move] = []
         self._loads: dict[int, Load] = {}  # by seq_id
         self._ended: list[Load] = []
@@ -105,7 +106,7 @@ class HiCache(Radix):
         return self._on_both(super().match(seq, num_tokens))
 
     def _on_both(self, hit: RadixHit) -> HostHit:
-        run, num_blocks = self._tree.on_device(hit.run, hit.num_blocks)
+        run, num_blocks = self.tree.on_device(hit.run, hit.num_blocks)
         on_device = RadixHit(run, num_blocks, self.block_size)
         return HostHit(on_device, hit.run, hit.num_blocks - num_blocks, self._tier)
 
@@ -115,14 +116,14 @@ class HiCache(Radix):
             return hit
         end, num_below = hit.end, hit.num_blocks_below
         assert isinstance(end, HostRun)
-        load = self._tree.begin_load(end)
+        load = self.tree.begin_load(end)
         if num_below * self.block_size >= LEAST_LOADED:
             self._make_free(num_below)
         if num_below * self.block_size < LEAST_LOADED or len(self._pool.free) < num_below:
-            self._tree.end_load(load)
+            self.tree.end_load(load)
             return RadixHit(hit.run, hit.num_blocks, self.block_size)
         self._take_written()
-        pairs = self._tree.lift(load, self._pool.take(num_below))
+        pairs = self.tree.lift(load, self._pool.take(num_below))
         self._moves.append(Move(self._tier, DEVICE, runs_of(pairs, self.block_size)))
         self.num_loaded += num_below
         self._loads[seq.seq_id] = load
@@ -144,11 +145,11 @@ class HiCache(Radix):
 
     def background(self) -> Ops:
         for load in self._ended:
-            self._tree.end_load(load)
+            self.tree.end_load(load)
         if self._ended and self._doubles:
             self._drop_doubles()
         self._ended = []
-        writes, self._tree.writes = self._tree.writes, []
+        writes, self.tree.writes = self.tree.writes, []
         moves = self._take_moves()
         if not writes:
             return Ops(moves=moves) if moves else NO_OPS
@@ -160,14 +161,14 @@ class HiCache(Radix):
 
     def landed(self, move_id: int) -> None:
         for write in self._writes.pop(move_id):
-            self._tree.landed(write)
+            self.tree.landed(write)
         if self._doubles:
             self._drop_doubles()
 
     def _take_written(self) -> None:
         """Note what was written at once since the last call."""
-        if isinstance(self._tree, WriteBackTree) and self._tree.written:
-            pairs, self._tree.written = self._tree.written, []
+        if isinstance(self.tree, WriteBackTree) and self.tree.written:
+            pairs, self.tree.written = self.tree.written, []
             self._moves.append(Move(DEVICE, self._tier, runs_of(pairs, self.block_size)))
 
     def _take_moves(self) -> tuple[Move, ...]:
@@ -191,13 +192,13 @@ class HiCache(Radix):
 
     def guaranteed_steps(self, batch: Batch) -> int:
         """None while a transfer is under way, whose end is seen in the next plan."""
-        under_way = self._writes or self._tree.writes or self._loads or self._ended
+        under_way = self._writes or self.tree.writes or self._loads or self._ended
         return 0 if under_way else super().guaranteed_steps(batch)
 
     # What callers see
 
     def usage(self) -> Usage:
-        used, moving = super().usage(), self._tree.num_moving
+        used, moving = super().usage(), self.tree.num_moving
         if self._doubles:
             moving += sum(len(run.blocks) for run in self._unlisted())
         moving *= self.block_size
@@ -211,7 +212,7 @@ class HiCache(Radix):
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         known = extents_of_blocks(self._pool.num_blocks, self.block_size)
-        runs = [*self._unlisted(), *(run for run in self._tree if run.is_moving)]
+        runs = [*self._unlisted(), *(run for run in self.tree if run.is_moving)]
         moving = sorted(block for run in runs for block in run.blocks)
         in_transit = tuple([known[block] for block in moving])
         return super().non_sequence_slots()._replace(in_transit=in_transit)
@@ -228,14 +229,14 @@ class HiCache(Radix):
     def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
         """See StoresBelow."""
         kinds: tuple[list[Extent], list[Extent]] = ([], [])
-        for run in self._tree:
+        for run in self.tree:
             for block in run.host:
                 extent = Extent(block * self.block_size, self.block_size)
                 kinds[run.write is not None].append(extent)
         return {self._tier: NonSequenceSlots(cached=tuple(kinds[0]), in_transit=tuple(kinds[1]))}
 
     def counters(self) -> Mapping[str, float]:
-        tree = self._tree
+        tree = self.tree
         moved = {"loaded_blocks": self.num_loaded, "stored_blocks": tree.num_written}
         return {**super().counters(), **moved, "evicted_below": tree.evicted_below}
 
