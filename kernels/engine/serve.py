@@ -103,8 +103,8 @@ def _runner(
     options: Options,
     lead: Alone,
 ) -> Runner:
-    """What carries the plans out on the device: the network, its caches, a sampler and a drafter,
-    with a checker of slots in debug mode.
+    """The runner that carries the plans out on the device: the network, its caches, a sampler and a
+    drafter, with a checker of slots in debug mode.
     """
     state = scheduler.state
     layout = _checked_layout(scheduler.memory, arch, options)
@@ -128,7 +128,7 @@ def _runner(
 
 
 def _follow_slots(runner: Runner, checker: SlotChecker, lead: Alone) -> None:
-    """Let the checker see who writes and reads every slot, and erase those that nobody holds."""
+    """Let the checker see each write and read of a slot, and erase slots that no sequence holds."""
     runner.slot_checker = checker
     checker.erase = lead.erasing(checker.erase)
     runner.drafter.followed_by(checker)
@@ -342,7 +342,7 @@ def _check_order(scheduler: Scheduler) -> None:
 
 
 def about_device(setup: Setup) -> dict[str, Any]:
-    """What the engine runs on, and the memory of rank 0's GPU while it does."""
+    """The device of the engine, and the memory of rank 0's GPU during the run."""
     fingerprint = fingerprint_of(setup)
     if fingerprint is None:
         return {"kind": "cpu", "fingerprint": None}
