@@ -28,7 +28,7 @@ BASE = {
 LLAMA = {"model_type": "llama"}
 QWEN3 = {"model_type": "qwen3", "head_dim": 128}
 GEMMA2 = {"model_type": "gemma2", "head_dim": 128, "tie_word_embeddings": True}
-TWO = "--max-loras 2"
+TWO, ON_FOUR = "--max-loras 2", "--tensor-parallel-size 4"
 # config.json, options, and bytes on each GPU
 COUNTED = {
     "llama": (LLAMA, TWO, 7_725_056),
@@ -39,6 +39,18 @@ COUNTED = {
     "gemma2": (GEMMA2, TWO, 3_981_312),
     "phi3": ({"model_type": "phi3"}, TWO, 7_135_232),
     "granite": ({"model_type": "granite"}, TWO, 7_725_056),
+    "llama, 4 GPUs": (LLAMA, f"{TWO} {ON_FOUR}", 6_139_904),
+    "fewer heads than GPUs": ({**LLAMA, "num_key_value_heads": 2}, f"{TWO} {ON_FOUR}", 6_139_904),
+    "qwen3, 4 GPUs": (QWEN3, f"{TWO} {ON_FOUR}", 6_262_784),
+    "mistral, 4 GPUs": ({"model_type": "mistral"}, f"{TWO} {ON_FOUR}", 1_904_640),
+    "phi3, 4 GPUs": ({"model_type": "phi3"}, f"{TWO} {ON_FOUR}", 5_550_080),
+    "rank 64": (LLAMA, f"--max-loras 4 --max-lora-rank 64 {ON_FOUR}", 49_119_232),
+    "sharded": (LLAMA, f"--max-lora-rank 8 --fully-sharded-loras {ON_FOUR}", 1_276_928),
+    "qwen3, sharded": (
+        QWEN3,
+        f"--max-loras 3 --max-lora-rank 32 --fully-sharded-loras {ON_FOUR}",
+        15_691_776,
+    ),
 }
 
 
