@@ -92,7 +92,7 @@ def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[Non
         rate = pace(done, num_requests, seconds)
         return f"simulating: {done:,} of {num_requests:,} requests ({rate})"
 
-    return spoken(text)
+    return status_line(text)
 
 
 def pace(done: int, total: int, seconds: float) -> str:
@@ -134,7 +134,7 @@ class Progress:
 
 
 @contextmanager
-def spoken(text: Callable[[], str]) -> Iterator[None]:
+def status_line(text: Callable[[], str]) -> Iterator[None]:
     """While the body runs, print a line every ten seconds; does not change the body. Where SIGINT
     or SIGTERM ends it, its exception notes the line.
     """

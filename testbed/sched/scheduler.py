@@ -452,7 +452,7 @@ class IterationLevel(Scheduler):
         is_queue = bool(state.swapped or state.waiting)
         plan.ends_on_arrival = self.prefetch > 0 or not (keeps_order and is_queue)
         promised = plan.promised_steps
-        if not self._admits_nobody():
+        if not self._admits_none():
             return
         if promised is None:
             plan.guaranteed_steps = state.guaranteed_steps()
@@ -460,7 +460,7 @@ class IterationLevel(Scheduler):
             is_some = type(promised) is int and promised > 0  # else the engine may refuse it
             plan.guaranteed_steps = promised - 1 if is_some else promised
 
-    def _admits_nobody(self) -> bool:
+    def _admits_none(self) -> bool:
         """Whether the group that is next would be refused again, if there is one."""
         state = self.state
         if state.swapped and precedes_admission(state):

@@ -195,7 +195,7 @@ class VllmV1(IterationLevel):
         """See IterationLevel."""
         return super().keeps_refused and not self.chunks.asks_again
 
-    def _admits_nobody(self) -> bool:
+    def _admits_none(self) -> bool:
         """As in every scheduler, but a refused group that is asked again may be admitted in any
         plan, unless the limits of the batch keep it out.
         """
@@ -204,7 +204,7 @@ class VllmV1(IterationLevel):
             return False
         if waiting and self.chunks.asks_again:
             return self.prompts.is_full_with(waiting[0])
-        return super()._admits_nobody()
+        return super()._admits_none()
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         outcome = self.carry_out(plan, steps, results)

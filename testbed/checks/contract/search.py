@@ -141,7 +141,7 @@ class Harness(Moves):
         prompt_len = max(call.prompt_len, registered_prefix)
         first, request_id = len(self.witness.tokens), len(self.questions.lengths)
         ids = list(range(first, first + call.num_seqs))
-        prompt = self.witness.stories.tell(ids, call, prompt_len, registered_prefix)
+        prompt = self.witness.stories.prompt(ids, call, prompt_len, registered_prefix)
         request = Incoming(
             request_id,
             0,

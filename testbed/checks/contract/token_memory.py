@@ -106,7 +106,7 @@ class Stories:
         self._findable: dict[tuple[int, int], int] = {}
         self.fresh = count()
 
-    def tell(
+    def prompt(
         self, seq_ids: list[int], call: Admit, prompt_len: int, prefix: int
     ) -> tuple[int, ...]:
         """The prompt of these new sequences, which begins with a registered prefix of `prefix`

@@ -5,7 +5,7 @@ from testbed.core.sequence import SequenceGroup
 from testbed.sched.plan import Plan
 
 
-class Side:
+class HandoverHooks:
     """An engine's part in hand-overs. Each method does nothing unless overridden.
 
     expected: prompt tokens of the requests, by id, that other engines prefill for this one.

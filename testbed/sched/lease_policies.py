@@ -3,7 +3,7 @@
 from testbed.core.sequence import SequenceGroup
 
 
-class Lessee:
+class LeasePolicy:
     """Nobody: slots are given back when a group has its whole output."""
 
     def needs(self, group: SequenceGroup) -> bool:
@@ -13,14 +13,14 @@ class Lessee:
         return False
 
 
-class Everybody(Lessee):
+class KeepAll(LeasePolicy):
     """Every group's: another engine is to have them."""
 
     def needs(self, group: SequenceGroup) -> bool:
         return True
 
 
-class Sessions(Lessee):
+class KeepSessions(LeasePolicy):
     """Those of groups in a session, whose next prompt may begin with them."""
 
     def needs(self, group: SequenceGroup) -> bool:
