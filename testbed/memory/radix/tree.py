@@ -5,13 +5,15 @@ not locked is evicted a whole leaf at a time, in the order of a strategy.
 """
 
 import heapq
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Union
 
 from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.radix.strategies import Rank, Strategy, lru
 
-Contents = tuple[Content, ...]
+Contents = Union[tuple[Content, ...], "array[int]"]
 
 
 class Run:
