@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from strategies import MAX_LEN, of_one_sequence, with_shared_prompts, workloads
+from strategies import MAX_LEN, of_one_sequence, with_answers, with_shared_prompts, workloads
 from test_fast_equals_slow import ANALYTIC
 
 from testbed.core.request import Request
@@ -28,18 +28,23 @@ IDS = st.sampled_from([0, 1, -1, 5, 1 << 40, 1 << 58, 1 << 62, -(1 << 62), 1 << 
 PROMPTS = st.lists(st.lists(IDS, min_size=1, max_size=6), min_size=2, max_size=5)
 
 
-def sequence(seq_id, ids, each):
-    request = Request(seq_id, 0, len(ids) * each - 1 or 1, 9, prompt_ids=ids, tokens_per_id=each)
+def sequence(seq_id, ids, each, answer_id=None):
+    values = {"prompt_ids": ids, "tokens_per_id": each, "answer_id": answer_id}
+    request = Request(seq_id, 0, len(ids) * each - 1 or 1, 9, **values)
     return Sequence(seq_id, request.incoming)
 
 
 @many
-@given(PROMPTS, st.sampled_from([(1, 1), (16, 1), (16, 16), (16, 4), (4, 16), (1, 2)]))
-def test_two_blocks_have_one_number_where_they_store_the_same(prompts, sizes):
+@given(
+    PROMPTS,
+    st.sampled_from([(1, 1), (16, 1), (16, 16), (16, 4), (4, 16), (1, 2)]),
+    st.lists(st.sampled_from([None, 0, 1, 3, 1 << 50, 1 << 62]), min_size=5, max_size=5),
+)
+def test_two_blocks_have_one_number_where_they_store_the_same(prompts, sizes, answer_ids):
     each, block_size = sizes
     names, pairs = ContentNames(block_size), []
     for number, ids in enumerate(prompts):
-        seq = sequence(number, tuple(ids), each)
+        seq = sequence(number, tuple(ids), each, answer_ids[number])
         num_blocks = seq.prompt_len // block_size + 2
         found, plain = names.of(seq, num_blocks), plain_contents(seq, num_blocks, block_size)
         pairs += zip(found, plain, strict=True)
@@ -61,7 +66,7 @@ class PlainRadix(Radix):
 
 @many
 @given(
-    st.builds(of_one_sequence, with_shared_prompts(workloads())),
+    with_answers(st.builds(of_one_sequence, with_shared_prompts(workloads()))),
     st.sampled_from([1, 4, 16]),
     st.sampled_from([400, 900]),
     st.sampled_from([None, 48]),

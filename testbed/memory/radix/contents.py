@@ -6,16 +6,16 @@ they store the same.
 
 from array import array
 from collections.abc import Sequence as Row
-from itertools import count
+from itertools import count, islice
 
 import numpy as np
 
 from testbed.core.sequence import Sequence
-from testbed.memory.prefix_cache.hash_chain import Content, block_contents
+from testbed.memory.prefix_cache.hash_chain import Content, block_contents, generated_contents
 
 # Three kinds of numbers: ids of the trace as they are, numbers given to other contents in the order
 # in which they come, and numbers of blocks that one sequence alone has.
-LARGEST_ID = 1 << 60
+LARGEST_ID = 1 << 61
 GIVEN = 1 << 61
 OWN = 1 << 62
 OWN_BITS = 28  # blocks of a sequence
@@ -30,9 +30,17 @@ class ContentNames:
         self._given: dict[Content, int] = {}
 
     def of(self, seq: Sequence, num_blocks: int) -> "array[int]":
-        """Those of the first num_blocks blocks: of the prompt, then the sequence's own."""
+        """Those of the first num_blocks blocks: of the prompt, then of what is generated."""
         numbers = self._of_prompt(seq, min(seq.prompt_len // self.block_size, num_blocks))
-        first = OWN + (seq.seq_id << OWN_BITS)
+        parts, answer_id = seq.tokens_per_id // self.block_size, seq.answer_id
+        if answer_id is None:
+            first = OWN + (seq.seq_id << OWN_BITS)
+        elif parts and 0 <= answer_id < LARGEST_ID // parts - num_blocks:
+            first = answer_id * parts
+        else:
+            contents = plain_contents(seq, num_blocks, self.block_size)
+            numbers.extend(map(self._of_content, contents[len(numbers) :]))
+            return numbers
         numbers.extend(range(first + len(numbers), first + num_blocks))
         return numbers
 
@@ -42,7 +50,7 @@ class ContentNames:
         if ids is None:
             return array("q")
         if not parts or seq.tokens_per_id % self.block_size:
-            return array("q", map(self._number, self._plain(seq, num_blocks)))
+            return self._with_large(seq, num_blocks)
         try:
             some = array("q", ids[: -(-num_blocks // parts)])
         except OverflowError:
@@ -56,18 +64,18 @@ class ContentNames:
         return array("q", numbers[:num_blocks].tobytes())
 
     def _with_large(self, seq: Sequence, num_blocks: int) -> "array[int]":
-        """The same, where some contents are too large to be their own numbers."""
-        contents = self._plain(seq, num_blocks)
-        is_id = [isinstance(each, int) and -LARGEST_ID < each < LARGEST_ID for each in contents]
-        pairs = zip(contents, is_id, strict=True)
-        return array("q", [each if own else self._number(each) for each, own in pairs])
+        """The same, where some contents are not their own numbers."""
+        return array("q", map(self._of_content, self._plain(seq, num_blocks)))
 
     def _plain(self, seq: Sequence, num_blocks: int) -> Row[Content]:
         assert seq.prompt_ids is not None, "it has ids"
         size = self.block_size
         return block_contents(seq.prompt_ids, seq.tokens_per_id, num_blocks * size, size)
 
-    def _number(self, content: Content) -> int:
+    def _of_content(self, content: Content) -> int:
+        """A content that is no id, or a large one, gets the next number."""
+        if isinstance(content, int) and -LARGEST_ID < content < LARGEST_ID:
+            return content
         known = self._given.get(content)
         if known is None:
             known = self._given[content] = next(self._next)
@@ -81,4 +89,5 @@ def plain_contents(seq: Sequence, num_blocks: int, block_size: int) -> tuple[Con
     if seq.prompt_ids is not None:
         num_tokens = num_full * block_size
         known = tuple(block_contents(seq.prompt_ids, seq.tokens_per_id, num_tokens, block_size))
-    return (*known, *(((seq.seq_id,), i) for i in range(len(known), num_blocks)))
+    behind = generated_contents(seq, block_size, len(known))
+    return (*known, *islice(behind, num_blocks - len(known)))
