@@ -31,9 +31,9 @@ def owned_ids(
     """The ids of each prompt, one for each `each` tokens, of which the last may stand for fewer,
     and the first id of its answer (see Incoming).
 
-    A prompt starts with shared_len tokens that all prompts of the same `beginning` have. What
-    follows belongs to its owner, a session or the prompt itself: of two prompts of one owner the
-    longer continues the shorter, with the answer of output_len tokens to that.
+    A prompt starts with shared_len tokens that all prompts of the same `beginning` have. The tokens
+    behind them belong to their owner, a session or the prompt itself: of two prompts of one owner
+    the longer continues the shorter, with the answer of output_len tokens to that.
     """
     num_shared = shared_len // each
     num_ids = -(-prompt_len // each)

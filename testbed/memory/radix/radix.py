@@ -108,7 +108,6 @@ class Radix(LeasingPolicy):
         self._evictions = 0
         self._counts = CacheCounts()
         self._names = ContentNames(block_size)
-        self._num_pins = 0
         self._doubles: dict[int, Held] = {}
 
     # What a sequence finds
@@ -125,13 +124,11 @@ class Radix(LeasingPolicy):
     def pin(self, hit: CacheHit) -> None:
         """See PinsHits."""
         if isinstance(hit, RadixHit):
-            self._num_pins += 1
             self._tree.lock(hit.run)
 
     def unpin(self, hit: CacheHit) -> None:
         """See PinsHits."""
         if isinstance(hit, RadixHit):
-            self._num_pins -= 1
             self._tree.unlock(hit.run)
 
     def refresh(self, seq: Seq, num_tokens: int) -> None:
@@ -323,8 +320,8 @@ class Radix(LeasingPolicy):
         """See CountsSharedReads. Where these are all sequences with slots and nothing else locks a
         run, what all tables list more than once.
         """
-        are_all = len(batch) + len(others) == len(self._tables.held)
-        if are_all and not (self._num_pins or self._doubles):
+        num_seqs = len(batch) + len(others)
+        if num_seqs == len(self._tables.held) == self._tree.num_locks and not self._doubles:
             return (self._num_listed - self._num_held()) * self.block_size
         return self._read_again((*batch, *others))
 

@@ -54,6 +54,7 @@ class RadixTree:
     Attributes:
         root: the empty run, which is never evicted.
         num_evictable: blocks of runs without a lock; those of all their descendants are among them.
+        num_locks: calls of `lock` that are not undone.
     """
 
     def __init__(self, strategy: Strategy = lru) -> None:
@@ -61,6 +62,7 @@ class RadixTree:
         self.root = Run(None, (), [], 0)
         self.root.locks = 1
         self.num_evictable = 0
+        self.num_locks = 0
         self._clock = 0
         self._num_entries = 0
         self._most_entries = 1000
@@ -121,6 +123,7 @@ class RadixTree:
 
     def lock(self, run: Run) -> None:
         """Nothing up to the end of this run is evicted until `unlock`."""
+        self.num_locks += 1
         for node in path(run):
             if not node.locks:
                 self.num_evictable -= len(node.key)
@@ -128,6 +131,7 @@ class RadixTree:
 
     def unlock(self, run: Run) -> None:
         """Undo one `lock` of the run."""
+        self.num_locks -= 1
         for node in path(run):
             node.locks -= 1
             if not node.locks:
