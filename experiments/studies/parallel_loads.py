@@ -27,8 +27,9 @@ from testbed.core.errors import InputError
 from testbed.experiments.cli.output import plain_table, show
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.whole_files import SUMMARY, write_json
+from testbed.run.config import RunConfig
 from testbed.run.simulate import run
-from testbed.study.cost_spread import rule
+from testbed.study.cost_spread import draws, rule
 from testbed.study.sensitivity import variations
 
 SEED = 74
@@ -116,11 +117,18 @@ def predict(loads: Path, profiles: Path, out: Path, *, server: str) -> None:
         print(name, json.dumps(prediction["figures"]))
 
 
+def config_of(load: Load, profile: str, server: str) -> RunConfig:
+    """The simulation of a load by a profile."""
+    costs = ("cost=profile", f"cost.path={profile}")
+    return configured([f"server={server}", *load.words, *costs])
+
+
 def predicted(load: Load, profile: Path, server: str) -> dict[str, Any]:
     """The figures of a load by a profile, and the lowest and highest of its variations."""
-    costs = ("cost=profile", f"cost.path={profile.resolve()}")
-    config = configured([f"server={server}", *load.words, *costs])
-    every = [figures(run(varied).summary) for varied in (config, *variations(config))]
+    config = config_of(load, str(profile.resolve()), server)
+    every = [figures(run(config).summary)]
+    for varied, draw in zip(variations(config), draws(config), strict=True):
+        every.append(slower(figures(run(varied).summary), draw.slowness))
     return {
         "rule": rule(config),
         "figures": every[0],
@@ -139,6 +147,11 @@ def figures(summary: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
+def slower(figures: Mapping[str, float], factor: float) -> dict[str, float]:
+    """The same where all costs take so many times as long."""
+    return {name: x * factor if name.endswith("_s") else x for name, x in figures.items()}
+
+
 def _digest(path: Path) -> str:
     return sha256(path.read_bytes()).hexdigest()
 
@@ -153,7 +166,9 @@ def serve(loads: Path, out: Path, *, server: str, limit_s: float = 600.0) -> Non
             continue
         words = [f"server={server}", *load.words, "engine=gpu", f"hydra.run.dir={out / load.name}"]
         done = subprocess.run([sys.executable, "-m", "testbed.experiments.cli.main", "run", *words])
-        print(f"{load.name}: exit {done.returncode}, {time.monotonic() - begun_s:.0f} s", flush=True)
+        print(
+            f"{load.name}: exit {done.returncode}, {time.monotonic() - begun_s:.0f} s", flush=True
+        )
 
 
 @app.command
