@@ -111,7 +111,7 @@ def server_with(
     reader = OptionReader(command)
     model = with_preferred_cache(_served(reader, shape, release), sheet, release)
     if reader.is_on("--language-model-only"):
-        model = replace(model, masks_images=None)
+        model = replace(model, masks_images=None, vision_params=None)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
     if problem := cache_problem(model, sheet, release):
