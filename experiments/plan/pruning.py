@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from testbed.core.errors import DoesNotFit, DoesNotStart, InputError
+from testbed.core.errors import AnswerIsNo, DoesNotFit, DoesNotStart, InputError
 from testbed.experiments.plan.bounds import DOES_NOT_FIT
 from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
 from testbed.experiments.plan.verdicts import REFUSED, Pruned
@@ -46,7 +46,7 @@ def examined(
 
 
 def check_not_empty(candidates: Sequence[Candidate], pruned: Sequence[Pruned]) -> None:
-    """Raise InputError that says which check emptied the space."""
+    """Raise AnswerIsNo that says which check emptied the space."""
     if candidates:
         return
     counts = dict[str, list[Pruned]]()
@@ -56,7 +56,7 @@ def check_not_empty(candidates: Sequence[Candidate], pruned: Sequence[Pruned]) -
         f"{len(them)} by {limit} (such as {them[0].deployment.name}: {them[0].reason})"
         for limit, them in counts.items()
     ]
-    raise InputError(
+    raise AnswerIsNo(
         f"the space: no deployment of {len(pruned)} is left: {'; '.join(texts)} (give other values)"
     )
 

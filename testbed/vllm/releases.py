@@ -253,7 +253,7 @@ class Release:
         str | None,
         Fact(
             "the option of `software` whose times are taken; null: those of this project's engine",
-            "experiments/REAL_SERVERS.md",
+            "experiments/ACCURACY.md",
         ),
     ]
 
@@ -317,6 +317,7 @@ V0_20 = replace(
     caps_windows=True,
     aligns_blocks=True,
     latent_alignment=16,
+    logs_longest=True,
 )
 V0_33 = Release(
     number="0.33",
