@@ -104,7 +104,7 @@ def predict(loads: Path, profiles: Path, out: Path, *, server: str) -> None:
     """
     drawn = [load for load in read_loads(loads) if (profiles / f"{load.model}.json").is_file()]
     used = {load.model: profiles / f"{load.model}.json" for load in drawn}
-    answer = {
+    answer: dict[str, Any] = {
         "made_at": datetime.now(UTC).isoformat(),
         "server": server,
         "loads_sha256": _digest(loads),
