@@ -84,5 +84,5 @@ def generated_contents(
             content = seq.id_at(block // parts) * parts + block % parts
         if names_next:
             own = (content,) if isinstance(content, int) else content
-            content = (*own, seq.id_at((block + 1) * block_size // each))  # type: ignore[assignment]
+            content = (*own, seq.id_at((block + 1) * block_size // each))
         yield content
