@@ -15,7 +15,6 @@ from testbed.memory.capabilities import Capabilities
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout
 from testbed.memory.policy import PoolSpec
-from testbed.memory.served import Batching
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import constructor_parameters
 from testbed.run.cost_words import cost_source, tested
@@ -94,8 +93,8 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
     has_null = is_hybrid or config.null_blocks > 0
     if release is None or limits is None or block_size is None or not has_null:
         return {}
-    batching = Batching(limits.max_num_batched_tokens, scheduler.plans_ahead and is_hybrid)
-    under_way = batching.tokens_under_way(release)
+    is_ahead = scheduler.plans_ahead and is_hybrid
+    under_way = release.tokens_under_way(limits.max_num_batched_tokens, plans_ahead=is_ahead)
     pages = pages_of(
         model, pool.num_gpus, block_size, is_hybrid=is_hybrid, tokens_under_way=under_way
     )
@@ -134,6 +133,24 @@ def contents_note(memory: Capabilities, workload: Workload) -> str | None:
     return (
         "the trace does not say what prompts contain, so none is found in the prefix cache "
         "(trace=random, guidellm, chat_histories and files with prompt ids do)"
+    )
+
+
+def answers_note(memory: Capabilities, workload: Workload) -> str | None:
+    """What to know of a cache of answers whose workload has sessions and does not say which prompts
+    contain answers; else None.
+    """
+    rows = workload.rows
+    if rows.sessions is None or rows.prompt_ids is None or rows.answer_id is not None:
+        return None
+    from testbed.memory.prefix_cache.output_caching import OutputCaching
+    from testbed.memory.radix.radix import Radix
+
+    if not isinstance(memory.policy, OutputCaching | Radix):
+        return None
+    return (
+        "the trace does not say which prompts contain which answers, so no answer is found "
+        "(trace=guidellm, chat_histories and a CSV with a column answer_of do)"
     )
 
 
