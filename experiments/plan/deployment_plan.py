@@ -92,8 +92,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is made of. num_gpus: of every deployment; None: any. everything: simulate all
-    that fits. command: of a vLLM server, to which the words are overrides.
+    """The inputs of a plan. num_gpus: of every deployment; None: any. everything: simulate all that
+    fits. command: of a vLLM server, to which the words are overrides.
     """
 
     words: tuple[str, ...]

@@ -135,8 +135,8 @@ class Progress:
 
 @contextmanager
 def status_line(text: Callable[[], str]) -> Iterator[None]:
-    """While the body runs, print a line every ten seconds; does not change the body. Where SIGINT
-    or SIGTERM ends it, its exception notes the line.
+    """While the body runs, print a line every ten seconds; does not change the body. If SIGINT or
+    SIGTERM ends it, its exception notes the line.
     """
     began, done = time.monotonic(), threading.Event()
 

@@ -327,7 +327,7 @@ class SequenceGroup:
     `resident` lists the sequences with allocated slots: where memory is shared only the first,
     until the fork at the end of prefill. Each sequence has num_generated output tokens; a decoding
     one stores one token fewer than it has, because the next iteration writes the newest token's K
-    and V. `todo` lists the prefill work that remains. Where the scheduler orders by `rank`, the
+    and V. `todo` lists the prefill work that remains. If the scheduler orders by `rank`, the
     smallest is served first. num_cached: prompt tokens that a cache had when the group was first
     admitted; -1 before, and where another engine has computed the prompt.
     """

@@ -72,8 +72,8 @@ def auto_cost(
 
 
 class Question(NamedTuple):
-    """What decides the best profile; `share` is the GPU's of `attainable`, the rest as in
-    auto_cost.
+    """The question that decides the best profile; `share` is the GPU's of `attainable`, the rest as
+    in auto_cost.
     """
 
     model: ModelSpec

@@ -174,10 +174,10 @@ class Engine:
         return ""
 
     def cancel(self, request_id: int) -> bool:
-        """Nobody waits for the request any more: it leaves at the next iteration boundary, unless
-        it has ended by then. False if it has ended already, or has not arrived.
+        """Ends a request that is no longer waited for: it leaves at the next iteration boundary,
+        unless it has ended by then. False if it has ended already, or has not arrived.
 
-        Where a plan is in flight behind the present iteration, it leaves an iteration later.
+        If a plan is in flight behind the present iteration, it leaves an iteration later.
         """
         if request_id not in self.outputs.requests:
             return False
@@ -204,7 +204,9 @@ class Engine:
         self.replan()
 
     def replan(self) -> None:
-        """What the next plan sees is not what it was: a plan is made at the next boundary."""
+        """Drops a promise, because the next plan sees another state: a plan is made at the next
+        boundary.
+        """
         self._wake_if_idle()
         for flight in self._in_flight:
             self._cut(flight)
@@ -362,7 +364,7 @@ class Engine:
         self.executor.begin(flight, max_steps, self._snapshots.next_ps, wake_ps)
 
     def _work(self, plan: Plan, usage: Usage) -> Work:
-        """What the plan's first iteration computes, reads and moves."""
+        """The work of the plan's first iteration: what it computes, reads and moves."""
         state = self.scheduler.state
         work = work_of(plan, self.meter.repeated_reads(plan, usage), len(state.running))
         if self._windows and work.decode_seqs:
@@ -461,7 +463,7 @@ class Engine:
         return flight.memory.lasting(duration_ps)
 
     def _end_promises(self) -> None:
-        """What a plan behind the present one has promised no longer holds: memory was released."""
+        """Ends the promises of a plan behind the present one: memory was released."""
         for flight in self._in_flight:
             flight.plan.guaranteed_steps = 0
 

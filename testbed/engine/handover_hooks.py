@@ -1,4 +1,6 @@
-"""What an engine does for others: it prefills for them, or decodes what they have prefilled."""
+"""Callbacks of an engine that works for others: it prefills for them, or decodes what they have
+prefilled.
+"""
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup

@@ -1,4 +1,4 @@
-"""What a router knows of the engines' prefix caches, by their own events, which may come late."""
+"""A router's index of the engines' prefix caches, by their own events, which may come late."""
 
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class CacheEvent(NamedTuple):
 
 
 class CacheIndex:
-    """Which blocks each engine's cache had, age_ps picoseconds ago.
+    """Blocks that each engine's cache had, age_ps picoseconds ago.
 
     Blocks are known by their chained hashes alone, as in real routers: two prompts with equal
     hashes would be taken for one.

@@ -1,4 +1,4 @@
-"""What a router sees of an engine."""
+"""A router's view of an engine."""
 
 from collections.abc import Mapping
 

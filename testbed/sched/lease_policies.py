@@ -1,14 +1,16 @@
-"""Who needs the slots of groups that are over: they then stay by a lease."""
+"""Policies on the slots of groups that are over: they then stay by a lease."""
 
 from testbed.core.sequence import SequenceGroup
 
 
 class LeasePolicy:
-    """Nobody: slots are given back when a group has its whole output."""
+    """Frees a finished group's slots at once: slots are given back when a group has its whole
+    output.
+    """
 
     def needs(self, group: SequenceGroup) -> bool:
-        """Whether the slots of the group, which has its whole output, stay until somebody calls
-        `SchedulerState.end_leases`.
+        """Whether the slots of the group, which has its whole output, stay until
+        `SchedulerState.end_leases` is called.
         """
         return False
 

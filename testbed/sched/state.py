@@ -113,7 +113,7 @@ class SchedulerState(Queues):
     # Getting slots
 
     def lookup(self, group: SequenceGroup) -> CacheHit:
-        """What the cache has of a waiting group, for one attempt to admit it."""
+        """The cached part of a waiting group, for one attempt to admit it."""
         if group is self.partially_preempted:
             return NO_HIT
         publishes = self.memory.publishes
@@ -217,7 +217,7 @@ class SchedulerState(Queues):
             self.publish(chunk.seq, chunk.num_stored + new)
 
     def cut_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> Chunk:
-        """The same, but nobody may find them yet."""
+        """The same, but they are not findable yet."""
         todo = group.todo
         seq, left, num_stored = todo.pop(0)
         if new < left:
@@ -262,7 +262,7 @@ class SchedulerState(Queues):
     # Slots of groups that are over
 
     def end_leases(self, groups: Collection[SequenceGroup]) -> None:
-        """Nobody needs the slots of these groups any more."""
+        """Releases the slots of these groups."""
         leases = self.memory.leases
         assert leases is not None, "a policy without leases is refused"
         for group in groups:
@@ -323,7 +323,7 @@ class SchedulerState(Queues):
 
     def free_for_waiting(self) -> bool:
         """Give back slots that the waiting group or swapped group that is next needs more; whether
-        there were any. What is retained is given back only if nothing runs.
+        there were any. Retained slots are given back only if nothing runs.
         """
         return self.release_all_kept() or (not self.running and self._release_last_retained())
 

@@ -156,8 +156,8 @@ class VllmV1(IterationLevel):
         return plan
 
     def _stores(self, offloads: Offloads, plan: Plan) -> Ops:
-        """What the plan's requests, and those that have ended since the last one, store below; of
-        single sequences.
+        """Blocks that the plan's requests, and those that have ended since the last one, store
+        below; of single sequences.
         """
         computed = {chunk.seq: chunk.num_stored + chunk.new for chunk in plan.chunks}
         for group in self.state.running.values() if plan.decode_seqs else ():
@@ -246,8 +246,8 @@ class VllmV1(IterationLevel):
         return lacked
 
     def _preempt_in_order(self, plan: Plan) -> None:
-        """Where a decode was admitted behind a prompt in prefill: preempt the last until all that
-        run have slots.
+        """If a decode was admitted behind a prompt in prefill: preempt the last until all that run
+        have slots.
 
         Elsewhere `decode` and then `continue_prefills` preempt the same ones. No request is
         scheduled and preempted in one iteration, and the preempted one is always the last: so those

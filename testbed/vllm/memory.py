@@ -38,7 +38,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Terms:
-    """What is not in a data sheet or a shape: the values of memory_terms.toml."""
+    """Terms that are in no data sheet and no shape: the values of memory_terms.toml."""
 
     logits: float
     hidden: float
@@ -61,7 +61,7 @@ class ServerMemory:
 
     @property
     def kv_cache(self) -> float:
-        """What is left for K and V; negative where the rest does not fit."""
+        """The memory that is left for K and V; negative where the rest does not fit."""
         used = self.weights + self.activation + self.non_torch + self.cuda_graphs
         return self.budget - used
 

@@ -65,7 +65,7 @@ class Speculative(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What the command does not say."""
+        """Facts that the command does not have."""
         return (
             "how many drafts are accepted is not in a command; "
             "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
@@ -74,7 +74,7 @@ class Speculative(NamedTuple):
 
 @dataclass(frozen=True)
 class Server:
-    """What the options of a command say, and what follows from them.
+    """The server of a command's options, and what follows from them.
 
     option: our option with the model's shape. memory is None where the command gives the pool.
     num_blocks: pages of the pool, the null block included. values: the options. notes: what was
@@ -483,7 +483,9 @@ def _memory(
     of: Terms | None,
     drafter: DrafterMemory,
 ) -> ServerMemory:
-    """What vLLM's profiling finds on each GPU; a drafter's weights are among the weights."""
+    """The memory that vLLM's profiling finds on each GPU; a drafter's weights are among the
+    weights.
+    """
     memory = memory_of(
         model,
         gpu,

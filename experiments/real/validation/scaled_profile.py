@@ -48,7 +48,7 @@ def starting_profile(
 
 
 def description(base: Mapping[str, Any]) -> str:
-    """Which profile is scaled, in one line."""
+    """The scaled profile, in one line."""
     fingerprint = base["fingerprint"]
     source = fingerprint.get("from", fingerprint)
     gpus = f"{base['num_gpus']} x {source.get('device')} ({source.get('source')})"

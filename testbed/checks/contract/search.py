@@ -178,7 +178,9 @@ class Harness(Moves):
 def broken_by(
     make: MakePolicy, pool: PoolSpec, calls: list[Call], *, twice: bool = True
 ) -> ClauseBroken | None:
-    """What the calls break. They are carried out `twice` for clause 9, which nothing else needs."""
+    """The clause that the calls break. They are carried out `twice` for clause 9, which nothing
+    else needs.
+    """
     harness = Harness(make, pool)
     try:
         history = harness.run(calls)
@@ -202,7 +204,7 @@ def shown_pool(memory: Capabilities, pool: PoolSpec) -> str:
 
 
 class Progress(Protocol):
-    """What follows a check."""
+    """A follower of a check."""
 
     def checked(self, done: int, total: int) -> None:
         """So many histories are done, of so many."""

@@ -67,7 +67,7 @@ class TokenMemory:
         )
 
     def _ends(self, move: Move) -> tuple[Contents, Contents]:
-        """What a move reads, and what it overwrites."""
+        """The slots that a move reads, and those that it overwrites."""
         read = self._inside(move.source, [Extent(copy.src, copy.length) for copy in move.copies])
         return read, self._inside(
             move.target, [Extent(copy.dst, copy.length) for copy in move.copies]

@@ -36,8 +36,8 @@ class SplitFleet(Fleet):
     the prefill engine; the rest begins when the prompt has landed.
 
     A request that was cancelled on the way leaves at once, but its slots stay at both ends until
-    what is on the way has landed. Where an engine fails, the hand-overs from and to it begin anew;
-    one that is being prefilled does so when that has ended.
+    what is on the way has landed. If an engine fails, the hand-overs from and to it begin anew; one
+    that is being prefilled does so when that has ended.
     """
 
     def __init__(self, parts: FleetParts, split: Split) -> None:
