@@ -5,8 +5,8 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.core.units import Count, PositiveCount, Share
-from testbed.speculation.luck import uniform
 from testbed.speculation.speculation import Speculation
+from testbed.speculation.token_random import uniform
 
 FOUND = 2  # stream of random numbers
 
