@@ -101,7 +101,7 @@ class Scheduler(ABC):
 
     @property
     def memory(self) -> Capabilities:
-        """What the policy can do."""
+        """The capabilities of the policy."""
         return self.state.memory
 
     @cached_property
@@ -128,7 +128,7 @@ class Scheduler(ABC):
         return self._choose_order is None
 
     def columns_read(self) -> tuple[str, ...]:
-        """What it reads of a request that a trace need not say, as in ReadsColumns."""
+        """The optional columns of a trace that it reads, as in ReadsColumns."""
         return ()
 
     def add(self, request: Incoming) -> SequenceGroup:
@@ -170,8 +170,8 @@ class Scheduler(ABC):
         self.state.release(group, SequenceStatus.FINISHED)
 
     def note(self, max_len: int) -> str | None:
-        """What a user must know before a run whose sequences may have max_len tokens; the run's
-        first lines have it.
+        """A note before a run whose sequences may have max_len tokens; the run's first lines have
+        it.
 
         Args:
             max_len: tokens of prompt and output.
@@ -185,8 +185,8 @@ class Scheduler(ABC):
         """
 
     def cancel(self, group: SequenceGroup) -> list[SequenceGroup]:
-        """Nobody waits for the group any more: it leaves between two iterations, and its slots are
-        free. Returns the groups that are finished because it has left.
+        """Ends a group that is no longer waited for: it leaves between two iterations, and its
+        slots are free. Returns the groups that are finished because it has left.
 
         Args:
             group: the sequences of the request.
@@ -222,7 +222,7 @@ class Scheduler(ABC):
         return self.carry_out(plan, steps, results)
 
     def carry_out(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        """What iterations of the plan change: tokens stored, groups that join or end.
+        """Applies the changes of iterations of the plan: tokens stored, groups that join or end.
 
         Args:
             plan: that was carried out.
@@ -271,7 +271,7 @@ class Scheduler(ABC):
         return plan
 
     def decode(self, plan: Plan) -> None:
-        """Extend the batch by one step, preempting until it fits. Where a steady plan will only
+        """Extend the batch by one step, preempting until it fits. If a steady plan will only
         decode, the policy is asked before for how many steps.
 
         Args:
@@ -459,7 +459,7 @@ class IterationLevel(Scheduler):
         is_queue = bool(state.swapped or state.waiting)
         plan.ends_on_arrival = self.prefetch > 0 or not (keeps_order and is_queue)
         promised = plan.promised_steps
-        if not self._admits_nobody():
+        if not self._admits_none():
             return
         if promised is None:
             plan.guaranteed_steps = state.guaranteed_steps()
@@ -467,7 +467,7 @@ class IterationLevel(Scheduler):
             is_some = type(promised) is int and promised > 0  # else the engine may refuse it
             plan.guaranteed_steps = promised - 1 if is_some else promised
 
-    def _admits_nobody(self) -> bool:
+    def _admits_none(self) -> bool:
         """Whether the group that is next would be refused again, if there is one."""
         state = self.state
         if state.swapped and precedes_admission(state):
