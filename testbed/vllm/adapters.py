@@ -47,7 +47,7 @@ class Module(NamedTuple):
 class Slots(NamedTuple):
     """The slots of a server: how many, their rank, and whether A and B are both divided."""
 
-    count: int
+    num_slots: int
     rank: int
     is_sharded: bool
     value_bytes: int
@@ -90,7 +90,7 @@ def adapter_bytes(
         )
     slots = _slots(reader, model, num_gpus)
     values = sum(_values(module, slots, num_gpus) for module in _modules(model, family, num_gpus))
-    return slots.count * values * slots.value_bytes
+    return slots.num_slots * values * slots.value_bytes
 
 
 def _slots(reader: OptionReader, model: ModelSpec, num_gpus: int) -> Slots:
