@@ -35,13 +35,24 @@ def request_first_slots(
     answers: Any = memory.admit(seqs, num_tokens, hit)
     if isinstance(answers, Refusal):
         return answers
+    return check_grants(memory, seqs, prefill_len, answers)
+
+
+def check_grants(
+    memory: Capabilities, seqs: list[Sequence], prefill_len: int, answers: Any
+) -> list[Grant]:
+    """The answers to an admission that was not refused.
+
+    Raises:
+        PlugInError: they are no list of a valid grant for each sequence.
+    """
     if not isinstance(answers, list) or len(answers) != len(seqs):
         expected = "admit() gives a Refusal, or a list of a Grant for each sequence"
         raise wrong_answer(memory.policy, answers, expected)
-    for seq, grant in zip(seqs, answers, strict=True):
+    for grant in answers:
         cached = grant.num_cached if type(grant) is Grant else None
         if type(cached) is not int or not 0 <= cached <= prefill_len:
-            expected = f"{seq} has {prefill_len} tokens that could be cached"
+            expected = f"each of {seqs} has {prefill_len} tokens that could be cached"
             raise wrong_answer(memory.policy, grant, expected)
     return answers
 
