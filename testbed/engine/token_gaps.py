@@ -6,7 +6,6 @@ and the steps at which each request came and went give every gap.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +49,8 @@ class TokenClock:
     has a token again, or is back from the host.
 
     num_steps: steps that the batch has taken. step_ps: when the last of them ended.
-    _single: gaps that end with a token that no step of the batch brought.
+    _single: gaps that end with a token that no step of the batch brought. _num_at_once: gaps of 0
+    ps, behind such a token.
     """
 
     def __init__(self) -> None:
@@ -60,6 +60,7 @@ class TokenClock:
         self._paused_ps: dict[int, int] = {}  # last tokens of those that are out of the batch
         self._stays = PackedRows("request_id", "first_step", "last_step", "before_ps")
         self._single = PackedRows("request_id", "gap_ps")
+        self._num_at_once = 0
 
     def stepped(self, steps: int, now_ps: int) -> None:
         """Each member has `steps` more tokens, the last of them at now_ps."""
@@ -80,9 +81,9 @@ class TokenClock:
         if request_id not in self._members:  # it was cancelled meanwhile
             return
         _, last_ps = self._members[request_id]
-        for gap_ps in (now_ps - last_ps, *repeat(0, num_tokens - 1)):
-            self._single.append((request_id, gap_ps))
-        self.joined(request_id, now_ps)
+        self._single.append((request_id, now_ps - last_ps))
+        self._num_at_once += num_tokens - 1
+        self._members[request_id] = self.num_steps, now_ps
 
     def joined(self, request_id: int, last_ps: int) -> None:
         """The request, whose last token came at last_ps, is a member from now on."""
@@ -133,7 +134,11 @@ class TokenClock:
             np.concatenate([stays.pop(name), row]) for name, row in zip([*stays], rows, strict=True)
         ]
         single = [*self._single.columns().values()]
-        return _gaps(lambda: map(decoding, spans()), _by_first_step(columns), single)
+        gaps = _gaps(lambda: map(decoding, spans()), _by_first_step(columns), single)
+        if not self._num_at_once:
+            return gaps
+        at_once = single_gaps(np.zeros(1, np.int64), np.array([self._num_at_once]))
+        return gaps._replace(runs=all_runs([gaps.runs, at_once]))
 
 
 class DecodeSpans(NamedTuple):

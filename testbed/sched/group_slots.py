@@ -5,7 +5,7 @@ These functions know no queue: `SchedulerState` decides when to ask, and what an
 
 from typing import Any
 
-from testbed.core.sequence import Item, Sequence, SequenceGroup, disband, passing_batch
+from testbed.core.sequence import Item, Sequence, SequenceGroup, batch_of, disband, passing_batch
 from testbed.core.slots import NO_OPS, Answer, Answers, CacheHit, Grant, Refusal, record
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
@@ -89,7 +89,7 @@ def extend_to(policy: MemoryPolicy, seqs: list[Sequence], num_tokens: int) -> An
     slots than that, and are in no batch.
     """
     missing = num_tokens - seqs[0].num_slots
-    batch = passing_batch(seqs)
+    batch = batch_of(seqs[0]) if len(seqs) == 1 else passing_batch(seqs)
     answer = one_answer(policy, policy.extend(batch, missing))
     if isinstance(answer, Grant):
         batch.extend(missing)
