@@ -239,7 +239,8 @@ class Scheduler(ABC):
                 if not isinstance(answer, Grant) or answer.ops != NO_OPS:
                     raise broken_promise(state.policy, steps - 1, answer)
                 grown = answer
-            state.batch.advance(steps, extended=steps - 1)
+            state.batch.steps += steps
+            state.batch.extended += steps - 1
             for request_id in results.ended:
                 group = state.running[request_id]
                 if group.batch is not None:
@@ -330,13 +331,15 @@ class Scheduler(ABC):
         """Groups that are prefilled, or back from the host, join the batch; returns those that have
         ended instead.
         """
-        state, finished = self.state, list[SequenceGroup]()
-        stepping = plan.stepping if plan.swapped_in else ()
-        for group in (*prefilled, *stepping):
+        state = self.state
+        finished: list[SequenceGroup] = []
+        for group in prefilled:
             group.generate()
-        for group in stepping:
-            for seq in group.sequences:
-                seq.num_stored = seq.num_slots
+        if plan.swapped_in:
+            for group in plan.stepping:
+                group.generate()
+                for seq in group.sequences:
+                    seq.num_stored = seq.num_slots
         for group in (*prefilled, *plan.swapped_in):
             if group.request.request_id in results.ended:
                 self.finish(group)
