@@ -2,14 +2,19 @@
 JSON.md. A field may be added; none is renamed or removed without a line in CHANGELOG.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from testbed.checks.contract.clauses import ClauseBroken
+    from testbed.core.errors import AnswerIsNo
     from testbed.experiments.look.compare.run_comparison import Comparison
     from testbed.experiments.look.hits.hit_curves import HitCurves
+    from testbed.experiments.mend.trials import Mending, Tried
     from testbed.experiments.real.validation.deviations import Compared
+    from testbed.experiments.runs.points import Point
     from testbed.study.capacity_search import Capacities, Capacity
     from testbed.study.sensitivity import CapacityIntervals
 
@@ -31,6 +36,71 @@ class Choices:
     """The answer of `testbed list --json`."""
 
     choices: list[Choice]
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """The answer of every command with --json if it is no."""
+
+    kind: str
+    message: str
+    problem: str
+    key: str
+    value: str | None
+    remedy: str
+
+
+@dataclass(frozen=True)
+class RunAnswer:
+    """The answer of `testbed run --json`."""
+
+    folder: str
+    is_new: bool
+    notes: list[str]
+    summary: dict[str, object]
+
+
+@dataclass(frozen=True)
+class SweptPoint:
+    """A point of a sweep, or with seeds one run of it."""
+
+    values: dict[str, str]
+    folder: str
+    summary: dict[str, object]
+
+
+@dataclass(frozen=True)
+class SweptMean:
+    """A number of a setting, over its seeds."""
+
+    values: dict[str, str]
+    quantity: str
+    mean: float
+    half_width: float | None
+    num_seeds: int
+
+
+@dataclass(frozen=True)
+class SweepAnswer:
+    """The answer of `testbed run -m --json`."""
+
+    table: str
+    figure: str | None
+    notes: list[str]
+    points: list[SweptPoint]
+    means: list[SweptMean]
+
+
+@dataclass(frozen=True)
+class CheckAnswer:
+    """The answer of `testbed check --json`."""
+
+    plug_in: str
+    keeps_contract: bool
+    clause: int | None
+    problem: str
+    place: str
+    calls: list[str]
 
 
 @dataclass(frozen=True)
@@ -80,8 +150,44 @@ class CapacityAnswer:
 
 
 @dataclass(frozen=True)
+class MendNumber:
+    """A number of a server with a change, over the seeds."""
+
+    quantity: str
+    mean: float | None
+    half_width: float | None
+    difference: float | None
+    difference_half_width: float | None
+
+
+@dataclass(frozen=True)
+class MendChange:
+    """A change of a server, or the server as it is."""
+
+    change: str
+    words: list[str]
+    note: str
+    verdict: str
+    numbers: list[MendNumber]
+    num_overloaded: int
+    num_rejected: int
+
+
+@dataclass(frozen=True)
+class MendAnswer:
+    """The answer of `testbed mend --json`."""
+
+    preempts: bool
+    costs: str
+    seeds: list[int]
+    server: MendChange
+    changes: list[MendChange]
+    failed: dict[str, str]
+
+
+@dataclass(frozen=True)
 class HitRate:
-    """What an eviction order finds at one cache size."""
+    """Hits of an eviction order at one cache size."""
 
     order: str
     num_blocks: int
@@ -189,6 +295,36 @@ class ValidationAnswer:
     intervals: list[Sensitive]
 
 
+def no_answer(error: "AnswerIsNo") -> NoAnswer:
+    """The refusal by its parts; `kind` is its class in words."""
+    kinds = {"DoesNotFit": "does not fit", "DoesNotStart": "does not start"}
+    kind = kinds.get(type(error).__name__, "is not met")
+    parts = (error.problem, error.key, error.value, error.remedy)
+    return NoAnswer(kind, " ".join(str(error).split()), *parts)
+
+
+def sweep_answer(
+    points: "Sequence[Point]", table: Path, figure: Path | None, notes: list[str]
+) -> SweepAnswer:
+    """The points in order, and the means of their settings over the seeds."""
+    from testbed.experiments.runs.points import settings
+    from testbed.experiments.runs.replicated import setting_means
+
+    swept = [SweptPoint(dict(of.chosen), of.folder, dict(of.summary)) for of in points]
+    means = [
+        SweptMean(dict(row.chosen), row.title, *row.interval)
+        for row in setting_means(settings(points))
+    ]
+    return SweepAnswer(str(table), None if figure is None else str(figure), notes, swept, means)
+
+
+def check_answer(plug_in: str, broken: "ClauseBroken | None", place: str) -> CheckAnswer:
+    """Whether a plug-in keeps its contract; place: FILE:LINE of the plug-in's fault, if known."""
+    if broken is None:
+        return CheckAnswer(plug_in, True, None, "", "", [])
+    return CheckAnswer(plug_in, False, broken.clause, str(broken), place, list(broken.calls))
+
+
 def capacity_answer(
     capacities: "Capacities", sensitivity: Mapping[int, "CapacityIntervals"]
 ) -> CapacityAnswer:
@@ -211,6 +347,34 @@ def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
     best = next(point for point in tried if point.rate == highest.rate)
     found = (highest.rate, best.share_inside, best.goodput)
     return SeedCapacity(seed, *found, tried, highest.overload)
+
+
+def mend_answer(mending: "Mending") -> MendAnswer:
+    """The server, its changes in order, and those without a verdict."""
+    from testbed.run.summaries import costs_of
+
+    return MendAnswer(
+        mending.preempts,
+        costs_of(mending.server.summaries[0]),
+        list(mending.seeds),
+        _mend_change(mending.server, mending.server),
+        [_mend_change(tried, mending.server) for tried in mending.tried],
+        {change.name: reason for change, reason in mending.failed.items()},
+    )
+
+
+def _mend_change(tried: "Tried", server: "Tried") -> MendChange:
+    from testbed.experiments.mend.trials import NUMBERS
+
+    change, numbers = tried.change, list[MendNumber]()
+    for name in NUMBERS:
+        mean, less = tried.mean(name), tried.less(name, server)
+        pairs = ((None, None) if of is None else (of.mean, of.half_width) for of in (mean, less))
+        (value, half), (difference, half_of_it) = pairs
+        numbers.append(MendNumber(name, value, half, difference, half_of_it))
+    verdict = "" if tried is server else tried.verdict(server)
+    counts = (tried.num_overloaded, tried.num_rejected)
+    return MendChange(change.name, list(change.words), change.note, verdict, numbers, *counts)
 
 
 def hits_answer(curves: "HitCurves") -> HitsAnswer:

@@ -1,10 +1,10 @@
-"""What is left of a space before anything is simulated, and why the rest is not."""
+"""Deployments that are left of a space before a simulation, and the reasons of the others."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from testbed.core.errors import DoesNotFit, DoesNotStart, InputError
+from testbed.core.errors import AnswerIsNo, DoesNotFit, DoesNotStart, InputError
 from testbed.experiments.plan.bounds import DOES_NOT_FIT
 from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
 from testbed.experiments.plan.verdicts import REFUSED, Pruned
@@ -12,7 +12,8 @@ from testbed.experiments.runs.progress import one_line
 from testbed.run.build import build
 from testbed.run.config import RunConfig
 from testbed.run.workload import make_workload
-from testbed.vllm.command import FLAG
+from testbed.sglang.command import FLAG as FROM_SGLANG
+from testbed.vllm.command import FLAG as FROM_VLLM
 
 SIZE = "number of GPUs"
 SAME = "same run"
@@ -46,7 +47,7 @@ def examined(
 
 
 def check_not_empty(candidates: Sequence[Candidate], pruned: Sequence[Pruned]) -> None:
-    """Raise InputError that says which check emptied the space."""
+    """Raise AnswerIsNo that says which check emptied the space."""
     if candidates:
         return
     counts = dict[str, list[Pruned]]()
@@ -56,7 +57,7 @@ def check_not_empty(candidates: Sequence[Candidate], pruned: Sequence[Pruned]) -
         f"{len(them)} by {limit} (such as {them[0].deployment.name}: {them[0].reason})"
         for limit, them in counts.items()
     ]
-    raise InputError(
+    raise AnswerIsNo(
         f"the space: no deployment of {len(pruned)} is left: {'; '.join(texts)} (give other values)"
     )
 
@@ -72,7 +73,7 @@ def _checked(deployment: Deployment, num_gpus: int | None) -> Candidate | Pruned
         if has_cause(error, OSError):
             raise
         first = _first(error)
-        text = one_line(first).removeprefix(f"{FLAG}: ")
+        text = one_line(first).removeprefix(f"{FROM_VLLM}: ").removeprefix(f"{FROM_SGLANG}: ")
         is_small = isinstance(first, DoesNotFit | DoesNotStart)
         return Pruned(deployment, DOES_NOT_FIT if is_small else REFUSED, text)
     return candidate

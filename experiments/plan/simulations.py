@@ -78,7 +78,7 @@ class Simulations:
         """
         if not jobs:
             return []
-        results = launched(self.launcher, jobs, self._place.runs)
+        results = [*launched(self.launcher, jobs, self._place.runs)]
         for candidate, result in zip(candidates, results, strict=True):
             if isinstance(result, Failure) and not result.is_answer:
                 raise InputError(f"{candidate.deployment.name}: {result.message}")

@@ -92,7 +92,7 @@ def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[Non
         rate = pace(done, num_requests, seconds)
         return f"simulating: {done:,} of {num_requests:,} requests ({rate})"
 
-    return spoken(text)
+    return status_line(text)
 
 
 def pace(done: int, total: int, seconds: float) -> str:
@@ -112,13 +112,20 @@ class Progress:
         self.things = things
         self._began = time.monotonic()
         self._done = self._total = 0
+        self._shortened: int | None = None
 
-    def told(self, done: int, total: int) -> None:
+    def checked(self, done: int, total: int) -> None:
         """So many are done, of so many."""
         self._done, self._total = done, total
 
+    def shortened(self, num_calls: int) -> None:
+        """A violation was found, and its shortest calls until now are so many."""
+        self._shortened = num_calls
+
     def __str__(self) -> str:
         """Empty while nothing is done."""
+        if self._shortened is not None:
+            return f": a clause is broken, by {self._shortened} calls or fewer; shortens them"
         if not self._done:
             return ""
         rate = pace(self._done, self._total, time.monotonic() - self._began)
@@ -127,8 +134,10 @@ class Progress:
 
 
 @contextmanager
-def spoken(text: Callable[[], str]) -> Iterator[None]:
-    """While the body runs, print a line every ten seconds; does not change the body."""
+def status_line(text: Callable[[], str]) -> Iterator[None]:
+    """While the body runs, print a line every ten seconds; does not change the body. If SIGINT or
+    SIGTERM ends it, its exception notes the line.
+    """
     began, done = time.monotonic(), threading.Event()
 
     def speak() -> None:
@@ -139,6 +148,9 @@ def spoken(text: Callable[[], str]) -> Iterator[None]:
     thread.start()
     try:
         yield
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(text())
+        raise
     finally:
         done.set()
         thread.join()

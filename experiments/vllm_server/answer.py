@@ -1,4 +1,4 @@
-"""What `testbed fits` answers: the memory of a server, and vLLM's own two lines."""
+"""The answer of `testbed fits`: the memory of a server, and vLLM's own two lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -10,6 +10,7 @@ from typing import Any
 from torch import OutOfMemoryError
 
 from testbed.core.errors import InputError
+from testbed.core.request import without_answers
 from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture
@@ -103,8 +104,8 @@ def _runner(
     options: Options,
     lead: Alone,
 ) -> Runner:
-    """What carries the plans out on the device: the network, its caches, a sampler and a drafter,
-    with a checker of slots in debug mode.
+    """The runner that carries the plans out on the device: the network, its caches, a sampler and a
+    drafter, with a checker of slots in debug mode.
     """
     state = scheduler.state
     layout = _checked_layout(scheduler.memory, arch, options)
@@ -128,7 +129,7 @@ def _runner(
 
 
 def _follow_slots(runner: Runner, checker: SlotChecker, lead: Alone) -> None:
-    """Let the checker see who writes and reads every slot, and erase those that nobody holds."""
+    """Let the checker see each write and read of a slot, and erase slots that no sequence holds."""
     runner.slot_checker = checker
     checker.erase = lead.erasing(checker.erase)
     runner.drafter.followed_by(checker)
@@ -177,7 +178,7 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
     engine: a result of `make_engine` for this setup, where the caller inspects it afterwards.
     """
     with engine or make_engine(setup) as engine:
-        records = engine.serve(list(setup.workload))
+        records = engine.serve(without_answers(setup.workload))
         about = about_device(setup)
     counters = dict(setup.scheduler.policy.counters())
     summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
@@ -296,14 +297,7 @@ def engine_options(options: EngineConfig | None) -> EngineConfig:
 def _check(setup: Setup) -> None:
     """Raise InputError for options that the engine does not support."""
     check_speculation(setup)
-    tiers = setup.config.server.tiers or {}
-    for name, tier in tiers.items():
-        if len(tiers) > 1 or tier.read_bandwidth or tier.write_bandwidth:
-            raise InputError(
-                f"server.tiers.{name}: the engine has one tier, in the host's memory, behind the "
-                f"GPU's "
-                "link (give one, without bandwidths, or simulate)"
-            )
+    _check_tiers(setup)
     if isinstance(setup.workload, AnswerDrivenWorkload):
         raise InputError(
             "arrivals: the engine has no closed loop (simulate it, or replay time stamps)"
@@ -315,6 +309,24 @@ def _check(setup: Setup) -> None:
     if setup.config.stop_at_latency is not None:
         raise InputError("stop_at_latency: the engine serves every request; set it to null")
     _check_order(setup.scheduler)
+
+
+def _check_tiers(setup: Setup) -> None:
+    """Raise InputError for tiers of another form, or that are used as another server does."""
+    memory = setup.scheduler.memory
+    if memory.offloads is not None or memory.loads_hits is not None:
+        raise InputError(
+            f"policy={memory.name}: stores and loads in the steps of another server, which the "
+            "engine does not carry out (policy=tiered, or simulate)"
+        )
+    tiers = setup.config.server.tiers or {}
+    for name, tier in tiers.items():
+        if len(tiers) > 1 or tier.read_bandwidth or tier.write_bandwidth:
+            raise InputError(
+                f"server.tiers.{name}: the engine has one tier, in the host's memory, behind the "
+                f"GPU's "
+                "link (give one, without bandwidths, or simulate)"
+            )
 
 
 def _check_order(scheduler: Scheduler) -> None:
@@ -331,7 +343,7 @@ def _check_order(scheduler: Scheduler) -> None:
 
 
 def about_device(setup: Setup) -> dict[str, Any]:
-    """What the engine runs on, and the memory of rank 0's GPU while it does."""
+    """The device of the engine, and the memory of rank 0's GPU during the run."""
     fingerprint = fingerprint_of(setup)
     if fingerprint is None:
         return {"kind": "cpu", "fingerprint": None}

@@ -12,7 +12,7 @@ from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import check_cost
 from testbed.checks.contract.order_contract import check_order
 from testbed.checks.contract.questions import MakePolicy
-from testbed.checks.contract.search import POOLS, Told, check_policy, tiers_below, unheard
+from testbed.checks.contract.search import POOLS, UNSEEN, Progress, check_policy, tiers_below
 from testbed.checks.fast_and_slow import (
     EFFICIENCIES,
     LIMITS,
@@ -38,6 +38,8 @@ from testbed.run.oracles import with_lengths
 from testbed.run.parts import Part, check_methods, locate, plug_in_errors
 from testbed.sched.preemption import PreemptionRule, Recompute
 from testbed.sched.scheduler import Scheduler
+from testbed.sched.sglang import SGLang
+from testbed.sched.sglang_overlap import OverlappedSGLang
 from testbed.sched.vllm_v1 import VllmV1
 
 # Under which a scheduler is checked; the first two may run out of slots while requests grow.
@@ -55,7 +57,7 @@ def check(
     max_len: int | None = None,
     host_slots: int | None = None,
     num_examples: int = 200,
-    told: Told = unheard,
+    progress: Progress = UNSEEN,
     **parameters: Any,
 ) -> ClauseBroken | None:
     """The first clause of the contract that a plug-in breaks, with the shortest calls that do; None
@@ -74,7 +76,7 @@ def check(
         host_slots: slots of the host's pool, in place of those of the contract's pools.
         num_examples: random histories of a policy in each pool, or of an eviction order, or
             iterations of a cost model.
-        told: hears how many histories of a policy are done, of how many.
+        progress: follows how many histories of a policy are done.
         **parameters: of the plug-in's constructor, besides the pool.
     """
     target: Any = plug_in
@@ -86,7 +88,7 @@ def check(
     Part(target, parameters).check_parameters(target, "")
     pools = _pools(num_slots, max_len, host_slots)
     pools = [with_tiers_taken(partial(target, **parameters), pool) for pool in pools]
-    return _check(target, pools, num_examples, parameters, told) or follows_hashes(
+    return _check(target, pools, num_examples, parameters, progress) or follows_hashes(
         target, pools, _constructor_values(target, parameters)
     )
 
@@ -101,11 +103,11 @@ def _check(
     pools: list[PoolSpec],
     num_examples: int,
     parameters: dict[str, Any],
-    told: Told,
+    progress: Progress,
 ) -> ClauseBroken | None:
     kind = kind_of(target)
     if kind is MemoryPolicy:
-        return _check_policy(partial(target, **parameters), pools, num_examples, told)
+        return _check_policy(partial(target, **parameters), pools, num_examples, progress)
     if kind is Scheduler:
         return _check_scheduler(target, pools, _constructor_values(target, parameters))
     if kind is PreemptionRule:
@@ -127,7 +129,7 @@ def _check(
 
 
 def _check_policy(
-    make: Any, pools: list[PoolSpec], num_examples: int, told: Told
+    make: Any, pools: list[PoolSpec], num_examples: int, progress: Progress
 ) -> ClauseBroken | None:
     """The first clause that a policy breaks; make: a function that makes it of a PoolSpec."""
     for pool in pools:
@@ -135,14 +137,14 @@ def _check_policy(
             built = make(pool)
         if not isinstance(built, MemoryPolicy):
             raise InputError(f"{type(built).__name__} is no MemoryPolicy")
-    broken = check_policy(make, pools, num_examples, told=told)
+    broken = check_policy(make, pools, num_examples, progress=progress)
     runs = (differs(make, pool, *_schedulers(make, pool)) for pool in pools)
     return broken or next(filter(None, runs), None)
 
 
 def with_tiers_taken(make: MakePolicy, pool: PoolSpec) -> PoolSpec:
-    """The pool with its last tier left out where a policy takes one tier less alone. What else is
-    wrong with the plug-in is found by its check.
+    """The pool with its last tier left out where a policy takes one tier less alone. Other faults
+    of the plug-in are found by its check.
     """
     fewer = replace(pool, tiers=pool.tiers[:-1])
     return fewer if not _takes(make, pool) and _takes(make, fewer) else pool
@@ -159,7 +161,10 @@ def _schedulers(
     make: MakePolicy, pool: PoolSpec
 ) -> tuple[tuple[type[Scheduler], ...], Mapping[str, Any]]:
     """The schedulers that serve a policy in short runs, with their parameters."""
-    if capabilities_of(make(pool)).offloads is None:
+    memory = capabilities_of(make(pool))
+    if memory.loads_hits is not None:
+        return (SGLang, OverlappedSGLang), {"max_running_requests": LIMITS["max_num_seqs"]}
+    if memory.offloads is None:
         return SCHEDULERS, LIMITS
     options = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True}
     return (VllmV1,), {**LIMITS, **options}

@@ -20,11 +20,15 @@ class InputError(ValueError):
         return f"{text} ({self.remedy})" if self.remedy else text
 
 
-class DoesNotFit(InputError):
+class AnswerIsNo(InputError):
+    """The input is right, and what it asks for does not hold: the command's exit code is 1."""
+
+
+class DoesNotFit(AnswerIsNo):
     """The memory of a server does not hold what it must."""
 
 
-class DoesNotStart(InputError):
+class DoesNotStart(AnswerIsNo):
     """A server of the command or configuration would end at its start: vLLM refuses its limits or
     its memory.
     """

@@ -10,8 +10,8 @@ class SpeculativeCost(CostModel):
 
     The first pass computes all tokens of the iteration, because the drafter stores K and V of them
     too; each later one computes a token of each sequence, and reads one token more. Drafts are
-    proposed for the whole batch or not at all. Where the model's cost verifies as prompts, drafts
-    are computed by its kernels for prompts; see `verified_as_prompts`.
+    proposed for the whole batch or not at all. If the model's cost verifies as prompts, drafts are
+    computed by its kernels for prompts; see `verified_as_prompts`.
 
     Attributes:
         cost: the cost of the model's own iterations.

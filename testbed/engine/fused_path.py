@@ -144,7 +144,7 @@ class FusedPath:
         return self._cost.launch(*launched_counts(self._cost, plan)) is not None
 
     def _work(self, plan: Plan, usage: Usage) -> Work:
-        """What the plan's first iteration computes and reads."""
+        """The work of the plan's first iteration: what it computes and reads."""
         state, repeated = self._state, 0
         prefill: tuple[tuple[int, int], ...] = ()
         windows: tuple[WindowReads, ...] = ()

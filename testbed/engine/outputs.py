@@ -1,5 +1,5 @@
-"""What the model will say: how long every output is, and which beams survive. The future, known to
-the engine alone.
+"""The outputs to come: how long every output is, and which beams survive. The future, known to the
+engine alone.
 """
 
 import heapq
@@ -122,7 +122,7 @@ class Outputs:
             self.decodes(group)
 
     def results(self, plan: Plan, steps: int) -> Results:
-        """What the plan's iterations bring; called before they are committed."""
+        """The results of the plan's iterations; called before they are committed."""
         if plan.drafts:
             accepted = self.accepted(plan)
             return Results(self.ended(plan, steps, accepted), {}, accepted)

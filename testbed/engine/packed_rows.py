@@ -83,7 +83,7 @@ def packed(rows: Sequence[tuple[int, ...]]) -> Counts:
 
 
 def beyond_time(time_ps: int) -> InputError:
-    """What to raise for a time that no recorder can write down."""
+    """The error for a time that no recorder can store."""
     return InputError(
         f"the run reaches {time_ps / PS:,.6g} s, and 64 bits count picoseconds up to "
         f"{(1 << 63) / PS:,.0f} s: shorten the trace, or check costs and hardware"

@@ -1,5 +1,5 @@
-"""What a run leaves behind: requests and iteration spans as rows, exact totals, and columns in
-seconds of them.
+"""The records of a run: requests and iteration spans as rows, exact totals, and columns in seconds
+of them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -351,7 +351,7 @@ def hits(request: Request, group: SequenceGroup) -> int:
 
 def request_columns(recorder: Recorder) -> Columns:
     """One row a request that has ended, in order of arrival, latencies in s; a rejected one has a
-    reason and no times. Where requests were cancelled, cancelled_s says when.
+    reason and no times. If requests were cancelled, cancelled_s has the times.
     """
     rows = recorder.requests.columns()
     longest_s = longest_gaps_s(recorder, rows["request_id"])

@@ -105,7 +105,7 @@ class TokenClock:
             self._keep(request_id, first_step, last_ps)
 
     def left(self, request_id: int) -> None:
-        """The request has its whole output, or nobody waits for it any more."""
+        """The request has its whole output, or was cancelled."""
         member = self._members.pop(request_id, None)
         self._paused_ps.pop(request_id, None)
         if member is not None and self.num_steps > member[0]:

@@ -1,5 +1,5 @@
-"""What a memory policy may be able to do besides the required: a protocol of one or two methods for
-each capability.
+"""Capabilities of a memory policy besides the required methods: a protocol of one or two methods
+for each capability.
 
 A policy has a capability by defining its methods; nothing else declares it. They are found once, by
 `capabilities_of`, which also says what needs what.
@@ -107,7 +107,7 @@ class Publishes(Protocol):
     """
 
     def lookup(self, seq: Seq) -> CacheHit:
-        """What is stored of the tokens of a sequence; changes nothing.
+        """The stored tokens of a sequence; changes nothing.
 
         Args:
             seq: one that waits.
@@ -182,7 +182,7 @@ class PinsHits(Protocol):
         """
 
     def pin(self, hit: CacheHit) -> None:
-        """What was found is not evicted until `unpin`.
+        """Found blocks are not evicted until `unpin`.
 
         Args:
             hit: what `match` answered.
@@ -204,6 +204,29 @@ class PinsHits(Protocol):
 
 
 @runtime_checkable
+class LoadsHits(Protocol):
+    """A tier below has a part of what waiting sequences find, which is loaded when the scheduler
+    decides to admit one; the iteration that computes it waits for that, as in SGLang.
+    """
+
+    def load_hit(self, seq: Seq, hit: CacheHit) -> CacheHit:
+        """Load what is below of a hit, as far as that is done; the hit to admit the sequence with,
+        which is pinned in the place of the first one. The next grant has the moves.
+
+        Args:
+            seq: one that waits.
+            hit: what `match` answered, pinned.
+        """
+
+    def end_load(self, seq: Seq) -> None:
+        """The iteration that a sequence was admitted to has ended. It may have loaded nothing.
+
+        Args:
+            seq: that it has computed, or that was preempted since.
+        """
+
+
+@runtime_checkable
 class Truncates(Protocol):
     """It takes back the last slots of a sequence: rejected drafts, or the tail of a preempted
     one.
@@ -212,7 +235,7 @@ class Truncates(Protocol):
     def truncate(self, seq: Seq, num_tokens: int) -> Grant:
         """A sequence gives back the slots of its last tokens; it keeps at least one.
 
-        What becomes free ends refusals. An `extend` brings slots back, in which the tokens are
+        Slots that become free end refusals. An `extend` brings slots back, in which the tokens are
         computed again.
 
         Args:
@@ -234,7 +257,7 @@ class Swaps(Protocol):
         """
 
     def swapped_table(self, seq: Seq) -> Mapping[str, list[Extent]]:
-        """Where the tokens of a sequence below the device lie, in order, by tier; those that have
+        """The slots of a sequence's tokens below the device, in order, by tier; those that have
         stayed on the device first.
 
         Args:
@@ -385,8 +408,8 @@ class Layered(Protocol):
 
 @runtime_checkable
 class ServesInTurn(Protocol):
-    """What sequences give back, and what a preempted one leaves, comes too late for those before
-    them, as in vLLM.
+    """Blocks are reserved one sequence at a time in batch order; blocks freed by a later sequence
+    cannot serve an earlier one, as in vLLM.
     """
 
     def reserve_in_turn(self, wanted: Sequence[tuple[Seq, int]]) -> int:
@@ -459,7 +482,7 @@ class ListsOtherSlots(Protocol):
     """It can say where the slots lie that are not free though no table contains them."""
 
     def non_sequence_slots(self) -> NonSequenceSlots:
-        """Where these slots lie; for pictures and checks."""
+        """The places of these slots; for pictures and checks."""
 
 
 @runtime_checkable
@@ -493,8 +516,8 @@ class StoresBelow(Protocol):
     """It stores prefixes in tiers below the device (server.tiers)."""
 
     def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
-        """What the tiers below store of prefixes, by their names: `cached`, and `in_transit` while
-        it is written.
+        """Prefixes that the tiers below store, by their names: `cached`, and `in_transit` while it
+        is written.
         """
 
 
@@ -530,7 +553,7 @@ class SharesTiers(Protocol):
 
 @runtime_checkable
 class FollowsSessions(Protocol):
-    """What it keeps depends on the sessions of requests."""
+    """Its cache depends on the sessions of requests."""
 
     def close_session(self, session: int) -> None:
         """No request of the session will come: its last one was answered.
@@ -559,7 +582,7 @@ class ReadsColumns(Protocol):
     """
 
     def columns_read(self) -> tuple[str, ...]:
-        """What it reads, of `session`, `priority` and `max_new_tokens`."""
+        """The columns that it reads, of `session`, `priority` and `max_new_tokens`."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""What a group asks of the memory policy; the counts of its sequences follow the answers.
+"""Calls of a group to the memory policy; the counts of its sequences follow the answers.
 
 These functions know no queue: `SchedulerState` decides when to ask, and what an answer changes.
 """
@@ -67,8 +67,8 @@ def begin_prefill(
     """These sequences have slots for num_tokens tokens of the group's prefill_len: list what the
     group has to compute.
 
-    Where a group without output has slots for several sequences, the first is computed and the
-    others are filled by a copy of its prompt.
+    If a group without output has slots for several sequences, the first is computed and the others
+    are filled by a copy of its prompt.
     """
     todo = list[Item]()
     has_output = prefill_len > group.request.prompt_len

@@ -1,4 +1,4 @@
-"""Where each group of a scheduler is: waiting, running or swapped out, and in the batch or not."""
+"""Places of the groups of a scheduler: waiting, running or swapped out, in the batch or not."""
 
 from collections import deque
 

@@ -48,6 +48,7 @@ class Scheduler(ABC):
         now_ps: the time in picoseconds at which `plan` is called.
         plans_ahead: it makes a plan while another is in flight.
         offloads: it serves a policy that loads into slots; see memory/protocols.py, Offloads.
+        loads_hits: it serves a policy that loads what it admits; see there, LoadsHits.
         keeps_budget: no iteration has more tokens than the parameter max_num_batched_tokens.
         names_victims: it chooses victims itself, which are computed again; `preemption` is unread.
         ends_at_declared: every output is to have its declared number of tokens (max_new_tokens).
@@ -61,6 +62,7 @@ class Scheduler(ABC):
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
     plans_ahead: ClassVar[bool] = False
     offloads: ClassVar[bool] = False
+    loads_hits: ClassVar[bool] = False
     keeps_budget: ClassVar[bool] = False
     names_victims: ClassVar[bool] = False
     ends_at_declared: bool = False
@@ -83,6 +85,11 @@ class Scheduler(ABC):
                 f"{self.memory.name}: loads into slots, which {type(self).__name__} does not "
                 "schedule (scheduler=vllm_v1 or vllm_v1_async)"
             )
+        if self.memory.loads_hits is not None and not self.loads_hits:
+            raise InputError(
+                f"{self.memory.name}: loads what is admitted, which {type(self).__name__} does not "
+                "schedule (scheduler=sglang or sglang_no_overlap)"
+            )
         self.preemption = preemption
         self.now_ps = 0
         self.steps_in_turn = False
@@ -95,7 +102,7 @@ class Scheduler(ABC):
 
     @property
     def memory(self) -> Capabilities:
-        """What the policy can do."""
+        """The capabilities of the policy."""
         return self.state.memory
 
     @property
@@ -129,7 +136,7 @@ class Scheduler(ABC):
         return self._choose_order is None
 
     def columns_read(self) -> tuple[str, ...]:
-        """What it reads of a request that a trace need not say, as in ReadsColumns."""
+        """The optional columns of a trace that it reads, as in ReadsColumns."""
         return ()
 
     def add(self, request: Incoming) -> SequenceGroup:
@@ -171,8 +178,8 @@ class Scheduler(ABC):
         self.state.release(group, SequenceStatus.FINISHED)
 
     def note(self, max_len: int) -> str | None:
-        """What a user must know before a run whose sequences may have max_len tokens; the run's
-        first lines have it.
+        """A note before a run whose sequences may have max_len tokens; the run's first lines have
+        it.
 
         Args:
             max_len: tokens of prompt and output.
@@ -186,8 +193,8 @@ class Scheduler(ABC):
         """
 
     def cancel(self, group: SequenceGroup) -> list[SequenceGroup]:
-        """Nobody waits for the group any more: it leaves between two iterations, and its slots are
-        free. Returns the groups that are finished because it has left.
+        """Ends a group that is no longer waited for: it leaves between two iterations, and its
+        slots are free. Returns the groups that are finished because it has left.
 
         Args:
             group: the sequences of the request.
@@ -223,7 +230,7 @@ class Scheduler(ABC):
         return self.carry_out(plan, steps, results)
 
     def carry_out(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        """What iterations of the plan change: tokens stored, groups that join or end.
+        """Applies the changes of iterations of the plan: tokens stored, groups that join or end.
 
         Args:
             plan: that was carried out.
@@ -274,7 +281,7 @@ class Scheduler(ABC):
         return plan
 
     def decode(self, plan: Plan) -> None:
-        """Extend the batch by one step, preempting until it fits. Where a steady plan will only
+        """Extend the batch by one step, preempting until it fits. If a steady plan will only
         decode, the policy is asked before for how many steps.
 
         Args:
@@ -476,7 +483,7 @@ class IterationLevel(Scheduler):
         is_queue = bool(state.swapped or state.waiting)
         plan.ends_on_arrival = self.prefetch > 0 or not (keeps_order and is_queue)
         promised = plan.promised_steps
-        if not self._admits_nobody():
+        if not self._admits_none():
             return
         if promised is None:
             plan.guaranteed_steps = state.guaranteed_steps()
@@ -484,7 +491,7 @@ class IterationLevel(Scheduler):
             is_some = type(promised) is int and promised > 0  # else the engine may refuse it
             plan.guaranteed_steps = promised - 1 if is_some else promised
 
-    def _admits_nobody(self) -> bool:
+    def _admits_none(self) -> bool:
         """Whether the group that is next would be refused again, if there is one."""
         state = self.state
         if state.swapped and precedes_admission(state):

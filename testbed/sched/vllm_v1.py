@@ -99,7 +99,7 @@ class VllmV1(IterationLevel):
         if self.plans_ahead:
             check_ahead(drafter)
         self.limits = without_drafters_tokens(self.limits, drafter, self.release)
-        self._vllm.num_behind = int(self.release.hashes_next_token and drafter.drops_last_block)
+        self._vllm.num_behind = self.release.tokens_behind(drafter.drops_last_block)
         return Drafting(drafter, self.release)
 
     def _prompts(self, *, fits_whole: bool, cuts: bool) -> ConcurrentPrefills:
@@ -121,7 +121,7 @@ class VllmV1(IterationLevel):
         is_cut = cuts is not None and cuts.has_chunks()
         self.steps_in_turn = self.drafting is not None or not self.order.keeps_arrival or is_cut
         self._vllm.steps_in_turn = self.steps_in_turn
-        self._vllm.voids_last = self.plans_ahead or self.release.hashes_results
+        self._vllm.hashes_results = self.plans_ahead or self.release.hashes_results
         if not self.steps_in_turn:
             return None
         if self.memory.offloads is not None:
@@ -157,8 +157,8 @@ class VllmV1(IterationLevel):
         return plan
 
     def _stores(self, offloads: Offloads, plan: Plan) -> Ops:
-        """What the plan's requests, and those that have ended since the last one, store below; of
-        single sequences.
+        """Blocks that the plan's requests, and those that have ended since the last one, store
+        below; of single sequences.
         """
         computed = {chunk.seq: chunk.num_stored + chunk.new for chunk in plan.chunks}
         for group in self.state.running.values() if plan.decode_seqs else ():
@@ -196,7 +196,7 @@ class VllmV1(IterationLevel):
         """See IterationLevel."""
         return super().keeps_refused and not self.chunks.asks_again
 
-    def _admits_nobody(self) -> bool:
+    def _admits_none(self) -> bool:
         """As in every scheduler, but a refused group that is asked again may be admitted in any
         plan, unless the limits of the batch keep it out.
         """
@@ -205,7 +205,7 @@ class VllmV1(IterationLevel):
             return False
         if waiting and self.chunks.asks_again:
             return self.prompts.is_full_with(waiting[0])
-        return super()._admits_nobody()
+        return super()._admits_none()
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         outcome = self.carry_out(plan, steps, results)
@@ -247,8 +247,8 @@ class VllmV1(IterationLevel):
         return lacked
 
     def _preempt_in_order(self, plan: Plan) -> None:
-        """Where a decode was admitted behind a prompt in prefill: preempt the last until all that
-        run have slots.
+        """If a decode was admitted behind a prompt in prefill: preempt the last until all that run
+        have slots.
 
         Elsewhere `decode` and then `continue_prefills` preempt the same ones. No request is
         scheduled and preempted in one iteration, and the preempted one is always the last: so those

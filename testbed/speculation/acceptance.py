@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from testbed.core.errors import InputError
 from testbed.core.units import Count, Share
-from testbed.speculation.luck import uniform
+from testbed.speculation.token_random import uniform
 
 DRAFTS, STATES = 0, 1  # streams of random numbers
 
@@ -14,7 +14,7 @@ class Acceptance(ABC):
     """Answers for the model. Schedulers and policies never see it, nor its random numbers.
 
     An answer depends on the request and on the position in its output alone, so that two policies,
-    and the same request after a preemption, have the same luck.
+    and the same request after a preemption, have the same number.
     """
 
     @abstractmethod
@@ -43,8 +43,8 @@ class ByToken(Acceptance):
     def accepted(self, request_id: int, num_generated: int, num_drafts: int) -> int:
         for place in range(num_drafts):
             position = num_generated + place
-            luck = uniform(self.seed, request_id, position, DRAFTS)
-            if luck >= self.rate(request_id, position, place):
+            number = uniform(self.seed, request_id, position, DRAFTS)
+            if number >= self.rate(request_id, position, place):
                 return place
         return num_drafts
 

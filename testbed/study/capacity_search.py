@@ -12,7 +12,7 @@ from testbed.run.override_words import key_of
 from testbed.run.result import front_end
 from testbed.run.simulate import OVERLOAD, run
 from testbed.run.summaries import RUN, costs_of
-from testbed.study.knee import NoRate, highest_rate
+from testbed.study.knee import NoRate, NotSustained, highest_rate
 from testbed.study.replications import Interval, interval
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Capacity:
 
     @property
     def table(self) -> "pd.DataFrame":
-        """What was simulated, in order of rate."""
+        """The simulated points, in order of rate."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -136,7 +136,7 @@ def given_objectives(**objectives: float | None) -> dict[str, float]:
 
 
 def _futures(summaries: Mapping[float, dict[str, Any]]) -> str:
-    """What the runs read of the future, in words; an empty text for nothing."""
+    """Values of the future that the runs read, in words; an empty text for nothing."""
     read = {summary.get(RUN, {}).get("future_read") for summary in summaries.values()}
     return "; ".join(sorted(filter(None, read)))
 
@@ -187,7 +187,7 @@ def _check_objectives(config: RunConfig) -> None:
 def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
     slo, arrived = summary["slo"], summary["requests"]["arrived"]
     if slo["share_inside"] is None:
-        raise NoRate(
+        raise NotSustained(
             f"at {rate:g} requests/s none comes in time; the objectives may be out of reach (raise "
             "arrivals.duration_s, or the objectives)"
         )

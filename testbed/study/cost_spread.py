@@ -22,7 +22,7 @@ COST_ERROR = 0.03
 RESAMPLINGS = 20
 MOVED_S = 0.010  # arrivals are moved by at most so much, either way
 # The deviation (log) of launches of prompts on four hosts with the same GPU and vLLM: 11 to 21 ms
-# within the CUDA graphs, 25 to 50 ms beyond (experiments/VLLM_COSTS.md)
+# within the CUDA graphs, 25 to 50 ms beyond (experiments/ACCURACY.md)
 OF_OTHER_HOSTS = 0.25
 STRIDE = 7  # has no factor in common with RESAMPLINGS: no launch error goes with one of computing
 OUTERMOST = 1.96  # deviations that 5% of a normal distribution are beyond
@@ -50,8 +50,8 @@ class Draw(NamedTuple):
 
 
 def spread_of(cost: CostModel) -> Spread | None:
-    """What such costs are off by; None where nothing says it. The launches of a profile that ships
-    are another host's.
+    """Standard deviations of the errors of such costs; None where nothing says it. The launches of
+    a profile that ships are another host's.
     """
     fit: Mapping[str, Any] = getattr(cost, "fit", None) or {}
     if not isinstance(cost, ProfileCost) or "left_out" not in fit:
@@ -100,7 +100,7 @@ def _varied(
 
 
 def rule(config: RunConfig) -> str:
-    """What is varied, in words."""
+    """The varied values, in words."""
     moved = f"{RESAMPLINGS} times arrivals moved by up to {1000 * MOVED_S:.0f} ms"
     spread = spread_of(cost_of(config))
     if spread is None:

@@ -9,7 +9,7 @@ from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB
 from testbed.vllm.option_reader import OptionReader
 from testbed.vllm.pages import Pages
-from testbed.vllm.releases import Release
+from testbed.vllm.releases import NEWEST, Release
 
 SIZE, BACKEND, TRANSFER = "--kv-offloading-size", "--kv-offloading-backend", "--kv-transfer-config"
 ALIGNMENT = 4096  # bytes to which vLLM rounds a chunk up (BLOCK_SIZE_ALIGNMENT)
@@ -47,7 +47,9 @@ def offloading_of(
     given, extra = _connector(reader)
     if not release.offloads_by_request:
         raise reader.refusal(
-            given, f"vLLM {release.number} stores and evicts otherwise: not modelled (release=0.33)"
+            given,
+            f"vLLM {release.number} stores and evicts otherwise: not modelled "
+            f"(release={NEWEST.number})",
         )
     if pages.is_grouped:
         raise reader.refusal(given, "is not modelled beside windows or states (leave it out)")

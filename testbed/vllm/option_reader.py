@@ -81,7 +81,7 @@ def check_release(command: Command, release: Release) -> None:
 
 
 def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
-    """What was read and changes nothing; raises InputError for what is not modelled."""
+    """Notes on options that change nothing; raises InputError for what is not modelled."""
     notes = []
     for name, value in command.values.items():
         option = command.options[name]

@@ -15,6 +15,7 @@ from testbed.vllm.attention_backends import (
     with_cached_states,
     with_preferred_cache,
 )
+from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import FLAG, OFF, Command
 from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
 from testbed.vllm.offloading import Offloading, offloading_of
@@ -31,7 +32,7 @@ LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
 LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
 KV_BYTES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}
-OTHER_KV_TYPES = (  # of vLLM 0.33
+OTHER_KV_TYPES = (
     "fp8_inc",
     "fp8_ds_mla",
     "nvfp4_ds_mla",
@@ -64,7 +65,7 @@ class Speculative(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What the command does not say."""
+        """Facts that the command does not have."""
         return (
             "how many drafts are accepted is not in a command; "
             "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
@@ -73,7 +74,7 @@ class Speculative(NamedTuple):
 
 @dataclass(frozen=True)
 class Server:
-    """What the options of a command say, and what follows from them.
+    """The server of a command's options, and what follows from them.
 
     option: our option with the model's shape. memory is None where the command gives the pool.
     num_blocks: pages of the pool, the null block included. values: the options. notes: what was
@@ -110,7 +111,7 @@ def server_with(
     reader = OptionReader(command)
     model = with_preferred_cache(_served(reader, shape, release), sheet, release)
     if reader.is_on("--language-model-only"):
-        model = replace(model, masks_images=None)
+        model = replace(model, masks_images=None, vision_params=None)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
     if problem := cache_problem(model, sheet, release):
@@ -119,8 +120,8 @@ def server_with(
     drafted = _drafted(model, speculation)
     block_size = _block_size(reader, drafted, limits.num_gpus, sheet, release)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
-    frees_after_run = release.frees_after_run and plans_ahead(command.values, speculation)
-    under_way = limits.max_num_batched_tokens * (2 if frees_after_run else 1)
+    is_ahead = plans_ahead(command.values, speculation)
+    under_way = release.tokens_under_way(limits.max_num_batched_tokens, plans_ahead=is_ahead)
     pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
     if pages.is_grouped and speculation is not None:
         pages = _with_drafts(pages, drafted, model, limits, speculation)
@@ -174,7 +175,7 @@ def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks
 
 
 def _caches(reader: OptionReader, model: ModelSpec, release: Release) -> bool:
-    """Whether prefixes are cached; with states, by default, only since release 0.33 (vLLM's
+    """Whether prefixes are cached; with states, by default, only in some releases (vLLM's
     ModelConfig.is_prefix_caching_supported).
     """
     has_states = model.states is not None and model.states.state_bytes > 0
@@ -345,12 +346,15 @@ def _block_size(
 ) -> int:
     """The tokens of a block; with states, as many as make a block no smaller than a state."""
     _check_delta_kernel(reader, model, gpu, release)
+    backend = chosen_backend(reader, model, gpu, release)
     size = None
     if reader.value("--block-size") is not None:
         size = reader.whole("--block-size", BLOCK_SIZES[0])
-        _check_block_size(reader, size, model, gpu, release)
+        _check_block_size(reader, size, model, block_multiple(model, gpu, release, backend))
     caches = _caches(reader, model, release)
-    return block_size_of(model, num_gpus, gpu, release, caches=caches, requested=size)
+    return block_size_of(
+        model, num_gpus, gpu, release, caches=caches, requested=size, backend=backend
+    )
 
 
 def _check_delta_kernel(
@@ -359,7 +363,7 @@ def _check_delta_kernel(
     """Raise InputError for a prefill kernel of gated delta nets that exports no states, in place of
     one that does.
     """
-    exports = release.exports_states and (checkpoint_alignment(model, gpu) or 1) > 1
+    exports = (checkpoint_alignment(model, gpu, release) or 1) > 1
     if exports and reader.value(DELTA_KERNEL) not in (None, "auto", "flashinfer"):
         raise reader.refusal(
             DELTA_KERNEL,
@@ -368,21 +372,17 @@ def _check_delta_kernel(
         )
 
 
-def _check_block_size(
-    reader: OptionReader, size: int, model: ModelSpec, gpu: GpuSpec, release: Release
-) -> None:
+def _check_block_size(reader: OptionReader, size: int, model: ModelSpec, smallest: int) -> None:
+    """Raise InputError for a block that the kernels do not take, `smallest` times a number."""
     if size not in BLOCK_SIZES and not model.states:
         raise reader.refusal(
             "--block-size",
             "the attention kernels take no such block (choose from "
             f"{', '.join(map(str, BLOCK_SIZES))})",
         )
-    if model.latent is None:
-        return
-    smallest = block_multiple(model, gpu, release)
     if size % smallest:
         raise reader.refusal(
-            "--block-size", f"the kernels of latent attention take multiples of {smallest}"
+            "--block-size", f"the model's attention kernels take multiples of {smallest}"
         )
 
 
@@ -483,14 +483,16 @@ def _memory(
     of: Terms | None,
     drafter: DrafterMemory,
 ) -> ServerMemory:
-    """What vLLM's profiling finds on each GPU; a drafter's weights are among the weights."""
+    """The memory that vLLM's profiling finds on each GPU; a drafter's weights are among the
+    weights.
+    """
     memory = memory_of(
         model,
         gpu,
         limits,
         _utilization(reader, release),
         with_encoder=not reader.is_on("--language-model-only"),
-        subtracts_graphs=_subtracts_graphs(reader, release),
+        graphs_are_part=_subtracts_graphs(reader, release),
         of=of,
     )
     more_weights = drafter.weight_bytes / limits.num_gpus / GIB
@@ -535,9 +537,9 @@ def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:
 
 
 def _check_state_blocks(reader: OptionReader, limits: Limits, num_blocks: int) -> None:
-    """Raise InputError for more sequences than CUDA graphs of a model with states have blocks."""
+    """Raise DoesNotStart for more sequences than CUDA graphs of a model with states have blocks."""
     if limits.max_num_seqs > num_blocks and not reader.is_on("--enforce-eager"):
-        raise InputError(
+        raise DoesNotStart(
             f"{FLAG}: vLLM does not start: max_num_seqs, {limits.max_num_seqs:,}, exceeds the "
             f"{num_blocks:,} blocks of the states (--max-num-seqs {num_blocks} starts)"
         )

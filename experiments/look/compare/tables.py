@@ -9,7 +9,7 @@ import pandas as pd
 import rich.table
 
 from testbed.experiments.look.compare.cost_terms import Term
-from testbed.experiments.look.compare.differences import readable, told_by_names
+from testbed.experiments.look.compare.differences import implied_by_names, readable
 from testbed.experiments.look.compare.finished_run import FinishedRun
 from testbed.experiments.look.compare.run_comparison import Comparison
 from testbed.experiments.look.pages.page import NUMBER, Chart, Series, Table, render, whole_page
@@ -79,7 +79,7 @@ def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def compare_page(comparison: Comparison) -> str:
-    """What differs in the configs, the runs, main numbers, charts, then all numbers."""
+    """Differences of the configs, the runs, main numbers, charts, then all numbers."""
     title = f"Compared: {'; '.join(run.name for run in comparison.runs)}"
     part = render(
         "look/compare/page.html", charts=list(charts(comparison.runs)), **_tables(comparison)
@@ -88,7 +88,7 @@ def compare_page(comparison: Comparison) -> str:
 
 
 def texts(comparison: Comparison, *, shows_all: bool = False) -> Iterator[str | rich.table.Table]:
-    """What differs in the configs, descriptions and remarks, then the numbers that differ, for the
+    """Differences of the configs, descriptions and remarks, then the numbers that differ, for the
     terminal; shows_all: the others too.
     """
     yield from _different_configs(comparison.differences, shows_all)
@@ -117,10 +117,10 @@ def _different_configs(different: pd.DataFrame, shows_all: bool) -> Iterator[Any
     if different.empty:
         yield "The configs are the same."
         return
-    told = [] if shows_all else told_by_names(different)
-    yield text_table(_differences(DIFFERENCES, different.drop(index=told)))
-    if told:
-        yield f"{len(told)} more keys: follow from these names (--all shows them)"
+    implied = [] if shows_all else implied_by_names(different)
+    yield text_table(_differences(DIFFERENCES, different.drop(index=implied)))
+    if implied:
+        yield f"{len(implied)} more keys: follow from these names (--all shows them)"
 
 
 def _engines(comparison: Comparison) -> list[Table]:
@@ -129,7 +129,7 @@ def _engines(comparison: Comparison) -> list[Table]:
 
 
 def _runs(comparison: Comparison) -> list[str]:
-    """What all runs have, then what each has that another has not."""
+    """Values of all runs, then values of each that another lacks."""
     parts = [run.parts for run in comparison.runs]
     shared = {name for name in parts[0] if len({of.get(name) for of in parts}) == 1}
     lines = [f"all runs: {'; '.join(text for name, text in parts[0].items() if name in shared)}"]
@@ -165,7 +165,7 @@ def text_table(table: Table) -> rich.table.Table:
 def _tables(comparison: Comparison) -> dict[str, Any]:
     """The parts of a comparison by their names in page.html."""
     different = comparison.differences
-    told = told_by_names(different)
+    implied = implied_by_names(different)
     return {
         "runs": _runs(comparison),
         "remarks": comparison.remarks,
@@ -175,8 +175,8 @@ def _tables(comparison: Comparison) -> dict[str, Any]:
             {quantity.title: quantity for quantity in main_quantities(comparison.numbers)},
             "large",
         ),
-        "differences": _differences(DIFFERENCES, different.drop(index=told)),
-        "told": _differences("Models and GPUs", different.loc[told]),
+        "differences": _differences(DIFFERENCES, different.drop(index=implied)),
+        "implied": _differences("Models and GPUs", different.loc[implied]),
         "numbers": _numbers(
             comparison, "All numbers", {quantity.label: quantity for quantity in comparison.numbers}
         ),

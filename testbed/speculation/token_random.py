@@ -9,7 +9,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 def uniform(seed: int, request_id: int, position: int, stream: int = 0) -> float:
     """A number in [0, 1) of the request's output token at `position`; streams are independent.
 
-    It depends on its arguments alone, so a token has the same luck under each policy, and again
+    It depends on its arguments alone, so a token has the same number under each policy, and again
     after a preemption. SplitMix64 (Steele, Lea, Flood 2014), once for each argument.
     """
     return (_mixed((_of_request(seed, stream, request_id) ^ position) + GOLDEN) >> 11) / (1 << 53)
