@@ -74,8 +74,7 @@ class Request(NamedTuple):
     @property
     def incoming(self) -> Incoming:
         """The request without its output length, which schedulers and policies may read."""
-        request_id, arrival_ps, prompt_len, _, *known = self
-        incoming: Incoming = tuple.__new__(Incoming, (request_id, arrival_ps, prompt_len, *known))
+        incoming: Incoming = tuple.__new__(Incoming, self[:3] + self[4:])
         return incoming
 
     @property

@@ -295,6 +295,17 @@ def passing_batch(seqs: Iterable[Sequence]) -> Batch:
     return batch
 
 
+def batch_of(seq: Sequence) -> Batch:
+    """`passing_batch` of one sequence: a new batch has counted nothing, so that its counts stay as
+    they are.
+    """
+    batch, seq_id, num_slots = Batch(), seq.seq_id, seq.slots_offset
+    batch.sequences[seq_id] = seq
+    batch._slot_counts, batch._offsets = num_slots, [(-num_slots, seq_id)]
+    seq.batch = batch
+    return batch
+
+
 def disband(batch: Batch) -> None:
     for seq in list(batch):
         batch.remove(seq)

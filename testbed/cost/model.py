@@ -110,7 +110,8 @@ class Work(NamedTuple):
     @property
     def num_tokens(self) -> int:
         """Tokens that pass through the linear layers."""
-        return self.decode_seqs + self.draft_tokens + sum([new for new, _ in self.prefill])
+        decodes = self.decode_seqs + self.draft_tokens
+        return decodes + sum([new for new, _ in self.prefill]) if self.prefill else decodes
 
     @property
     def num_outputs(self) -> int:

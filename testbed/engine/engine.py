@@ -100,6 +100,7 @@ class Engine:
         self._changes = Changes()
         self._checks = SampledChecks(scheduler.state)
         self._fused_path = self._make_fused_path(windows)
+        self._whole_prompt = None if self._fused_path is None else scheduler.whole_prompt
         self._is_idle = False
         self._ended_ps: int | None = None  # of the last iteration, where nothing has slept since
         self._is_closed = False
@@ -312,7 +313,9 @@ class Engine:
         if self._takes_part:
             self.hooks.before_plan()
         scheduler.now_ps = now_ps
-        plan = scheduler.plan()
+        plan = None if self._whole_prompt is None else self._whole_prompt.plan()
+        if plan is None:
+            plan = scheduler.plan()
         if plan.preempted:
             self.outputs.preempted(plan)
         if plan.rejected:

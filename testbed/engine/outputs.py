@@ -91,14 +91,12 @@ class Outputs:
         ended: list[int] = []
         if plan.decode_seqs and self._ends and self._ends[0][0] <= state.batch.steps + steps:
             ended = self._pop_ended(state.batch.steps + steps)
-        if plan.chunks or plan.swapped_in:
-            stepping = plan.stepping if plan.swapped_in else ()
-            for group, _, _, _, last, _ in plan.chunks:
-                if last and group.num_generated + 1 == self.lengths[group.request.request_id]:
-                    ended.append(group.request.request_id)
-            for group in stepping:
-                if group.num_generated + 1 == self.lengths[group.request.request_id]:
-                    ended.append(group.request.request_id)
+        for group, _, _, _, last, _ in plan.chunks:
+            if last and group.num_generated + 1 == self.lengths[group.request.request_id]:
+                ended.append(group.request.request_id)
+        for group in plan.stepping if plan.swapped_in else ():
+            if group.num_generated + 1 == self.lengths[group.request.request_id]:
+                ended.append(group.request.request_id)
         for draft in plan.drafts:
             request_id = draft.group.request.request_id
             num_generated = draft.group.num_generated + 1 + accepted.get(request_id, 0)

@@ -226,6 +226,8 @@ class SpanMeter(Meter):
         first_ps, growth_ps, _ = durations
         live, held, evicted = decode_seqs * self._slots_per_token, grown.growth, grown.evicted
         for growth in (held, evicted):
+            if growth is NO_GROWTH:
+                continue
             slots, slot_steps, squared = growth
             if not type(slots) is type(slot_steps) is type(squared) is int:
                 raise wrong_answer(self.policy, growth, "a Growth has whole numbers (int)")

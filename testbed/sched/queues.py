@@ -74,5 +74,6 @@ class Queues:
     def leave_batch(self, group: SequenceGroup) -> None:
         """The group decodes no more, if it did."""
         if group.batch is not None:
-            self.beams.pop(group.request.request_id, None)
+            if self.beams:
+                self.beams.pop(group.request.request_id, None)
             group.leave_batch()

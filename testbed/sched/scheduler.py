@@ -22,6 +22,7 @@ from testbed.sched.preemption import PreemptionRule, preempt_victim
 from testbed.sched.state import SchedulerState
 from testbed.sched.swap import precedes_admission, swap_in
 from testbed.sched.token_budget import Prefills
+from testbed.sched.whole_prompt import WholePrompt
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import Release
 
@@ -103,6 +104,13 @@ class Scheduler(ABC):
     def memory(self) -> Capabilities:
         """The capabilities of the policy."""
         return self.state.memory
+
+    @property
+    def whole_prompt(self) -> WholePrompt | None:
+        """Makes the plan, for an engine that asks it first, where one request waits; None: `plan`
+        makes all of them.
+        """
+        return None
 
     @cached_property
     def is_steady(self) -> bool:
@@ -238,7 +246,8 @@ class Scheduler(ABC):
                 if not isinstance(answer, Grant) or answer.ops != NO_OPS:
                     raise broken_promise(state.policy, steps - 1, answer)
                 grown = answer
-            state.batch.advance(steps, extended=steps - 1)
+            state.batch.steps += steps
+            state.batch.extended += steps - 1
             for request_id in results.ended:
                 group = state.running[request_id]
                 if group.batch is not None:
@@ -248,7 +257,8 @@ class Scheduler(ABC):
                 for request_id, group in state.beams.items():
                     state.choose_parents(group, results.parents[request_id])
         for group, seq, new, num_stored, last, _ in plan.chunks:
-            seq.num_stored = max(num_stored + new, seq.num_stored)
+            if num_stored + new > seq.num_stored:
+                seq.num_stored = num_stored + new
             if last:
                 first_tokens.append(group)
         if first_tokens or plan.swapped_in:
@@ -328,13 +338,15 @@ class Scheduler(ABC):
         """Groups that are prefilled, or back from the host, join the batch; returns those that have
         ended instead.
         """
-        state, finished = self.state, list[SequenceGroup]()
-        stepping = plan.stepping if plan.swapped_in else ()
-        for group in (*prefilled, *stepping):
+        state = self.state
+        finished: list[SequenceGroup] = []
+        for group in prefilled:
             group.generate()
-        for group in stepping:
-            for seq in group.sequences:
-                seq.num_stored = seq.num_slots
+        if plan.swapped_in:
+            for group in plan.stepping:
+                group.generate()
+                for seq in group.sequences:
+                    seq.num_stored = seq.num_slots
         for group in (*prefilled, *plan.swapped_in):
             if group.request.request_id in results.ended:
                 self.finish(group)
@@ -353,12 +365,15 @@ class IterationLevel(Scheduler):
 
     Attributes:
         prefills: the class of `prompts`.
+        admits_after_decodes: a plan is a step of the batch and then prompts, so that `whole_prompt`
+            may make it. The class of a scheduler says so itself, as with `has_steady_plans`.
         limits: of an iteration.
         order: of requests.
         prompts: puts prefills into a plan.
     """
 
     prefills: ClassVar[type[Prefills]] = Prefills
+    admits_after_decodes: ClassVar[bool] = False
     limits: Limits
 
     def __init__(
@@ -413,6 +428,15 @@ class IterationLevel(Scheduler):
 
     def columns_read(self) -> tuple[str, ...]:
         return self.order.columns_read()
+
+    @cached_property
+    def whole_prompt(self) -> WholePrompt | None:
+        """See Scheduler."""
+        memory = self.memory
+        is_plain = memory.layered is None and memory.cuts_chunks is None
+        is_told = vars(type(self)).get("admits_after_decodes", False)
+        can = is_told and is_plain and self._choose_order is None and not self.prefetch
+        return WholePrompt(self) if can and self.is_steady and not self.steps_in_turn else None
 
     @property
     def is_decoding(self) -> bool:

@@ -146,23 +146,23 @@ class SchedulerState(Queues):
         prefill_len = group.prefill_len
         answers = request_first_slots(self.memory, seqs, prefill_len, num_tokens, hit)
         if isinstance(answers, Refusal):
-            self._refuse(group, answers, plan)
+            self.refuse(group, answers, plan)
             return answers
         begin_prefill(group, seqs, answers, num_tokens, prefill_len)
         for grant in answers:
             if grant.ops is not NO_OPS:
                 self.order(grant.ops, plan)
-        self._begin_running(group)
+        self.begin_running(group)
         return answers
 
-    def _refuse(self, group: SequenceGroup, refusal: Refusal, plan: Plan) -> None:
-        """A group that could never run leaves the queue."""
+    def refuse(self, group: SequenceGroup, refusal: Refusal, plan: Plan) -> None:
+        """The first waiting group was refused; if it could never run, it leaves the queue."""
         self.refused = group
         if refusal.is_final:
             self.refused = None
             plan.reject(self.waiting.popleft(), refusal.reason)
 
-    def _begin_running(self, group: SequenceGroup) -> None:
+    def begin_running(self, group: SequenceGroup) -> None:
         """The first waiting group is in prefill now."""
         self.waiting.popleft()
         self.add_running(group, SequenceStatus.PREFILLING)
@@ -181,7 +181,7 @@ class SchedulerState(Queues):
             return Refusal.LATER
         group.todo = [Item(seq, group.prefill_len - seq.num_stored, seq.num_stored)]
         self.partially_preempted = None
-        self._begin_running(group)
+        self.begin_running(group)
         return [GRANTED]
 
     def load(self, group: SequenceGroup, num_tokens: int, plan: Plan, hit: CacheHit) -> bool:

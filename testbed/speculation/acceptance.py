@@ -1,7 +1,7 @@
 """How many of a request's draft tokens the model accepts: plug-ins of the simulator."""
 
 from abc import ABC, abstractmethod
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 from testbed.core.errors import InputError
 from testbed.core.units import Count, Share
@@ -41,12 +41,12 @@ class ByToken(Acceptance):
         """
 
     def accepted(self, request_id: int, num_generated: int, num_drafts: int) -> int:
-        def is_accepted(place: int) -> bool:
+        for place in range(num_drafts):
             position = num_generated + place
             number = uniform(self.seed, request_id, position, DRAFTS)
-            return number < self.rate(request_id, position, place)
-
-        return sum(1 for _ in takewhile(is_accepted, range(num_drafts)))
+            if number >= self.rate(request_id, position, place):
+                return place
+        return num_drafts
 
 
 class Constant(ByToken):
