@@ -1,5 +1,5 @@
-"""The answers of `--json`: the fields of each dataclass are the keys of a JSON object, and a page of
-the site. A field may be added; none is renamed or removed without a line in CHANGELOG.md.
+"""The answers of `--json`: the fields of each dataclass are the keys of a JSON object, and a table
+of the site. A field may be added; none is renamed or removed without a line in CHANGELOG.md.
 """
 
 from collections.abc import Mapping, Sequence
