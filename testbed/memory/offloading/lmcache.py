@@ -33,7 +33,6 @@ from testbed.memory.served import Drafts
 from testbed.memory.tiers.cache_hierarchy import runs_of
 from testbed.vllm.releases import DEFAULT, Release
 
-
 NEW, RESUMED, OTHERS = range(3)
 
 
