@@ -27,7 +27,8 @@ def check(
     computes costs in spans and one by one. Exit code 1 where a clause is violated.
     """
     from testbed.checks.checking import check
-    from testbed.experiments.runs.progress import Progress, plug_in_line, spoken
+    from testbed.experiments.runs.error_lines import plug_in_line
+    from testbed.experiments.runs.progress import Progress, spoken
 
     values = dict(parameter(text) for text in parameters)
     histories = Progress("histories")
@@ -56,5 +57,5 @@ def parameter(text: str) -> tuple[str, Any]:
 
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise InputError(f"{text!r} is not NAME=VALUE")
+        raise InputError(key=text, problem="is not NAME=VALUE")
     return name, yaml.safe_load(value)

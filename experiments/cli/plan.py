@@ -116,7 +116,9 @@ def _check_folders(*files: Path | None) -> None:
     """Raise InputError for a file that could not be written, before anything is simulated."""
     for file in files:
         if file is not None and not file.parent.is_dir():
-            raise InputError(f"{file}: the folder {file.parent} does not exist (make it first)")
+            raise InputError(
+                key=file, problem=f"the folder {file.parent} does not exist", remedy="make it first"
+            )
 
 
 def _write(answer: "Plan", html: Path | None, figure: Path | None, runs: Path) -> None:

@@ -15,9 +15,9 @@ from testbed.experiments.cli.output import wide_console
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.compose import composed, configured
+from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
 from testbed.experiments.runs.points import SEED, Point, differing
-from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
 from testbed.experiments.runs.sweep_progress import SweepProgress
@@ -38,7 +38,7 @@ def run_one(words: Sequence[str], again: bool) -> None:
     try:
         stored = run_into(config, Path(RUNS), folder, again=again, show=True)
     except SystemExit as error:  # of a plug-in
-        raise InputError(one_line(error)) from None
+        raise as_refusal(error) from None
     console = wide_console()
     console.print(summary_table(stored.summary))
     complete = "complete already, nothing was run (--again runs it again)"
@@ -97,8 +97,8 @@ def sweep(
     if done:
         names = differing([values_of_words(point.asked) for point in points])
         _show(done, names, folder / "sweep.csv", per_seed=per_seed)
-    for error in (result for result in results if isinstance(result, str)):
-        raise InputError(error)
+    for error in (result for result in results if isinstance(result, InputError)):
+        raise error
 
 
 def _show(points: Sequence[Point], names: Sequence[str], table: Path, *, per_seed: bool) -> None:
@@ -119,7 +119,9 @@ def _check_seeds(text: str) -> None:
     seeds = text.split(",")
     twice = [seed for place, seed in enumerate(seeds) if seed in seeds[:place]]
     if twice:
-        raise InputError(f"{SEED}={text}: has {twice[0]} twice (give each seed once)")
+        raise InputError(
+            key=SEED, value=text, problem=f"has {twice[0]} twice", remedy="give each seed once"
+        )
 
 
 def _varying(point: Sequence[str], words: Sequence[str]) -> str:
@@ -143,15 +145,15 @@ class PointJob:
     progress: SweepProgress
     working_folder: str
 
-    def __call__(self) -> Point | str:
-        """The point, or its error as one line: not every exception can leave another process."""
+    def __call__(self) -> Point | InputError:
+        """The point, or its refusal: not every exception can leave another process."""
         os.chdir(self.working_folder)
         if names_a_plug_in(self.words):
             put_last(self.working_folder)
         try:
             stored = run_into(configured(self.words), self.progress.folder, again=self.again)
         except (Exception, SystemExit) as error:
-            return one_line(error)
+            return as_refusal(error)
         folder, latency = stored.folder.name, _latency(stored.summary)
         state = "done" if stored.is_new else "complete already"
         line = f"{folder} {state}: {self.name}{latency}  {self.progress.text(self.place)}"

@@ -15,7 +15,7 @@ from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, KEYS, names_of
 from testbed.experiments.runs.compose import check_key, composed, typed_config
-from testbed.experiments.runs.progress import one_line
+from testbed.experiments.runs.error_lines import flat
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
 from testbed.experiments.sglang_server import translation as of_sglang
@@ -140,10 +140,12 @@ def _with_server_command(overrides: Sequence[str], options: dict[str, Any]) -> S
     if not given:
         return overrides
     if len(given) > 1:
-        raise InputError(f"{', '.join(given)}: only one server's command may be given")
+        raise InputError(key=", ".join(given), problem="only one server's command may be given")
     ((name, command),) = given.items()
     if not isinstance(command, str):
-        raise InputError(f"{name}={reprlib.repr(command)}: must be a command as one text")
+        raise InputError(
+            key=name, value=reprlib.repr(command), problem="must be a command as one text"
+        )
     option_words = [
         f"{SHORT.get(key, key)}={value}"
         for key, value in options.items()
@@ -158,7 +160,9 @@ def _check_no_pool(overrides: Sequence[str], options: Mapping[str, Any]) -> None
     keys = [*options, *(key_of(word) for word in overrides)]
     if pool := next((key for key in keys if key.startswith(POOL)), None):
         raise InputError(
-            f"{pool} does not go with a policy that is made already, with its pool; give the class"
+            key=pool,
+            problem="does not go with a policy that is made already, with its pool",
+            remedy="give the class",
         )
 
 
@@ -188,7 +192,9 @@ def _set(config: DictConfig, key: str, value: Any, *, is_free: bool) -> None:
     except OmegaConfBaseException as error:
         if isinstance(error, ConfigKeyError):  # of a mapping
             check_key(str(error.full_key), config, tuple(SHORT))
-        raise InputError(one_line(error), key=key, value=str(reprlib.repr(value))) from error
+        raise InputError(
+            key=key, value=reprlib.repr(value), problem=flat(error.msg or "")
+        ) from error
 
 
 def _typed(requested: Requested, config: DictConfig) -> RunConfig:

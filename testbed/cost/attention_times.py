@@ -142,7 +142,9 @@ def of_kind(points: Rows, block_size: int, spread: str) -> Rows:
     if not chosen:
         kinds = sorted({key[:2] for key, _ in points})
         raise InputError(
-            f"no decode attention of block size {block_size}, {spread} lengths; measured: {kinds}"
+            key="decode attention",
+            problem=f"was not measured at block size {block_size}, {spread} lengths",
+            remedy=f"measured: {kinds}",
         )
     return chosen
 

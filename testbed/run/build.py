@@ -82,10 +82,13 @@ class Setup:
         """Raise InputError where the run has several engines, and `what` shows one."""
         if not self.is_alone:
             raise InputError(
-                f"{what} shows one engine (leave replicas out, or "
-                "read the column engine of requests.csv and iterations.csv)",
                 key="replicas",
-                value=str(self.config.replicas),
+                value=self.config.replicas,
+                problem=f"{what} shows one engine",
+                remedy=(
+                    "leave replicas out, or read the column engine of requests.csv and "
+                    "iterations.csv"
+                ),
             )
 
     def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
@@ -195,8 +198,10 @@ def _beams(config: RunConfig, workload: Workload) -> BeamModel:
     beams: BeamModel = config.beams.make("beams")
     if not (isinstance(beams, SyntheticBeams) or workload.has_beams):
         raise InputError(
-            f"beams is {type(beams).__name__}, and no request uses beam search (give "
-            "workload.beam=true and workload.num_seqs, or leave beams out)"
+            key="beams",
+            value=type(beams).__name__,
+            problem="no request uses beam search",
+            remedy="give workload.beam=true and workload.num_seqs, or leave beams out",
         )
     return beams
 
@@ -213,23 +218,30 @@ def _policy_and_pool(
     if config.policy.is_instance:
         if policy.usage().allocated:
             raise InputError(
-                f"policy is a {type(policy).__qualname__} whose pool is in use; give a new one, or "
-                "the class"
+                key="policy",
+                value=type(policy).__qualname__,
+                problem="its pool is in use",
+                remedy="give a new one, or the class",
             )
         return policy, replace(pool, num_slots=policy.usage().total)
     if memory.layered is None and model.states:
         raise InputError(
-            f"{model.states.num_layers} layers keep a state for each sequence, "
-            f"and {memory.name} stores none (policy=grouped does)",
             key="model",
-            value=str(model.name),
+            value=model.name,
+            problem=(
+                f"{model.states.num_layers} layers keep a state for each sequence, and "
+                f"{memory.name} stores none"
+            ),
+            remedy="policy=grouped does",
         )
     if memory.layered is not None and config.server.num_blocks is not None and len(pool.groups) > 1:
         raise InputError(
-            "counts blocks of all layers, and a "
-            f"server counts pages of {model.name}'s groups (give server.kv_memory_gib)",
             key="server.num_blocks",
-            value=str(config.server.num_blocks),
+            value=config.server.num_blocks,
+            problem=(
+                f"counts blocks of all layers, and a server counts pages of {model.name}'s groups"
+            ),
+            remedy="give server.kv_memory_gib",
         )
     return policy, memory.pool_in_slots(pool)
 

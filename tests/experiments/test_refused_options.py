@@ -8,7 +8,7 @@ from refusals import check_words
 
 from testbed.core.errors import InputError
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.progress import one_line
+from testbed.experiments.runs.error_lines import one_line
 from testbed.run.build import build
 
 PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"

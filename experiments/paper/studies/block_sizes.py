@@ -190,7 +190,9 @@ def measured_kernels(store: RunStore, bench: str) -> list[Row]:
     ]
     if not kernels:
         raise InputError(
-            f"kernels/results/{bench} has no rows of Figure 18a; write it by testbed gpu bench"
+            key=f"kernels/results/{bench}",
+            problem="has no rows of Figure 18a",
+            remedy="write it by testbed gpu bench",
         )
     return kernels
 
