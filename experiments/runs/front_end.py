@@ -23,7 +23,6 @@ from testbed.experiments.vllm_server import translation as of_vllm
 from testbed.memory.policy import MemoryPolicy
 from testbed.run.build_checks import KINDS
 from testbed.run.config import RunConfig
-from testbed.run.machine import block_size_of
 from testbed.run.override_words import key_of
 from testbed.run.parts import Part
 from testbed.run.result import Views
@@ -171,8 +170,6 @@ def _composed(requested: Requested) -> DictConfig:
     config = composed("run", requested.words)
     for group, part in requested.parts.items():
         config[group]["_target_"] = part.name
-        if group == "policy" and (size := block_size_of(part)):  # costs may depend on it
-            OmegaConf.update(config, f"{group}.block_size", size, force_add=True)
     for name, part in requested.policy_parts.items():
         config.policy[name]["_target_"] = part.name
     for key, spec in requested.specs.items():

@@ -43,7 +43,7 @@ class Attention:
             return points if scale == 1 else [(key, round(ps * scale)) for key, ps in points]
 
         def decode_span(points: Rows) -> Callable[[Work, int], Affine]:
-            chosen = scaled(of_kind(points, choices.block_size, spread))
+            chosen = scaled(of_kind(points, choices.measured_block, spread))
             return DecodeTable(chosen, num_layers, unequal).span
 
         self._repeated_read = choices.repeated_read

@@ -178,10 +178,9 @@ def suited(choices: Choices, profile: Mapping[str, Any]) -> Choices:
     section = choices.decode_section
     if has(profile, section) and len(profile["sections"][section]["axes"]) == 4:
         sizes = sorted({key[0] for key, _ in rows(profile, section) if key[1] == choices.spread})
-        larger = (size for size in sizes if size >= choices.block_size)
-        choices = replace(
-            choices, block_size=next(larger, sizes[-1] if sizes else choices.block_size)
-        )
+        block = choices.measured_block
+        larger = (size for size in sizes if size >= block)
+        choices = replace(choices, block_size=next(larger, sizes[-1] if sizes else block))
     if not {"software_fitted_on", SYSTEM} & set(profile["fingerprint"]):
         return choices
     return replace(choices, **asdict(SoftwareTimes()))

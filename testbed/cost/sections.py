@@ -17,6 +17,7 @@ from testbed.core.units import Positive, PositiveCount, PositiveTokens, Seconds,
 from testbed.cost.software import SoftwareTimes
 
 BATCH = ("num_seqs", "total_context")
+USUAL_BLOCK = 16  # tokens
 OF_KERNEL = ("block_size", "spread", *BATCH)
 AxesOf = Mapping[str, tuple[tuple[str, ...], ...]]  # the possible axes of each section
 AXES: AxesOf = {
@@ -259,16 +260,17 @@ class Choices(SoftwareTimes):
     """Which of the measured alternatives is used, in seconds; experiments/conf/cost/profile.yaml
     explains every value.
 
-    kernel: "paged" (ours), "paper" (the paper's design) or "contiguous". swap_waits: "by layer"
-    (see with_swaps), or "all in": no layer runs before everything has come in, and what goes out
-    hides behind computing. overhead_per_worker_s: of an iteration, for each GPU, whose worker gets
-    its input in turn. parallel_layer_s: by number of GPUs, launches that wait for the slowest; one
-    GPU needs no entry. repeated_read: of a shared token, as a share of a first read
-    (kernels/results/h200-shared-reads.csv: 0.42 with our kernel, 0.28 with the paper's). extra_s:
-    of what a policy counts by name.
+    block_size: of the measured decodes; None: that of the policy (run/machine.py), USUAL_BLOCK
+    where it has none. kernel: "paged" (ours), "paper" (the paper's design) or "contiguous".
+    swap_waits: "by layer" (see with_swaps), or "all in": no layer runs before everything has
+    come in, and what goes out hides behind computing. overhead_per_worker_s: of an iteration,
+    for each GPU, whose worker gets its input in turn. parallel_layer_s: by number of GPUs,
+    launches that wait for the slowest; one GPU needs no entry. repeated_read: of a shared
+    token, as a share of a first read (kernels/results/h200-shared-reads.csv: 0.42 with our
+    kernel, 0.28 with the paper's). extra_s: of what a policy counts by name.
     """
 
-    block_size: PositiveTokens = 16
+    block_size: PositiveTokens | None = None
     kernel: str = "paged"
     spread: str = "ragged"
     swap: str = "fused"
@@ -288,6 +290,11 @@ class Choices(SoftwareTimes):
                     key=name, problem=f"{getattr(self, name)} is not one of {', '.join(values)}"
                 )
         check_sizes(self.cuda_graph_sizes, "cuda_graph_sizes")
+
+    @property
+    def measured_block(self) -> int:
+        """Tokens of a block whose measured times are read."""
+        return USUAL_BLOCK if self.block_size is None else self.block_size
 
     @property
     def decode_section(self) -> str:

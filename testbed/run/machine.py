@@ -107,7 +107,15 @@ def cost_of(config: RunConfig) -> CostModel:
                 remedy="leave it out",
             )
         part = part.updated(**{ITERATIONS: None})
-    return make_cost(part, config.model, config.server, config.software)
+    return make_cost(in_blocks(part, config.policy), config.model, config.server, config.software)
+
+
+def in_blocks(cost: Part, policy: Part) -> Part:
+    """The costs with the measured times of the policy's blocks, where they name none."""
+    choices = cost.parameters.get("choices")
+    if not isinstance(choices, Part) or choices.parameters.get("block_size") is not None:
+        return cost
+    return cost.updated(choices=choices.updated(block_size=block_size_of(policy)))
 
 
 def make_cost(

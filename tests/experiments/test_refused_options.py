@@ -73,7 +73,7 @@ WORDS = [
     pytest.param(
         "-m seed=0,1 arrivals.rat=2",
         (
-            "'arrivals.rat'",
+            "arrivals.rat:",
             "did you mean arrivals.rate",
         ),
         id="a key that is mistyped in a sweep",
@@ -299,7 +299,7 @@ def test_a_value_of_which_vllm_s_rules_make_others_is_refused_by_its_own_name(re
     [
         ("model=llama-3.1-8b gpu=l4", "model.max_len 37264"),
         ("model=llama-3-70b gpu=h100-80gb", "raise server.memory_utilization or server.num_gpus"),
-        ("model=llama-3.1-8b gpu=h100-80gb server.num_gpus=3", "server.num_gpus 3"),
+        ("model=llama-3.1-8b gpu=h100-80gb server.num_gpus=3", "server.num_gpus=3"),
     ],
 )
 def test_a_preset_that_would_not_start_is_refused_in_its_own_words(refused, words, key):

@@ -19,7 +19,7 @@ from testbed.experiments.look.compare.finished_run import FinishedRun
 from testbed.experiments.runs.error_lines import one_line
 from testbed.experiments.runs.known_classes import check_classes
 from testbed.run.config import ServerConfig
-from testbed.run.machine import make_cost
+from testbed.run.machine import in_blocks, make_cost
 from testbed.run.parts import Part, locate
 from testbed.run.speculating import SPECULATION, speculative_cost
 
@@ -171,7 +171,8 @@ def cost_models(run: FinishedRun, *, drafts: bool = False) -> tuple[CostModel, C
     """
     _check_classes(run)
     config = run.config
-    cost = Part.from_values(config["cost"], "cost")
+    policy = Part.from_values(config["policy"], "policy")
+    cost = in_blocks(Part.from_values(config["cost"], "cost"), policy)
     model = read(ModelSpec, config["model"], "model")
     server = read(ServerConfig, config["server"], "server")
     costs = make_cost(cost, model, server)

@@ -24,7 +24,7 @@ from testbed.experiments.real.importers.aiconfigurator_tables import nccl_points
 from testbed.experiments.real.importers.imported import Requested
 from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.runs.compose import configured
-from testbed.run.machine import make_cost
+from testbed.run.machine import cost_of
 
 MS = 1e-9  # of a picosecond
 WITHIN = 0.20
@@ -260,4 +260,4 @@ def figures(model: str, degree: int, device: str) -> CostModel:
         f"server={gpu.name}",
     )
     config = configured(words, {"scheduler.max_batch_size": 1, "server.num_gpus": degree})
-    return make_cost(config.cost, config.model, config.server)
+    return cost_of(config)
