@@ -130,7 +130,7 @@ def _launch(words: list[str], jobs: int, folder: Path) -> "Launch":
         f"hydra.launcher.n_jobs={jobs}",
         "hydra.launcher.prefer=threads",
     ]
-    return lambda calls: launched(words or usual, calls, folder)
+    return lambda calls: [*launched(words or usual, calls, folder)]
 
 
 def _text(path: Path | None) -> str | None:

@@ -176,7 +176,7 @@ def steps(
     """Fit a vLLM's profile to sweeps of its logged iterations.
 
     As testbed gpu calibrate --system vllm does with its own. The columns of a steps.csv are in
-    experiments/VLLM_COSTS.md. Logs of served workloads are for testbed validate, not for this.
+    experiments/VLLM_SERVERS.md. Logs of served workloads are for testbed validate, not for this.
     """
     from testbed.cost.profile import read_profile
     from testbed.cost.sections import dump

@@ -1,11 +1,15 @@
 """`testbed check`: a plug-in against the contract of its kind."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import AtLeastOne, WholeNumber
+from testbed.experiments.cli import exit_codes
+from testbed.experiments.cli.parameters import AsJson, AtLeastOne, WholeNumber
+
+if TYPE_CHECKING:
+    from testbed.experiments.cli.json_answers import CheckAnswer
 
 
 def check(
@@ -18,6 +22,7 @@ def check(
     max_len: Annotated[AtLeastOne | None, Parameter(help="the longest sequence in tokens")] = None,
     host_slots: Annotated[WholeNumber | None, Parameter(help="slots of the host pool")] = None,
     examples: Annotated[AtLeastOne, Parameter(help="random histories in each pool")] = 200,
+    json: AsJson = False,
 ) -> int:
     """Check a plug-in against the contract of its kind.
 
@@ -27,6 +32,8 @@ def check(
     computes costs in spans and one by one. Exit code 1 where a clause is violated.
     """
     from testbed.checks.checking import check
+    from testbed.experiments.cli.json_answers import check_answer
+    from testbed.experiments.cli.output import print_json
     from testbed.experiments.runs.error_lines import plug_in_line
     from testbed.experiments.runs.progress import Progress, spoken
 
@@ -39,16 +46,24 @@ def check(
             max_len=max_len,
             host_slots=host_slots,
             num_examples=examples,
-            told=histories.told,
+            progress=histories,
             **values,
         )
-    if broken is None:
-        print(f"{plug_in} keeps the contract")
-        return 0
-    place = plug_in_line(broken)
-    print(f"{plug_in} breaks the contract, {broken}{f' ({place})' if place else ''}")
-    print(*(f"    {call}" for call in broken.calls), sep="\n")
-    return 1
+    answer = check_answer(plug_in, broken, "" if broken is None else plug_in_line(broken))
+    if json:
+        print_json(answer)
+    else:
+        print(*lines_of(answer), sep="\n")
+    return exit_codes.ANSWERED if answer.keeps_contract else exit_codes.NO
+
+
+def lines_of(answer: "CheckAnswer") -> list[str]:
+    """The answer for the terminal."""
+    if answer.keeps_contract:
+        return [f"{answer.plug_in} keeps the contract"]
+    place = f" ({answer.place})" if answer.place else ""
+    first = f"{answer.plug_in} breaks the contract, {answer.problem}{place}"
+    return [first, *(f"    {call}" for call in answer.calls)]
 
 
 def parameter(text: str) -> tuple[str, Any]:

@@ -65,7 +65,9 @@ def help_text() -> str:
         lines += [f"  {name:<{WIDTH}}{about}" for name, _, about in commands]
     lines += [
         "",
-        "testbed COMMAND --help explains a command. --debug shows the traceback of an error.",
-        "testbed --version prints the version.",
+        "testbed COMMAND --help explains a command. testbed --version prints the version.",
+        "Every command takes --quiet (no progress, no notes), --time-limit S (ends it in order),",
+        "and --debug (an error with its traceback).",
+        "Exit codes: 0 answered, 1 the answer is no, 2 wrong input, 124 the time limit.",
     ]
     return "\n".join(lines)

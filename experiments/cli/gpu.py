@@ -160,9 +160,7 @@ def verify_profile(
 @app.command
 def bench(
     *,
-    out: Annotated[Path, Parameter(metavar="DIR", help="folder for h200.csv and h200.md")] = Path(
-        "."
-    ),
+    out: Annotated[Path, Parameter(metavar="DIR", help="folder for h200.csv")] = Path("."),
     rounds: Annotated[AtLeastOne, Parameter(help="rounds of random checks, 110 batches each")] = 2,
 ) -> None:
     """Check and time the CUDA kernels.

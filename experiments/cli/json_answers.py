@@ -2,14 +2,18 @@
 JSON.md. A field may be added; none is renamed or removed without a line in CHANGELOG.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from testbed.checks.contract.clauses import ClauseBroken
+    from testbed.core.errors import AnswerIsNo
     from testbed.experiments.look.compare.run_comparison import Comparison
     from testbed.experiments.look.hits.hit_curves import HitCurves
     from testbed.experiments.real.validation.deviations import Compared
+    from testbed.experiments.runs.points import Point
     from testbed.study.capacity_search import Capacities, Capacity
     from testbed.study.sensitivity import CapacityIntervals
 
@@ -31,6 +35,71 @@ class Choices:
     """The answer of `testbed list --json`."""
 
     choices: list[Choice]
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """What every command with --json prints where the answer is no."""
+
+    kind: str
+    message: str
+    problem: str
+    key: str
+    value: str | None
+    remedy: str
+
+
+@dataclass(frozen=True)
+class RunAnswer:
+    """The answer of `testbed run --json`."""
+
+    folder: str
+    is_new: bool
+    notes: list[str]
+    summary: dict[str, object]
+
+
+@dataclass(frozen=True)
+class SweptPoint:
+    """A point of a sweep, or with seeds one run of it."""
+
+    values: dict[str, str]
+    folder: str
+    summary: dict[str, object]
+
+
+@dataclass(frozen=True)
+class SweptMean:
+    """A number of a setting, over its seeds."""
+
+    values: dict[str, str]
+    quantity: str
+    mean: float
+    half_width: float | None
+    num_seeds: int
+
+
+@dataclass(frozen=True)
+class SweepAnswer:
+    """The answer of `testbed run -m --json`."""
+
+    table: str
+    figure: str | None
+    notes: list[str]
+    points: list[SweptPoint]
+    means: list[SweptMean]
+
+
+@dataclass(frozen=True)
+class CheckAnswer:
+    """The answer of `testbed check --json`."""
+
+    plug_in: str
+    keeps_contract: bool
+    clause: int | None
+    problem: str
+    place: str
+    calls: list[str]
 
 
 @dataclass(frozen=True)
@@ -187,6 +256,36 @@ class ValidationAnswer:
     within_percent: float | None
     is_within: bool | None
     intervals: list[Sensitive]
+
+
+def no_answer(error: "AnswerIsNo") -> NoAnswer:
+    """The refusal by its parts; `kind` is its class in words."""
+    kinds = {"DoesNotFit": "does not fit", "DoesNotStart": "does not start"}
+    kind = kinds.get(type(error).__name__, "is not met")
+    parts = (error.problem, error.key, error.value, error.remedy)
+    return NoAnswer(kind, " ".join(str(error).split()), *parts)
+
+
+def sweep_answer(
+    points: "Sequence[Point]", table: Path, figure: Path | None, notes: list[str]
+) -> SweepAnswer:
+    """The points in order, and the means of their settings over the seeds."""
+    from testbed.experiments.runs.points import settings
+    from testbed.experiments.runs.replicated import setting_means
+
+    swept = [SweptPoint(dict(of.chosen), of.folder, dict(of.summary)) for of in points]
+    means = [
+        SweptMean(dict(row.chosen), row.title, *row.interval)
+        for row in setting_means(settings(points))
+    ]
+    return SweepAnswer(str(table), None if figure is None else str(figure), notes, swept, means)
+
+
+def check_answer(plug_in: str, broken: "ClauseBroken | None", place: str) -> CheckAnswer:
+    """Whether a plug-in keeps its contract; place: FILE:LINE of the plug-in's fault, if known."""
+    if broken is None:
+        return CheckAnswer(plug_in, True, None, "", "", [])
+    return CheckAnswer(plug_in, False, broken.clause, str(broken), place, list(broken.calls))
 
 
 def capacity_answer(

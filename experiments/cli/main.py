@@ -14,42 +14,41 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-from testbed.core.errors import InputError, PlugInError
+from testbed.core.errors import AnswerIsNo, InputError, PlugInError
 from testbed.core.garbage import OF_A_COMMAND, collections_after, leave_garbage
+from testbed.experiments.cli import exit_codes
 from testbed.experiments.cli.commands import help_text
+from testbed.experiments.cli.common_options import NO_OPTIONS, CommonOptions, separated
 from testbed.experiments.cli.working_folder import plug_ins_in, prepare_working_folder
 
 HELP = ("-h", "--help")
 VERSION = ("-V", "--version")
-EXIT_CLOSED_OUTPUT = 1
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Entry point of the console command: run these words (default: those of sys.argv), and
-    return the exit code. With --debug, anywhere, an error shows its traceback.
+    return the exit code.
     """
     if words is None:
         words = sys.argv[1:]
         atexit.register(leave_garbage)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminated)
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
     _write_whole_lines()
+    options = NO_OPTIONS
     try:
-        code = _answered(words)
+        options, words = separated(words)
+        with options.in_force(_terminated):
+            code = _answered(words)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as stopped:
-        return _stopped(stopped, words)
+        return _stopped(stopped, words, options)
     except BrokenPipeError:  # the reader of the output has closed it, as `head` does
         _drop_output()
-        return EXIT_CLOSED_OUTPUT
+        return exit_codes.CLOSED_OUTPUT
     except Exception as error:
-        if debug:
+        if options.debug:
             raise
         return _refused(words, error)
 
@@ -58,13 +57,13 @@ def _answered(words: Sequence[str]) -> int:
     """Print the answer to these words; the exit code."""
     if not words or words[0] in HELP:
         print(help_text())
-        return 0
+        return exit_codes.ANSWERED
     if words[0] in VERSION:
         print(version())
-        return 0
+        return exit_codes.ANSWERED
     prepare_working_folder(words)
     with collections_after(OF_A_COMMAND):
-        return call(words[0], words[1:]) or 0
+        return call(words[0], words[1:]) or exit_codes.ANSWERED
 
 
 def _write_whole_lines() -> None:
@@ -111,7 +110,9 @@ def version() -> str:
 
 
 def _refused(words: Sequence[str], error: Exception) -> int:
-    """Print an error as one line that begins with the command."""
+    """Print an error as one line that begins with the command; the exit code. Where the answer is
+    no, --json prints it as JSON too.
+    """
     from testbed.experiments.cli.usage_errors import command_of
     from testbed.experiments.runs.error_lines import one_line
 
@@ -119,7 +120,14 @@ def _refused(words: Sequence[str], error: Exception) -> int:
         _drop_output()
     command = command_of(words) if words else "testbed"
     print(f"{command}: error: {one_line(error)}{_way_out(words, error)}", file=sys.stderr)
-    return EXIT_BAD_INPUT
+    if not isinstance(error, AnswerIsNo):
+        return exit_codes.BAD_INPUT
+    if "--json" in words:
+        from testbed.experiments.cli.json_answers import no_answer
+        from testbed.experiments.cli.output import print_json
+
+        print_json(no_answer(error))
+    return exit_codes.NO
 
 
 def _way_out(words: Sequence[str], error: Exception) -> str:
@@ -142,11 +150,16 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:
     raise Terminated
 
 
-def _stopped(stopped: KeyboardInterrupt, words: Sequence[str]) -> int:
-    terminated = isinstance(stopped, Terminated)
-    word = "terminated" if terminated else "interrupted"
-    print(f"testbed: {word}{_continued(words)}", file=sys.stderr)
-    return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
+def _stopped(stopped: KeyboardInterrupt, words: Sequence[str], options: CommonOptions) -> int:
+    """Print what ended the command and how far it was; the exit code."""
+    code, word = exit_codes.INTERRUPTED, "interrupted"
+    if isinstance(stopped, Terminated):
+        code, word = exit_codes.TERMINATED, "terminated"
+        if options.is_over:
+            code, word = exit_codes.TIME_LIMIT, f"ended by {options.time_limit}"
+    how_far = "".join(f"; {note}" for note in getattr(stopped, "__notes__", ()))
+    print(f"testbed: {word}{how_far}{_continued(words)}", file=sys.stderr)
+    return code
 
 
 def _continued(words: Sequence[str]) -> str:

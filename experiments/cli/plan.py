@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
+from testbed.experiments.cli import exit_codes
 from testbed.experiments.cli.capacity import SEED, SeedCount, seeds_of
 from testbed.experiments.cli.parameters import (
     AboveZero,
@@ -55,7 +56,7 @@ def plan(
     html: Page | None = None,
     figure: Fronts | None = None,
     json: AsJson = False,
-) -> None:
+) -> int:
     """Find the cheapest deployment that keeps an SLO.
 
     A deployment is a combination of the overrides' comma-separated values. slo.ttft_s=... (s to
@@ -83,8 +84,10 @@ def plan(
     answer = planned(request, _report)
     _write(answer, html, figure, runs)
     if json:
-        return _print_json(answer)
-    _show(answer, runs, figure, html)
+        _print_json(answer)
+    else:
+        _show(answer, runs, figure, html)
+    return exit_codes.ANSWERED if answer.ranked else exit_codes.NO
 
 
 def _print_json(answer: "Plan") -> None:

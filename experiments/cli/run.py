@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from testbed.experiments.cli.parameters import (
+    AsJson,
     ConfigFolders,
     Override,
     Seeds,
@@ -74,6 +75,7 @@ def run(
         bool, Parameter(help="print every value of this configuration with its unit; run nothing")
     ] = False,
     shown: Shown = NOT_SHOWN,
+    json: AsJson = False,
     help: Annotated[
         bool, Parameter(name=("--help", "-h"), help="print this text and every group's options")
     ] = False,
@@ -89,25 +91,28 @@ def run(
     """
     if help:
         return print_help(config_dir or [])
-    if sweep.is_asked_for and not (values or shown.cfg):
-        from testbed.experiments.cli import run_launch
-
-        asked = [*shown.name_words, *overrides, *seed_words(overrides, sweep.seeds)]
-        points = run_launch.points_of(asked, served, config_dir or [])
-        return run_launch.sweep(points, asked, again, per_seed=sweep.per_seed)
-    words = served.words(overrides, config_dir or [])
-    words = [*shown.name_words, *words]
-    if values:
-        from testbed.experiments.runs.shown_values import value_lines
-
-        return print(*value_lines(words), sep="\n")
-    if shown.cfg:
-        from testbed.experiments.runs.shown_values import job_config
-
-        return print(job_config(words, resolved=shown.resolve), end="")
+    if values or shown.cfg:
+        words = served.words(overrides, config_dir or [])
+        return print_config([*shown.name_words, *words], shown, values=values)
     from testbed.experiments.cli import run_launch
 
-    return run_launch.run_one(words, again)
+    form = run_launch.Form(again=again, per_seed=sweep.per_seed, json=json)
+    if sweep.is_asked_for:
+        asked = [*shown.name_words, *overrides, *seed_words(overrides, sweep.seeds)]
+        points, notes = run_launch.points_of(asked, served, config_dir or [])
+        return run_launch.sweep(points, asked, form, notes)
+    words, notes = run_launch.noted(served, overrides, config_dir or [])
+    return run_launch.run_one([*shown.name_words, *words], form, notes)
+
+
+def print_config(words: list[str], shown: Shown, *, values: bool) -> None:
+    """Print what the words configure: every value with its unit, or the job as Hydra has it."""
+    from testbed.experiments.runs.shown_values import job_config, value_lines
+
+    if values:
+        print(*value_lines(words), sep="\n")
+    else:
+        print(job_config(words, resolved=shown.resolve), end="")
 
 
 def print_help(folders: list[Path]) -> None:

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.output import wide_console
+from testbed.experiments.cli.json_answers import RunAnswer, sweep_answer
+from testbed.experiments.cli.output import print_json, wide_console
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.compose import composed, configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
 from testbed.experiments.runs.points import SEED, Point, differing
+from testbed.experiments.runs.progress import spoken
+from testbed.experiments.runs.quiet import QUIET
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
 from testbed.experiments.runs.sweep_progress import SweepProgress
@@ -26,19 +29,54 @@ from testbed.experiments.runs.whole_files import remove_leftovers
 from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
 
 QUOTES = "'\""
+NOTE = "testbed: note: "
+TABLE = "sweep.csv"
 RUNS = "runs"  # the default folder of all runs
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 
 
-def run_one(words: Sequence[str], again: bool) -> None:
-    """Run one configuration and print its summary; `again` repeats a complete run."""
+@dataclass(frozen=True)
+class Form:
+    """How runs are launched and shown.
+
+    again: complete runs are repeated. per_seed: a row for each seed. json: the answer is JSON.
+    """
+
+    again: bool = False
+    per_seed: bool = False
+    json: bool = False
+
+
+def noted(
+    served: ServedCommand, overrides: Sequence[str], folders: Sequence[Path]
+) -> tuple[list[str], list[str]]:
+    """The words of a server's command and the overrides, and the notes on the command, which are
+    also printed.
+    """
+    with redirect_stderr(StringIO()) as said:
+        words = served.words(overrides, folders)
+    return words, printed_once(said.getvalue().splitlines())
+
+
+def printed_once(lines: Sequence[str]) -> list[str]:
+    """Print each different line to standard error once; their texts."""
+    once = dict.fromkeys(lines)
+    for line in once:
+        print(line, file=sys.stderr)
+    return [line.removeprefix(NOTE) for line in once]
+
+
+def run_one(words: Sequence[str], form: Form, notes: list[str]) -> None:
+    """Run one configuration and print its summary. notes: on the command that the words are of."""
     config = configured(words)
     requested = chosen(words).get(RUN_FOLDER)
     folder = None if requested is None else Path(requested)
     try:
-        stored = run_into(config, Path(RUNS), folder, again=again, show=True)
+        stored = run_into(config, Path(RUNS), folder, again=form.again, show=True)
     except SystemExit as error:  # of a plug-in
         raise as_refusal(error) from None
+    if form.json:
+        return print_json(RunAnswer(str(stored.folder), stored.is_new, notes, stored.summary))
     console = wide_console()
     console.print(summary_table(stored.summary))
     complete = "complete already, nothing was run (--again runs it again)"
@@ -57,61 +95,77 @@ class SweepPoint(NamedTuple):
 
 def points_of(
     asked: Sequence[str], served: ServedCommand, folders: Sequence[Path]
-) -> list[SweepPoint]:
-    """Every combination, each with the server that its values give the command. Notes that several
-    have are printed once.
+) -> tuple[list[SweepPoint], list[str]]:
+    """Every combination, each with the server that its values give the command, and the notes on
+    these. Notes that several have are printed once.
     """
-    points, notes = list[SweepPoint](), dict[str, None]()
+    points, lines = list[SweepPoint](), list[str]()
     for combination in sweep_points([word for word in asked if not is_of_hydra(word)]):
         with redirect_stderr(StringIO()) as said:
             points.append(SweepPoint(combination, tuple(served.words(combination, folders))))
-        notes |= dict.fromkeys(said.getvalue().splitlines())
-    for note in notes:
-        print(note, file=sys.stderr)
-    return points
+        lines += said.getvalue().splitlines()
+    return points, printed_once(lines)
 
 
-def sweep(
-    points: Sequence[SweepPoint], asked: Sequence[str], again: bool, *, per_seed: bool = False
-) -> None:
+def sweep(points: Sequence[SweepPoint], asked: Sequence[str], form: Form, notes: list[str]) -> None:
     """Run every point of the words `asked`, and write and print their table; one line for the
-    first that fails.
-
-    per_seed: a row for each seed.
+    first that fails. A sweep that is stopped prints the points that were done. notes: on the
+    commands that the words are of.
     """
     _check_seeds(chosen(asked).get(SEED, ""))
     folder = Path(chosen(asked).get(SWEEP_FOLDER, RUNS))
     of_launcher = [word for word in asked if is_of_hydra(word)]
     for point in points:  # a word that none of them can have is refused before any is run
         composed("run", point.words)
-    progress = SweepProgress(folder.resolve(), len(points), time.time())
+    shows = not (form.json or QUIET.get())
+    progress = SweepProgress(folder.resolve(), len(points), time.time(), shows)
     jobs = [
-        PointJob(point.words, _varying(point.asked, asked), place, again, progress, os.getcwd())
-        for place, point in enumerate(points, start=1)
+        PointJob(point.words, _varying(point.asked, asked), i, form.again, progress, os.getcwd())
+        for i, point in enumerate(points, start=1)
     ]
+    names = differing([values_of_words(point.asked) for point in points])
+    results = list[Point | InputError]()
     try:
-        results = launched(of_launcher, jobs, progress.folder)
+        with spoken(lambda: str(progress)):
+            for result in launched(of_launcher, jobs, progress.folder):
+                results.append(result)
+    except KeyboardInterrupt:
+        _answer(results, names, folder / TABLE, form, notes)
+        raise
     finally:
         remove_leftovers(folder)  # of workers that were stopped
-    done = [result for result in results if isinstance(result, Point)]
-    if done:
-        names = differing([values_of_words(point.asked) for point in points])
-        _show(done, names, folder / "sweep.csv", per_seed=per_seed)
-    for error in (result for result in results if isinstance(result, InputError)):
+    error = next((result for result in results if isinstance(result, InputError)), None)
+    if not (error and form.json):
+        _answer(results, names, folder / TABLE, form, notes)
+    if error:
         raise error
 
 
-def _show(points: Sequence[Point], names: Sequence[str], table: Path, *, per_seed: bool) -> None:
-    """Write and print the table of a sweep over the axes `names`, and draw it."""
+def _answer(
+    results: Sequence[Point | InputError],
+    names: Sequence[str],
+    table: Path,
+    form: Form,
+    notes: list[str],
+) -> None:
+    """Write the table of the points that ended well over the axes `names`, draw it, and print it
+    or the JSON; nothing without such a point.
+    """
     # This imports pandas and matplotlib, which one run does not need.
     from testbed.experiments.runs.sweep_table import draw_sweep, shown, write_sweep
 
-    console = wide_console()
+    points = [result for result in results if isinstance(result, Point)]
+    if not points:
+        return
     write_sweep(table, points, names)
-    console.print(shown(points, console.width, names, per_seed=per_seed))
+    figure = table.with_suffix(".png") if draw_sweep(table.with_suffix(".png"), points) else None
+    if form.json:
+        return print_json(sweep_answer(points, table, figure, notes))
+    console = wide_console()
+    console.print(shown(points, console.width, names, per_seed=form.per_seed))
     console.print(f"every number of every point: {table}", highlight=False)
-    if draw_sweep(table.with_suffix(".png"), points):
-        console.print(f"figure: {table.with_suffix('.png')}", highlight=False)
+    if figure:
+        console.print(f"figure: {figure}", highlight=False)
 
 
 def _check_seeds(text: str) -> None:
@@ -156,8 +210,9 @@ class PointJob:
             return as_refusal(error)
         folder, latency = stored.folder.name, _latency(stored.summary)
         state = "done" if stored.is_new else "complete already"
-        line = f"{folder} {state}: {self.name}{latency}  {self.progress.text(self.place)}"
-        wide_console().print(line, highlight=False)
+        if self.progress.shows:
+            line = f"{folder} {state}: {self.name}{latency}  {self.progress.text(self.place)}"
+            wide_console().print(line, highlight=False)
         return Point(values_of_words(self.words), stored.summary, folder)
 
 

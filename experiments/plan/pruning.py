@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from testbed.core.errors import DoesNotFit, DoesNotStart, InputError
+from testbed.core.errors import AnswerIsNo, DoesNotFit, DoesNotStart, InputError
 from testbed.experiments.plan.bounds import DOES_NOT_FIT
 from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
 from testbed.experiments.plan.verdicts import REFUSED, Pruned, check_one_reason
@@ -43,7 +43,7 @@ def examined(
 
 
 def check_not_empty(candidates: Sequence[Candidate], pruned: Sequence[Pruned]) -> None:
-    """Raise InputError that says which check emptied the space."""
+    """Raise AnswerIsNo that says which check emptied the space."""
     if candidates:
         return
     counts = dict[str, list[Pruned]]()
@@ -53,7 +53,7 @@ def check_not_empty(candidates: Sequence[Candidate], pruned: Sequence[Pruned]) -
         f"{len(them)} by {limit} (such as {them[0].deployment.name}: {them[0].reason})"
         for limit, them in counts.items()
     ]
-    raise InputError(
+    raise AnswerIsNo(
         key="the space",
         problem=f"no deployment of {len(pruned)} is left: {'; '.join(texts)}",
         remedy="give other values",

@@ -77,7 +77,7 @@ class Simulations:
         """
         if not jobs:
             return []
-        results = launched(self.launcher, jobs, self._place.runs)
+        results = [*launched(self.launcher, jobs, self._place.runs)]
         for candidate, result in zip(candidates, results, strict=True):
             if isinstance(result, Failure) and not result.is_answer:
                 raise result.error.within(candidate.deployment.name)

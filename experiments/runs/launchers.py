@@ -2,7 +2,7 @@
 submitit. The words are those of a Hydra user: hydra/launcher=joblib hydra.launcher.n_jobs=4.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
 from pathlib import Path
@@ -30,8 +30,9 @@ OF_ANY_CLUSTER = (
 )  # submitit's names; it takes others behind that of the cluster, as slurm_partition
 
 
-def launched(words: Sequence[str], jobs: Sequence[Job], folder: Path) -> list[Any]:
-    """The results of the jobs, in their order, from the launcher that the words name.
+def launched(words: Sequence[str], jobs: Sequence[Job], folder: Path) -> Iterable[Any]:
+    """The results of the jobs, in their order, from the launcher that the words name; one by one
+    where it runs them in this process.
 
     A job and its result must pickle. folder: where a cluster's files are written. Raises InputError
     for a launcher, or a setting of it, that does not exist, and for one that is not installed.
@@ -41,7 +42,7 @@ def launched(words: Sequence[str], jobs: Sequence[Job], folder: Path) -> list[An
     settings = dict(_settings(words))
     if name == BASIC:
         _check_settings(name, settings, ())
-        return [job() for job in jobs]
+        return (job() for job in jobs)
     try:
         if name in CLUSTERS:
             return _by_submitit(CLUSTERS[name], settings, jobs, folder)

@@ -47,13 +47,20 @@ class Progress:
         self.things = things
         self._began = time.monotonic()
         self._done = self._total = 0
+        self._shortened: int | None = None
 
-    def told(self, done: int, total: int) -> None:
+    def checked(self, done: int, total: int) -> None:
         """So many are done, of so many."""
         self._done, self._total = done, total
 
+    def shortened(self, num_calls: int) -> None:
+        """A violation was found, and its shortest calls until now are so many."""
+        self._shortened = num_calls
+
     def __str__(self) -> str:
         """Empty while nothing is done."""
+        if self._shortened is not None:
+            return f": a clause is broken, by {self._shortened} calls or fewer; shortens them"
         if not self._done:
             return ""
         rate = pace(self._done, self._total, time.monotonic() - self._began)
@@ -63,7 +70,9 @@ class Progress:
 
 @contextmanager
 def spoken(text: Callable[[], str]) -> Iterator[None]:
-    """While the body runs, print a line every ten seconds; does not change the body."""
+    """While the body runs, print a line every ten seconds; does not change the body. Where SIGINT
+    or SIGTERM ends it, its exception notes the line.
+    """
     began, done = time.monotonic(), threading.Event()
 
     def speak() -> None:
@@ -74,6 +83,9 @@ def spoken(text: Callable[[], str]) -> Iterator[None]:
     thread.start()
     try:
         yield
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(text())
+        raise
     finally:
         done.set()
         thread.join()

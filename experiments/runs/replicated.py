@@ -2,13 +2,33 @@
 seeds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from testbed.experiments.runs.points import Setting
 from testbed.experiments.runs.quantities import Quantity, main_quantities, number, quantities
-from testbed.study.replications import NOT_DISTINGUISHABLE, interval, paired
+from testbed.study.replications import NOT_DISTINGUISHABLE, Interval, interval, paired
 
 Columns = Mapping[str, Sequence[str]]
+
+
+class SettingMean(NamedTuple):
+    """A main number of a setting over its seeds; title: its name and unit."""
+
+    chosen: Mapping[str, str]
+    title: str
+    interval: Interval
+
+
+def setting_means(groups: Sequence[Setting]) -> Iterator[SettingMean]:
+    """The main numbers of each setting; without those that a seed lacks, for a mean of the others
+    would be another one.
+    """
+    for group in groups:
+        for quantity in main_quantities(quantities()):
+            values = _values(quantity, group)
+            if len(values) == len(group.points):
+                yield SettingMean(group.chosen, quantity.title, interval(list(values.values())))
 
 
 def explained(groups: Sequence[Setting]) -> str:

@@ -11,12 +11,24 @@ from testbed.experiments.runs.whole_files import SUMMARY
 class SweepProgress(NamedTuple):
     """A sweep that goes on.
 
-    folder: of its run folders. total: of its points. began_s: Unix time of its beginning.
+    folder: of its run folders. total: of its points. began_s: Unix time of its beginning. shows: a
+    line is printed for each point that has ended.
     """
 
     folder: Path
     total: int
     began_s: float
+    shows: bool = True
+
+    @property
+    def num_new(self) -> int:
+        """The runs that have ended since the beginning."""
+        paths = self.folder.glob(f"[!.]*/{SUMMARY}")
+        return sum(path.stat().st_mtime >= self.began_s for path in paths)
+
+    def __str__(self) -> str:
+        """How far it is while points are under way."""
+        return f"simulating: {self.num_new} of {self.total} points have been run"
 
     def text(self, place: int) -> str:
         """How far it is when the point at `place` (from 1) has ended, such as "13 of 60, 0.9
@@ -25,8 +37,7 @@ class SweepProgress(NamedTuple):
         The rate counts the runs since the beginning; what was complete before took no time.
         """
         seconds = max(time.time() - self.began_s, 1e-9)
-        paths = self.folder.glob(f"[!.]*/{SUMMARY}")
-        new = sum(path.stat().st_mtime >= self.began_s for path in paths)
+        new = self.num_new
         rate = f", {new / seconds:.2g} runs/s" if new else ""
         rest = left(new, new + self.total - place, seconds) if place < self.total else ""
         return f"{place} of {self.total}{rate}{rest}"

@@ -1,6 +1,6 @@
 """The option reference of the documentation site, from the models and the built-in classes.
 
-`python -m testbed.experiments.site.option_reference` writes the page again.
+`python -m testbed.experiments.site.option_reference` prints the page, the site has it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,6 @@ from testbed.run.constructor_parameters import MUST_BE_GIVEN, parameters_of
 from testbed.run.constructor_parameters import values_of as defaults_of_constructor
 from testbed.run.parts import Part, locate
 
-PAGE = Path(__file__).with_name("pages") / "options.md"
 BUILT = (
     "trace",
     "arrivals",
@@ -42,7 +41,7 @@ HEAD = """# Options
 Every value of a run, with its type, limits, unit and default. `KEY=VALUE` on the command line
 sets one; in Python it is `simulate(**{"KEY": value})`. This page is generated from the models in
 `testbed/run/config.py` and `testbed/core/specs.py`, and from the constructors of the built-in
-classes: `python -m testbed.experiments.site.option_reference` writes it.
+classes.
 """
 
 
@@ -216,4 +215,4 @@ def _text(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    print(page(), end="")

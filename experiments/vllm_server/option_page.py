@@ -1,21 +1,17 @@
 """The table of all options of vLLM's server, with their class and its reason.
 
-`python -m testbed.experiments.vllm_server.option_page` writes the page again.
+`python -m testbed.experiments.vllm_server.option_page` prints the page, the site has it.
 """
-
-from pathlib import Path
 
 from testbed.vllm.option_table import UNDERSTOOD, Option, options, releases_of
 
-PAGE = Path(__file__).parents[1] / "VLLM_OPTIONS.md"
 HEAD = """# Options of vLLM's server
 
 Every option of `vllm serve`, as `testbed fits` and `--from-vllm` read it. *Understood*: it
 changes the simulation as it changes vLLM. *Harmless*: it changes neither memory nor time; it is
 listed when it is given. *Refused*: it changes the answer and is not modelled; the values in
 brackets mean what vLLM does without the option, and are taken. `testbed fits` also takes refused
-options that change only the time of iterations. `python -m
-testbed.experiments.vllm_server.option_page` writes this page.
+options that change only the time of iterations.
 
 | option | class | reason | releases |
 |---|---|---|---|
@@ -38,4 +34,4 @@ def _row(option: Option) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    print(page(), end="")

@@ -81,26 +81,14 @@ class Report:
         self.rows += [prose | first, *({"what": what, "case": case, **time} for time in others)]
 
     def write(self, folder: Path, device: dict[str, object]) -> None:
-        """Write CSV and Markdown, with device and date in the header."""
-        about = in_words(device)
+        """Write the rows as CSV, below a line with device and date."""
         names = (*PROSE, *COLUMNS)
         write_csv(
             folder / "h200.csv",
             names,
             ([row.get(name, "") for name in names] for row in self.rows),
-            about,
+            in_words(device),
         )
-        rows = [
-            PROSE,
-            ("---",) * 5,
-            *([row[name] for name in PROSE] for row in self.rows if "verdict" in row),
-        ]
-        lines = ["| " + " | ".join(row) + " |" for row in rows]
-        title = (
-            f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `testbed "
-            f"gpu bench`; {about}."
-        )
-        (folder / "h200.md").write_text(title + "\n\n" + "\n".join(lines) + "\n")
 
 
 def timed(kernel: str, timing: Timing, shape: Shape, *where: object) -> dict[str, Any]:

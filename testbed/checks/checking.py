@@ -12,7 +12,7 @@ from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import check_cost
 from testbed.checks.contract.order_contract import check_order
 from testbed.checks.contract.questions import MakePolicy
-from testbed.checks.contract.search import POOLS, Told, check_policy, tiers_below, unheard
+from testbed.checks.contract.search import POOLS, UNSEEN, Progress, check_policy, tiers_below
 from testbed.checks.fast_and_slow import (
     EFFICIENCIES,
     LIMITS,
@@ -55,7 +55,7 @@ def check(
     max_len: int | None = None,
     host_slots: int | None = None,
     num_examples: int = 200,
-    told: Told = unheard,
+    progress: Progress = UNSEEN,
     **parameters: Any,
 ) -> ClauseBroken | None:
     """The first clause of the contract that a plug-in breaks, with the shortest calls that do; None
@@ -74,7 +74,7 @@ def check(
         host_slots: slots of the host's pool, in place of those of the contract's pools.
         num_examples: random histories of a policy in each pool, or of an eviction order, or
             iterations of a cost model.
-        told: hears how many histories of a policy are done, of how many.
+        progress: follows how many histories of a policy are done.
         **parameters: of the plug-in's constructor, besides the pool.
     """
     target: Any = plug_in
@@ -88,7 +88,7 @@ def check(
     Part(target, parameters).check_parameters(target, "")
     pools = _pools(num_slots, max_len, host_slots)
     pools = [with_tiers_taken(partial(target, **parameters), pool) for pool in pools]
-    return _check(target, pools, num_examples, parameters, told) or follows_hashes(
+    return _check(target, pools, num_examples, parameters, progress) or follows_hashes(
         target, pools, _constructor_values(target, parameters)
     )
 
@@ -103,11 +103,11 @@ def _check(
     pools: list[PoolSpec],
     num_examples: int,
     parameters: dict[str, Any],
-    told: Told,
+    progress: Progress,
 ) -> ClauseBroken | None:
     kind = kind_of(target)
     if kind is MemoryPolicy:
-        return _check_policy(partial(target, **parameters), pools, num_examples, told)
+        return _check_policy(partial(target, **parameters), pools, num_examples, progress)
     if kind is Scheduler:
         return _check_scheduler(target, pools, _constructor_values(target, parameters))
     if kind is PreemptionRule:
@@ -130,7 +130,7 @@ def _check(
 
 
 def _check_policy(
-    make: Any, pools: list[PoolSpec], num_examples: int, told: Told
+    make: Any, pools: list[PoolSpec], num_examples: int, progress: Progress
 ) -> ClauseBroken | None:
     """The first clause that a policy breaks; make: a function that makes it of a PoolSpec."""
     for pool in pools:
@@ -143,7 +143,7 @@ def _check_policy(
                 problem="is no MemoryPolicy",
                 remedy="derive it from testbed.memory.policy.MemoryPolicy",
             )
-    broken = check_policy(make, pools, num_examples, told=told)
+    broken = check_policy(make, pools, num_examples, progress=progress)
     runs = (differs(make, pool, *_schedulers(make, pool)) for pool in pools)
     return broken or next(filter(None, runs), None)
 

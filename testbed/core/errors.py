@@ -51,11 +51,15 @@ def _blank(kind: type[InputError]) -> InputError:
     return kind.__new__(kind)
 
 
-class DoesNotFit(InputError):
+class AnswerIsNo(InputError):
+    """The input is right, and what it asks for does not hold: the command's exit code is 1."""
+
+
+class DoesNotFit(AnswerIsNo):
     """The memory of a server does not hold what it must."""
 
 
-class DoesNotStart(InputError):
+class DoesNotStart(AnswerIsNo):
     """A server of the command or configuration would end at its start: vLLM refuses its limits or
     its memory.
     """

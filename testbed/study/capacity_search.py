@@ -12,7 +12,7 @@ from testbed.run.override_words import key_of
 from testbed.run.result import front_end
 from testbed.run.simulate import OVERLOAD, run
 from testbed.run.summaries import RUN, costs_of
-from testbed.study.knee import NoRate, highest_rate
+from testbed.study.knee import NoRate, NotSustained, highest_rate
 from testbed.study.replications import Interval, interval
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _check_objectives(config: RunConfig) -> None:
 def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
     slo, arrived = summary["slo"], summary["requests"]["arrived"]
     if slo["share_inside"] is None:
-        raise NoRate(
+        raise NotSustained(
             key=RATE,
             value=f"{rate:g}",
             problem="none comes in time; the objectives may be out of reach",

@@ -22,7 +22,7 @@ COST_ERROR = 0.03
 RESAMPLINGS = 20
 MOVED_S = 0.010  # arrivals are moved by at most so much, either way
 # The deviation (log) of launches of prompts on four hosts with the same GPU and vLLM: 11 to 21 ms
-# within the CUDA graphs, 25 to 50 ms beyond (experiments/VLLM_COSTS.md)
+# within the CUDA graphs, 25 to 50 ms beyond (experiments/ACCURACY.md)
 OF_OTHER_HOSTS = 0.25
 STRIDE = 7  # has no factor in common with RESAMPLINGS: no launch error goes with one of computing
 OUTERMOST = 1.96  # deviations that 5% of a normal distribution are beyond

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import sqrt
 
-from testbed.core.errors import InputError
+from testbed.core.errors import AnswerIsNo, InputError
 
 MAX_STEPS = 40
 FARTHER = 1.5  # a failed guess is followed by a wider one
@@ -14,6 +14,10 @@ class NoRate(InputError):
     """A search has found no rate: no rate is sustained, or every one, or none says anything."""
 
 
+class NotSustained(NoRate, AnswerIsNo):
+    """Not even the lowest rate of a search is sustained."""
+
+
 def sustained_rate(
     is_sustained: Callable[[float], bool], low: float, high: float, precision: float
 ) -> float:
@@ -21,15 +25,15 @@ def sustained_rate(
 
     low and high (requests/s) are a first guess, moved outward until `is_sustained(low)` and not
     `is_sustained(high)`. Close to the knee a rate may be sustained and a lower one not; the answer
-    is then one of the rates where that changes. Raises NoRate where no rate is sustained, or
-    every rate.
+    is then one of the rates where that changes. Raises NoRate where every rate is
+    sustained, and its NotSustained where none is.
     """
     for _ in range(MAX_STEPS):
         if is_sustained(low):
             break
         low, high = low / (high / low) ** FARTHER, low
     else:
-        raise NoRate(key=f"{low:.3g} requests/s", problem="not even this rate is sustained")
+        raise NotSustained(key=f"{low:.3g} requests/s", problem="not even this rate is sustained")
     for _ in range(MAX_STEPS):
         if not is_sustained(high):
             break

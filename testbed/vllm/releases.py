@@ -230,7 +230,7 @@ class Release:
         str | None,
         Fact(
             "the option of `software` whose times are taken; null: those of this project's engine",
-            "experiments/REAL_SERVERS.md",
+            "experiments/ACCURACY.md",
         ),
     ]
 

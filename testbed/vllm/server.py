@@ -565,9 +565,9 @@ def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:
 
 
 def _check_state_blocks(reader: OptionReader, limits: Limits, num_blocks: int) -> None:
-    """Raise InputError for more sequences than CUDA graphs of a model with states have blocks."""
+    """Raise DoesNotStart for more sequences than CUDA graphs of a model with states have blocks."""
     if limits.max_num_seqs > num_blocks and not reader.is_on("--enforce-eager"):
-        raise InputError(
+        raise DoesNotStart(
             key=reader.place("the server"),
             problem=(
                 f"vLLM does not start: max_num_seqs, {limits.max_num_seqs:,}, exceeds the "

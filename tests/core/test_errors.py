@@ -13,7 +13,7 @@ from testbed.core.errors import DoesNotFit, InputError
 from testbed.core.spelling import UnknownKey
 
 ROOT = Path(testbed.__file__).parents[1]
-REFUSALS = {"InputError", "DoesNotFit", "DoesNotStart", "NoRate"}
+REFUSALS = {"InputError", "AnswerIsNo", "DoesNotFit", "DoesNotStart", "NoRate", "NotSustained"}
 REMEDY = re.compile(r" \((give|choose|leave|set|say|add|remove|name|install) [^()]*\)?$")
 SEARCHES = {"startswith", "endswith", "find", "index", "partition", "rpartition", "removeprefix"}
 

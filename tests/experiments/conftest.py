@@ -60,7 +60,14 @@ def testbed(tmp_path, monkeypatch, capsys):
         assert output == ""
         return error
 
-    call.done, call.refused = done, refusal
+    def no(*arguments):
+        """The one line of a call whose answer is no, which prints nothing else."""
+        code, output, error = call(*arguments)
+        check_one_line(code, error, expected=1)
+        assert output == ""
+        return error
+
+    call.done, call.refused, call.no = done, refusal, no
     yield call
     for name in set(sys.modules) - before:  # another test's plug-in may have the same name
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(f"{tmp_path}/"):

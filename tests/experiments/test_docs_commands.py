@@ -216,15 +216,16 @@ def run_script(folder, code):
     return done.stdout
 
 
-def test_readme_python_example_runs(tmp_path):
-    _, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def test_the_python_example_runs(tmp_path):
+    page = ROOT / "experiments" / "site" / "pages" / "api.md"
+    [code] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     output = run_script(tmp_path, code.replace("duration_s=600", "duration_s=20"))
     assert float(output.splitlines()[-1]) > 0.5
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
 
 def test_readme_shows_the_order_that_it_checks():
-    shown, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    [shown] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     file = ROOT / "experiments" / "examples" / "deepest_first.py"
     assert shown == file.read_text(encoding="utf-8")
 
@@ -250,7 +251,7 @@ ANSWER = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 @pytest.mark.parametrize("answer", ANSWER.findall(COOKBOOK))
 def test_python_answers_of_the_cookbook_run(answer, tmp_path, monkeypatch, capsys):
     """As they are pasted beside a clone's files; the page shows what they print. The example of the
-    README runs in a process of its own.
+    API's page runs in a process of its own.
     """
     clone(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -23,7 +23,7 @@ from testbed.experiments.cli.output import print_json
 
 PAGE = Path(experiments.__file__).parent / "cli" / "JSON.md"
 LOG = "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n9,4,1,1.1,1.3\n"
-SCALARS = {str: "string", float: "number", bool: "boolean", NoneType: "null"}
+SCALARS = {str: "string", float: "number", bool: "boolean", NoneType: "null", object: "any value"}
 ANSWERS = {name: kind for name, kind in vars(json_answers).items() if is_dataclass(kind)}
 
 
@@ -34,6 +34,8 @@ def documented():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| ") and cells[1:] == ["type", "meaning"]:
             described = classes[cells[0]] = {}
+        elif line.startswith("| ") and not line.startswith("| `"):
+            described = {}  # another table
         elif line.startswith("| `"):
             described[cells[0].strip("`")] = cells[1]
     return classes

@@ -101,8 +101,8 @@ def test_software_fitted_at_one_and_two_requests_a_second(testbed, tmp_path):
 
 
 @pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")
-def test_real_servers_page_commands_succeed(testbed, tmp_path):
-    page = (Path(__file__).parents[2] / "experiments" / "REAL_SERVERS.md").read_text()
+def test_the_commands_for_a_published_log_succeed(testbed, tmp_path):
+    page = (Path(__file__).parents[2] / "experiments" / "ACCURACY.md").read_text()
     lines = re.search(r"```sh\n(.*?)```", page, re.DOTALL)[1].splitlines()[1:]
     assert len(lines) == 3
     for line in lines:

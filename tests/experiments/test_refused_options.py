@@ -198,17 +198,9 @@ def test_requests_that_cannot_be_made_are_refused(refused, line, words):
     check_words(words, refused(f"run {line}"))
 
 
-SERVERS = [
+TOO_SMALL = [
     pytest.param(
         "model=opt-175b server=a100-40gb-x1", ("opt-175b",), id="a model larger than its server"
-    ),
-    pytest.param(
-        "preemption=swap swap_space_gib=0",
-        (
-            "swap_space_gib=0 leaves no slots",
-            "preemption=recompute",
-        ),
-        id="swapping without swap space",
     ),
     pytest.param(
         "'server.kv_memory_gib={opt-13b: 500}'",
@@ -226,6 +218,17 @@ SERVERS = [
             "1 a100-40gb",
         ),
         id="more blocks than a GPU holds",
+    ),
+]
+
+SERVERS = [
+    pytest.param(
+        "preemption=swap swap_space_gib=0",
+        (
+            "swap_space_gib=0 leaves no slots",
+            "preemption=recompute",
+        ),
+        id="swapping without swap space",
     ),
     pytest.param(
         "policy=grouped preemption=swap",
@@ -303,9 +306,14 @@ def test_a_value_of_which_vllm_s_rules_make_others_is_refused_by_its_own_name(re
     ],
 )
 def test_a_preset_that_would_not_start_is_refused_in_its_own_words(refused, words, key):
-    message = refused(f"run +system=vllm-v1 {words}")
+    message = refused(f"run +system=vllm-v1 {words}", expected=1)
     check_words(("vLLM does not start", key), message)
     assert "--" not in message.partition("error: ")[2]
+
+
+@pytest.mark.parametrize(("line", "words"), TOO_SMALL)
+def test_what_does_not_fit_a_server_is_an_answer(refused, line, words):
+    check_words(words, refused(f"run {line}", expected=1))
 
 
 @pytest.mark.parametrize(("line", "words"), SERVERS)

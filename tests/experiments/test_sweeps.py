@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from testbed.core.model_files import shipped
+from testbed.experiments.cli import exit_codes
 from testbed.experiments.paper import reproduction
 from testbed.experiments.runs import progress  # its patience: nothing else makes a short run speak
 from testbed.experiments.runs.whole_files import MARK, write_json
@@ -228,7 +229,7 @@ def test_closed_output_pipe_ends_a_run_silently(command, tmp_path):
         words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     work.stdout.close()
-    assert (work.stderr.read(), work.wait()) == ("", 1)
+    assert (work.stderr.read(), work.wait()) == ("", exit_codes.CLOSED_OUTPUT)
     assert (tmp_path / "run" / "summary.json").exists()
 
 

@@ -22,7 +22,6 @@ from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.memory_fit import fitted_terms, predicted
 from testbed.experiments.vllm_server.named import gpu_named
 from testbed.experiments.vllm_server.named_server import server_of
-from testbed.experiments.vllm_server.option_page import PAGE, page
 from testbed.experiments.vllm_server.startup_logs import start_ups_of
 from testbed.experiments.vllm_server.translation import overrides_of
 from testbed.speculation.heads import Heads
@@ -58,10 +57,6 @@ def start_ups():
 @pytest.mark.parametrize("release", parsers())
 def test_every_option_of_a_release_has_a_class(release):
     assert parsers()[release] <= set(options())
-
-
-def test_the_page_of_options_is_up_to_date():
-    assert PAGE.read_text(encoding="utf-8") == page()
 
 
 PARSERS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.openai.cli_args")

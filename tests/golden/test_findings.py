@@ -17,4 +17,4 @@ def test_each_script_pins_its_package_and_needs_nothing_of_this_project():
         assert os.access(script, os.X_OK)
         assert f"{name}=={version}" in text
         assert "testbed" not in text
-        assert "http" not in text
+        assert "://" not in text

@@ -35,10 +35,10 @@ def wrong_files(tmp_path):
 def refused(testbed, wrong_files):
     """Call the command, which must refuse, and give its one line."""
 
-    def call(line):
+    def call(line, expected=2):
         before = left(wrong_files)
         code, output, error = testbed(*shlex.split(line))
-        check_one_line(code, error)
+        check_one_line(code, error, expected)
         assert "Traceback" not in output
         assert left(wrong_files) == before
         return error
@@ -52,8 +52,8 @@ def left(folder):
     return {path for path in files if "__pycache__" not in path.parts}
 
 
-def check_one_line(code, error):
-    assert code == 2
+def check_one_line(code, error, expected=2):
+    assert code == expected
     assert error.endswith("\n")
     assert error.count("\n") == 1, error
     assert "Traceback" not in error

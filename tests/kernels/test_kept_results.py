@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 import testbed.kernels
+from testbed.experiments.site import kernel_table
 from testbed.kernels.measure import bench_kernels, speed_beside_vllm
 from testbed.kernels.measure.bench_kernels import Report
 from testbed.kernels.measure.block_moves import BLOCK_SIZES, WAYS
@@ -155,7 +156,7 @@ def test_prefill_meets_its_goal_and_the_time_of_torch(
     assert (row["goal"], row["verdict"]) == (f"{goal}, and 1.10 of torch here", verdict)
 
 
-def test_tables_are_written_as_csv_and_markdown(report, tmp_path, capsys) -> None:
+def test_rows_are_written_as_csv_and_shown_as_a_page(report, tmp_path, capsys) -> None:
     report.add("right", "copy_blocks", "bit for bit")
     assert capsys.readouterr().out.endswith("right | copy_blocks | bit for bit |  | \n")
     report.write(tmp_path, {"device": "a GPU", "date": "today"})
@@ -169,10 +170,10 @@ def test_tables_are_written_as_csv_and_markdown(report, tmp_path, capsys) -> Non
         "paged",
         *["4.621"] * 3,  # of five equal ratios: 2 + 2.62144 us
     ]
-    page = (tmp_path / "h200.md").read_text().splitlines()
-    assert page[0] == "# Kernels on a GPU, today"
-    assert "| right | copy_blocks | bit for bit |  |  |" in page
-    assert sum(line.startswith("| ") for line in page) == 2 + sum(
+    lines = kernel_table.page(tmp_path / "h200.csv").splitlines()
+    assert "device a GPU, date today" in lines[2]
+    assert "| right | copy_blocks | bit for bit |  |  |" in lines
+    assert sum(line.startswith("| ") for line in lines) == 2 + sum(
         "verdict" in row for row in report.rows
     )
 

@@ -21,7 +21,6 @@ from testbed.core.oracle_protocols import LENGTHS
 from testbed.experiments.runs import compose
 from testbed.experiments.runs.choice_names import CLASS_OF_FILE
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.site.option_reference import PAGE, page
 from testbed.memory.paged.paged import Paged
 from testbed.run import identity
 from testbed.run.build import build
@@ -308,8 +307,3 @@ def test_every_number_of_a_built_in_class_has_a_least_value(target):
     for name, hint in options.items():
         for _, marks in numbers_of(hint):
             assert any(isinstance(mark, bounded) for mark in marks), name
-
-
-def test_option_reference_of_the_documentation_is_current():
-    """`python -m testbed.experiments.site.option_reference` writes it."""
-    assert PAGE.read_text(encoding="utf-8") == page()

@@ -1,4 +1,4 @@
-"""Errors of a simulated server against a real one (see experiments/REAL_SERVERS.md)."""
+"""Errors of a simulated server against a real one (see experiments/ACCURACY.md)."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

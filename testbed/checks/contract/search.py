@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from itertools import chain, count
 from random import Random
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from testbed.checks.contract.clauses import ClauseBroken, call_raised, require
 from testbed.checks.contract.histories import MAX_CALLS, Act, Admit, Call, Histories
@@ -61,7 +61,6 @@ MAX_TRIES = 2000
 ROOM = 16  # longest sequences for which any policy has slots
 AT_LEAST_ONE = {"prompt_len", "output_len", "num_tokens", "num_seqs"}
 C = TypeVar("C", bound=Any)
-Told: TypeAlias = Callable[[int, int], object]  # hears how much is done, of how much
 # Half of the layers have a window, for policies that know groups.
 GROUPS = (
     KvGroup("full", num_layers=1, slot_bytes=1),
@@ -202,8 +201,27 @@ def shown_pool(memory: Capabilities, pool: PoolSpec) -> str:
     return f"PoolSpec({', '.join(parts)})"
 
 
-def unheard(done: int, total: int) -> None:
-    """Nobody hears of the progress."""
+class Progress(Protocol):
+    """What follows a check."""
+
+    def checked(self, done: int, total: int) -> None:
+        """So many histories are done, of so many."""
+
+    def shortened(self, num_calls: int) -> None:
+        """A history that breaks a clause was cut to so many calls."""
+
+
+class Unseen:
+    """The progress of a check that nothing follows."""
+
+    def checked(self, done: int, total: int) -> None:
+        """Nothing follows."""
+
+    def shortened(self, num_calls: int) -> None:
+        """Nothing follows."""
+
+
+UNSEEN = Unseen()
 
 
 def check_policy(
@@ -212,14 +230,13 @@ def check_policy(
     max_examples: int = 200,
     *,
     shrink: bool = True,
-    told: Told = unheard,
+    progress: Progress = UNSEEN,
 ) -> ClauseBroken | None:
     """The clause that a policy breaks in one of these pools, with the calls that break it; None if
     all hold.
 
     The calls are the shortest such sequence where `shrink`, else the first one found, which is
-    faster. The same policy gets the same verdict every time. told: hears how many histories are
-    done, of how many.
+    faster. The same policy gets the same verdict every time.
     """
     pools, num_speculating = list(pools), ceil_div(max_examples, 5)
     total = len(pools) * (max_examples + num_speculating + 1)
@@ -230,9 +247,9 @@ def check_policy(
         speculating = (histories.speculating() for _ in range(num_speculating))
         for calls in chain(short, speculating, [histories.long()]):
             broken = broken_by(make, pool, calls)
-            told(next(done), total)
+            progress.checked(next(done), total)
             if broken is not None:
-                return shrunk(make, pool, calls, broken) if shrink else broken
+                return shrunk(make, pool, calls, broken, progress) if shrink else broken
     return None
 
 
@@ -245,13 +262,21 @@ def histories_of(make: MakePolicy, pool: PoolSpec) -> Histories:
 
 
 def shrunk(
-    make: MakePolicy, pool: PoolSpec, calls: list[Call], broken: ClauseBroken
+    make: MakePolicy,
+    pool: PoolSpec,
+    calls: list[Call],
+    broken: ClauseBroken,
+    progress: Progress = UNSEEN,
 ) -> ClauseBroken:
     """The same clause, broken by the shortest calls that so many tries find."""
+    progress.shortened(len(calls))
 
     def fails(candidate: list[Call]) -> bool:
         again = broken_by(make, pool, candidate, twice=broken.clause == 9)
-        return again is not None and again.clause == broken.clause
+        is_same = again is not None and again.clause == broken.clause
+        if is_same:
+            progress.shortened(len(candidate))
+        return is_same
 
     max_tries = MAX_TRIES * MAX_CALLS // max(len(calls), MAX_CALLS)
     return broken_by(make, pool, shortest(calls, fails, max_tries=max_tries)) or broken

@@ -1,0 +1,5 @@
+"""Whether a command prints its answer alone."""
+
+from contextvars import ContextVar
+
+QUIET = ContextVar("quiet", default=False)
