@@ -146,7 +146,7 @@ def test_engines_may_have_different_servers():
     [
         (["gpu@2=l4"], "servers.2: the engines that may"),
         (["gpu@0=l4"], "servers.0: the engines that may"),
-        (["gpu@1=nope"], "no gpu/nope"),
+        (["gpu@1=nope"], "gpu=nope"),
         (["gpu@1=l4", "server.num_blocks=500"], "servers.1.num_blocks: the pool"),
         (["gpu@1=l4", "+system=vllm-v1"], "servers.1.num_blocks: the pool"),
         (["gpu@1=l4", "model=llama-3-70b", "server.num_gpus=4"], "on l4-x4: leaves no memory"),

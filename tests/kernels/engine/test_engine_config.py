@@ -352,7 +352,7 @@ def test_a_launch_that_hands_no_work_to_the_device_takes_no_time_there():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"engine": {"device": "cpu", "speed": 9}}, "no key 'engine.speed'"),
+        ({"engine": {"device": "cpu", "speed": 9}}, "engine.speed: nothing reads it"),
         ({"engine": {"device": "cpu", "dtype": "int8"}}, "engine.dtype='int8': must be 'float16'"),
         ({"engine": {"device": "tpu"}}, "engine.device=tpu: must be cuda or cpu"),
         ({"policy": {"_target_": "testbed.memory.paged.paged.Peged"}}, "has no attribute 'Peged'"),
