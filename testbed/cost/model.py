@@ -269,8 +269,8 @@ def extra_ps(extra: tuple[tuple[str, int], ...], costs_s: Mapping[str, float]) -
     except KeyError as name:
         names = ", ".join(costs_s) or "none"
         raise InputError(
-            key=f"the count {name}",
-            problem="of the policy has no cost in the cost model",
+            key=f"the policy's count {name}",
+            problem="has no cost in the cost model",
             remedy=f"it knows {names}",
         ) from None
 

@@ -171,7 +171,7 @@ def test_a_router_must_answer_an_engine():
         ({"replicas": 2, "router": "session_affinity"}, "no sessions"),
         ({"replicas": 2, "window_s": (0, 5)}, "window_s is not modelled"),
         ({"replicas": 2, "faults": "engine 2 at 3 s"}, "there is no engine 2"),
-        ({"replicas": 2, "preemption": object()}, "preemption is"),
+        ({"replicas": 2, "preemption": object()}, "preemption=object: is no"),
         ({"replicas": 10**9}, "room for 10,000 engines"),
     ],
 )

@@ -270,7 +270,7 @@ def test_a_model_drafts_with_random_weights_or_those_of_a_folder(tmp_path):
         ({"workload": {"num_seqs": 2}}, "parallel samples and beams are not modelled with drafts"),
         (
             {"preemption": {"_target_": "testbed.sched.preemption.Swap"}, "swap_space_gib": 1},
-            "preemption=Swap with drafts, or in order of rank",
+            "preemption=Swap: is not modelled with drafts, or in order of rank",
         ),
     ],
 )
