@@ -36,7 +36,6 @@ from testbed.experiments.vllm_server.release_words import (
     words_of_groups,
 )
 from testbed.run.override_words import key_of
-from testbed.vllm.pages import pages_of
 
 FOLDER = "--config-dir="
 NAME = "--config-name="  # of the primary config, run by default
@@ -281,6 +280,8 @@ def hybrid_words(choices: Mapping[str, str]) -> list[str]:
     """
     if release_chosen(choices) is None or "policy" in choices:
         return []
+    from testbed.vllm.pages import pages_of  # few runs are of vLLM's system
+
     model = choices.get("model", "")
     if model not in model_names() or not pages_of(read_model(model), 1, 16).is_grouped:
         return []

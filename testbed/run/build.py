@@ -4,6 +4,7 @@ alike.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.fleet.fleet_parts import EngineParts
+from testbed.engine.engine_parts import EngineParts
 from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.run.build_checks import (
@@ -41,8 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that a run needs, the objectives that its summary counts by, and what the run
-    is.
+    """Everything that a run needs, and the objectives that its summary counts by.
 
     lengths: the mapping that the engine fills with true output lengths; the oracles of the run read
     it. acceptance: how many drafts are accepted, of a run with speculation. Of several engines
@@ -58,10 +58,20 @@ class Setup:
     pool: PoolSpec
     window_ps: tuple[int, int] | None
     slo: Slo
-    description: Mapping[str, Any]
     lengths: dict[int, int]
     fleet: "FleetSetup | None" = None
     acceptance: Acceptance | None = None
+
+    @cached_property
+    def description(self) -> Mapping[str, Any]:
+        """What the run is, in a few words: every summary begins with it."""
+        return {
+            **describe(self.config, self.pool, self.scheduler, self.cost),
+            **({} if self.fleet is None else servers_of(self.config, self.fleet.parts)),
+            CONTENTS: contents_note(self.scheduler.memory, self.workload),
+            SAMPLES: samples_note(self.cost, self.workload),
+            UNREAD: unread_note(self.scheduler, self.workload),
+        }
 
     @property
     def num_slots(self) -> int:
@@ -129,13 +139,6 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
         pool=pool,
         window_ps=_window_ps(config),
         slo=config.slo,
-        description={
-            **describe(config, pool, scheduler, cost),
-            **({} if fleet is None else servers_of(config, fleet.parts)),
-            CONTENTS: contents_note(scheduler.memory, workload),
-            SAMPLES: samples_note(cost, workload),
-            UNREAD: unread_note(scheduler, workload),
-        },
         lengths=lengths,
         fleet=fleet,
         acceptance=None if speculation is None else speculation.acceptance,
