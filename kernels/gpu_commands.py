@@ -1,4 +1,5 @@
-"""What `testbed gpu` does with the kernels and the GPU engine, after checks that this machine can.
+"""Work of `testbed gpu` with the kernels and the GPU engine, after checks that this machine can do
+it.
 
 Modules that run on a GPU need torch and CuPy, and are imported after the arguments have been
 checked.

@@ -41,6 +41,7 @@ PolicyName = Literal[
     "grouped",
     "grouped_caching",
     "grouped_caching_v1",
+    "hicache",
     "paged",
     "paged_2023",
     "prefix_caching",

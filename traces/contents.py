@@ -21,9 +21,9 @@ def owned_ids(
 ) -> Sequence[tuple[int, ...]]:
     """The ids of each prompt, one for each `each` tokens; the last may stand for fewer.
 
-    A prompt starts with shared_len tokens that all prompts of the same `beginning` have. What
-    follows belongs to its owner, a session or the prompt itself: of two prompts of one owner the
-    longer continues the shorter.
+    A prompt starts with shared_len tokens that all prompts of the same `beginning` have. The tokens
+    behind them belong to their owner, a session or the prompt itself: of two prompts of one owner
+    the longer continues the shorter.
     """
     num_shared = shared_len // each
     num_ids = -(-prompt_len // each)

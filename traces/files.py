@@ -306,8 +306,8 @@ def wrong_count(item: Mapping[str, Any], key: str, least: int = 1) -> str | None
 def wrong_time(
     item: Mapping[str, Any], key: str, unit: str = "seconds", least: float = 0.0
 ) -> str | None:
-    """What is wrong with the time at `key` of an item, which must be a finite number of at least
-    `least` in `unit`; None where nothing is.
+    """The fault of the time at `key` of an item, which must be a finite number of at least `least`
+    in `unit`; None where nothing is.
     """
     value: Any = item.get(key)
     sound = type(value) in (int, float) and least <= value and abs(value) <= LATEST

@@ -129,7 +129,7 @@ class MooncakeJsonl(FileTrace):
 
 
 def _hint(items: Sequence[Mapping[str, Any]]) -> str:
-    """What to do about another size of blocks."""
+    """The remedy for another size of blocks."""
     pairs = [(item["input_length"], len(item.get("hash_ids") or ())) for item in items]
     fitting = [
         size for size in SIZES if all(count in (0, -(-length // size)) for length, count in pairs)

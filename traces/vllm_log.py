@@ -88,10 +88,10 @@ class VllmLog(FileTrace):
     """Requests that a server logged, in order of arrival, with times since the first arrival (s).
 
     workload: a file with the prompts' input_tok_ids or hash_ids, line by line as in the log. A
-    request arrives when its client sends it. Where an engine's log has that time
-    (`arrival_time`, of another clock), the clocks are set so that the fastest request is queued at
-    once; else it arrives when the engine takes it in (`queued_ts`). benchmark: of a GuideLLM file
-    with several rates the one to read, from 0.
+    request arrives when its client sends it. If an engine's log has that time (`arrival_time`, of
+    another clock), the clocks are set so that the fastest request is queued at once; else it
+    arrives when the engine takes it in (`queued_ts`). benchmark: of a GuideLLM file with several
+    rates the one to read, from 0.
     """
 
     def __init__(

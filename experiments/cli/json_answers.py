@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from testbed.core.errors import AnswerIsNo
     from testbed.experiments.look.compare.run_comparison import Comparison
     from testbed.experiments.look.hits.hit_curves import HitCurves
+    from testbed.experiments.mend.trials import Mending, Tried
     from testbed.experiments.real.validation.deviations import Compared
     from testbed.experiments.runs.points import Point
     from testbed.study.capacity_search import Capacities, Capacity
@@ -146,6 +147,42 @@ class CapacityAnswer:
     future_read: str
     seeds: list[SeedCapacity]
     intervals: list[SensitiveCapacity]
+
+
+@dataclass(frozen=True)
+class MendNumber:
+    """A number of a server with a change, over the seeds."""
+
+    quantity: str
+    mean: float | None
+    half_width: float | None
+    difference: float | None
+    difference_half_width: float | None
+
+
+@dataclass(frozen=True)
+class MendChange:
+    """A change of a server, or the server as it is."""
+
+    change: str
+    words: list[str]
+    note: str
+    verdict: str
+    numbers: list[MendNumber]
+    num_overloaded: int
+    num_rejected: int
+
+
+@dataclass(frozen=True)
+class MendAnswer:
+    """The answer of `testbed mend --json`."""
+
+    preempts: bool
+    costs: str
+    seeds: list[int]
+    server: MendChange
+    changes: list[MendChange]
+    failed: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -310,6 +347,34 @@ def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
     best = next(point for point in tried if point.rate == highest.rate)
     found = (highest.rate, best.share_inside, best.goodput)
     return SeedCapacity(seed, *found, tried, highest.overload)
+
+
+def mend_answer(mending: "Mending") -> MendAnswer:
+    """The server, its changes in order, and those without a verdict."""
+    from testbed.run.summaries import costs_of
+
+    return MendAnswer(
+        mending.preempts,
+        costs_of(mending.server.summaries[0]),
+        list(mending.seeds),
+        _mend_change(mending.server, mending.server),
+        [_mend_change(tried, mending.server) for tried in mending.tried],
+        {change.name: reason for change, reason in mending.failed.items()},
+    )
+
+
+def _mend_change(tried: "Tried", server: "Tried") -> MendChange:
+    from testbed.experiments.mend.trials import NUMBERS
+
+    change, numbers = tried.change, list[MendNumber]()
+    for name in NUMBERS:
+        mean, less = tried.mean(name), tried.less(name, server)
+        pairs = ((None, None) if of is None else (of.mean, of.half_width) for of in (mean, less))
+        (value, half), (difference, half_of_it) = pairs
+        numbers.append(MendNumber(name, value, half, difference, half_of_it))
+    verdict = "" if tried is server else tried.verdict(server)
+    counts = (tried.num_overloaded, tried.num_rejected)
+    return MendChange(change.name, list(change.words), change.note, verdict, numbers, *counts)
 
 
 def hits_answer(curves: "HitCurves") -> HitsAnswer:

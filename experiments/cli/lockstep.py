@@ -106,13 +106,15 @@ def lockstep(
     testbed lockstep sglang --random 20
 
     testbed lockstep vllm --offload --random 30
+
+    testbed lockstep sglang --offload --random 30
     """
     if server == "sglang":
         return _lockstep_sglang(
             served,
             drawn,
             overrides,
-            capacity,
+            capacity=capacity,
             offload=offload,
             histories=histories,
             configs=configs,
@@ -143,7 +145,9 @@ def _lockstep_sglang(
     served: ServedCommand,
     drawn: RandomRuns,
     overrides: Sequence[str],
+    *,
     capacity: bool,
+    offload: bool,
     **of_vllm: object,
 ) -> int:
     of_vllm |= {
@@ -154,6 +158,10 @@ def _lockstep_sglang(
     }
     for name, value in of_vllm.items():
         _refuse(f"--{name.replace('_', '-')}", value, "sglang")
+    if offload:
+        from testbed.experiments.real.lockstep.sglang_offload import check_hicache
+
+        return _printed(check_hicache(drawn.random or 20, drawn.seed, drawn.requests))
     if not capacity:
         return _compare("sglang", drawn, served.words(overrides))
     from testbed.experiments.real.lockstep.sglang_capacities import check_capacities

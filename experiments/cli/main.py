@@ -167,7 +167,7 @@ def _continued(words: Sequence[str]) -> str:
     is_sweep = words[0] in ("run", "compare") and any(
         word in ("-m", "--multirun") or word.startswith("--seeds") for word in words
     )
-    if is_sweep or words[0] in ("capacity", "plan", "reproduce"):
+    if is_sweep or words[0] in ("capacity", "plan", "mend", "reproduce"):
         return "; the same line continues: what is complete is not run again"
     return ""
 

@@ -1,4 +1,4 @@
-"""Which systems of a reproduction read the future: a column of its tables and of its scorecard."""
+"""Systems of a reproduction that read the future: a column of its tables and of its scorecard."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ def without_unused(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def futures_of(tables: Sequence[pd.DataFrame]) -> dict[str, str]:
-    """What each system of these tables that reads the future reads of it, by name."""
+    """Values of the future that systems of these tables read, by name."""
     read = dict[str, str]()
     for table in tables:
         if FUTURE in table:

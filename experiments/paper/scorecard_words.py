@@ -54,7 +54,7 @@ def card_table(card: pd.DataFrame) -> Table:
 
 
 def heading(card: pd.DataFrame) -> Iterator[str]:
-    """What stands above a scorecard: its counts, and which lengths it rests on."""
+    """The lines above a scorecard: its counts, and which lengths it rests on."""
     yield f"Scorecard, published results within their tolerance: {counted(card)}"
     if "before" in card and counted(card) != counted(card, "before"):
         yield f"by the list of results before its last change: {counted(card, 'before')}"
@@ -115,7 +115,7 @@ def counted(card: pd.DataFrame, column: str = "verdict") -> str:
 
 
 def remarks(card: pd.DataFrame, files: Collection[str], figures: Sequence[str]) -> Iterator[str]:
-    """What follows a scorecard: words of its results, causes of misses, the way to the lengths.
+    """The lines below a scorecard: words of its results, causes of misses, the way to the lengths.
 
     files: names of length files that were replayed.
     """

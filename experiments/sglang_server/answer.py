@@ -18,7 +18,8 @@ RELEASE = "0.5.23"
 class SglangFit:
     """The answer of `testbed fits --json` for a command of SGLang's; GiB on each GPU.
 
-    window_tokens: null where no layers have a pool of their own. expected_error_gib: of the pool,
+    window_tokens: null where no layers have a pool of their own. host_tokens: of HiCache's pool in
+    host memory; 0 without one. expected_error_gib: of the pool,
     where the command does not give it.
     """
 
@@ -34,6 +35,7 @@ class SglangFit:
     page_size: int
     max_total_num_tokens: int
     window_tokens: int | None
+    host_tokens: int
     chunked_prefill_size: int
     max_running_requests: int
     context_len: int
@@ -67,6 +69,7 @@ def fit_of(text: str, gpu: str) -> SglangFit:
         page_size=pool.page_size,
         max_total_num_tokens=pool.num_tokens,
         window_tokens=pool.window_tokens,
+        host_tokens=0 if server.host is None else server.host.num_tokens,
         chunked_prefill_size=server.limits.chunked_prefill_size,
         max_running_requests=server.max_running_requests,
         context_len=server.model.max_len,
@@ -139,6 +142,7 @@ def lines_of(fit: SglangFit) -> list[str]:
         "which SGLang measures;",
         "    the rest is its own arithmetic (testbed lockstep sglang --capacity)",
         *fit.log_lines,
+        *([f"host pool behind it: {fit.host_tokens:,} tokens"] if fit.host_tokens else []),
         f"smallest --tp-size that starts: {fit.smallest_tp_size}",
         *(f"harmless, ignored: {note}" for note in fit.notes),
     ]

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
@@ -37,19 +38,8 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     """
     if command is None:
         return [*others]
-    choices = chosen(others)
-    command_of_all, taken = merged(read_command(command), choices)
-    gpu = choices.get("gpu", choices.get("server", "").partition("-x")[0])
-    release = release_chosen({"system": SYSTEM} | choices)
-    if release is None:
-        raise InputError(
-            key="+system",
-            value=choices["system"],
-            problem="is not vLLM's server",
-            remedy=f"leave it out, or +system={SYSTEM}",
-        )
-    server = server_of(command_of_all, gpu, user_folders(others), release=release)
-    _check_policy(server, choices)
+    server, command_of_all, taken = served(command, others)
+    _check_policy(server, chosen(others))
     words = overrides_of(server, command_of_all)
     from_user = [word for word in others if key_of(word) not in taken]
     kept = {key_of(word) for word in from_user}
@@ -62,6 +52,33 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     for note in server.notes:
         print(f"testbed: note: {FLAG}: harmless, ignored: {note}", file=sys.stderr)
     return [*from_command, *from_user]
+
+
+class Served(NamedTuple):
+    """A server, its command with the values of overrides, and the keys of those that it has taken
+    over.
+    """
+
+    server: Server
+    command: Command
+    taken: frozenset[str]
+
+
+def served(text: str, others: Sequence[str]) -> Served:
+    """The server of a command beside overrides; raises InputError as `expand` does."""
+    choices = chosen(others)
+    command, taken = merged(read_command(text), choices)
+    gpu = choices.get("gpu", choices.get("server", "").partition("-x")[0])
+    release = release_chosen({"system": SYSTEM} | choices)
+    if release is None:
+        raise InputError(
+            key="+system",
+            value=choices["system"],
+            problem="is not vLLM's server",
+            remedy=f"leave it out, or +system={SYSTEM}",
+        )
+    server = server_of(command, gpu, user_folders(others), release=release)
+    return Served(server, command, taken)
 
 
 def _check_policy(server: Server, choices: Mapping[str, str]) -> None:

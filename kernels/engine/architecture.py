@@ -159,8 +159,8 @@ def _family(config: Mapping[str, Any], path: Path) -> str:
 
 
 def _windowed_layers(spec: ModelSpec, config: Mapping[str, Any]) -> tuple[bool, ...] | None:
-    """Which layers have the window: those of layer_types, those from max_window_layers on (Qwen2),
-    else all; None without a window.
+    """The layers that have the window: those of layer_types, those from max_window_layers on
+    (Qwen2), else all; None without a window.
     """
     if not spec.window:
         return None

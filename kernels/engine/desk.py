@@ -37,7 +37,7 @@ from testbed.serving.token_draws import Draws
 
 
 class DeskClock(WallClock):
-    """Real time, in which nobody sleeps before what has happened is sent."""
+    """Real time that sends what has happened before it sleeps."""
 
     desk: "Desk | None" = None
 

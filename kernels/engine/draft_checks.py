@@ -1,4 +1,4 @@
-"""What the engine does not speculate by is refused. No torch is needed."""
+"""Refuses speculation that the engine does not have. No torch is needed."""
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec

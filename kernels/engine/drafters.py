@@ -1,4 +1,4 @@
-"""Who drafts tokens on the engine, and how many of them the model accepted."""
+"""Drafters of the engine, and counts of the tokens that the model accepted."""
 
 from collections.abc import Iterable, Mapping
 

@@ -20,7 +20,7 @@ from testbed.speculation.ngram import NGram
 def make_drafter(
     scheduler: Scheduler, runner: Runner, pool: PoolSpec, model: Model | None
 ) -> Drafter:
-    """Who drafts for this scheduler; model: of a drafter that is one."""
+    """The drafter of this scheduler; model: of a drafter that is one."""
     speculation, buffers = scheduler.drafter, runner.token_buffers
     if isinstance(speculation, NGram):
         sizes = speculation.lookup_min, speculation.lookup_max

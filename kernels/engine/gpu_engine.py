@@ -41,9 +41,9 @@ class GpuExecutor(Executor):
 
     It carries out one iteration of a plan. A plan that was made while another runs is launched at
     once, behind it, so that the GPU need not wait for the host; without launches_ahead it is
-    launched when the results of the other are in. Which outputs end comes from the requests, and
-    from `end_tokens`, by request id, of those that may end early. Which beams survive, and which
-    drafts are accepted, comes from the model. while_computing, if set, is called once in each
+    launched when the results of the other are in. The requests determine the ends of outputs;
+    `end_tokens`, by request id, those that may end early. The model determines the beams that
+    survive and the drafts that are accepted. while_computing, if set, is called once in each
     iteration, when its work is launched and its tokens are not there yet.
     """
 
@@ -94,7 +94,7 @@ class GpuExecutor(Executor):
         flight.launched_ps = self.clock.now_ps
 
     def drop(self, flight: Flight) -> None:
-        """See Executor; what it computes where it was launched already, nobody reads."""
+        """See Executor; if it was launched already, its results are not read."""
         self._launched.pop(flight, None)
         self._num_in_flight -= 1
 

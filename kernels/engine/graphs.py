@@ -45,7 +45,7 @@ class Captures:
         return torch.cuda.Stream()
 
     def sharing_memory(self) -> Capture:
-        """What captures graphs that share their memory, so that one is replayed at a time."""
+        """A capture of graphs that share their memory, so that one is replayed at a time."""
         memory, stream = torch.cuda.graph_pool_handle(), self._stream
 
         def kept(call: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -148,7 +148,9 @@ class Rank:
 
     @property
     def _decode_graphs(self) -> int:
-        """What a pass of the largest size computes, whose memory all share, and arrays of each."""
+        """Values of a pass of the largest size, whose memory all graphs share, and the arrays of
+        each.
+        """
         sizes = buckets_up_to(self.engine.graphs)
         num_gpus, vocab = self.pool.num_gpus, self.model.vocab_size * self._value
         gathered = 0 if num_gpus == 1 else vocab // num_gpus + 2 * vocab

@@ -45,7 +45,7 @@ class Pools:
 
     @property
     def nan(self) -> float:
-        """What fills a slot so that it reads as NaN."""
+        """The value that makes a slot read as NaN."""
         return float("nan") if self.scales is None else NAN_E4M3
 
     def erase(self, slots: Ints) -> None:
@@ -174,8 +174,8 @@ class Blocks:
         return (blocks[:, None] * self.num_kv_heads + heads) * self.block_size + offsets[:, None]
 
     def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
-        """Where write_cache puts tokens of sequences: slots, [num_tokens], or rows, [num_tokens,
-        num_kv_heads].
+        """The slots to which write_cache stores tokens of sequences: slots, [num_tokens], or rows,
+        [num_tokens, num_kv_heads].
 
         owners: rows of `tables`.
         """

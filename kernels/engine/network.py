@@ -158,7 +158,8 @@ class Network:
 
 
 class Buffers(NamedTuple):
-    """What the layers of a forward pass write, [num_tokens, ...] each, the same for all layers.
+    """Buffers that the layers of a forward pass write, [num_tokens, ...] each, the same for all
+    layers.
 
     x: the residual stream; h: a norm of it; qkv: queries, keys and values; attended: the output of
     attention; active: the input of the last product; gated: gate and value of a gated one.
@@ -205,8 +206,8 @@ class Buffers(NamedTuple):
 
 
 class LayerSteps:
-    """What a layer computes before and after attention, bound to the buffers of a forward pass, on
-    the stream current now.
+    """Steps of a layer before and after attention, bound to the buffers of a forward pass, on the
+    stream current now.
     """
 
     def __init__(self, network: Network, buffers: Buffers, positions: Tensor) -> None:

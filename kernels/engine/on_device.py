@@ -1,5 +1,5 @@
-"""What computes on a device: pools, network, attention and moves; and the forward pass over them,
-kernel by kernel or by CUDA graphs. Neither policy nor scheduler.
+"""Objects that compute on a device: pools, network, attention and moves; and the forward pass over
+them, kernel by kernel or by CUDA graphs. Neither policy nor scheduler.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,8 @@ Forward = Callable[[Ragged], Tensor]  # the logits of a batch's wanted rows
 
 
 class Graphs(NamedTuple):
-    """What is captured as CUDA graphs: iterations of up to prompt_tokens tokens, batches of up to
-    decode_seqs decodes with up to max_len tokens each; 0: none.
+    """Work that is captured as CUDA graphs: iterations of up to prompt_tokens tokens, batches of up
+    to decode_seqs decodes with up to max_len tokens each; 0: none.
     """
 
     decode_seqs: int

@@ -124,7 +124,7 @@ class PhaseByPhase(Listener):
         self._send(visitor)
 
     def _leave(self) -> None:
-        """Nobody stays, and nobody else comes."""
+        """No sequence stays, and none joins."""
         self._staying, self._visitors = frozenset(), iter(())
         for request_id in sorted(self._present):
             self._engine.cancel(request_id)

@@ -1,8 +1,9 @@
 """Iterations with prompts as CUDA graphs: what lies between the attention of two layers is a graph;
 attention is launched between the graphs, since its grid depends on the batch.
 
-The graphs of a size serve every batch of at most so many tokens. Rows past the batch compute what
-nobody reads: a row of a layer depends on others in attention alone, which has the batch's rows.
+The graphs of a size serve every batch of at most so many tokens. Rows past the batch compute values
+that are not read: a row of a layer depends on others in attention alone, which has the batch's
+rows.
 """
 
 from bisect import bisect_left
@@ -63,7 +64,7 @@ class CapturedLayers:
         return buffers.x[self.arrays.device["wanted"][: len(batch.wanted)]]
 
     def _pieces(self) -> Iterator[Callable[[], None]]:
-        """What each graph computes: one before the first attention, one behind each."""
+        """The work of each graph: one before the first attention, one behind each."""
         layers = self.network.layers
         yield self._begin
         for layer, following in pairwise(layers):

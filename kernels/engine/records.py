@@ -103,7 +103,7 @@ class Iteration(NamedTuple):
     launched all of this one.
 
     An iteration begins when the one before has ended, so that its host_s has what is recorded of
-    that one. Host and GPU work in parallel: the duration is host_s + waited_s, without gpu_s. Where
+    that one. Host and GPU work in parallel: the duration is host_s + waited_s, without gpu_s. If
     the next iteration is launched before this one has ended, host_s is of that launch.
     """
 

@@ -134,7 +134,7 @@ class TopP:
 
 
 def tokens_by_number(logits: Tensor, numbers: Tensor, temperature: float) -> Tensor:
-    """What `draw_tokens` computes, in torch; sums are float64."""
+    """The tokens of `draw_tokens`, computed by torch; sums are float64."""
     shares = torch.softmax(logits.double() / temperature, dim=1)
     return _places(shares, numbers).flatten()
 

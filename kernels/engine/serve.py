@@ -103,8 +103,8 @@ def _runner(
     options: Options,
     lead: Alone,
 ) -> Runner:
-    """What carries the plans out on the device: the network, its caches, a sampler and a drafter,
-    with a checker of slots in debug mode.
+    """The runner that carries the plans out on the device: the network, its caches, a sampler and a
+    drafter, with a checker of slots in debug mode.
     """
     state = scheduler.state
     layout = _checked_layout(scheduler.memory, arch, options)
@@ -128,7 +128,7 @@ def _runner(
 
 
 def _follow_slots(runner: Runner, checker: SlotChecker, lead: Alone) -> None:
-    """Let the checker see who writes and reads every slot, and erase those that nobody holds."""
+    """Let the checker see each write and read of a slot, and erase slots that no sequence holds."""
     runner.slot_checker = checker
     checker.erase = lead.erasing(checker.erase)
     runner.drafter.followed_by(checker)
@@ -305,14 +305,7 @@ def engine_options(options: EngineConfig | None) -> EngineConfig:
 def _check(setup: Setup) -> None:
     """Raise InputError for options that the engine does not support."""
     check_speculation(setup)
-    tiers = setup.config.server.tiers or {}
-    for name, tier in tiers.items():
-        if len(tiers) > 1 or tier.read_bandwidth or tier.write_bandwidth:
-            raise InputError(
-                key=f"server.tiers.{name}",
-                problem="the engine has one tier, in the host's memory, behind the GPU's link",
-                remedy="give one, without bandwidths, or simulate",
-            )
+    _check_tiers(setup)
     if isinstance(setup.workload, AnswerDrivenWorkload):
         raise InputError(
             key="arrivals",
@@ -334,6 +327,29 @@ def _check(setup: Setup) -> None:
     _check_order(setup.scheduler)
 
 
+def _check_tiers(setup: Setup) -> None:
+    """Raise InputError for tiers of another form, or that are used as another server does."""
+    memory = setup.scheduler.memory
+    if memory.offloads is not None or memory.loads_hits is not None:
+        raise InputError(
+            key="policy",
+            value=memory.name,
+            problem=(
+                "stores and loads in the steps of another server, which the engine does not carry "
+                "out"
+            ),
+            remedy="policy=tiered, or simulate",
+        )
+    tiers = setup.config.server.tiers or {}
+    for name, tier in tiers.items():
+        if len(tiers) > 1 or tier.read_bandwidth or tier.write_bandwidth:
+            raise InputError(
+                key=f"server.tiers.{name}",
+                problem="the engine has one tier, in the host's memory, behind the GPU's link",
+                remedy="give one, without bandwidths, or simulate",
+            )
+
+
 def _check_order(scheduler: Scheduler) -> None:
     """Raise InputError for vLLM's scheduler with ranked requests and a prefix cache: a request that
     is preempted in the plan that scheduled it leaves blocks findable that were never computed.
@@ -351,7 +367,7 @@ def _check_order(scheduler: Scheduler) -> None:
 
 
 def about_device(setup: Setup) -> dict[str, Any]:
-    """What the engine runs on, and the memory of rank 0's GPU while it does."""
+    """The device of the engine, and the memory of rank 0's GPU during the run."""
     fingerprint = fingerprint_of(setup)
     if fingerprint is None:
         return {"kind": "cpu", "fingerprint": None}

@@ -1,5 +1,5 @@
-"""What only moves K and V: launch wrappers, which can be captured, and copies between a pool on the
-GPU and pinned host memory.
+"""Kernels that only move K and V: launch wrappers, which can be captured, and copies between a pool
+on the GPU and pinned host memory.
 
 A pool is one array [num_planes, num_blocks, num_kv_heads, block_size, head_size]: a plane for each
 layer's K and for each layer's V, so that one launch serves all layers. Attention takes its planes

@@ -1,5 +1,5 @@
-"""What all launch wrappers share: views and checks of torch and CuPy arrays, and launches with
-packed arguments.
+"""Parts that all launch wrappers share: views and checks of torch and CuPy arrays, and launches
+with packed arguments.
 
 CuPy's call takes 5 to 10 us of host time for a dozen arguments, a packed launch about 1 us: the
 host must launch the hundreds of kernels of a forward pass faster than they run.

@@ -130,8 +130,8 @@ def alone_timing(case: Case) -> Timing:
 
 
 def layer_timing(case: Case) -> Timing:
-    """What each of a layer's two all-reduces adds to its matrix products, sharded over the GPUs
-    (Megatron-LM).
+    """The time that each of a layer's two all-reduces adds to its matrix products, sharded over the
+    GPUs (Megatron-LM).
     """
     hidden = read_model("opt-175b").hidden_size
     x = _random(case.num_bytes // 2 // hidden, hidden)

@@ -4,9 +4,8 @@ waits for each token.
 `testbed gpu measure sampler` times its loop over the groups of a decode step, in the order of torch
 operations of vLLM 0.1: a group takes its rows; random sampling draws a token for each sequence,
 beam search adds the scores so far and takes the best of all candidates; the log probability of each
-token is fetched by itself. What the step computes for all groups together (softmax, logarithm) is a
-kernel's time and left out. Prints microseconds of the loop by kind of sampling and number of
-groups.
+token is fetched by itself. Softmax and logarithm of all groups together are a kernel's time and
+left out. Prints microseconds of the loop by kind of sampling and number of groups.
 """
 
 import time

@@ -38,6 +38,8 @@ from testbed.run.oracles import with_lengths
 from testbed.run.parts import Part, check_methods, locate, plug_in_errors
 from testbed.sched.preemption import PreemptionRule, Recompute
 from testbed.sched.scheduler import Scheduler
+from testbed.sched.sglang import SGLang
+from testbed.sched.sglang_overlap import OverlappedSGLang
 from testbed.sched.vllm_v1 import VllmV1
 
 # Under which a scheduler is checked; the first two may run out of slots while requests grow.
@@ -167,7 +169,10 @@ def _schedulers(
     make: MakePolicy, pool: PoolSpec
 ) -> tuple[tuple[type[Scheduler], ...], Mapping[str, Any]]:
     """The schedulers that serve a policy in short runs, with their parameters."""
-    if capabilities_of(make(pool)).offloads is None:
+    memory = capabilities_of(make(pool))
+    if memory.loads_hits is not None:
+        return (SGLang, OverlappedSGLang), {"max_running_requests": LIMITS["max_num_seqs"]}
+    if memory.offloads is None:
         return SCHEDULERS, LIMITS
     options = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True}
     return (VllmV1,), {**LIMITS, **options}

@@ -33,6 +33,7 @@ from testbed.memory.protocols import (
     Layered,
     Leases,
     ListsOtherSlots,
+    LoadsHits,
     Offloads,
     PinsHits,
     Predicts,
@@ -54,6 +55,7 @@ NEEDS: Mapping[type, tuple[type, ...]] = {
     RegistersPrefixes: (Forks, ListsOtherSlots),
     Truncates: (Estimates,),
     PinsHits: (Publishes,),
+    LoadsHits: (PinsHits, Transfers),
     Transfers: (Publishes,),
     Offloads: (Transfers, Estimates),
     Layered: (LaidOut, ServesInTurn, Predicts),
@@ -75,6 +77,7 @@ class Capabilities:
     publishes: Publishes | None
     estimates: Estimates | None
     pins_hits: PinsHits | None
+    loads_hits: LoadsHits | None
     truncates: Truncates | None
     swaps: Swaps | None
     leases: Leases | None

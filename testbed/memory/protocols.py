@@ -204,6 +204,29 @@ class PinsHits(Protocol):
 
 
 @runtime_checkable
+class LoadsHits(Protocol):
+    """A tier below has a part of what waiting sequences find, which is loaded when the scheduler
+    decides to admit one; the iteration that computes it waits for that, as in SGLang.
+    """
+
+    def load_hit(self, seq: Seq, hit: CacheHit) -> CacheHit:
+        """Load what is below of a hit, as far as that is done; the hit to admit the sequence with,
+        which is pinned in the place of the first one. The next grant has the moves.
+
+        Args:
+            seq: one that waits.
+            hit: what `match` answered, pinned.
+        """
+
+    def end_load(self, seq: Seq) -> None:
+        """The iteration that a sequence was admitted to has ended. It may have loaded nothing.
+
+        Args:
+            seq: that it has computed, or that was preempted since.
+        """
+
+
+@runtime_checkable
 class Truncates(Protocol):
     """It takes back the last slots of a sequence: rejected drafts, or the tail of a preempted
     one.

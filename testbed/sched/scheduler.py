@@ -47,6 +47,7 @@ class Scheduler(ABC):
         now_ps: the time in picoseconds at which `plan` is called.
         plans_ahead: it makes a plan while another is in flight.
         offloads: it serves a policy that loads into slots; see memory/protocols.py, Offloads.
+        loads_hits: it serves a policy that loads what it admits; see there, LoadsHits.
         keeps_budget: no iteration has more tokens than the parameter max_num_batched_tokens.
         names_victims: it chooses victims itself, which are computed again; `preemption` is unread.
         ends_at_declared: every output is to have its declared number of tokens (max_new_tokens).
@@ -60,6 +61,7 @@ class Scheduler(ABC):
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
     plans_ahead: ClassVar[bool] = False
     offloads: ClassVar[bool] = False
+    loads_hits: ClassVar[bool] = False
     keeps_budget: ClassVar[bool] = False
     names_victims: ClassVar[bool] = False
     ends_at_declared: bool = False
@@ -82,6 +84,12 @@ class Scheduler(ABC):
                 key=self.memory.name,
                 problem=f"loads into slots, which {type(self).__name__} does not schedule",
                 remedy="scheduler=vllm_v1 or vllm_v1_async",
+            )
+        if self.memory.loads_hits is not None and not self.loads_hits:
+            raise InputError(
+                key=self.memory.name,
+                problem=f"loads what is admitted, which {type(self).__name__} does not schedule",
+                remedy="scheduler=sglang or sglang_no_overlap",
             )
         self.preemption = preemption
         self.now_ps = 0

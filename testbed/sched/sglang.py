@@ -48,6 +48,7 @@ class SGLang(Scheduler):
     """
 
     names_victims: ClassVar[bool] = True
+    loads_hits: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -284,8 +285,13 @@ class SGLang(Scheduler):
             plan.reject(group, "SGLang serves each sequence as a request of its own")
 
     def _reject_head(self, plan: Plan) -> None:
-        """Nothing runs, and the head of the queue is refused: SGLang would ask it for ever."""
-        if self.state.waiting and not (self.running or self.outputs.in_flight):
+        """Nothing runs or is written, and the head of the queue is refused: SGLang would ask it for
+        ever.
+        """
+        is_over = not (
+            self.running or self.outputs.in_flight or self.state.policy.usage().in_transit
+        )
+        if self.state.waiting and is_over:
             group = self.state.waiting.popleft()
             plan.reject(group, "its tokens and a page are not less than the whole pool")
 
@@ -375,6 +381,7 @@ class SGLang(Scheduler):
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         outcome = self.carry_out(plan, steps, results)
+        self._end_loads(self._planned)
         self._settle(Computed(self._planned, outcome.first_tokens), outcome.finished)
         return outcome
 
@@ -388,6 +395,12 @@ class SGLang(Scheduler):
         """The group is answered; its slots come back in the order of the batch."""
         self.state.leave_batch(group)
         group.status = SequenceStatus.FINISHED
+
+    def _end_loads(self, computed: Collection[SequenceGroup]) -> None:
+        """The iteration that has computed these groups has ended, and what it loaded is there."""
+        if self.memory.loads_hits is not None:
+            for group in computed:
+                self.memory.loads_hits.end_load(group.sequences[0])
 
     def _settle(self, computed: Computed, finished: Collection[SequenceGroup]) -> None:
         """Publish what was computed in the order of the batch: prompts, and of those that have

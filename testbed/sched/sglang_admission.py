@@ -108,6 +108,14 @@ class Admission:
         if self.memory.pins_hits is not None:
             self.memory.pins_hits.pin(hit)
         chosen = self.choose(group, hit)
+        below = hit.num_below(group.prefill_len)
+        if (
+            isinstance(chosen, Selected)
+            and self.memory.loads_hits is not None
+            and any(below.values())
+        ):
+            hit = self.memory.loads_hits.load_hit(group.sequences[0], hit)
+            chosen = self._with_loaded(chosen, hit)
         if isinstance(chosen, Selected):
             self._select(chosen)
             return self.verdict()
@@ -115,13 +123,23 @@ class Admission:
             self.memory.pins_hits.unpin(hit)
         return chosen
 
+    def _with_loaded(self, chosen: Selected, hit: CacheHit) -> Selected | Verdict:
+        """The same choice if all was loaded that it counts on, else another one."""
+        if hit.num_cached(chosen.group.prefill_len) == chosen.num_cached:
+            return chosen._replace(hit=hit)
+        return self.choose(chosen.group, hit)
+
     def choose(self, group: SequenceGroup, hit: CacheHit) -> Selected | Verdict:
-        """What the group would compute (_select_prefill_admission); its hit is pinned."""
+        """What the group would compute (_select_prefill_admission); its hit is pinned. What is
+        below the device needs slots, but is not computed.
+        """
         outputs, cached = self.outputs, hit.num_cached(group.prefill_len)
         new = group.prefill_len - cached
         future = min(max(outputs.declared(group) - group.num_generated, 0), MOST_RESERVED)
         if new + future + self.page_size >= self.remaining:
             return Verdict.FULL
+        below = sum(hit.num_below(group.prefill_len).values())
+        cached, new = cached + below, new - below
         if self.chunk_left is None:
             if self.selected and self.in_pages(new) >= self.input_left:
                 return Verdict.SPENT

@@ -82,7 +82,8 @@ class Shuffled(FirstCome):
 
 
 class Matched(NamedTuple):
-    """What the cache has of a waiting request: `cached` tokens of its `left`, but the last one.
+    """What the cache has of a waiting request, below the device too: `cached` tokens of its `left`,
+    but the last one.
 
     comes_last: another with little in the cache that begins alike is served before it, and computes
     what it then finds.
@@ -119,13 +120,14 @@ class CacheAware(FirstCome):
         assert pins is not None, "asked where hits are pinned"
         hit = pins.match(seq, group.prefill_len)
         cached = hit.num_cached(group.prefill_len)
+        matched = cached + sum(hit.num_below(group.prefill_len).values())
         comes_last = False
         if cached <= IN_BATCH and seq.prompt_ids is not None:
             contents = tuple(block_contents(seq.prompt_ids, seq.tokens_per_id, seq.prompt_len, 1))
             comes_last = alike.match(contents, len(contents))[1] >= IN_BATCH
             if not comes_last:
                 alike.insert(contents, [0] * len(contents))
-        return Matched(group, hit, min(cached, group.prefill_len - 1), comes_last)
+        return Matched(group, hit, min(matched, group.prefill_len - 1), comes_last)
 
 
 class LongestPrefix(CacheAware):

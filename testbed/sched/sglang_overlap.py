@@ -24,6 +24,7 @@ class OverlappedSGLang(SGLang):
         super().__init__(policy, preemption, **options)
         self._computing = Computed([], ())
         self._anticipated: Outcome | None = None
+        self._publishes_next = False  # when the results are known, which begins writes
 
     def can_plan_ahead(self) -> bool:
         return True
@@ -34,7 +35,12 @@ class OverlappedSGLang(SGLang):
         self._computing = Computed(self._planned, outcome.first_tokens)
         self.outputs.in_flight = self._with_next_token(outcome.first_tokens)
         self._anticipated = outcome
+        self._publishes_next = bool(outcome.first_tokens or ended)
         return outcome
+
+    def _enable_fast_forward(self, plan: Plan) -> None:
+        if self.memory.loads_hits is None or not self._publishes_next:
+            super()._enable_fast_forward(plan)
 
     def _with_next_token(self, prefilled: Iterable[SequenceGroup]) -> set[SequenceGroup]:
         decoding = [group for group in self._planned if not group.todo and group.status not in OVER]
@@ -45,6 +51,7 @@ class OverlappedSGLang(SGLang):
         outcome, self._anticipated = self._anticipated, None
         if outcome is None:
             return super().commit(plan, steps, results)
+        self._end_loads(self._computing.groups)
         known, self.outputs.in_flight = self.outputs.in_flight, set()
         groups = [group for group in self._computing.groups if group in known]
         ended = [group for group in groups if group.request.request_id in results.ended]

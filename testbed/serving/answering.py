@@ -1,4 +1,4 @@
-"""What an answer consists of: the words of a simulation, or the tokens that a model generates."""
+"""The parts of an answer: the words of a simulation, or the tokens that a model generates."""
 
 from typing import Protocol
 
@@ -37,7 +37,7 @@ NOT_SAMPLED = {
 
 
 class Answering(Protocol):
-    """Who answers. is_simulated: whether the answers have no meaning."""
+    """The engine behind an answer. is_simulated: whether the answers have no meaning."""
 
     is_simulated: bool
 

@@ -10,8 +10,8 @@ from testbed.serving.served_prompt import Served
 
 
 class Piece(NamedTuple):
-    """What tokens add to a sequence: from the token of this number, from 1, of this choice, from 0.
-    reason: why the sequence ends with them.
+    """The text that tokens add to a sequence: from the token of this number, from 1, of this
+    choice, from 0. reason: why the sequence ends with them.
     """
 
     choice: int

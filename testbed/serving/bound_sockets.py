@@ -7,8 +7,8 @@ from testbed.core.errors import InputError
 
 
 def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """A socket at each address of the host; nobody listens yet. Raises InputError where the host or
-    the port cannot be had.
+    """A socket at each address of the host; no server listens yet. Raises InputError where the host
+    or the port cannot be had.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

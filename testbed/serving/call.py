@@ -137,13 +137,13 @@ class Call:
             self.cancel()
 
     def _usage_so_far(self, options: StreamOptions) -> dict[str, Any]:
-        """What an event says of the usage: nothing, null until the end, or the present one."""
+        """The usage in an event: nothing, null until the end, or the present one."""
         if options.continuous_usage_stats:
             return {"usage": usage(self.prompts)}
         return {"usage": None} if options.include_usage else {}
 
     async def _pieces(self) -> AsyncIterator[Piece]:
-        """What tokens add to each sequence, in order of time, until all have ended. Where the
+        """Pieces that tokens add to each sequence, in order of time, until all have ended. If the
         server is behind, tokens of a sequence that wait together make one piece.
         """
         num_left = len(self.prompts)

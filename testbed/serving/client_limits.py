@@ -1,4 +1,4 @@
-"""What a server takes from its clients at most."""
+"""Limits of what a server takes from its clients."""
 
 from dataclasses import dataclass
 

@@ -30,7 +30,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Service:
-    """What the endpoints share: the engine, and how requests become its requests."""
+    """State that the endpoints share: the engine, and how requests become its requests."""
 
     def __init__(
         self,

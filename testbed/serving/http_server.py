@@ -36,7 +36,7 @@ RANDOM = "random"
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Where and how a server serves. speed: None for real time. drain_s: seconds in which requests
+    """Address and limits of a server. speed: None for real time. drain_s: seconds in which requests
     may end at shutdown.
     """
 

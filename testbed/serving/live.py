@@ -13,7 +13,9 @@ from testbed.serving.served_prompt import Served
 
 
 class State(NamedTuple):
-    """What is in an engine, or in several. kv_usage: the share of the pools that is held."""
+    """Counts of the requests in an engine, or in several. kv_usage: the share of the pools that is
+    held.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -53,7 +55,7 @@ class Live(ABC):
     @property
     @abstractmethod
     def state(self) -> State:
-        """What is in the engine now."""
+        """Counts of the requests in the engine now."""
 
     @property
     def lags(self) -> tuple[float, float] | None:
@@ -68,7 +70,7 @@ class Live(ABC):
 
     @abstractmethod
     def _withdraw(self, request_id: int) -> None:
-        """Nobody waits for the request any more."""
+        """Ends a request that is no longer waited for."""
 
     def next_id(self) -> int:
         """The number of the next request."""
@@ -135,7 +137,7 @@ class Live(ABC):
             served.end(ApiError(503, "the request: was cancelled"))
 
     def _failed(self) -> None:
-        """The engine has ended by itself: nobody may wait for it."""
+        """The engine has ended by itself: no call may wait for it."""
         for served in self.unfinished.values():
             served.end(ApiError(500, "the engine: has ended (see the server's output)"))
         self.unfinished.clear()

@@ -135,7 +135,7 @@ class LiveSimulation(Live, Listener):
 
     def _behind_first_tokens(self, tell: Callable[[], None]) -> None:
         """Tell it when the loop has sent the first tokens of this moment, whose clients wait
-        longest. What is told so keeps its order.
+        longest. Events sent in this way keep their order.
         """
         self._tell_after(0.0)
         self._untold.append(tell)

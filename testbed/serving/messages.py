@@ -1,4 +1,4 @@
-"""What a server and the process of its engine tell each other."""
+"""Messages between a server and the process of its engine."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -19,7 +19,7 @@ class Submitted(NamedTuple):
 
 
 class Withdrawn(NamedTuple):
-    """Nobody waits for the request any more."""
+    """The client has withdrawn the request."""
 
     request_id: int
 
@@ -81,7 +81,7 @@ Event: TypeAlias = Arrived | Stepped | Finished | Rejected | Cancelled
 
 
 class News(NamedTuple):
-    """What one iteration has brought, and what is in the engine then."""
+    """Tokens and ends of one iteration, and counts of the engine after it."""
 
     events: list[Event]
     state: State

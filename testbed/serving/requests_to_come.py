@@ -1,4 +1,4 @@
-"""What a server knows of the requests to come: their columns, and no row."""
+"""The requests to come, as far as a server knows them: their columns, and no row."""
 
 import numpy as np
 

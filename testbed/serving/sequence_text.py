@@ -70,7 +70,7 @@ class GeneratedText:
         return self._said(text + self._decoder.rest() if is_last else text, is_last)
 
     def _said(self, text: str, is_last: bool = False) -> str:
-        """What of the text may be sent: what could begin a stop string waits."""
+        """The part of the text that may be sent: what could begin a stop string waits."""
         passed, is_stopped = self._stop.passed(text)
         if is_stopped:
             self.reason = STOP

@@ -2,7 +2,7 @@
 
 
 class StopStrings:
-    """Passes text on until the first stop string. What could begin one is held for now."""
+    """Passes text on until the first stop string. Text that could begin one is held back."""
 
     def __init__(self, strings: tuple[str, ...]) -> None:
         self._strings = strings
@@ -18,7 +18,7 @@ class StopStrings:
         return passed, bool(ends)
 
     def rest(self) -> str:
-        """What is held, at the end of the text."""
+        """The text that is held, at its end."""
         rest, self._held = self._held, ""
         return rest
 

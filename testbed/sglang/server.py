@@ -5,10 +5,12 @@ refusal.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.sglang.command import FLAG, ON, Command
+from testbed.sglang.hierarchy import HostPool, host_pool_of
 from testbed.sglang.memory import Graphs, Limits, ServerMemory, memory_of, size_of, terms
+from testbed.sglang.option_values import decimal, number, refusal, whole
 from testbed.sglang.pool import (
     CellBytes,
     TokenPool,
@@ -32,7 +34,8 @@ DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4,
 class Server:
     """What the options of a command say, and what follows from them.
 
-    option: our option with the model's shape. notes: what was read and changes nothing.
+    host: the pool behind it, with HiCache. option: our option with the model's shape. notes: what
+    was read and changes nothing.
     """
 
     model: ModelSpec
@@ -42,6 +45,7 @@ class Server:
     memory: ServerMemory
     pool: TokenPool
     values: Mapping[str, str]
+    host: HostPool | None = None
     option: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -64,7 +68,8 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
     _check_memory(memory, gpu)
     pool = _pool(values, cells, page, int(memory.kv_cache * GIB))
     running = running_requests(limits.max_running_requests, pool.num_tokens, model.max_len)
-    return Server(model, gpu, limits, running, memory, pool, values)
+    host = host_pool_of(values, pool)
+    return Server(model, gpu, limits, running, memory, pool, values, host)
 
 
 def limits_of(values: Mapping[str, str], gpu: GpuSpec) -> Limits:
@@ -148,53 +153,19 @@ def _window_ratio(values: Mapping[str, str]) -> float:
     if ratio is None:
         return WINDOW_RATIO
     if not 0 < ratio <= 1:
-        raise _refusal(values, "--swa-full-tokens-ratio", "must be above 0 and at most 1")
+        raise refusal(values, "--swa-full-tokens-ratio", "must be above 0 and at most 1")
     return ratio
 
 
 def _fraction(values: Mapping[str, str]) -> float | None:
     fraction = decimal(values, "--mem-fraction-static")
     if fraction is not None and not 0 < fraction < 1:
-        raise _refusal(values, "--mem-fraction-static", "must be above 0 and below 1")
+        raise refusal(values, "--mem-fraction-static", "must be above 0 and below 1")
     return fraction
 
 
 def _one_of(values: Mapping[str, str], name: str, choices: Mapping[str, int | None]) -> int | None:
     value = values.get(name, "auto")
     if value not in choices:
-        raise _refusal(values, name, "is not modelled", f"choose from {', '.join(choices)}")
+        raise refusal(values, name, "is not modelled", f"choose from {', '.join(choices)}")
     return choices[value]
-
-
-def number(values: Mapping[str, str], name: str) -> int | None:
-    """The whole number of an option; None where it is not given."""
-    text = values.get(name)
-    if text is None:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise _refusal(values, name, "is no whole number", "give one") from None
-
-
-def whole(values: Mapping[str, str], name: str) -> int | None:
-    """The same of an option that counts."""
-    count = number(values, name)
-    if count is not None and count < 1:
-        raise _refusal(values, name, "must be above 0")
-    return count
-
-
-def decimal(values: Mapping[str, str], name: str) -> float | None:
-    """The number of an option; None where it is not given."""
-    text = values.get(name)
-    if text is None:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise _refusal(values, name, "is no number", "give one") from None
-
-
-def _refusal(values: Mapping[str, str], name: str, problem: str, remedy: str = "") -> InputError:
-    return InputError(key=f"{FLAG}: {name}", value=values[name], problem=problem, remedy=remedy)

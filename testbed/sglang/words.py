@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 
 from testbed.core.errors import InputError
+from testbed.core.specs import GIB
 from testbed.sglang.command import FLAG, ON
+from testbed.sglang.hierarchy import HostPool
 from testbed.sglang.server import Server
 
 # Options whose value an override takes
@@ -53,7 +55,19 @@ def _memory_words(server: Server) -> list[str]:
         return ["policy=paged", "policy.watermark=0", *words]
     eviction = server.values.get("--radix-eviction-policy")
     words += [] if eviction is None else [f"policy.radix_eviction_policy={eviction}"]
+    if server.host is not None:
+        return ["policy=hicache", *words, *_host_words(server, server.host)]
     return ["policy=radix", *words]
+
+
+def _host_words(server: Server, host: HostPool) -> list[str]:
+    """The host pool, of as many tokens as it has."""
+    size_gib = (host.num_tokens * server.model.kv_bytes_per_token + 1) / GIB
+    return [
+        f"policy.hicache_write_policy={host.write_policy}",
+        "+tier@server.tiers.dram=dram",
+        f"server.tiers.dram.size_gib={size_gib!r}",
+    ]
 
 
 def _check_simulated(server: Server) -> None:

@@ -24,6 +24,7 @@ RULES = Rules("vllm-v1")
 SCAN = Case("scan", (f"trace={HARD}Scan",), num_requests=60)
 LOOP = Case("loop", (f"trace={HARD}Loop", "trace.num_stories=20"), num_requests=60, pools=(0.98,))
 TINY = Suite("sprint", (SCAN, LOOP), pools=(0.5,), loads=(0.8,), seeds=(0, 1))
+ONE = replace(TINY, cases=(SCAN,), seeds=(0,))
 
 
 def in_turn(calls):
@@ -33,6 +34,13 @@ def in_turn(calls):
 @pytest.fixture(scope="module")
 def games(tmp_path_factory):
     return play(["lfu", "lru_k"], TINY, RULES, tmp_path_factory.mktemp("rows"), in_turn)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """A folder of rows, and the games that wrote them."""
+    folder = tmp_path_factory.mktemp("one")
+    return folder, play(["lfu"], ONE, RULES, folder, in_turn)
 
 
 def hits(games, name, workload):
@@ -66,12 +74,12 @@ def test_a_rank_counts_those_that_are_faster_beyond_doubt(games):
     assert ranks["copy"] == ranks["lfu"]
 
 
-def test_rows_that_are_done_are_read(tmp_path):
-    first = play(["lfu"], TINY, RULES, tmp_path, in_turn)
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
-    again = play(["lfu"], TINY, RULES, tmp_path, in_turn)
+def test_rows_that_are_done_are_read(played):
+    folder, first = played
+    times = {path: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    again = play(["lfu"], ONE, RULES, folder, in_turn)
     assert again.rows == first.rows
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")} == times
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("*.json")} == times
 
 
 def test_random_victims_keep_the_contract():
@@ -131,8 +139,8 @@ def test_a_plug_in_that_hangs_costs_its_own_row():
     assert "within 3 s" in answer.reason
 
 
-def test_the_others_play_without_one_that_fails(tmp_path):
-    games = play(["lfu", "arena_cheats:IsNoPolicy"], TINY, RULES, tmp_path, in_turn)
+def test_the_others_play_without_one_that_fails(played):
+    games = play(["lfu", "arena_cheats:IsNoPolicy"], ONE, RULES, played[0], in_turn)
     assert [*games.out] == ["arena_cheats:IsNoPolicy"]
     assert "lfu" in games.rows
 
@@ -151,10 +159,12 @@ def test_a_result_comes_out_again(stored, tmp_path):
     assert found(stored, tmp_path, sample=4) == []
 
 
-def test_a_forged_row_is_found(stored, tmp_path):
-    row = next(row for row in stored["rows"] if row["entrant"] == "lfu")
+def test_a_forged_row_is_found(played, tmp_path):
+    write(tmp_path / "arena.json", played[1])
+    content = read(tmp_path / "arena.json")
+    row = next(row for row in content["rows"] if row["entrant"] == "lfu")
     row["job_s"] *= 0.9
-    (line,) = found(stored, tmp_path)
+    (line,) = found(content, tmp_path, ONE)
     assert "job_s" in line
     assert "lfu" in line
 
@@ -176,7 +186,7 @@ def test_a_swapped_entrant_is_found(stored, tmp_path):
 def test_a_score_is_beside_lru_and_deterministic(monkeypatch):
     from testbed.experiments.arena import suites
 
-    monkeypatch.setitem(suites.SUITES, "tiny", replace(TINY, name="tiny"))
+    monkeypatch.setitem(suites.SUITES, "tiny", replace(ONE, name="tiny"))
     own = testbed.arena.score(Lru, suite="tiny")
     assert float(own) == pytest.approx(100)
     assert own == testbed.arena.score((Lru, {}), suite="tiny")

@@ -91,7 +91,7 @@ def test_a_constructor_that_fails_is_named_in_one_line(check):
     ],
 )
 def test_what_a_refusal_changed_is_said(check, name, words):
-    code, output, _ = check(f"faulty:{name}", "--examples", "20")
+    code, output, _ = check(f"faulty:{name}", "--examples", "20", "--slots", "200")
     assert code == 1
     check_words(words, output)
 

@@ -23,7 +23,13 @@ from testbed.experiments.cli.output import print_json
 
 PAGE = Path(experiments.__file__).parent / "cli" / "JSON.md"
 LOG = "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n9,4,1,1.1,1.3\n"
-SCALARS = {str: "string", float: "number", bool: "boolean", NoneType: "null", object: "any value"}
+SCALARS = {
+    str: "string",
+    float: "number",
+    bool: "boolean",
+    NoneType: "null",
+    object: "any value",
+}
 ANSWERS = {name: kind for name, kind in vars(json_answers).items() if is_dataclass(kind)}
 
 

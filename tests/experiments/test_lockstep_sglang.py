@@ -17,6 +17,7 @@ from testbed.experiments.real.lockstep.comparison import ITERATION_PS, compare
 from testbed.experiments.real.lockstep.sglang_capacities import check_capacities, config_of
 from testbed.experiments.real.lockstep.sglang_sides import sides_of_sglang
 from testbed.experiments.real.lockstep.sides import served
+from testbed.memory.offloading.host_tree import HostTree
 
 needs_sglang = pytest.mark.skipif(
     find_spec("sglang") is None, reason="sglang 0.5.23 is not installed (.ci/run installs it)"
@@ -85,3 +86,20 @@ def test_random_runs_decide_as_sglang(seed):
     comparison = compare(make(), served(setup)[0], ITERATION_PS)
     assert comparison.num_equal == comparison.num_iterations > 0
     assert comparison.difference == []
+
+
+@needs_sglang
+@pytest.mark.parametrize("seed", [3, 7])
+def test_every_step_of_a_server_with_hicache_equals_sglangs(seed, capsys):
+    drawn = RandomRuns(random=3, seed=seed, requests=50)
+    assert lockstep("sglang", offload=True, drawn=drawn) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "steps of 3 loads are equal" in line
+
+
+@needs_sglang
+def test_a_host_that_evicts_nothing_is_found(monkeypatch, capsys):
+    monkeypatch.setattr(HostTree, "_is_host_leaf", lambda tree, run: False)
+    drawn = RandomRuns(random=3, seed=3, requests=50)
+    assert lockstep("sglang", offload=True, drawn=drawn) == 1
+    assert "first difference" in capsys.readouterr().out

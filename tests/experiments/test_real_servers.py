@@ -103,7 +103,8 @@ def test_software_fitted_at_one_and_two_requests_a_second(testbed, tmp_path):
 @pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")
 def test_the_commands_for_a_published_log_succeed(testbed, tmp_path):
     page = (Path(__file__).parents[2] / "experiments" / "ACCURACY.md").read_text()
-    lines = re.search(r"```sh\n(.*?)```", page, re.DOTALL)[1].splitlines()[1:]
+    block = r"```sh\n# needs the files of LLMServingSim\n(.*?)```"
+    lines = re.search(block, page, re.DOTALL)[1].splitlines()
     assert len(lines) == 3
     for line in lines:
         code, _, err = testbed(*line.replace("data/", f"{SHARED}/").split()[1:])

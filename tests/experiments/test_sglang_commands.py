@@ -25,6 +25,7 @@ from testbed.sglang.server import running_requests
 from testbed.sglang.words import FLAGS, OVERRIDES
 
 MODEL = "sglang serve --model-path meta-llama/Llama-3.1-8B-Instruct"
+HICACHE = f"{MODEL} --max-total-tokens 5000 --enable-hierarchical-cache"
 GPU = ("gpu=h100-80gb",)
 
 
@@ -52,6 +53,10 @@ GPU = ("gpu=h100-80gb",)
         ("--context-length 512", ("model.max_len=512",)),
         ("--radix-eviction-policy lfu", ("policy.radix_eviction_policy=lfu",)),
         ("--kv-cache-dtype fp8_e4m3", ("++model.kv_dtype_bytes=1",)),
+        (
+            "--enable-hicache --page-size 64 --hicache-ratio 1 --hicache-write-policy write_back",
+            ("policy=hicache", "policy.hicache_write_policy=write_back", "server.num_blocks=78"),
+        ),
         ("--disable-radix-cache", ("policy=paged", "policy.watermark=0", "policy.block_size=1")),
         (
             "--schedule-policy=lpm --enable-mixed-chunk --max-running-requests 99",
@@ -99,6 +104,12 @@ def test_overrides_take_precedence():
         (f"{MODEL} --enable-torch-compile", ("--enable-torch-compile", "not modelled")),
         (f"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION=9 {MODEL}", ("SGLANG_CLIP", "not modelled")),
         (f"{MODEL} --enable-priority-scheduling", ("--disable-priority-preemption",)),
+        (f"{MODEL} --hicache-ratio 2", ("--hicache-ratio", "--enable-hierarchical-cache")),
+        (f"{HICACHE} --hicache-ratio 0", ("--hicache-ratio 0", "above 0")),
+        (f"{HICACHE} --hicache-write-policy back", ("--hicache-write-policy back", "write_back")),
+        (f"{HICACHE} --hicache-host-memory-mode buffer_only", ("buffer_only", "not modelled")),
+        (f"{HICACHE} --hicache-storage-backend file", ("--hicache-storage-backend", "modelled")),
+        (f"{HICACHE} --disable-radix-cache", ("does not start", "exclude each other")),
         (f"{MODEL} --context-length 999999", ("--context-length", "131,072")),
         (f"{MODEL} --max-total-tokens 3 --page-size 16", ("no page",)),
         ("sglang serve --model-path openai/gpt-oss-20b", ("window", "testbed fits")),
@@ -210,3 +221,22 @@ def test_the_list_of_options_is_that_of_the_installed_parser():
     from testbed.experiments.sglang_server.parser import installed_options
 
     assert PARSER.read_text(encoding="utf-8") == installed_options()
+
+
+@pytest.mark.parametrize(
+    ("options", "num_tokens"),
+    [
+        ("", 10_001),
+        ("--hicache-ratio 0.5", 2_501),
+        ("--page-size 64 --hicache-ratio 1", 5_056),
+        ("--hicache-size 1", 7_630),
+        ("--hicache-size 1 --hicache-ratio 3", 7_630),
+        ("--hicache-size 1 --page-size 64 --tp 2", 15_296),
+    ],
+)
+def test_the_host_pool_has_a_page_more_than_its_size_says(options, num_tokens):
+    """SGLang's HostKVCache of a token of 131,072 bytes; a size is of each GPU, in 10^9 bytes."""
+    assert fit_of(f"{HICACHE} {options}", "h100-80gb").host_tokens == num_tokens
+    words = dict(word.partition("=")[::2] for word in expand(f"{HICACHE} {options}", GPU))
+    size_gib = float(words["server.tiers.dram.size_gib"])
+    assert int(size_gib * GIB) // 131_072 == num_tokens

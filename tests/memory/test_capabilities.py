@@ -34,7 +34,7 @@ def test_a_capability_has_the_methods_that_not_every_policy_has():
     assert METHODS[Predicts] == ("guaranteed_steps", "footprint")
     assert METHODS[Publishes] == ("lookup", "publish")
     assert METHODS[Leases] == ("end_lease",)
-    assert len(METHODS) == 25
+    assert len(METHODS) == 26
 
 
 @pytest.mark.parametrize(

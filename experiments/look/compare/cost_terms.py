@@ -98,8 +98,8 @@ def explained(
 def predicted(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:
     """The GPU run's iterations with their kind, the predicted time (s) and that of kernels (s).
 
-    Where the simulated run's cost model has launches, an iteration takes what it does in a
-    simulation in which the host launches these iterations in this order.
+    If the simulated run's cost model has launches, an iteration takes what it does in a simulation
+    in which the host launches these iterations in this order.
     """
     table = real.spans
     if table is None:

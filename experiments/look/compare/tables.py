@@ -79,7 +79,7 @@ def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def compare_page(comparison: Comparison) -> str:
-    """What differs in the configs, the runs, main numbers, charts, then all numbers."""
+    """Differences of the configs, the runs, main numbers, charts, then all numbers."""
     title = f"Compared: {'; '.join(run.name for run in comparison.runs)}"
     part = render(
         "look/compare/page.html", charts=list(charts(comparison.runs)), **_tables(comparison)
@@ -88,7 +88,7 @@ def compare_page(comparison: Comparison) -> str:
 
 
 def texts(comparison: Comparison, *, shows_all: bool = False) -> Iterator[str | rich.table.Table]:
-    """What differs in the configs, descriptions and remarks, then the numbers that differ, for the
+    """Differences of the configs, descriptions and remarks, then the numbers that differ, for the
     terminal; shows_all: the others too.
     """
     yield from _different_configs(comparison.differences, shows_all)
@@ -129,7 +129,7 @@ def _engines(comparison: Comparison) -> list[Table]:
 
 
 def _runs(comparison: Comparison) -> list[str]:
-    """What all runs have, then what each has that another has not."""
+    """Values of all runs, then values of each that another lacks."""
     parts = [run.parts for run in comparison.runs]
     shared = {name for name in parts[0] if len({of.get(name) for of in parts}) == 1}
     lines = [f"all runs: {'; '.join(text for name, text in parts[0].items() if name in shared)}"]

@@ -34,7 +34,7 @@ OnDone = Callable[[str, int], None]
 
 @dataclass(frozen=True)
 class HitCurves:
-    """What prefix caches of several sizes find of a trace.
+    """Hits of prefix caches of several sizes on a trace.
 
     sizes: blocks, ascending. hits: blocks found at each size, by order; BELADY is the bound of all
     orders. prompt_tokens: of all prompts. largest_prompt: blocks. stored_blocks: the different full

@@ -15,7 +15,7 @@ def name_of(order: str) -> str:
 
 
 def lines_of(curves: HitCurves) -> list[str]:
-    """What the table is about."""
+    """The lines above the table."""
     lines = [
         f"{curves.num_prompts:,} prompts of {curves.prompt_tokens:,} tokens, one at a time, in "
         f"blocks of {curves.block_size} tokens ({curves.block_bytes / 2**20:,.4g} MiB)",

@@ -1,4 +1,4 @@
-"""Which colour of the palette each request of a memory map has."""
+"""The colour of the palette that each request of a memory map has."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence

@@ -48,7 +48,7 @@ class Chart(NamedTuple):
 
     @property
     def look(self) -> tuple[bool, tuple[str, ...]]:
-        """What its legend says; charts of one look share it."""
+        """The text of its legend; charts of one look share it."""
         return self.stacked, tuple(series.name for series in self.series)
 
 

@@ -1,6 +1,4 @@
-"""Which runs of a folder are about the same, so that their curves are drawn over the same axes, and
-which of them are equal.
-"""
+"""Groups the runs of a folder whose curves are drawn over the same axes, and finds equal ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

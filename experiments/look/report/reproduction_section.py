@@ -44,7 +44,7 @@ def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) 
 
 
 def _futures(folder: Path) -> dict[str, str]:
-    """What the systems of the figures' tables read of the future, by name."""
+    """Values of the future that the systems of the figures' tables read, by name."""
     tables = sorted(path for path in folder.glob("*.csv") if path.name != CARD)
     return futures_of([read_csv_table(path, keep_default_na=False, dtype=str) for path in tables])
 

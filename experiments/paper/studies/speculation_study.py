@@ -112,7 +112,7 @@ def speed_ups(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def errors_without_memory(table: pd.DataFrame) -> pd.DataFrame:
-    """What ignoring the drafter's memory does: the relative error of batch and tokens/s, and the
+    """Effects of ignoring the drafter's memory: the relative error of batch and tokens/s, and the
     number of preemptions that are missed.
     """
     wide = table[table["drafter"] != NONE].pivot_table(

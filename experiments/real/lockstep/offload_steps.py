@@ -22,7 +22,8 @@ class Step(NamedTuple):
 
     computed: of its iteration. found: of those that begin, what they do not compute. loaded: what
     begins to be loaded. stored: what begins to be stored below. evicted: what the cache below has
-    given up for that. preempted: the requests that lose their slots.
+    given up for that. preempted: the requests that lose their slots. free: of the cache below, when
+    the step has ended, where both sides say so.
     """
 
     computed: Mapping[int, int]
@@ -31,9 +32,12 @@ class Step(NamedTuple):
     stored: Mapping[int, int]
     evicted: int
     preempted: tuple[int, ...]
+    free: int = 0
 
-
-NOTHING = Step({}, {}, {}, {}, 0, ())
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is decided."""
+        return not (any(self[:4]) or self.evicted or self.preempted)
 
 
 class Server(Protocol):
@@ -68,7 +72,7 @@ class Totals:
 
     def add(self, step: Step) -> None:
         """Count a step in which both sides decide the same."""
-        self.steps += step != NOTHING
+        self.steps += not step.is_empty
         for name in ("computed", "found", "loaded", "stored"):
             setattr(self, name, getattr(self, name) + sum(getattr(step, name).values()))
         self.evicted += step.evicted
@@ -84,7 +88,7 @@ def steps_of(server: Server, requests: Sequence[Request], most: int = 100_000) -
         while arriving and arriving[-1].arrival_ps <= number * STEP_PS:
             server.add(arriving.pop())
         if not arriving and server.is_idle():
-            while steps and steps[-1] == NOTHING:
+            while steps and steps[-1].is_empty:
                 steps.pop()
             return steps
         steps.append(server.step(number))

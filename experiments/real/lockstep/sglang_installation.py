@@ -67,6 +67,14 @@ class Options:
         return self.enable_priority_scheduling or self.radix_eviction_policy == "priority"
 
 
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """A host pool of so many pages behind the device's, and when it is written (SGLang's name)."""
+
+    num_pages: int
+    hicache_write_policy: str
+
+
 def options_of(setup: Setup) -> Options:
     """The options of the same server. Raises InputError for a part that SGLang does not have."""
     scheduler, policy = setup.scheduler, setup.scheduler.policy
@@ -197,25 +205,44 @@ def make_request(
     )
 
 
-def make_scheduler(options: Options) -> Any:
-    """The installation's Scheduler with a pool of options.total_tokens tokens."""
+def make_scheduler(options: Options, hierarchy: Hierarchy | None = None) -> Any:
+    """The installation's Scheduler with a pool of options.total_tokens tokens. hierarchy: its host
+    pool; the copies of its controller's `l2_transfer_engine` are the caller's.
+    """
     import_quietly()
     from sglang.srt.managers.scheduler import Scheduler
 
     os.environ["SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS"] = str(options.decay_steps)
     random.seed(SEED)  # which schedule_policy=random draws from
-    _install_arguments(options)
+    arguments = _install_arguments(options, hierarchy)
     scheduler = Scheduler.__new__(Scheduler)
-    _give_memory(scheduler, options)
+    params = _give_memory(scheduler, options, hierarchy)
     _give_state(scheduler, options)
     _give_collaborators(scheduler)
+    if hierarchy is not None:
+        from sglang.srt.mem_cache.pool_host import common
+
+        scheduler.enable_hierarchical_cache = True
+        common._cuda_host_register = lambda *buffer: None  # nothing is copied
+        scheduler.tree_cache.init_hicache(arguments, params)
     return scheduler
 
 
-def _install_arguments(options: Options) -> None:
+def _install_arguments(options: Options, hierarchy: Hierarchy | None) -> Any:
     from sglang.srt.runtime_context import get_context
 
-    get_context().override_server_args(
+    below = dict[str, Any](enable_hierarchical_cache=False)
+    if hierarchy is not None:
+        # The pool has a page more than the ratio says.
+        pages = options.total_tokens // options.page_size
+        below = dict(
+            enable_hierarchical_cache=True,
+            hicache_ratio=(hierarchy.num_pages - 0.5) / pages,
+            hicache_write_policy=hierarchy.hicache_write_policy,
+            hicache_mem_layout="layer_first",
+        )
+    arguments = get_context().override_server_args(
+        **below,
         page_size=options.page_size,
         chunked_prefill_size=options.chunked_prefill_size or -1,
         max_prefill_tokens=options.max_prefill_tokens,
@@ -231,11 +258,15 @@ def _install_arguments(options: Options) -> None:
         pp_max_micro_batch_size=options.max_running_requests,
         attention_backend="torch_native",
         device="cpu",
-    ).install()
+    )
+    arguments.install()
+    return arguments
 
 
-def _give_memory(scheduler: Any, options: Options) -> None:
-    """The pools and the tree, as a tensor-parallel worker of one GPU makes them."""
+def _give_memory(scheduler: Any, options: Options, hierarchy: Hierarchy | None) -> Any:
+    """The pools and the tree, as a tensor-parallel worker of one GPU makes them; its parameters.
+    A pool without a host pool behind it stores nothing.
+    """
     import torch
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -249,7 +280,9 @@ def _give_memory(scheduler: Any, options: Options) -> None:
         device="cpu",
         enable_memory_saver=False,
     )
-    cache = SimpleNamespace(device="cpu", dtype=torch.float16, store_dtype=torch.float16)
+    cache: Any = SimpleNamespace(device="cpu", dtype=torch.float16, store_dtype=torch.float16)
+    if hierarchy is not None:
+        cache = _smallest_cache(options)
     if options.page_size == 1:
         allocator = TokenToKVPoolAllocator(
             options.total_tokens, dtype=torch.float16, device="cpu", kvcache=cache, need_sort=False
@@ -259,16 +292,33 @@ def _give_memory(scheduler: Any, options: Options) -> None:
             options.total_tokens, options.page_size, torch.float16, "cpu", cache, need_sort=False
         )
     scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator = rows, allocator
-    scheduler.tree_cache = UnifiedRadixCache(
-        CacheInitParams(
-            disable=options.disable_radix_cache,
-            req_to_token_pool=rows,
-            token_to_kv_pool_allocator=allocator,
-            page_size=options.page_size,
-            eviction_policy=options.radix_eviction_policy,
-            chunked_prefill_size=options.chunked_prefill_size,
-            tree_components=(ComponentType.FULL,),
-        )
+    params = CacheInitParams(
+        disable=options.disable_radix_cache,
+        req_to_token_pool=rows,
+        token_to_kv_pool_allocator=allocator,
+        page_size=options.page_size,
+        eviction_policy=options.radix_eviction_policy,
+        chunked_prefill_size=options.chunked_prefill_size,
+        tree_components=(ComponentType.FULL,),
+    )
+    scheduler.tree_cache = UnifiedRadixCache(params)
+    return params
+
+
+def _smallest_cache(options: Options) -> Any:
+    """The K and V of one head of one layer."""
+    import torch
+    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+
+    return MHATokenToKVPool(
+        size=options.total_tokens,
+        page_size=options.page_size,
+        dtype=torch.float16,
+        head_num=1,
+        head_dim=2,
+        layer_num=1,
+        device="cpu",
+        enable_memory_saver=False,
     )
 
 
@@ -382,6 +432,24 @@ def _give_collaborators(scheduler: Any) -> None:
     scheduler.send_abort_output = nothing
     runner = SimpleNamespace(attn_backend=object(), prefill_aware_swa=False)
     scheduler.tp_worker = SimpleNamespace(model_runner=runner)
+
+
+def next_batch(scheduler: Any, *, overlaps: bool) -> Any:
+    """The next batch, as the event loops ask for it; result_queue holds the one whose results are
+    not known.
+    """
+    plan = scheduler.get_next_batch_to_run(
+        running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
+    )
+    scheduler.running_batch = plan.running_batch
+    scheduler.last_batch = batch = plan.batch_to_run
+    scheduler.forward_ct += batch is not None
+    if batch is not None:
+        scheduler.processed_tokens_counter += batch.extend_num_tokens or 0  # run_batch
+    scheduler.result_queue.clear()
+    if batch is not None and overlaps:
+        scheduler.result_queue.append((batch.copy(), None))
+    return batch
 
 
 def finish(scheduler: Any, batch: Any, sample: Callable[[Any], int]) -> None:

@@ -57,23 +57,10 @@ class TheirsOfSGLang:
                 now_ps = max(now_ps, arriving[0].arrival_ps)
 
     def _next_batch(self) -> Any:
-        """As the event loops call it; result_queue holds the batch whose results are not known."""
-        scheduler = self.scheduler
         try:
-            plan = scheduler.get_next_batch_to_run(
-                running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
-            )
+            return sglang.next_batch(self.scheduler, overlaps=self.options.overlaps)
         except RuntimeError as error:  # as where a chunk goes on without memory for it
             raise SideFailed(f"{self.name}: {str(error).splitlines()[0]}") from error
-        scheduler.running_batch = plan.running_batch
-        scheduler.last_batch = batch = plan.batch_to_run
-        scheduler.forward_ct += batch is not None
-        if batch is not None:
-            scheduler.processed_tokens_counter += batch.extend_num_tokens or 0  # run_batch
-        scheduler.result_queue.clear()
-        if batch is not None and self.options.overlaps:
-            scheduler.result_queue.append((batch.copy(), None))
-        return batch
 
     def _iteration(self, batch: Any, begins_ps: int) -> Iteration:
         """What a batch computes, with the retractions since the one before."""

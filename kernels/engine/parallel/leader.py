@@ -36,11 +36,11 @@ Erasing = Callable[[Ints], None]
 
 
 class Alone:
-    """An engine without workers: nobody is told anything."""
+    """An engine without workers: no message is sent."""
 
     @property
     def ranks(self) -> OneRank:
-        """What the forward pass does together with the workers."""
+        """Collectives of the forward pass with the workers."""
         return ONE_RANK
 
     def guard(self) -> AbstractContextManager[None]:

@@ -22,7 +22,7 @@ from testbed.memory.policy import PoolSpec
 
 
 class Works(Protocol):
-    """What a command works on: a worker's device and what it knows of the sequences."""
+    """The objects that a command works on: a worker's device and what it knows of the sequences."""
 
     device: OnDevice
     ranks: Ranks

@@ -24,8 +24,8 @@ MODULE = "testbed.kernels.engine.parallel.worker"
 
 
 class Source(NamedTuple):
-    """Where the weights come from and where they go. weights: random, or a folder; dtype: by its
-    name in torch; device: cuda or cpu.
+    """The folder of the weights, and the place that they are loaded to. weights: random, or a
+    folder; dtype: by its name in torch; device: cuda or cpu.
     """
 
     arch: Architecture
@@ -64,7 +64,7 @@ class LeaderOfProcesses(Leader):
             self._collectives.close()
 
     def _end_quietly(self) -> None:
-        """When Python ends, for an engine that nobody has closed; who served has heard of a
+        """Ends the workers at Python's exit if the engine was not closed; who served has heard of a
         failure.
         """
         with suppress(WorkerError):

@@ -1,7 +1,7 @@
 """The places of a forward pass at which ranks depend on each other, for one rank and for several.
 
-The residual stream is the same on every rank. Where a product is a sum over the ranks, rank 0 adds
-the residual to its part, so that the sum has it once.
+The residual stream is the same on every rank. If a product is a sum over the ranks, rank 0 adds the
+residual to its part, so that the sum has it once.
 """
 
 from typing import Protocol
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Collectives(Protocol):
-    """What ranks do together; each calls the same in the same order, on the current stream."""
+    """Collectives of the ranks; each calls the same in the same order, on the current stream."""
 
     def add(self, x: Tensor) -> None:
         """Make x, in place, the sum over the ranks."""

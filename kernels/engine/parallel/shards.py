@@ -1,4 +1,5 @@
-"""What a rank has of a model: Megatron's split of its matrices, of its heads and of its vocabulary.
+"""The part of a model that a rank has: Megatron's split of its matrices, of its heads and of its
+vocabulary.
 
 The products before attention and before the activation are split by output (columns, in Megatron's
 words), those behind them by input (rows), so that their results are sums over the ranks. Heads of K

@@ -1,4 +1,4 @@
-"""What a worker's process says to rank 0 about itself; messages of rank 0 go the other way.
+"""Signals of a worker's process to rank 0 about itself; messages of rank 0 go the other way.
 
 Nothing here needs torch: a worker says that it lives while it imports it.
 """
@@ -36,7 +36,7 @@ HERE, LOADED = Reached("is here"), Reached("has its weights")
 
 
 class Signs:
-    """Sends a worker's signs, from the first on; ends the process where nobody reads them."""
+    """Sends a worker's signs, from the first on; ends the process if they are not read."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -63,7 +63,7 @@ class Worker:
             self.failed = sign.line
 
     def problem(self) -> str:
-        """What is wrong with the worker itself, not with others; empty if nothing is."""
+        """The fault of the worker itself, not of others; empty if nothing is."""
         if self.failed:
             return f"{self.name}: failed: {self.failed}"
         code = self.process.poll()
@@ -194,7 +194,7 @@ class Watch(Guard):
         return wait(connections, timeout_s)
 
     def _problem(self) -> str:
-        """What is wrong; workers that only lost the others are named last."""
+        """The fault; workers that only lost the others are named last."""
         if problem := next(filter(None, [worker.problem() for worker in self.workers]), ""):
             return problem
         since_s = self._device_since_s

@@ -1,7 +1,7 @@
 """The process of a worker: `python -m testbed.kernels.engine.parallel.worker FD`, where FD is its
 end of a connection to rank 0.
 
-What it needs of torch is imported when it has given its first sign of life.
+Imports torch after its first sign of life.
 """
 
 import os
@@ -15,8 +15,8 @@ from testbed.kernels.engine.parallel.signs import ALONE, FAILED, HERE, LOADED, F
 
 
 class Job(NamedTuple):
-    """What a worker is, sent to it first. arch: the whole model's; weights: random, or a folder;
-    dtype: by its name in torch; port: of rank 0's store.
+    """The description of a worker, sent to it first. arch: the whole model's; weights: random, or a
+    folder; dtype: by its name in torch; port: of rank 0's store.
     """
 
     rank: int

@@ -70,7 +70,7 @@ BASE = Scenario("two batch sizes", partial(Paged, block_size=16), below=0)
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is compared: a model with random weights of seed 0."""
+    """The model that is compared: a model with random weights of seed 0."""
 
     arch: Architecture
     device: str
@@ -78,7 +78,7 @@ class Model:
 
     @property
     def source(self) -> Source:
-        """Where the ranks find it."""
+        """The source of its weights for the ranks."""
         return Source(
             arch=self.arch, weights="random", seed=0, device=self.device, dtype=self.dtype
         )
@@ -150,7 +150,7 @@ def compare(
 
 
 def recorded(ranks: Started, scenario: Scenario, graphs: int) -> Logits:
-    """What the ranks compute."""
+    """The network of the ranks."""
     return by_tokens(record(scenario, ranks.arch, ranks.weights, graphs, ranks.lead))
 
 

@@ -97,7 +97,7 @@ def largest_difference(first: Logits, second: Logits) -> float:
 
 
 def comparison(plain: Logits, fast: Logits, tolerance: float) -> Comparison:
-    """Where both had the same tokens before: what they chose next."""
+    """Positions at which both had the same tokens before: what they chose next."""
     common = plain.keys() & fast.keys()
     margins = [margin_of(plain[key]) for key in common if plain[key].argmax() != fast[key].argmax()]
     return Comparison(len(common), len(margins), max(margins, default=0.0), tolerance)

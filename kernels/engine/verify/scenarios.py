@@ -1,6 +1,6 @@
 """Runs that cover every path of the engine: each has a policy, a scheduler, a pool and requests.
 
-What is recorded are the engine's logits, each with the tokens before it.
+Each record has the engine's logits and the tokens before them.
 """
 
 from collections.abc import Callable, Mapping

@@ -279,6 +279,21 @@ def test_drafts_that_the_engine_does_not_compute_are_refused(tmp_path, changes, 
     refuses(message, lambda: make_engine(setup(tmp_path, **options)))
 
 
+SGLANG = {"_target_": "testbed.sched.sglang.SGLang", "max_running_requests": 8}
+OFFLOADING = "testbed.memory.offloading"
+
+
+@pytest.mark.parametrize(
+    ("policy", "scheduler"), [("vllm.VllmOffloading", V1), ("hicache.HiCache", SGLANG)]
+)
+def test_tiers_of_other_servers_are_refused(tmp_path, policy, scheduler):
+    tier = {"_target_": "testbed.core.specs.TierSpec", "size_gib": 0.001}
+    on = {**run_config(tmp_path)["server"], "tiers": {"dram": tier}}
+    chosen = {"_target_": f"{OFFLOADING}.{policy}", "block_size": 4}
+    built = setup(tmp_path, policy=chosen, scheduler=scheduler, server=on)
+    refuses("in the steps of another server", make_engine, built)
+
+
 def test_drafts_on_several_gpus_are_refused(tmp_path):
     values = run_config(tmp_path, scheduler=V1, speculation=NGRAM)
     values["server"] |= {"num_gpus": 2}

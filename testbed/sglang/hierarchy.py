@@ -1,0 +1,62 @@
+"""The host pool of SGLang's HiCache, as a command asks for it (--enable-hierarchical-cache)."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from testbed.core.errors import DoesNotStart, InputError
+from testbed.sglang.command import FLAG, ON
+from testbed.sglang.option_values import decimal, refusal, whole
+from testbed.sglang.pool import TokenPool
+
+ENABLE, MODE = "--enable-hierarchical-cache", "--hicache-host-memory-mode"
+RATIO, SIZE, WRITES = "--hicache-ratio", "--hicache-size", "--hicache-write-policy"
+DEFAULT_RATIO = 2.0
+GB = 10**9
+WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
+
+
+class HostPool(NamedTuple):
+    """num_tokens: in whole pages. write_policy: when the host is written."""
+
+    num_tokens: int
+    write_policy: str
+
+
+def host_pool_of(values: Mapping[str, str], pool: TokenPool) -> HostPool | None:
+    """The host pool behind this one; None without --enable-hierarchical-cache. Raises DoesNotStart
+    where SGLang would not start, and InputError for what is not modelled.
+    """
+    if values.get(ENABLE) != ON:
+        for name in (RATIO, SIZE, WRITES, MODE):
+            if name in values:
+                raise refusal(values, name, f"says nothing without {ENABLE}", "add it")
+        return None
+    if values.get("--disable-radix-cache") == ON:
+        raise DoesNotStart(
+            key=FLAG,
+            problem=f"SGLang does not start: {ENABLE} and --disable-radix-cache exclude each other",
+        )
+    if values.get(MODE, "cache") != "cache":
+        raise refusal(values, MODE, "is not modelled (cache)")
+    if pool.window_tokens is not None:
+        raise InputError(
+            key=f"{FLAG}: {ENABLE}",
+            problem="is not modelled beside a pool for layers with a window",
+            remedy="leave it out",
+        )
+    write_policy = values.get(WRITES, WRITE_POLICIES[0])
+    if write_policy not in WRITE_POLICIES:
+        raise refusal(values, WRITES, "is unknown", f"choose from {', '.join(WRITE_POLICIES)}")
+    return HostPool(_num_tokens(values, pool), write_policy)
+
+
+def _num_tokens(values: Mapping[str, str], pool: TokenPool) -> int:
+    """What the size or the ratio says, and a page more (HostKVCache)."""
+    size, ratio = whole(values, SIZE), decimal(values, RATIO)
+    if ratio is not None and ratio <= 0:
+        raise refusal(values, RATIO, "must be above 0")
+    if size is not None:
+        asked = int(size * GB // pool.cells.full)
+    else:
+        asked = int(pool.num_tokens * (DEFAULT_RATIO if ratio is None else ratio))
+    return (asked // pool.page_size + 1) * pool.page_size
