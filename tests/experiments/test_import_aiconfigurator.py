@@ -176,7 +176,10 @@ def remove(folder, part):
             (), "opt-13b --gpu none", "--gpu none: there is no such data sheet", id="no such GPU"
         ),
         pytest.param(
-            ("mla",), "deepseek-v3 --tensor-parallel 8", "latent_decode: there is no such table", id="no table"
+            ("mla",),
+            "deepseek-v3 --tensor-parallel 8",
+            "latent_decode: there is no such table",
+            id="no table",
         ),
         pytest.param(
             ("toy.yaml",),
