@@ -12,6 +12,7 @@ import yaml
 from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
+from testbed.core.hf_fields import TRANSFORMERS
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
@@ -34,12 +35,12 @@ class Named(NamedTuple):
 
 
 def model_named(
-    name: str | None, folders: Sequence[Path] = (), *, null_is_false: bool = False
+    name: str | None, folders: Sequence[Path] = (), *, transformers: int = TRANSFORMERS
 ) -> Named:
     """The model of a command: a folder with a config.json, a model that ships or that a folder of
     options has, or one in the local cache of Hugging Face.
 
-    Nothing is downloaded or executed. null_is_false: as of Fields, for a folder's file. Raises
+    Nothing is downloaded or executed. transformers: as of Fields, for a config.json. Raises
     InputError for a model without a shape.
     """
     if not name:
@@ -52,17 +53,18 @@ def model_named(
         )
     if (Path(name) / "config.json").is_file():
         path = Path(name) / "config.json"
-        return Named(model_of(path, null_is_false=null_is_false), None, path)
+        return Named(model_of(path, transformers=transformers), None, path)
     meant = name_of(name, names_of("model", folders))
     if meant.model in model_names():
         return Named(_changed(read_model(meant.model), meant), meant.model)
     files = files_of("model", folders)
     if meant.model in files:
         path = files[meant.model]
-        return Named(_changed(model_of(path), meant), meant.model, path)
+        return Named(_changed(model_of(path, transformers=transformers), meant), meant.model, path)
     cached = _cached_config(name)
     if cached is not None:
-        return Named(model_of(cached, name.rpartition("/")[2].lower()), None, cached)
+        shape = model_of(cached, name.rpartition("/")[2].lower(), transformers=transformers)
+        return Named(shape, None, cached)
     choices = ", ".join(names_of("model", folders))
     way_out = f"give a folder with its config.json; or add model= of {choices}"
     raise InputError(key="model", value=name, problem="has no shape here", remedy=way_out)

@@ -32,7 +32,7 @@ def server_of(
     check_release(command, release)
     notes = notes_of(command, for_memory)
     sheet = gpu_named(gpu, folders)
-    named = model_named(command.model, folders, null_is_false=release.null_is_false)
+    named = model_named(command.model, folders, transformers=release.transformers)
     speculative = speculative_of(command.values.get("--speculative-config"), release, folders)
     speculation = None if speculative is None else speculative.speculation
     server = server_with(command, named.shape, sheet, release, of, speculation)

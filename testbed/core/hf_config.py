@@ -10,7 +10,7 @@ import yaml
 
 from testbed.core.config_model import read
 from testbed.core.errors import InputError
-from testbed.core.hf_fields import Fields, supported, types, types_with
+from testbed.core.hf_fields import TRANSFORMERS, Fields, supported, types, types_with
 from testbed.core.hf_layers import (
     chunks_of,
     dtype_bytes,
@@ -84,9 +84,9 @@ def uncounted_parts(path: Path, shape: ModelSpec) -> str:
     return "; ".join(parts)
 
 
-def model_of(path: Path, name: str | None = None, *, null_is_false: bool = False) -> ModelSpec:
+def model_of(path: Path, name: str | None = None, *, transformers: int = TRANSFORMERS) -> ModelSpec:
     """The shape in a config.json, named `name` or after its file; one with a ModelSpec's fields is
-    read unchanged. null_is_false: as of Fields.
+    read unchanged. transformers: as of Fields.
     """
     config = _contents(path)
     if "num_layers" in config and "ffn_matrices" in config:
@@ -95,7 +95,7 @@ def model_of(path: Path, name: str | None = None, *, null_is_false: bool = False
             {key: value for key, value in config.items() if not key.startswith("_")},
             str(path),
         )
-    shape, _ = _described(config, path, name, null_is_false=null_is_false)
+    shape, _ = _described(config, path, name, transformers=transformers)
     return shape
 
 
@@ -123,7 +123,7 @@ def _contents(path: Path) -> dict[str, Any]:
 
 
 def _described(
-    config: Mapping[str, Any], path: Path, name: str | None, *, null_is_false: bool = False
+    config: Mapping[str, Any], path: Path, name: str | None, *, transformers: int = TRANSFORMERS
 ) -> tuple[ModelSpec, Fields]:
     """The shape that a config.json describes, and what was read of it."""
     kind = config.get("model_type")
@@ -137,7 +137,7 @@ def _described(
             problem=f"model_type {kind!r} is none of the supported model types ({listed})",
             remedy="write the ModelSpec by hand",
         )
-    fields = Fields(text, path, class_name, null_is_false=null_is_false)
+    fields = Fields(text, path, class_name, transformers=transformers)
     try:
         shape = shape_of(name or _called(config, path), fields, text["model_type"])
         has_images = isinstance(config.get("vision_config"), Mapping)

@@ -48,12 +48,16 @@ def types_with(key: str) -> list[str]:
     return list(types()[key])
 
 
+TRANSFORMERS = 5  # the major version whose classes are known
+
+
 class Fields:
     """The values of a config.json, which know what was read; `path` is for messages.
 
     A key that the file lacks has its class's default; one that is null there has none. from_class:
-    the values that were read and that the class alone says. null_is_false: a null of
-    tie_word_embeddings or use_sliding_window means false, as before Transformers 5.
+    the values that were read and that the class alone says. transformers: the major version of
+    Transformers that reads it; before 5 a null of tie_word_embeddings or use_sliding_window means
+    false.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class Fields:
         path: Path,
         class_name: str | None = None,
         *,
-        null_is_false: bool = False,
+        transformers: int = TRANSFORMERS,
     ) -> None:
         self._values = values
         name = class_name or str(values.get("model_type"))
@@ -70,7 +74,7 @@ class Fields:
         self._defaults: dict[str, Any] = known.get("defaults", {})
         self._not_null = set(known.get("not_null", []))
         self._needed: list[str] = types()["needed"].get(name, [])
-        if null_is_false:
+        if transformers < TRANSFORMERS:
             self._not_null -= {"tie_word_embeddings", "use_sliding_window"}
         self.path = path
         self._read = set[str]()

@@ -96,7 +96,7 @@ def _window_of_all(fields: Fields, kind: str, kinds: list[str], num_layers: int)
     if uses_window and kind != "qwen3_moe" and set(kinds) != {WINDOWED}:
         raise fields.refusal(
             "use_sliding_window",
-            "vLLM 0.19 has windows in all layers then, and 0.33 in none: not supported",
+            "a release of vLLM has windows in all layers then, and another in none: not supported",
         )
     return Window(fields.whole("sliding_window"), num_layers) if uses_window else None
 
@@ -112,8 +112,7 @@ def chunks_of(fields: Fields, kind: str, num_layers: int) -> Chunks | None:
 def latent_of(fields: Fields, kind: str) -> Latent:
     """Latent attention, with the indexer of a sparse one.
 
-    vLLM stores a key of it in fp8 with a scale of 4 bytes for 128 values (DeepseekV32IndexerCache,
-    release 0.33).
+    vLLM stores a key of it in fp8 with a scale of 4 bytes for 128 values (DeepseekV32IndexerCache).
     """
     rank = fields.count("q_lora_rank")
     index_bytes = index_params = 0

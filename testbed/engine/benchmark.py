@@ -17,8 +17,8 @@ class Benchmark(AnswerDriven):
 
     The gaps between requests have a gamma distribution; `burstiness` is its squared coefficient of
     variation (1: Poisson arrivals; `vllm bench serve --burstiness` is the inverse). ends_on_time:
-    the times are scaled so that the last one is num_requests / rate, as `vllm bench serve` does
-    (releases 0.19 and 0.33); False: as drawn from the first request on, which is sent at 0, as
+    the times are scaled so that the last one is num_requests / rate, as `vllm bench serve` does;
+    False: as drawn from the first request on, which is sent at 0, as
     `sglang.bench_serving` does. A request arrives
     when it is sent, so that no latency includes its wait at the client, as in those benchmarks.
     """

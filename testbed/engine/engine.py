@@ -274,12 +274,12 @@ class Engine:
 
     def _begin_next(self, now_ps: int) -> Flight | Plan:
         """Begin the next plan by the fused path; the plan where it takes the plain one."""
-        fused, plan = self._fused_path, None
-        if fused is not None and not self._takes_part:
+        fused, plan, state = self._fused_path, None, self.scheduler.state
+        if fused is not None and not (self._takes_part or state.beams):
             start_ps = self._ended_ps or now_ps
             arrivals = self._arrivals
             arrival_ps = UNBOUNDED if arrivals is None else arrivals.next_served_ps
-            flight, state = None, self.scheduler.state
+            flight = None
             if not state.waiting or state.waiting[0] is state.refused:
                 flight = fused.begin_next(start_ps, arrival_ps)
             if flight is None:

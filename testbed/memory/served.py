@@ -5,8 +5,6 @@ kind gets it when a run is built.
 from dataclasses import dataclass
 from enum import Enum
 
-from testbed.vllm.releases import Release
-
 
 @dataclass(frozen=True, slots=True)
 class Batching:
@@ -17,14 +15,6 @@ class Batching:
 
     max_num_batched_tokens: int
     plans_ahead: bool
-
-    def frees_after_run(self, release: Release) -> bool:
-        """Whether the release frees a block that a window has left only when its readers ran."""
-        return release.frees_after_run and self.plans_ahead
-
-    def tokens_under_way(self, release: Release) -> int:
-        """Tokens that may be scheduled before a block that a window has left is freed."""
-        return self.max_num_batched_tokens * (2 if self.frees_after_run(release) else 1)
 
 
 @dataclass(frozen=True, slots=True)

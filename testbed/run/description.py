@@ -14,7 +14,6 @@ from testbed.engine.engine_parts import EngineParts
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout
 from testbed.memory.policy import PoolSpec
-from testbed.memory.served import Batching
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import constructor_parameters
 from testbed.run.cost_words import cost_source, tested
@@ -94,8 +93,8 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
     from testbed.vllm.attention_backends import with_cached_states
     from testbed.vllm.pages import logged_tokens, pages_of
 
-    batching = Batching(limits.max_num_batched_tokens, scheduler.plans_ahead and is_hybrid)
-    under_way = batching.tokens_under_way(release)
+    is_ahead = scheduler.plans_ahead and is_hybrid
+    under_way = release.tokens_under_way(limits.max_num_batched_tokens, plans_ahead=is_ahead)
     pages = pages_of(
         model, pool.num_gpus, block_size, is_hybrid=is_hybrid, tokens_under_way=under_way
     )

@@ -63,8 +63,7 @@ def states_of(config: RunConfig) -> StateCaching | None:
     is_state = model.states is not None and model.states.state_bytes > 0
     if not (asks and is_state) or keeps_each_state(model, release):
         return None
-    exports = release.exports_states
-    return StateCaching(checkpoint_alignment(model, config.server.gpu) if exports else None)
+    return StateCaching(checkpoint_alignment(model, config.server.gpu, release))
 
 
 def check_release_is_read(config: RunConfig) -> None:

@@ -145,7 +145,7 @@ class InTurn:
             return
         plan.drafts.append(Draft(group, group.sequences[0], num_tokens - 1))
         self.drafts.forget(group)
-        if not (self.plans_ahead or self.release.hashes_results):
+        if not self.state.hashes_results:
             self.state.findable[group.request.request_id] = group.prefill_len
 
     def verify(self, plan: Plan, results: Results, outcome: Outcome) -> Outcome:

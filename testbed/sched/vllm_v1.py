@@ -102,7 +102,7 @@ class VllmV1(IterationLevel):
         if self.plans_ahead:
             check_ahead(drafter)
         self.limits = without_drafters_tokens(self.limits, drafter, self.release)
-        self._vllm.num_behind = int(self.release.hashes_next_token and drafter.drops_last_block)
+        self._vllm.num_behind = self.release.tokens_behind(drafter.drops_last_block)
         return Drafting(drafter, self.release)
 
     def _prompts(self, *, fits_whole: bool, cuts: bool) -> ConcurrentPrefills:
@@ -124,7 +124,7 @@ class VllmV1(IterationLevel):
         is_cut = cuts is not None and cuts.has_chunks()
         self.steps_in_turn = self.drafting is not None or not self.order.keeps_arrival or is_cut
         self._vllm.steps_in_turn = self.steps_in_turn
-        self._vllm.voids_last = self.plans_ahead or self.release.hashes_results
+        self._vllm.hashes_results = self.plans_ahead or self.release.hashes_results
         if not self.steps_in_turn:
             return None
         if self.memory.offloads is not None:

@@ -21,10 +21,10 @@ class NGram(Speculation):
 
     A simulated output has no tokens: found_share of its positions have such a place, drawn by
     request and position as the luck of the drafts is. The look-up runs on the CPU, so that the
-    next iteration cannot be planned ahead (vLLM turned asynchronous scheduling off too, before
-    release 0.33), and it takes neither slots nor time of the GPU. The GPU engine looks itself, for
-    the longest run of the last lookup_max to lookup_min tokens (vLLM's prompt_lookup_max and
-    prompt_lookup_min).
+    next iteration cannot be planned ahead (vLLM turns asynchronous scheduling off too, in releases
+    that look on the CPU), and it takes neither slots nor time of the GPU. The GPU engine looks
+    itself, for the longest run of the last lookup_max to lookup_min tokens (vLLM's
+    prompt_lookup_max and prompt_lookup_min).
     """
 
     drafts_on_gpu = False

@@ -9,7 +9,7 @@ from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB
 from testbed.vllm.option_reader import OptionReader
 from testbed.vllm.pages import Pages
-from testbed.vllm.releases import Release
+from testbed.vllm.releases import NEWEST, Release
 
 SIZE, BACKEND, TRANSFER = "--kv-offloading-size", "--kv-offloading-backend", "--kv-transfer-config"
 ALIGNMENT = 4096  # bytes to which vLLM rounds a chunk up (BLOCK_SIZE_ALIGNMENT)
@@ -49,7 +49,7 @@ def offloading_of(
         raise reader.refusal(
             given,
             f"vLLM {release.number} stores and evicts otherwise: not modelled",
-            "release=0.33",
+            f"release={NEWEST.number}",
         )
     if pages.is_grouped:
         raise reader.refusal(given, "is not modelled beside windows or states", "leave it out")

@@ -87,8 +87,8 @@ def options_of(names: Iterable[str]) -> dict[str, Option]:
 
 
 def _opposite(name: str) -> str:
-    """The switch that a word switches off: --no-NAME, and from 0.33 on --disable-NAME of
-    --enable-NAME and the reverse.
+    """The switch that a word switches off: --no-NAME, --disable-NAME of --enable-NAME, and the
+    reverse.
     """
     for prefix, of_switch in (
         ("--no-", "--"),

@@ -50,7 +50,7 @@ class Pages:
         return len(self.windows) + self.num_chunk_columns
 
     def num_tokens(self, num_blocks: int) -> int:
-        """vLLM's "GPU KV cache size" before release 0.33: the blocks of one group."""
+        """vLLM's "GPU KV cache size" in releases that log the blocks of one group."""
         return num_blocks // self.num_columns * self.block_size
 
     def of_sequence(self, num_tokens: int) -> int:

@@ -15,6 +15,7 @@ from testbed.vllm.attention_backends import (
     with_cached_states,
     with_preferred_cache,
 )
+from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import OFF, Command
 from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
 from testbed.vllm.offloading import Offloading, offloading_of
@@ -31,7 +32,7 @@ LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
 LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
 KV_BYTES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}
-OTHER_KV_TYPES = (  # of vLLM 0.33
+OTHER_KV_TYPES = (
     "fp8_inc",
     "fp8_ds_mla",
     "nvfp4_ds_mla",
@@ -110,7 +111,7 @@ def server_with(
     reader = OptionReader(command)
     model = with_preferred_cache(_served(reader, shape, release), sheet, release)
     if reader.is_on("--language-model-only"):
-        model = replace(model, masks_images=None)
+        model = replace(model, masks_images=None, vision_params=None)
     limits = _limits(reader, model, sheet, release)
     _check_heads(reader, model, limits.num_gpus)
     if problem := cache_problem(model, sheet, release):
@@ -123,8 +124,8 @@ def server_with(
     drafted = _drafted(model, speculation)
     block_size = _block_size(reader, drafted, limits.num_gpus, sheet, release)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
-    frees_after_run = release.frees_after_run and plans_ahead(command.values, speculation)
-    under_way = limits.max_num_batched_tokens * (2 if frees_after_run else 1)
+    is_ahead = plans_ahead(command.values, speculation)
+    under_way = release.tokens_under_way(limits.max_num_batched_tokens, plans_ahead=is_ahead)
     pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
     if pages.is_grouped and speculation is not None:
         pages = _with_drafts(reader, pages, drafted, model, limits, speculation)
@@ -178,7 +179,7 @@ def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks
 
 
 def _caches(reader: OptionReader, model: ModelSpec, release: Release) -> bool:
-    """Whether prefixes are cached; with states, by default, only since release 0.33 (vLLM's
+    """Whether prefixes are cached; with states, by default, only in some releases (vLLM's
     ModelConfig.is_prefix_caching_supported).
     """
     has_states = model.states is not None and model.states.state_bytes > 0
@@ -357,12 +358,15 @@ def _block_size(
 ) -> int:
     """The tokens of a block; with states, as many as make a block no smaller than a state."""
     _check_delta_kernel(reader, model, gpu, release)
+    backend = chosen_backend(reader, model, gpu, release)
     size = None
     if reader.value("--block-size") is not None:
         size = reader.whole("--block-size", BLOCK_SIZES[0])
-        _check_block_size(reader, size, model, gpu, release)
+        _check_block_size(reader, size, model, block_multiple(model, gpu, release, backend))
     caches = _caches(reader, model, release)
-    return block_size_of(model, num_gpus, gpu, release, caches=caches, requested=size)
+    return block_size_of(
+        model, num_gpus, gpu, release, caches=caches, requested=size, backend=backend
+    )
 
 
 def _check_delta_kernel(
@@ -371,7 +375,7 @@ def _check_delta_kernel(
     """Raise InputError for a prefill kernel of gated delta nets that exports no states, in place of
     one that does.
     """
-    exports = release.exports_states and (checkpoint_alignment(model, gpu) or 1) > 1
+    exports = (checkpoint_alignment(model, gpu, release) or 1) > 1
     if exports and reader.value(DELTA_KERNEL) not in (None, "auto", "flashinfer"):
         raise reader.refusal(
             DELTA_KERNEL,
@@ -380,21 +384,17 @@ def _check_delta_kernel(
         )
 
 
-def _check_block_size(
-    reader: OptionReader, size: int, model: ModelSpec, gpu: GpuSpec, release: Release
-) -> None:
+def _check_block_size(reader: OptionReader, size: int, model: ModelSpec, smallest: int) -> None:
+    """Raise InputError for a block that the kernels do not take, `smallest` times a number."""
     if size not in BLOCK_SIZES and not model.states:
         raise reader.refusal(
             "--block-size",
             "the attention kernels take no such block",
             f"choose from {', '.join(map(str, BLOCK_SIZES))}",
         )
-    if model.latent is None:
-        return
-    smallest = block_multiple(model, gpu, release)
     if size % smallest:
         raise reader.refusal(
-            "--block-size", f"the kernels of latent attention take multiples of {smallest}"
+            "--block-size", f"the model's attention kernels take multiples of {smallest}"
         )
 
 
@@ -514,7 +514,7 @@ def _memory(
         limits,
         _utilization(reader, release),
         with_encoder=not reader.is_on("--language-model-only"),
-        subtracts_graphs=_subtracts_graphs(reader, release),
+        graphs_are_part=_subtracts_graphs(reader, release),
         of=of,
     )
     more_weights = drafter.weight_bytes / limits.num_gpus / GIB

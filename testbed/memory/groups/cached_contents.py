@@ -62,7 +62,7 @@ class OutputContents(PromptContents):
     waits_for_states = True
 
     def __init__(self, release: Release) -> None:
-        self._uncached_first = release.uncached_first
+        self._release = release
         self._with_output = set[int]()  # sequences whose prompt was computed; never iterated over
 
     def of(self, seq: Sequence, block_size: int) -> Iterable[Content]:
@@ -84,7 +84,7 @@ class OutputContents(PromptContents):
             self._with_output.add(seq.seq_id)
 
     def put_uncached(self, pages: PagePool, column: int, page: int) -> None:
-        if self._uncached_first:
+        if self._release.uncached_first:
             super().put_uncached(pages, column, page)
         else:
             pages.put_last(column, page)

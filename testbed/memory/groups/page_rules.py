@@ -151,7 +151,7 @@ class OnePageSize(PagePool):
     several of them.
 
     A page has the layers of the smallest group, or those of the largest where it has less than half
-    more (0.19's `_get_kv_cache_groups_uniform_page_size`); a group's layers are dealt out to its
+    more (`_get_kv_cache_groups_uniform_page_size`); a group's layers are dealt out to its
     columns, some with padding. A state must fit a page.
     """
 

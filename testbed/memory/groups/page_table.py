@@ -153,7 +153,7 @@ class PageTable:
 @dataclass(slots=True)
 class RunningPageTable(PageTable):
     """Keeps what the newest chunk or step reads too, which may still run when the next is planned:
-    since vLLM 0.33, `allocate_slots` frees by the tokens whose results are in.
+    of vLLM's releases that free late (`allocate_slots` goes by the tokens whose results are in).
 
     first: the token that it begins at, of a sequence that the last plan has left out its next one.
     is_in_last: the last plan has it.

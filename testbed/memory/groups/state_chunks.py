@@ -40,7 +40,7 @@ class StateChunks:
     @property
     def exports_any(self) -> bool:
         """Whether any chunk exports a state."""
-        return self.release.exports_states and self.alignment is not None
+        return self.alignment is not None
 
     def cut(self, start: int, new: int, prefill: Prefill, most: int) -> int:
         """The tokens of a chunk that begins at token `start` and may have `new` tokens; most:

@@ -23,8 +23,8 @@ class Request:
 
 
 class RequestLru:
-    """Blocks by the keys of what they store (vLLM 0.33, v1/kv_offload/cpu: CPUOffloadingManager
-    with LRUCachePolicy).
+    """Blocks by the keys of what they store (vLLM, v1/kv_offload/cpu: CPUOffloadingManager with
+    LRUCachePolicy).
 
     All blocks of a request share its rank while it is served, later positions first to be evicted;
     when it has ended, each gets a rank of its own, the beginning of the prompt the newest. A block

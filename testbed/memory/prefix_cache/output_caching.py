@@ -46,12 +46,12 @@ class OutputCaching(PrefixCaching):
         drafts: Drafts = Drafts.NONE,
     ) -> None:
         reads_hidden_states = drafts is Drafts.OF_HIDDEN_STATES
-        self._num_behind = int(reads_hidden_states and release.hashes_next_token)
-        self._num_dropped = int(reads_hidden_states and not release.hashes_next_token)
+        self._num_behind = release.tokens_behind(reads_hidden_states)
+        self._num_dropped = release.blocks_again(reads_hidden_states)
         # An admission may ask for more slots than the group has tokens.
         self._asks_ahead = drafts is not Drafts.NONE and release.admits_with_drafts
         self._with_output = set[int]()  # sequences whose prompt was computed; never iterated over
-        self._uncached_first = release.uncached_first
+        self._release = release
         super().__init__(pool, block_size=block_size, watermark=watermark, eviction=eviction)
 
     def fork(self, parent: Seq, child: Seq) -> Ops:
@@ -98,7 +98,7 @@ class OutputCaching(PrefixCaching):
 
     def _make_cache(self, num_blocks: int, order: EvictionOrder) -> CachingPool:
         if type(order) is Lru:
-            return LastUsePool(num_blocks, self._uncached_first)
+            return LastUsePool(num_blocks, self._release)
         return super()._make_cache(num_blocks, order)
 
     def _contents(self, seq: Seq) -> Sequence[Content] | None:
