@@ -54,7 +54,7 @@ def test_modules_of_the_working_folder_that_hide_a_package_are_named(testbed, tm
     (tmp_path / "testbed.py").write_text("")
     code, _, error = testbed("check", "example_policy:Slabs", "slab_size")
     assert code == 2
-    check_words(("testbed.py is not imported", "'slab_size' is not NAME=VALUE"), error)
+    check_words(("testbed.py is not imported", "slab_size: is not NAME=VALUE"), error)
 
 
 @pytest.mark.parametrize(
