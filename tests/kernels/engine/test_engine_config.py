@@ -462,4 +462,4 @@ def test_work_is_read_back_from_its_columns():
     )
     assert read_work(dict(zip(WORK_COLUMNS, map(str, work_cells(work)), strict=True))) == work
     assert read_work(dict(zip(WORK_COLUMNS, work_cells(Work()), strict=True))) == Work()
-    refuses("work_decode_seqs is missing", read_work, {})
+    refuses("work_decode_seqs: is missing", read_work, {})
