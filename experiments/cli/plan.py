@@ -17,7 +17,7 @@ from testbed.experiments.cli.parameters import (
     Override,
     Picture,
 )
-from testbed.experiments.cli.served_command import NO_COMMAND, VllmCommand
+from testbed.experiments.cli.served_command import NO_COMMAND, SglangCommand, VllmCommand
 from testbed.run.override_words import key_of
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def plan(
     all: Everything = False,
     config_dir: ConfigFolders | None = None,
     from_vllm: VllmCommand | None = None,
+    from_sglang: SglangCommand | None = None,
     runs: Runs = RUNS,
     html: Page | None = None,
     figure: Fronts | None = None,
@@ -73,13 +74,19 @@ def plan(
     replicas=1,2 --gpus 2 slo.ttft_s=1 arrivals.rate=8
     """
     from testbed.experiments.plan.deployment_plan import Request, planned
+    from testbed.experiments.plan.space import ServerCommand
 
+    if from_vllm is not None and from_sglang is not None:
+        raise InputError(
+            key="--from-sglang", problem="goes with no --from-vllm", remedy="give one of them"
+        )
     _check_folders(figure, html)
     words = NO_COMMAND.words(overrides, config_dir or [])
     unseeded = tuple(word for word in words if key_of(word) != SEED)
     numbers, rate = tuple(seeds_of(words, seeds)), _rate(prices)
+    command = ServerCommand(from_vllm, from_sglang)
     request = Request(
-        unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=from_vllm
+        unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=command
     )
     answer = planned(request, _report)
     _write(answer, html, figure, runs)

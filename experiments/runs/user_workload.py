@@ -188,6 +188,9 @@ def plain_request(original: Request) -> Request:
         session=session,
         priority=plain_int(f"{name}: priority", original.priority, least=None),
         max_new_tokens=plain_limit(name, original),
+        answer_id=None
+        if original.answer_id is None
+        else plain_int(f"{name}: answer_id", original.answer_id, 0),
     )
     if not is_truth_value(original.beam):
         raise InputError(

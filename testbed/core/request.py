@@ -33,6 +33,9 @@ class Incoming(NamedTuple):
         priority: its class; a smaller number is more urgent, as in vLLM.
         max_new_tokens: output tokens of each sequence at most, which its client declares; None: no
             limit is declared.
+        answer_id: names what it generates, so that a later prompt may contain it: of the tokens of
+            prompt and answer together, those from k * tokens_per_id on have the id answer_id + k,
+            unless they are all in the prompt. None: no prompt contains it.
     """
 
     request_id: int
@@ -46,6 +49,7 @@ class Incoming(NamedTuple):
     session: int | None = None
     priority: int = 0
     max_new_tokens: int | None = None
+    answer_id: int | None = None
 
 
 class Request(NamedTuple):
@@ -65,6 +69,7 @@ class Request(NamedTuple):
     session: int | None = None
     priority: int = 0
     max_new_tokens: int | None = None
+    answer_id: int | None = None
 
     @property
     def incoming(self) -> Incoming:
@@ -151,6 +156,8 @@ class Rows:
         session: of each row; None where the trace has none.
         priority: of each row; None where the trace has none.
         max_new_tokens: declared output tokens at most; None where no row declares any.
+        answer_id: the first id of what each row generates (see Incoming), below 0 where no prompt
+            contains it; None where the trace does not say which prompts contain answers.
         think_s: seconds between the answer to the session's row before and the row, which a closed
             loop heeds.
     """
@@ -168,6 +175,7 @@ class Rows:
     priority: Column | None = None
     max_new_tokens: Column | None = None
     think_s: Seconds | None = None
+    answer_id: Column | None = None
 
     def __post_init__(self) -> None:
         counts = {
@@ -216,7 +224,7 @@ class Rows:
             index: their numbers, in the order wanted.
         """
         of_request = "prompt_len", "output_len", "arrival_s", "num_seqs", "beam"
-        names = (*of_request, "session", "priority", "max_new_tokens", "think_s")
+        names = (*of_request, "session", "priority", "max_new_tokens", "think_s", "answer_id")
         chosen: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else column[index]
             for name in names
@@ -300,3 +308,14 @@ class Workload:
         yield of(rows.sessions, None)
         yield of(rows.priority, 0)
         yield of(rows.max_new_tokens, None)
+        yield repeat(None, num) if rows.answer_id is None else known(rows.answer_id[some])
+
+
+def known(ids: Column) -> list[int | None]:
+    """The ids, of which those below 0 are none."""
+    return [None if each < 0 else each for each in ids.tolist()]
+
+
+def without_answers(requests: Iterable[Request]) -> list[Request]:
+    """The requests, of which no prompt contains an answer: a model says something else."""
+    return [request._replace(answer_id=None) for request in requests]

@@ -23,7 +23,14 @@ from testbed.run.build_checks import (
     checked,
 )
 from testbed.run.config import RunConfig, Slo
-from testbed.run.description import contents_note, describe, samples_note, servers_of, unread_note
+from testbed.run.description import (
+    answers_note,
+    contents_note,
+    describe,
+    samples_note,
+    servers_of,
+    unread_note,
+)
 from testbed.run.machine import cost_of, make_pool
 from testbed.run.oracles import is_oracle
 from testbed.run.parts import Part, locate
@@ -68,7 +75,8 @@ class Setup:
         return {
             **describe(self.config, self.pool, self.scheduler, self.cost),
             **({} if self.fleet is None else servers_of(self.config, self.fleet.parts)),
-            CONTENTS: contents_note(self.scheduler.memory, self.workload),
+            CONTENTS: contents_note(self.scheduler.memory, self.workload)
+            or answers_note(self.scheduler.memory, self.workload),
             SAMPLES: samples_note(self.cost, self.workload),
             UNREAD: unread_note(self.scheduler, self.workload),
         }

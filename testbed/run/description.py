@@ -136,6 +136,24 @@ def contents_note(memory: Capabilities, workload: Workload) -> str | None:
     )
 
 
+def answers_note(memory: Capabilities, workload: Workload) -> str | None:
+    """What to know of a cache of answers whose workload has sessions and does not say which prompts
+    contain answers; else None.
+    """
+    rows = workload.rows
+    if rows.sessions is None or rows.prompt_ids is None or rows.answer_id is not None:
+        return None
+    from testbed.memory.prefix_cache.output_caching import OutputCaching
+    from testbed.memory.radix.radix import Radix
+
+    if not isinstance(memory.policy, OutputCaching | Radix):
+        return None
+    return (
+        "the trace does not say which prompts contain which answers, so no answer is found "
+        "(trace=guidellm, chat_histories and a CSV with a column answer_of do)"
+    )
+
+
 def unread_note(scheduler: Scheduler, workload: Workload) -> str | None:
     """Which columns of the trace this run does not read, with what would; None if it reads all."""
     unread = []

@@ -16,6 +16,7 @@ from testbed.sglang.pool import (
     TokenPool,
     cells_of,
     check_modelled,
+    check_sparse,
     has_window_pool,
     of_tokens,
     page_size_of,
@@ -58,6 +59,7 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
     values = command.values
     check_modelled(shape, kind)
     model = _served(values, shape)
+    check_sparse(model, gpu, values.get("--kv-cache-dtype", "auto"))
     limits = limits_of(values, gpu)
     if problem := model.heads_problem(limits.num_gpus):
         raise DoesNotStart(key=f"{FLAG}: --tp-size", value=limits.num_gpus, problem=problem)

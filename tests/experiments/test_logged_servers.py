@@ -337,7 +337,9 @@ def test_late_requests_are_left_out_and_profiles_slower_than_the_log_are_refused
     )
     assert problem.progress() == "fitting: 0 simulations"
     refuses(
-        "the profile: its costs are more than the logs took: none is left for software", fit, problem
+        "the profile: its costs are more than the logs took: none is left for software",
+        fit,
+        problem,
     )
     assert problem.progress() == "fitting: 30 simulations, 226.6% of a request's times remain"
 

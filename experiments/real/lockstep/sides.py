@@ -17,7 +17,7 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulated import SimulatedExecutor
 from testbed.experiments.real.lockstep import vllm_installation as vllm
-from testbed.experiments.real.lockstep.comparison import Iteration, Sides
+from testbed.experiments.real.lockstep.comparison import Iteration, Sides, answer_place
 from testbed.experiments.real.lockstep.vllm_installation import Options, options_of
 from testbed.run.build import Setup, build
 from testbed.run.result import front_end
@@ -154,7 +154,9 @@ def served(setup: Setup) -> tuple[list[Request], int]:
 
 
 class Theirs:
-    """The scheduler of the installed vLLM; every output token is one that no request had."""
+    """The scheduler of the installed vLLM; an output token is one that no request had, or what
+    later prompts contain.
+    """
 
     def __init__(self, options: Options, speculation: Speculation | None = None) -> None:
         self.speculation = speculation
@@ -233,6 +235,8 @@ class Theirs:
         most = request.output_len if self.options.ignore_eos else self.options.max_model_len
         stop = None if self.options.ignore_eos else STOP
         self._requests[str(request.request_id)] = request
+        if request.answer_id is not None and stop is not None:
+            self._known.setdefault(answer_place(request, request.output_len - 1), STOP)
         self.scheduler.add_request(
             vllm.make_request(
                 request.request_id, tokens, most, stop, self._hasher, request.priority
@@ -293,8 +297,11 @@ class Theirs:
     def _token(self, name: str) -> int:
         """The next output token of a request; STOP for the last one, unless a number ends it."""
         number = self._num_generated[name] = self._num_generated.get(name, 0) + 1
-        stops = not self.options.ignore_eos and number == self._requests[name].output_len
-        return STOP if stops else next(self._new)
+        request = self._requests[name]
+        if not self.options.ignore_eos and number == request.output_len:
+            return STOP
+        named = request.answer_id is not None
+        return self._known[answer_place(request, number - 1)] if named else next(self._new)
 
 
 def sides_of(

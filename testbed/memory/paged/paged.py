@@ -4,7 +4,7 @@ tiers.
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, repeat
 from typing import ClassVar
 
 from testbed.core.errors import InputError
@@ -373,4 +373,5 @@ def taken_at_once(slots: int, evicted: Growth) -> Grant:
 @lru_cache(8)
 def extents_of_blocks(num_blocks: int, size: int) -> list[Extent]:
     """The slots of every block of `size` slots, one object for each: all tables list these."""
-    return [record(Extent, (block * size, size)) for block in range(num_blocks)]
+    places = zip(range(0, num_blocks * size, size), repeat(size))
+    return list(map(record, repeat(Extent), places))
