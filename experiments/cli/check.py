@@ -35,11 +35,11 @@ def check(
     from testbed.experiments.cli.json_answers import check_answer
     from testbed.experiments.cli.output import print_json
     from testbed.experiments.runs.error_lines import plug_in_line
-    from testbed.experiments.runs.progress import Progress, spoken
+    from testbed.experiments.runs.progress import Progress, status_line
 
     values = dict(parameter(text) for text in parameters)
     histories = Progress("histories")
-    with spoken(lambda: f"checking {plug_in}{histories}"):
+    with status_line(lambda: f"checking {plug_in}{histories}"):
         broken = check(
             plug_in,
             num_slots=slots,

@@ -40,7 +40,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """What every command with --json prints where the answer is no."""
+    """The answer of every command with --json if it is no."""
 
     kind: str
     message: str
@@ -187,7 +187,7 @@ class MendAnswer:
 
 @dataclass(frozen=True)
 class HitRate:
-    """What an eviction order finds at one cache size."""
+    """Hits of an eviction order at one cache size."""
 
     order: str
     num_blocks: int

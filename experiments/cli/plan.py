@@ -60,13 +60,13 @@ def plan(
 ) -> int:
     """Find the cheapest deployment that keeps an SLO.
 
-    A deployment is a combination of the overrides' comma-separated values. slo.ttft_s=... (s to
-    the first token), slo.tpot_s=... (s per later token), slo.itl_s=... (s between two tokens) or
+    A deployment is a combination of the overrides' comma-separated values. slo.ttft_s=... (s to the
+    first token), slo.tpot_s=... (s per later token), slo.itl_s=... (s between two tokens) or
     slo.e2e_s=... (s to the last token) are among the overrides; a request meets all of them. With
-    arrivals.rate=..., or arrivals without a rate, it ranks what keeps the SLO at that load; else
-    it finds each deployment's highest rate and ranks by the cost of a request. What arithmetic
-    excludes is not simulated. Complete runs are read, so the same line continues a stopped plan;
-    hydra/launcher=joblib, ray or submitit_slurm distributes the runs. For example:
+    arrivals.rate=..., or arrivals without a rate, it ranks what keeps the SLO at that load; else it
+    finds each deployment's highest rate and ranks by the cost of a request. Deployments that
+    arithmetic excludes are not simulated. Complete runs are read, so the same line continues a
+    stopped plan; hydra/launcher=joblib, ray or submitit_slurm distributes the runs. For example:
 
     testbed plan model=llama-3.1-8b gpu=h100-80gb,l40s replicas=1,2 slo.ttft_s=1 arrivals.rate=8
 

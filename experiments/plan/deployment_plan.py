@@ -100,7 +100,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is made of. num_gpus: of every deployment; None: any. everything: simulate all
+    """The inputs of a plan. num_gpus: of every deployment; None: any. everything: simulate all
     that fits. command: of a server, to which the words are overrides.
     """
 

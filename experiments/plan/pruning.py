@@ -1,4 +1,4 @@
-"""What is left of a space before anything is simulated, and why the rest is not."""
+"""Deployments that are left of a space before a simulation, and the reasons of the others."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What drafts bring on the GPU engine, beside what the simulator predicts with the same luck."""
+"""The speed-up by drafts on the GPU engine, beside the simulator's with the same draws."""
 
 from collections.abc import Mapping
 from dataclasses import replace

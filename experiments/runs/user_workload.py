@@ -42,8 +42,8 @@ class UserRequests(Workload):
     requests: tuple[Request, ...] = ()
 
     def optional_fields(self) -> tuple[str, ...]:
-        """What the requests have, of `session`, `priority` (0 is that of a request without) and
-        `max_new_tokens`.
+        """The columns that the requests have, of `session`, `priority` (0 is that of a request
+        without) and `max_new_tokens`.
         """
         with_session = any(request.session is not None for request in self.requests)
         with_priority = any(request.priority for request in self.requests)

@@ -17,7 +17,7 @@ ROWS_AT_ONCE = 1 << 12  # of a workload that become requests
 
 
 class Incoming(NamedTuple):
-    """What is known of a request on arrival: everything but its output length.
+    """A request as it is known on arrival: everything but its output length.
 
     Attributes:
         request_id: its number, in order of arrival.
@@ -74,8 +74,7 @@ class Request(NamedTuple):
     @property
     def incoming(self) -> Incoming:
         """The request without its output length, which schedulers and policies may read."""
-        request_id, arrival_ps, prompt_len, _, *known = self
-        incoming: Incoming = tuple.__new__(Incoming, (request_id, arrival_ps, prompt_len, *known))
+        incoming: Incoming = tuple.__new__(Incoming, self[:3] + self[4:])
         return incoming
 
     @property
@@ -85,7 +84,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Which rows wait for which. A row waits only for earlier rows of the same session.
+    """The rows that each row waits for. A row waits only for earlier rows of the same session.
 
     Attributes:
         session: the session of each row, numbered from 0 in the order in which they start.
@@ -275,7 +274,7 @@ class Workload:
         return self.rows.prompt_ids is not None or self.rows.registered_prefix > 0
 
     def optional_fields(self) -> tuple[str, ...]:
-        """What the requests have, of `session`, `priority` and `max_new_tokens`."""
+        """The columns that the requests have, of `session`, `priority` and `max_new_tokens`."""
         rows = self.rows
         columns = {
             "session": rows.sessions,

@@ -257,7 +257,7 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class Choices(SoftwareTimes):
-    """Which of the measured alternatives is used, in seconds; experiments/conf/cost/profile.yaml
+    """The measured alternative that is used, in seconds; experiments/conf/cost/profile.yaml
     explains every value.
 
     block_size: of the measured decodes; None: that of the policy (run/machine.py), USUAL_BLOCK

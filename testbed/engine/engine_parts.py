@@ -1,4 +1,4 @@
-"""What one engine is made of."""
+"""Parts of one engine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from testbed.sched.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class EngineParts:
-    """What one engine is made of; see `testbed.engine.simulation.simulated_engine`."""
+    """Parts of one engine; see `testbed.engine.simulation.simulated_engine`."""
 
     scheduler: Scheduler
     cost: CostModel

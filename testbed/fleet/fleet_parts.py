@@ -1,4 +1,4 @@
-"""What a fleet is made of."""
+"""Parts of a fleet."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ MakeEngine = Callable[[int], Engine]
 
 @dataclass(frozen=True)
 class FleetParts:
-    """What a fleet is made of.
+    """Parts of a fleet.
 
     begin: lets the clock run the loop of an engine; its answers are in `Fleet.processes`.
     make_engine: a new engine of a number, called again when one comes back after a fault.

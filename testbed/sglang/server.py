@@ -33,7 +33,7 @@ DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4,
 
 @dataclass(frozen=True)
 class Server:
-    """What the options of a command say, and what follows from them.
+    """The server of a command's options, and what follows from them.
 
     host: the pool behind it, with HiCache. option: our option with the model's shape. notes: what
     was read and changes nothing.

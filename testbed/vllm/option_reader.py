@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.vllm.command import FLAG, OFF, ON, Command
-from testbed.vllm.option_table import HARMLESS, REFUSED, may_have, releases_of
+from testbed.vllm.option_table import COUNTED, HARMLESS, REFUSED, may_have, releases_of
 from testbed.vllm.releases import Release
 
 SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -30,16 +30,21 @@ class OptionReader:
         return self.values.get(name, ON if default else OFF) == ON
 
     def refusal(self, name: str, problem: str, remedy: str = "") -> InputError:
-        value = self.values.get(name)
+        value = self._shown(name)
         return InputError(key=self.place(name), value=value, problem=problem, remedy=remedy)
 
     def does_not_start(self, name: str, problem: str, remedy: str = "") -> DoesNotStart:
         return DoesNotStart(
             key=self.place(name),
-            value=self.values.get(name),
+            value=self._shown(name),
             problem=f"vLLM does not start: {problem}",
             remedy=remedy,
         )
+
+    def _shown(self, name: str) -> str | None:
+        """The value that is given; None: none is, or the option has none."""
+        value = self.values.get(name)
+        return None if value == ON else value
 
     def named(self, option: str) -> str:
         """An option as the user writes it: as a key where a configuration is read."""
@@ -94,7 +99,7 @@ def check_release(command: Command, release: Release) -> None:
 
 
 def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
-    """What was read and changes nothing; raises InputError for what is not modelled."""
+    """Notes on options that change nothing; raises InputError for what is not modelled."""
     notes = []
     for name, value in command.values.items():
         option = command.options[name]
@@ -104,7 +109,7 @@ def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
         if option.kind != REFUSED or value in option.neutral or value == OFF:
             continue
         if option.for_memory and for_memory:
-            notes.append(f"{shown} ({option.for_memory})")
+            notes += [] if option.for_memory == COUNTED else [f"{shown} ({option.for_memory})"]
             continue
         raise InputError(
             key=f"{FLAG}: {shown}",

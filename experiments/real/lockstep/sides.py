@@ -244,7 +244,7 @@ class Theirs:
         )
 
     def _prompt(self, request: Request) -> list[int]:
-        """The prompt's tokens: equal ones for equal contents, else tokens that nobody else has."""
+        """The prompt's tokens: equal ones for equal contents, else tokens of its own."""
         if request.prompt_ids is None:
             return [next(self._new) for _ in range(request.prompt_len)]
         places = product(request.prompt_ids, range(request.tokens_per_id))
@@ -265,8 +265,8 @@ class Theirs:
             self._draft([name for name in names if name in sampling], len(names))
 
     def _num_drafts(self, output: Any) -> dict[str, int]:
-        """The drafts of each request in an iteration. What a request has when it is admitted pads
-        it, since release 0.33, and is rejected by every worker.
+        """The drafts of each request in an iteration. Drafts of a request that is admitted pad it,
+        since release 0.33, and every worker rejects them.
         """
         new = {request.req_id for request in output.scheduled_new_reqs}
         new |= output.scheduled_cached_reqs.resumed_req_ids
@@ -275,7 +275,7 @@ class Theirs:
 
     def _sampled(self, name: str, num_drafts: int) -> list[int]:
         """The output tokens of an iteration with so many drafts: the accepted ones, and one more.
-        What follows the last token of an output is never looked at.
+        Tokens behind the last one of an output are not read.
         """
         accepted = 0
         if self.speculation is not None:

@@ -1,5 +1,5 @@
-"""What a full block stores, and the chained hash by which it is known: a block is equal to another
-only if all blocks before it are too.
+"""The content of a full block, and the chained hash by which it is known: a block is equal to
+another only if all blocks before it are too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ def hash_chain(root: int, contents: Iterable[Content], hash_of: HashOf) -> Itera
 def block_contents(
     ids: Sequence[int], tokens_per_id: int, num_tokens: int, block_size: int
 ) -> Sequence[Content]:
-    """What the full blocks of num_tokens tokens store: several ids, one id, or one of the equal
+    """Contents of the full blocks of num_tokens tokens: several ids, one id, or one of the equal
     parts of an id.
     """
     full = num_tokens // block_size
