@@ -77,7 +77,7 @@ def measured_speed_up(config: RunConfig) -> SpeedUp:
             problem="nothing was drafted",
             remedy="give a workload that repeats itself",
         )
-    part = with_luck(config.speculation, drafts)
+    part = with_draws(config.speculation, drafts)
     simulated = run(replace(config, engine=None, speculation=part)).summary
     simulated_plain = run(replace(plain, engine=None)).summary
     return SpeedUp(
@@ -89,7 +89,7 @@ def measured_speed_up(config: RunConfig) -> SpeedUp:
     )
 
 
-def with_luck(speculation: Part, drafts: Mapping[str, Any]) -> Part:
+def with_draws(speculation: Part, drafts: Mapping[str, Any]) -> Part:
     """The speculation with the shares that were counted in a run."""
     rates = drafts["accepted_by_place"] or [0.0]
     part = speculation.updated(acceptance=Part(PerPosition, {"rates": rates}))
