@@ -1,5 +1,5 @@
-"""The answers of `--json`: the fields of each dataclass are the keys of a JSON object, described in
-JSON.md. A field may be added; none is renamed or removed without a line in CHANGELOG.md.
+"""The answers of `--json`: the fields of each dataclass are the keys of a JSON object, and a table
+of the site. A field may be added; none is renamed or removed without a line in CHANGELOG.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from testbed.core.errors import AnswerIsNo
     from testbed.experiments.look.compare.run_comparison import Comparison
     from testbed.experiments.look.hits.hit_curves import HitCurves
+    from testbed.experiments.mend.trials import Mending, Tried
     from testbed.experiments.real.validation.deviations import Compared
     from testbed.experiments.runs.points import Point
     from testbed.study.capacity_search import Capacities, Capacity
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """An option of a config group."""
+    """An option of a config group.
+
+    Attributes:
+        kind: the config group, such as `policy`
+        name: the option's name
+        option: the override that selects it, such as `policy=paged`
+        source: `built in`, `user folder`, or `package NAME`
+        target: the class that is built; empty where the option is only values
+        about: a line about it
+    """
 
     kind: str
     name: str
@@ -32,14 +42,27 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices:
-    """The answer of `testbed list --json`."""
+    """The answer of `testbed list --json`.
+
+    Attributes:
+        choices: every option, in the order of the groups
+    """
 
     choices: list[Choice]
 
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """What every command with --json prints where the answer is no."""
+    """The answer of every command with --json if it is no.
+
+    Attributes:
+        kind: `does not start`, `does not fit`, or `is not met`
+        message: the whole line
+        problem: what is wrong
+        key: the option or key that it is about; empty where it is about none alone
+        value: its value
+        remedy: a way out; empty without one
+    """
 
     kind: str
     message: str
@@ -51,7 +74,15 @@ class NoAnswer:
 
 @dataclass(frozen=True)
 class RunAnswer:
-    """The answer of `testbed run --json`."""
+    """The answer of `testbed run --json`.
+
+    Attributes:
+        folder: the run folder
+        is_new: false: the folder was complete, and nothing was run
+        notes: on the command of `--from-vllm` or `--from-sglang`: its overrides, the lines that the
+            server would log, ignored options
+        summary: the folder's `summary.json`
+    """
 
     folder: str
     is_new: bool
@@ -61,7 +92,13 @@ class RunAnswer:
 
 @dataclass(frozen=True)
 class SweptPoint:
-    """A point of a sweep, or with seeds one run of it."""
+    """A point of a sweep, or with seeds one run of it.
+
+    Attributes:
+        values: the value of every override
+        folder: the name of its run folder
+        summary: its `summary.json`
+    """
 
     values: dict[str, str]
     folder: str
@@ -70,7 +107,15 @@ class SweptPoint:
 
 @dataclass(frozen=True)
 class SweptMean:
-    """A number of a setting, over its seeds."""
+    """A number of a setting, over its seeds.
+
+    Attributes:
+        values: the value of each axis but the seed
+        quantity: the number with its unit, such as `TTFT p99, s`
+        mean: the mean over the seeds
+        half_width: half of its 95% interval; null for one seed
+        num_seeds: the number of seeds
+    """
 
     values: dict[str, str]
     quantity: str
@@ -81,7 +126,16 @@ class SweptMean:
 
 @dataclass(frozen=True)
 class SweepAnswer:
-    """The answer of `testbed run -m --json`."""
+    """The answer of `testbed run -m --json`.
+
+    Attributes:
+        table: the CSV with every number of every point
+        figure: its figure; null where no axis is a number with three values
+        notes: as of one run, those of all points
+        points: in the order of the command line
+        means: the main numbers of each setting; a setting is the points that differ in their seed
+            alone
+    """
 
     table: str
     figure: str | None
@@ -92,7 +146,16 @@ class SweepAnswer:
 
 @dataclass(frozen=True)
 class CheckAnswer:
-    """The answer of `testbed check --json`."""
+    """The answer of `testbed check --json`.
+
+    Attributes:
+        plug_in: MODULE:CLASS
+        keeps_contract: whether it keeps every clause; if not, the exit code is 1
+        clause: the number of the broken clause
+        problem: what is broken; empty where nothing is
+        place: FILE:LINE of the plug-in that raised an error; empty without one
+        calls: the shortest calls that break the clause
+    """
 
     plug_in: str
     keeps_contract: bool
@@ -104,7 +167,13 @@ class CheckAnswer:
 
 @dataclass(frozen=True)
 class TriedRate:
-    """A rate that `testbed capacity` has simulated."""
+    """A rate that `testbed capacity` has simulated.
+
+    Attributes:
+        rate: requests/s
+        share_inside: share of the requests that meet the SLO
+        goodput: requests/s that meet it
+    """
 
     rate: float
     share_inside: float
@@ -113,7 +182,16 @@ class TriedRate:
 
 @dataclass(frozen=True)
 class SeedCapacity:
-    """The capacity with one seed."""
+    """The capacity with one seed.
+
+    Attributes:
+        seed: the seed
+        rate: the highest rate that meets the SLO, requests/s
+        share_inside: the share that meets it at that rate
+        goodput: requests/s that meet it at that rate
+        tried: every simulated rate, ascending
+        overload: that the server did not keep up with the arrivals at that rate; empty if it did
+    """
 
     seed: int
     rate: float
@@ -127,6 +205,13 @@ class SeedCapacity:
 class SensitiveCapacity:
     """The smallest and the largest `rate`, or `share_inside` at the rate found, with costs and
     arrivals varied.
+
+    Attributes:
+        seed: the seed
+        metric: `rate`, requests/s, over costs; `share_inside` at the rate found, over costs and
+            arrivals
+        lowest: the smallest value
+        highest: the largest value
     """
 
     seed: int
@@ -137,7 +222,18 @@ class SensitiveCapacity:
 
 @dataclass(frozen=True)
 class CapacityAnswer:
-    """The answer of `testbed capacity --json`."""
+    """The answer of `testbed capacity --json`.
+
+    Attributes:
+        rate: the highest rate that meets the SLO, requests/s, mean of the seeds
+        half_width: half of its 95% interval; null for one seed
+        share: the share of requests that must meet the SLO
+        costs: the source of the costs and their tested error; empty on a GPU
+        future_read: what the runs read of the future, as no real server can; empty where they read
+            nothing
+        seeds: the capacity with each seed
+        intervals: with `--sensitivity` two rows for each seed
+    """
 
     rate: float
     half_width: float | None
@@ -149,8 +245,80 @@ class CapacityAnswer:
 
 
 @dataclass(frozen=True)
+class MendNumber:
+    """A number of a server with a change, over the seeds.
+
+    Attributes:
+        quantity: the number with its unit
+        mean: the mean; null where a seed has none
+        half_width: half of its 95% interval
+        difference: from the server as it is, seed by seed
+        difference_half_width: half of the difference's 95% interval
+    """
+
+    quantity: str
+    mean: float | None
+    half_width: float | None
+    difference: float | None
+    difference_half_width: float | None
+
+
+@dataclass(frozen=True)
+class MendChange:
+    """A change of a server, or the server as it is.
+
+    Attributes:
+        change: as an engineer writes it
+        words: the overrides that make it
+        note: what to know of it; empty for nothing
+        verdict: `mends`, `mends, and answers later`, `some fewer`, `not distinguishable`, `changes
+            nothing`, `other costs: not compared` or `makes it worse`; empty for the server as it is
+        numbers: over the seeds
+        num_overloaded: seeds on which the server did not keep up with the arrivals
+        num_rejected: requests that were rejected, over all seeds
+    """
+
+    change: str
+    words: list[str]
+    note: str
+    verdict: str
+    numbers: list[MendNumber]
+    num_overloaded: int
+    num_rejected: int
+
+
+@dataclass(frozen=True)
+class MendAnswer:
+    """The answer of `testbed mend --json`.
+
+    Attributes:
+        preempts: whether the server as it is preempts on any seed
+        costs: the source of the costs and their tested error
+        seeds: the seeds of every change
+        server: the server as it is
+        changes: the best first
+        failed: changes whose runs failed, each with the reason; they have no verdict
+    """
+
+    preempts: bool
+    costs: str
+    seeds: list[int]
+    server: MendChange
+    changes: list[MendChange]
+    failed: dict[str, str]
+
+
+@dataclass(frozen=True)
 class HitRate:
-    """What an eviction order finds at one cache size."""
+    """Hits of an eviction order at one cache size.
+
+    Attributes:
+        order: the eviction order; `belady` is the bound of all
+        num_blocks: the cache's size
+        gib: the same in GiB
+        blocks_found: blocks that all prompts together find
+        share: their tokens, as a share of the tokens of all prompts
+    """
 
     order: str
     num_blocks: int
@@ -161,7 +329,17 @@ class HitRate:
 
 @dataclass(frozen=True)
 class HitsAnswer:
-    """The answer of `testbed hits --json`."""
+    """The answer of `testbed hits --json`.
+
+    Attributes:
+        num_prompts: prompts of the trace
+        prompt_tokens: tokens of all prompts
+        block_size: tokens of a block
+        block_bytes: bytes of a block, over all GPUs together
+        stored_blocks: different full blocks of all prompts
+        pools: blocks of the server's pool by name, each with the pools above it
+        rates: a row for each order and size
+    """
 
     num_prompts: int
     prompt_tokens: int
@@ -174,7 +352,13 @@ class HitsAnswer:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run of `testbed compare`."""
+    """A run of `testbed compare`.
+
+    Attributes:
+        name: its name in this comparison
+        folder: its run folder
+        on_gpu: whether it ran on a GPU; else it was simulated
+    """
 
     name: str
     folder: str
@@ -183,7 +367,12 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Difference:
-    """A config key whose values differ between runs."""
+    """A config key whose values differ between runs.
+
+    Attributes:
+        key: the dotted key of the config
+        values: the value of each run by its name; `-` where it has no such key
+    """
 
     key: str
     values: dict[str, str]
@@ -191,7 +380,18 @@ class Difference:
 
 @dataclass(frozen=True)
 class ComparedNumber:
-    """A number of one run."""
+    """A number of one run.
+
+    Attributes:
+        group: the heading of the number
+        quantity: the number's name
+        unit: its unit
+        run: the run's name
+        value: null where the run has none
+        change: from the reference; null for the reference itself
+        change_unit: `%`, or `points` of a share
+        reference: the run that the change is from
+    """
 
     group: str
     quantity: str
@@ -205,7 +405,14 @@ class ComparedNumber:
 
 @dataclass(frozen=True)
 class ComparisonAnswer:
-    """The answer of `testbed compare --json`."""
+    """The answer of `testbed compare --json`.
+
+    Attributes:
+        runs: in the order of the command line
+        differences: config keys whose values differ
+        numbers: a row per number and run
+        remarks: read them before the numbers
+    """
 
     runs: list[ComparedRun]
     differences: list[Difference]
@@ -215,7 +422,15 @@ class ComparisonAnswer:
 
 @dataclass(frozen=True)
 class MetricError:
-    """A metric of a log and of its simulation."""
+    """A metric of a log and of its simulation.
+
+    Attributes:
+        log: the log's path
+        metric: such as `ttft_s_mean`
+        real: measured
+        simulated: simulated
+        error_percent: of the simulation, in percent of the real value; null where that is 0
+    """
 
     log: str
     metric: str
@@ -226,7 +441,16 @@ class MetricError:
 
 @dataclass(frozen=True)
 class Effect:
-    """A metric of the simulated server with and without a change."""
+    """A metric of the simulated server with and without a change.
+
+    Attributes:
+        log: the log's path
+        change: the words of `--what-if`
+        metric: such as `ttft_s_mean`
+        unchanged: simulated without the change
+        changed: simulated with it
+        effect_percent: of the change, in percent
+    """
 
     log: str
     change: str
@@ -238,7 +462,14 @@ class Effect:
 
 @dataclass(frozen=True)
 class Sensitive:
-    """The smallest and the largest simulated value of a metric, with costs and arrivals varied."""
+    """The smallest and the largest simulated value of a metric, with costs and arrivals varied.
+
+    Attributes:
+        log: the log's path
+        metric: such as `ttft_s_mean`
+        lowest: the smallest simulated value
+        highest: the largest simulated value
+    """
 
     log: str
     metric: str
@@ -248,7 +479,16 @@ class Sensitive:
 
 @dataclass(frozen=True)
 class ValidationAnswer:
-    """The answer of `testbed validate --json`."""
+    """The answer of `testbed validate --json`.
+
+    Attributes:
+        errors: a row per log and metric
+        effects: a row per `--what-if`, log and metric
+        notes: remarks on the logs, their servers and the errors
+        within_percent: the limit of `--within`
+        is_within: whether every error is within it; if not, the exit code is 1
+        intervals: a row per log and metric, where costs and arrivals were varied
+    """
 
     errors: list[MetricError]
     effects: list[Effect]
@@ -310,6 +550,34 @@ def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
     best = next(point for point in tried if point.rate == highest.rate)
     found = (highest.rate, best.share_inside, best.goodput)
     return SeedCapacity(seed, *found, tried, highest.overload)
+
+
+def mend_answer(mending: "Mending") -> MendAnswer:
+    """The server, its changes in order, and those without a verdict."""
+    from testbed.run.summaries import costs_of
+
+    return MendAnswer(
+        mending.preempts,
+        costs_of(mending.server.summaries[0]),
+        list(mending.seeds),
+        _mend_change(mending.server, mending.server),
+        [_mend_change(tried, mending.server) for tried in mending.tried],
+        {change.name: reason for change, reason in mending.failed.items()},
+    )
+
+
+def _mend_change(tried: "Tried", server: "Tried") -> MendChange:
+    from testbed.experiments.mend.trials import NUMBERS
+
+    change, numbers = tried.change, list[MendNumber]()
+    for name in NUMBERS:
+        mean, less = tried.mean(name), tried.less(name, server)
+        pairs = ((None, None) if of is None else (of.mean, of.half_width) for of in (mean, less))
+        (value, half), (difference, half_of_it) = pairs
+        numbers.append(MendNumber(name, value, half, difference, half_of_it))
+    verdict = "" if tried is server else tried.verdict(server)
+    counts = (tried.num_overloaded, tried.num_rejected)
+    return MendChange(change.name, list(change.words), change.note, verdict, numbers, *counts)
 
 
 def hits_answer(curves: "HitCurves") -> HitsAnswer:

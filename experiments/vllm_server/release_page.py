@@ -33,9 +33,9 @@ def page() -> str:
 
 
 def _shown(value: bool | float | str | None) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return value if isinstance(value, str) else WORDS[value]
+    if value is None or isinstance(value, bool):
+        return WORDS[value]
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
@@ -38,16 +39,8 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     """
     if command is None:
         return [*others]
-    choices = chosen(others)
-    command_of_all, taken = merged(read_command(command), choices)
-    gpu = choices.get("gpu", choices.get("server", "").partition("-x")[0])
-    release = release_chosen({"system": SYSTEM} | choices)
-    if release is None:
-        raise InputError(
-            f"+system={choices['system']}: is not vLLM's server (leave it out, or +system={SYSTEM})"
-        )
-    server = server_of(command_of_all, gpu, user_folders(others), release=release)
-    _check_policy(server, choices)
+    server, command_of_all, taken = served(command, others)
+    _check_policy(server, chosen(others))
     words = overrides_of(server, command_of_all)
     from_user = [word for word in others if key_of(word) not in taken]
     kept = {key_of(word) for word in from_user}
@@ -62,13 +55,45 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     return [*from_command, *from_user]
 
 
+class Served(NamedTuple):
+    """A server, its command with the values of overrides, and the keys of those that it has taken
+    over.
+    """
+
+    server: Server
+    command: Command
+    taken: frozenset[str]
+
+
+def served(text: str, others: Sequence[str]) -> Served:
+    """The server of a command beside overrides; raises InputError as `expand` does."""
+    choices = chosen(others)
+    command, taken = merged(read_command(text), choices)
+    gpu = choices.get("gpu", choices.get("server", "").partition("-x")[0])
+    release = release_chosen({"system": SYSTEM} | choices)
+    if release is None:
+        raise InputError(
+            key="+system",
+            value=choices["system"],
+            problem="is not vLLM's server",
+            remedy=f"leave it out, or +system={SYSTEM}",
+        )
+    server = server_of(command, gpu, user_folders(others), release=release)
+    return Served(server, command, taken)
+
+
 def _check_policy(server: Server, choices: Mapping[str, str]) -> None:
     """Raise InputError for a policy that divides the pool otherwise than the server's manager."""
     policy = choices.get("policy", "")
     if server.pages.is_grouped and policy and not policy.startswith("grouped"):
         raise InputError(
-            f"policy={policy}: beside {FLAG}: the server's pool is shared by groups of layers, "
-            "which this policy has not (policy=grouped_caching_v1 or policy=grouped)"
+            key="policy",
+            value=policy,
+            problem=(
+                f"beside {FLAG}: the server's pool is shared by groups of layers, which this "
+                "policy has not"
+            ),
+            remedy="policy=grouped_caching_v1 or policy=grouped",
         )
 
 
@@ -76,14 +101,18 @@ def overrides_of(server: Server, command: Command) -> list[str]:
     """The overrides of a server, each a word of the command line."""
     if server.option is None:
         raise InputError(
-            f"{FLAG}: model {command.model}: is a config.json, which `testbed fits` reads; to "
-            "simulate it, testbed import model its config.json, and add --config-dir . model=NAME"
+            key=f"{FLAG}: model {command.model}",
+            problem=(
+                "is a config.json, which `testbed fits` reads; to simulate it, testbed import "
+                "model its config.json, and add --config-dir . model=NAME"
+            ),
         )
     model, limits, values = server.model, server.limits, command.values
     if model.chunks is not None:
         raise InputError(
-            f"{FLAG}: model {command.model}: has layers of chunked attention, whose cache is not "
-            "simulated (testbed fits says what the server holds)"
+            key=f"{FLAG}: model {command.model}",
+            problem="has layers of chunked attention, whose cache is not simulated",
+            remedy="testbed fits says what the server holds",
         )
     words = [
         f"model={server.option}",

@@ -10,6 +10,7 @@ from math import atan, cos, floor, log10, pi, sin, sqrt
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
+ROUNDING = 1e-12  # of a mean: what sums of equal numbers differ by
 NOT_DISTINGUISHABLE = "not distinguishable"
 
 
@@ -28,7 +29,8 @@ class Interval(NamedTuple):
         """
         if self.half_width is None:
             return _rounded(self.mean, 3)
-        places = decimals(self.half_width)
+        is_rounding = self.half_width <= ROUNDING * abs(self.mean)
+        places = None if is_rounding else decimals(self.half_width)
         if places is None:
             return _rounded(self.mean, 4)
         has_one_digit = self.half_width * 10.0**places < 10

@@ -1,8 +1,8 @@
-"""How much a simulated figure depends on costs and arrival times, which nobody knows exactly.
+"""How much a simulated figure depends on costs and arrival times, which are not known exactly.
 
 Near the load at which a server becomes full, a small error of the costs becomes a large one of the
-latencies, and a server differs from itself by as much when it serves the same requests again. What
-is varied is said in testbed.study.cost_spread: the costs, by what they were off by where that was
+latencies, and a server differs from itself by as much when it serves the same requests again.
+testbed.study.cost_spread has the varied values: the costs, by what they were off by where that was
 measured, and the arrivals, RESAMPLINGS times by up to MOVED_S. The interval of a figure goes from
 its smallest to its largest value over these runs and the unchanged one.
 """
@@ -71,11 +71,14 @@ def check_scalable(config: RunConfig) -> None:
     """
     for name in ("engine", "faults"):
         if getattr(config, name) is not None:
-            raise InputError(f"{name}: --sensitivity scales the costs of plain simulations alone")
+            raise InputError(
+                key=name, problem="--sensitivity scales the costs of plain simulations alone"
+            )
     if isinstance(make_workload(config), AnswerDrivenWorkload):
         raise InputError(
-            "arrivals: --sensitivity moves arrivals, and these wait for answers (choose "
-            "arrivals=poisson, or another process with times of its own)"
+            key="arrivals",
+            problem="--sensitivity moves arrivals, and these wait for answers",
+            remedy="choose arrivals=poisson, or another process with times of its own",
         )
 
 

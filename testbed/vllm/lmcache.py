@@ -11,7 +11,7 @@ from testbed.core.specs import GIB
 from testbed.vllm.offloading import ALIGNMENT, TRANSFER
 from testbed.vllm.option_reader import LMCACHE, OptionReader
 from testbed.vllm.pages import Pages
-from testbed.vllm.releases import Release
+from testbed.vllm.releases import NEWEST, Release
 
 CONNECTOR = "LMCacheConnectorV1"
 PREFIX = "lmcache."
@@ -59,12 +59,12 @@ def lmcache_of(
         return None
     if not release.offloads_by_request:
         raise reader.refusal(
-            TRANSFER, f"is not modelled beside vLLM {release.number} (release=0.33)"
+            TRANSFER, f"is not modelled beside vLLM {release.number}", f"release={NEWEST.number}"
         )
     if pages.is_grouped:
-        raise reader.refusal(TRANSFER, "is not modelled beside windows or states (leave it out)")
+        raise reader.refusal(TRANSFER, "is not modelled beside windows or states", "leave it out")
     if reader.value("--speculative-config") is not None:
-        raise reader.refusal(TRANSFER, "is not modelled beside drafts (leave one out)")
+        raise reader.refusal(TRANSFER, "is not modelled beside drafts", "leave one out")
     values = _values(reader, given)
     chunk, size = values["chunk_size"], pages.block_size
     if chunk % size:
@@ -95,7 +95,7 @@ def _extra_config(reader: OptionReader) -> dict[str, Any] | None:
     if values.pop("kv_role", "kv_both") != "kv_both":
         raise reader.refusal(TRANSFER, "kv_role: only kv_both is modelled")
     if values:
-        raise reader.refusal(TRANSFER, f"{', '.join(values)}: is not modelled (leave it out)")
+        raise reader.refusal(TRANSFER, f"{', '.join(values)}: is not modelled", "leave it out")
     return extra
 
 
@@ -110,12 +110,12 @@ def _values(reader: OptionReader, extra: dict[str, Any]) -> dict[str, Any]:
     }
     for name, value in extra.items():
         if not name.startswith(PREFIX):
-            raise reader.refusal(TRANSFER, f"{name}: is not modelled (leave it out)")
+            raise reader.refusal(TRANSFER, f"{name}: is not modelled", "leave it out")
         given[name.removeprefix(PREFIX)] = value
     for name, value in given.items():
         if name not in DEFAULTS and value not in NEUTRAL.get(name, ()):
             raise reader.refusal(
-                TRANSFER, f"LMCache's {name}={value}: is not modelled (leave it out)"
+                TRANSFER, f"LMCache's {name}={value}: is not modelled", "leave it out"
             )
     values = {**DEFAULTS, **{name: given[name] for name in DEFAULTS if name in given}}
     _check(reader, values)
@@ -134,7 +134,7 @@ def _check(reader: OptionReader, values: dict[str, Any]) -> None:
         if type(values[name]) is not bool:
             raise reader.refusal(TRANSFER, f"{name}={values[name]}: is not true or false")
     if not values["local_cpu"]:
-        raise reader.refusal(TRANSFER, "local_cpu=false: is not modelled (true)")
+        raise reader.refusal(TRANSFER, "local_cpu=false: is not modelled", "true")
 
 
 def _read(text: str) -> Any:

@@ -37,6 +37,7 @@ ANSWERS = {
     ("capacity", HOPELESS, *SHORT[:1], "--seeds", "1"): ("NoAnswer", 1),
     ("plan", "gpu=a100-40gb", LOOSE, *SHORT, "--seeds", "1"): (None, 0),
     ("plan", "gpu=a100-40gb", HOPELESS, *SHORT, "--seeds", "1"): (None, 1),
+    ("mend", SERVER, H100, *SHORT, "--seeds", "1"): ("MendAnswer", 0),
     ("hits", "trace=random", "arrivals.rate=1", "arrivals.duration_s=9"): ("HitsAnswer", 0),
     ("compare", "a", "b"): ("ComparisonAnswer", 0),
     ("validate", "log.csv", "--within", "1e9"): ("ValidationAnswer", 0),
@@ -47,6 +48,7 @@ WRONG = {
     "run": "run polcy=paged",
     "capacity": "capacity polcy=paged",
     "plan": "plan polcy=paged",
+    "mend": "mend vllm",
     "hits": "hits polcy=paged",
     "arena": "arena --jobs 0",
     "serve": "serve polcy=paged",
@@ -121,7 +123,7 @@ def test_a_server_that_does_not_start_says_why_in_json(testbed):
     answer = json.loads(output)
     assert answer["kind"] == "does not start"
     assert answer["message"] in error
-    assert answer["key"] == "--from-vllm: --max-model-len 999999"
+    assert (answer["key"], answer["value"]) == ("--from-vllm: --max-model-len", "999999")
 
 
 def test_quiet_drops_notes_and_progress_and_keeps_them_in_json(testbed):

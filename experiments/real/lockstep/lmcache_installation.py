@@ -22,7 +22,7 @@ def installed_lmcache() -> str:
     try:
         return version("lmcache")
     except PackageNotFoundError:
-        raise InputError(f"lmcache: is not installed ({HOW})") from None
+        raise InputError(key="lmcache", problem="is not installed", remedy=HOW) from None
 
 
 class Copies:
@@ -72,7 +72,9 @@ def make_engine(num_chunks: int, chunk_size: int, **options: Any) -> Any:
         from lmcache.v1.metadata import LMCacheMetadata
         from lmcache.v1.token_database import ChunkedTokenDatabase
     except ImportError as error:
-        raise InputError(f"lmcache {release}: does not import: {error} ({HOW})") from error
+        raise InputError(
+            key=f"lmcache {release}", problem=f"does not import: {error}", remedy=HOW
+        ) from error
     shape = (1, 2, chunk_size, 1, ALIGNMENT // 2 // 2)  # 4,096 bytes a token
     config = LMCacheEngineConfig.from_defaults(
         chunk_size=chunk_size,

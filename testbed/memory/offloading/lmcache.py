@@ -26,7 +26,7 @@ from testbed.memory.offloading.chunk_lru import ChunkLru
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.hash_chain import Content
-from testbed.memory.prefix_cache.output_caching import OutputCaching, output_contents
+from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PromptHit
 from testbed.memory.prefix_cache.prefix_index import Key
 from testbed.memory.served import Drafts
@@ -104,16 +104,22 @@ class LMCache(OutputCaching):
         lower = [tier for tier in pool.tiers if tier.name != HOST]
         if len(lower) != 1:
             raise InputError(
-                f"server.tiers: LMCache's local CPU cache is one tier below the device, not "
-                f"{len(lower)} (+tier@server.tiers.dram=dram)"
+                key="server.tiers",
+                problem=f"LMCache's CPU cache is one tier below the device, not {len(lower)}",
+                remedy="+tier@server.tiers.dram=dram",
             )
         if drafts is not Drafts.NONE:
-            raise InputError("speculation: drafts are not modelled beside LMCache (leave one out)")
+            raise InputError(
+                key="speculation",
+                problem="drafts are not modelled beside LMCache",
+                remedy="leave one out",
+            )
         if chunk_size % block_size:
             raise InputError(
-                f"is no multiple of policy.block_size={block_size} (give one)",
                 key="policy.chunk_size",
-                value=str(chunk_size),
+                value=chunk_size,
+                problem=f"is no multiple of policy.block_size={block_size}",
+                remedy="give one",
             )
         super().__init__(pool, block_size, watermark, eviction, release, drafts)
         self.tier = ChunkLru(lower[0].name, lower[0].num_slots // chunk_size, chunk_size)
@@ -260,7 +266,7 @@ class LMCache(OutputCaching):
         if full > len(state.keys):
             contents = state.contents or ()
             rest = islice(
-                output_contents(seq, len(contents)), max(full * per_chunk - len(contents), 0)
+                self._generated(seq, len(contents)), max(full * per_chunk - len(contents), 0)
             )
             every = [*contents, *rest][: full * per_chunk]
             chain = list(zip(self._cache.index.chain(every), every, strict=True))

@@ -1,0 +1,68 @@
+"""`testbed mend`: which change of a vLLM server ends its preemptions."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from testbed.core.errors import InputError
+from testbed.experiments.cli import exit_codes
+from testbed.experiments.cli.parameters import AsJson, AtLeastOne, ConfigFolders, Override
+
+if TYPE_CHECKING:
+    from testbed.experiments.mend.trials import Mending
+
+RUNS = Path("runs/mend")
+Command = Annotated[str, Parameter(name="COMMAND", help='a server\'s command: "vllm serve MODEL"')]
+SeedCount = Annotated[AtLeastOne, Parameter(help="run everything with the seeds 0 to N - 1")]
+Runs = Annotated[Path, Parameter(metavar="DIR", help="folders of the simulated runs")]
+
+
+def mend(
+    command: Command,
+    /,
+    *overrides: Override,
+    seeds: SeedCount = 5,
+    config_dir: ConfigFolders | None = None,
+    runs: Runs = RUNS,
+    json: AsJson = False,
+) -> int:
+    """Find the change of a vLLM server that ends its preemptions.
+
+    The server runs as it is, then with fewer sequences, with more memory or a larger pool, with
+    other budgets of a batch, with swapping and with a watermark, all on the same seeds. Prints a
+    table with 95% intervals, the best change first, and the differences seed by seed. A change
+    whose runs fail has no verdict. Exit code 1 where the server preempts and no change mends it.
+
+    testbed mend "vllm serve MODEL" gpu=h100-80gb trace=csv trace.path=FILE arrivals=replay
+    """
+    from testbed.experiments.mend.trials import MENDS, TRADES, Search
+    from testbed.experiments.runs.words import is_of_hydra
+    from testbed.run.override_words import key_of
+
+    if seed := next((word for word in overrides if key_of(word) == "seed"), None):
+        raise InputError(
+            key=seed, problem="is not read", remedy="--seeds N runs the seeds 0 to N - 1"
+        )
+    words = [*(f"--config-dir={folder}" for folder in config_dir or ()), *overrides]
+    launcher = tuple(word for word in words if is_of_hydra(word))
+    others = tuple(word for word in words if word not in launcher)
+    found = Search(command, others, tuple(range(seeds)), runs, launcher).found()
+    _print(found, json=json)
+    verdicts = {tried.verdict(found.server) for tried in found.tried}
+    is_mended = not found.preempts or not verdicts.isdisjoint((MENDS, TRADES))
+    return exit_codes.ANSWERED if is_mended else exit_codes.NO
+
+
+def _print(found: "Mending", *, json: bool) -> None:
+    from testbed.experiments.cli.json_answers import mend_answer
+    from testbed.experiments.cli.output import plain_table, print_json, show
+    from testbed.experiments.mend import shown
+
+    if json:
+        return print_json(mend_answer(found))
+    show(*shown.lines_of(found), "", plain_table(shown.HEAD, shown.rows_of(found)))
+    if found.tried:
+        show("", "differences from the server as it is, on the same seeds:")
+        show(plain_table(shown.LESS, shown.differences_of(found)))
+    show(*shown.remarks_of(found))

@@ -1,0 +1,1 @@
+"""`testbed mend`: which change of a server ends its preemptions."""
