@@ -58,6 +58,16 @@ class RunAnswer:
     is_new: bool
     notes: list[str]
     summary: dict[str, object]
+    intervals: "list[SensitiveFigure]"
+
+
+@dataclass(frozen=True)
+class SensitiveFigure:
+    """The smallest and the largest value of a run's figure."""
+
+    figure: str
+    lowest: float
+    highest: float
 
 
 @dataclass(frozen=True)
