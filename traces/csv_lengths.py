@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
 from testbed.core.units import PositiveTokens
-from testbed.traces.contents import with_unknown
+from testbed.traces.contents import with_answers, with_unknown
 from testbed.traces.files import (
     MAX_LEN,
     flags,
@@ -34,6 +34,7 @@ DEFAULTS = (
     "priority",
     "max_new_tokens",
     "think_s",
+    "answer_of",
 )
 RESULTS = (  # what a run's own requests.csv says of them besides
     "request_id",
@@ -65,8 +66,9 @@ class CsvLengths(FileTrace):
     The content of a prompt is ids separated by spaces, one for each tokens_per_id tokens. As in
     Mooncake's traces, an id identifies these tokens and all before them. The last id may cover
     fewer tokens. With tokens_per_id=1 the ids are token ids. A row without ids has a content that
-    no other has. ignored_columns: names of columns that say nothing here; any other column that
-    nothing reads is refused.
+    no other has. answer_of: the row, counted from 0, with whose prompt and answer a row's prompt
+    begins, empty for none; then that answer is found. ignored_columns: names of columns that say
+    nothing here; any other column that nothing reads is refused.
     """
 
     path: str
@@ -81,6 +83,7 @@ class CsvLengths(FileTrace):
     priority_column: str = "priority"
     max_new_tokens_column: str = "max_new_tokens"
     think_column: str = "think_s"
+    answer_of_column: str = "answer_of"
     ignored_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -97,7 +100,7 @@ class CsvLengths(FileTrace):
         def column(name: str, read: Callable[[str, str, Sequence[str]], Any]) -> Any:
             return read(self.path, name, table[name]) if name in table else None
 
-        return Rows(
+        rows = Rows(
             prompt_len=prompts,
             output_len=outputs,
             arrival_s=column(self.arrival_column, seconds),
@@ -110,6 +113,19 @@ class CsvLengths(FileTrace):
             max_new_tokens=column(self.max_new_tokens_column, lengths),
             think_s=column(self.think_column, think_times),
         )
+        if self.answer_of_column not in table:
+            return rows
+        return with_answers(self.path, rows, self._answered(table[self.answer_of_column]))
+
+    def _answered(self, texts: Sequence[str]) -> list[int | None]:
+        """The row whose answer each row contains; None where the cell is empty."""
+        wrong = next((i for i, cell in enumerate(texts) if cell and not cell.isdecimal()), None)
+        if wrong is not None:
+            raise InputError(
+                f"{self.path}, line {wrong + 2}, column {self.answer_of_column}: "
+                f"{texts[wrong][:40]!r} is no number of a row (from 0, or empty)"
+            )
+        return [int(cell) if cell else None for cell in texts]
 
     def _table(self) -> Mapping[str, Sequence[str]]:
         """The columns of lengths, and the optional columns that the file has."""
@@ -122,6 +138,7 @@ class CsvLengths(FileTrace):
             self.priority_column,
             self.max_new_tokens_column,
             self.think_column,
+            self.answer_of_column,
         )
         renamed = [name for name in optional if name not in DEFAULTS]
         others = [name for name in optional if name in DEFAULTS]

@@ -181,12 +181,26 @@ class NormalLengths(Trace):
         talk, turn = np.nonzero(fits)
         talk_of_row = np.unique(talk, return_inverse=True)[1]
         each = tokens_per_id(self.prefix_tokens)
-        ids = owned_ids(prompts[fits], talk_of_row, self.prefix_tokens, beginnings[talk], each)
+        ids, answer_id = owned_ids(
+            prompts[fits],
+            talk_of_row,
+            self.prefix_tokens,
+            beginnings[talk],
+            each,
+            outputs[fits],
+        )
         after: list[tuple[int, ...]] = [
             () if number == 0 else (row - 1,) for row, number in enumerate(turn.tolist())
         ]
         links = Turns(talk_of_row, after, waits[fits], np.zeros(len(after)))
-        return Rows(prompts[fits], outputs[fits], prompt_ids=ids, tokens_per_id=each, turns=links)
+        return Rows(
+            prompts[fits],
+            outputs[fits],
+            prompt_ids=ids,
+            tokens_per_id=each,
+            turns=links,
+            answer_id=answer_id,
+        )
 
     def _lengths(self, name: str, shape: tuple[int, int], seed: int) -> Table:
         """New tokens of each turn, or those of its answer."""

@@ -85,7 +85,7 @@ class RandomLengths(Drawn):
     def _starting(self, prompts: Column, outputs: Column, starts: Column) -> Rows:
         """Rows whose prompts have the same content behind the beginning where they start alike."""
         each = tokens_per_id(self.shared_len)
-        ids = owned_ids(prompts, starts, self.shared_len, np.zeros_like(starts), each)
+        ids, _ = owned_ids(prompts, starts, self.shared_len, np.zeros_like(starts), each)
         return Rows(prompts, outputs, prompt_ids=ids, tokens_per_id=each)
 
 

@@ -41,7 +41,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Games:
-    """What was played.
+    """The games that were played.
 
     about: suite, rules and versions, by which a result is verified. rows: of each entrant and bound
     that has all of them, by condition and seed. out: why others have not, by name.

@@ -44,7 +44,7 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """What one run measured.
+    """The measures of one run.
 
     hits: share of the prompts' tokens that a cache had. computed: tokens of prompts that were
     computed, those of preempted requests included. idle_memory: share of the pool that is reserved

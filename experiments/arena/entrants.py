@@ -1,4 +1,4 @@
-"""What the arena compares: eviction orders, memory policies, schedulers and routers, by name,
+"""Entrants of the arena: eviction orders, memory policies, schedulers and routers, by name,
 MODULE:CLASS or FILE.py:CLASS.
 """
 
@@ -77,7 +77,7 @@ def entrant_of(text: str) -> Entrant:
 
 
 def _problem(name: str, kinds: Sequence[str]) -> str:
-    """What is wrong with a name."""
+    """The fault of a name."""
     if len(kinds) > 1:
         return f"is of several groups (say which, as in {kinds[0]}={name})"
     known = [other for kind in KINDS for other in names_of(kind)]

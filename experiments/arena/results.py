@@ -50,8 +50,8 @@ def read(path: Path) -> dict[str, Any]:
 def differences(
     content: Mapping[str, Any], suite: Suite, folder: Path, launch: Launch, sample: int | None
 ) -> list[str]:
-    """Where a result is not what its entrants give here: versions, suite, entrants, and rows; of
-    these all, or so many that a fixed seed draws.
+    """Differences between a result and what its entrants give here: versions, suite, entrants, and
+    rows; of these all, or so many that a fixed seed draws.
     """
     about, rules = content["about"], Rules(str(content["about"].get("rules")))
     found = _of_versions(about, suite)

@@ -28,7 +28,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Suite:
-    """What every entrant runs.
+    """The cells that every entrant runs.
 
     pools: blocks of the pool as shares of the workload's working set, the different full blocks of
     its prompts. loads: rates as shares of the knee, the rate at which LRU serves when every request

@@ -66,7 +66,7 @@ def software(
     from testbed.experiments.real.validation import software_fit
     from testbed.experiments.real.validation.fit_report import report
     from testbed.experiments.real.validation.log_replay import PROFILE_COST
-    from testbed.experiments.runs.progress import spoken
+    from testbed.experiments.runs.progress import status_line
 
     request = LogRequest("calibrate fit software", words, workload, blocks_from_log, config_dir)
     logs, servers = request.replayed()
@@ -79,7 +79,7 @@ def software(
     problem = software_fit.Problem(logs, [server.config for server in servers], names)
     notes = [line for server in servers for line in server.notes]
     show(*dict.fromkeys(notes))
-    with spoken(problem.progress):
+    with status_line(problem.progress):
         fitted = software_fit.fit(problem)
     show(*report(fitted, problem.names))
     if out:

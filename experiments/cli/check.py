@@ -34,11 +34,11 @@ def check(
     from testbed.checks.checking import check
     from testbed.experiments.cli.json_answers import check_answer
     from testbed.experiments.cli.output import print_json
-    from testbed.experiments.runs.progress import Progress, plug_in_line, spoken
+    from testbed.experiments.runs.progress import Progress, plug_in_line, status_line
 
     values = dict(parameter(text) for text in parameters)
     histories = Progress("histories")
-    with spoken(lambda: f"checking {plug_in}{histories}"):
+    with status_line(lambda: f"checking {plug_in}{histories}"):
         broken = check(
             plug_in,
             num_slots=slots,

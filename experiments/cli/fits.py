@@ -49,9 +49,9 @@ def fits(
 ) -> None:
     """Say what a server of vLLM or SGLang, or this project's engine, holds on a GPU.
 
-    Where it would not start, the reason. Weights, activation and KV cache in GiB, the lines that
-    the server logs of its pool, of vLLM the longest max-model-len, and the smallest tensor
-    parallelism that starts. Nothing is simulated.
+    If it would not start, the reason. Weights, activation and KV cache in GiB, the lines that the
+    server logs of its pool, of vLLM the longest max-model-len, and the smallest tensor parallelism
+    that starts. Nothing is simulated.
     """
     from testbed.sglang.command import SGLANG
 

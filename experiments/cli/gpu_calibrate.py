@@ -60,7 +60,7 @@ Keep = Annotated[Path, Parameter(metavar="DIR", help="--system vllm: keep its lo
 @Parameter(name="*")
 @dataclass(frozen=True)
 class KernelOptions:
-    """What only the systems kernels and engine read; None: not given."""
+    """Options that only the systems kernels and engine read; None: not given."""
 
     model: ModelNames | None = None
     tp: Degree | None = None
@@ -86,7 +86,7 @@ class KernelOptions:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class VllmOptions:
-    """What only the system vllm reads; None: not given."""
+    """Options that only the system vllm reads; None: not given."""
 
     from_vllm: OfVllm | None = None
     python: Python | None = None

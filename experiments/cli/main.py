@@ -78,7 +78,7 @@ def _write_whole_lines() -> None:
 
 
 def _drop_output() -> None:
-    """What is left in the buffer of standard output goes nowhere."""
+    """Drops what is left in the buffer of standard output."""
     with suppress(OSError, ValueError):  # no file, as under a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -110,8 +110,8 @@ def version() -> str:
 
 
 def _refused(words: Sequence[str], error: Exception) -> int:
-    """Print an error as one line that begins with the command; the exit code. Where the answer is
-    no, --json prints it as JSON too.
+    """Print an error as one line that begins with the command; the exit code. If the answer is no,
+    --json prints it as JSON too.
     """
     from testbed.experiments.cli.usage_errors import command_of
     from testbed.experiments.runs.progress import one_line
@@ -131,7 +131,7 @@ def _refused(words: Sequence[str], error: Exception) -> int:
 
 
 def _way_out(words: Sequence[str], error: Exception) -> str:
-    """Where a plug-in may have broken its contract during a run: what finds the fault."""
+    """The way out if a plug-in may have broken its contract during a run: what finds the fault."""
     named = plug_ins_in(words)
     is_fault = named and words[0] != "check" and not isinstance(error, (InputError, OSError))
     if not (is_fault or isinstance(error, PlugInError)):

@@ -17,7 +17,7 @@ from testbed.experiments.cli.parameters import (
     Override,
     Picture,
 )
-from testbed.experiments.cli.served_command import NO_COMMAND, VllmCommand
+from testbed.experiments.cli.served_command import NO_COMMAND, SglangCommand, VllmCommand
 from testbed.run.override_words import key_of
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def plan(
     all: Everything = False,
     config_dir: ConfigFolders | None = None,
     from_vllm: VllmCommand | None = None,
+    from_sglang: SglangCommand | None = None,
     runs: Runs = RUNS,
     html: Page | None = None,
     figure: Fronts | None = None,
@@ -67,13 +68,13 @@ def plan(
 ) -> int:
     """Find the cheapest deployment that keeps an SLO.
 
-    A deployment is a combination of the overrides' comma-separated values. slo.ttft_s=... (s to
-    the first token), slo.tpot_s=... (s per later token), slo.itl_s=... (s between two tokens) or
+    A deployment is a combination of the overrides' comma-separated values. slo.ttft_s=... (s to the
+    first token), slo.tpot_s=... (s per later token), slo.itl_s=... (s between two tokens) or
     slo.e2e_s=... (s to the last token) are among the overrides; a request meets all of them. With
-    arrivals.rate=..., or arrivals without a rate, it ranks what keeps the SLO at that load; else
-    it finds each deployment's highest rate and ranks by the cost of a request. What arithmetic
-    excludes is not simulated. Complete runs are read, so the same line continues a stopped plan;
-    hydra/launcher=joblib, ray or submitit_slurm distributes the runs. For example:
+    arrivals.rate=..., or arrivals without a rate, it ranks what keeps the SLO at that load; else it
+    finds each deployment's highest rate and ranks by the cost of a request. Deployments that
+    arithmetic excludes are not simulated. Complete runs are read, so the same line continues a
+    stopped plan; hydra/launcher=joblib, ray or submitit_slurm distributes the runs. For example:
 
     testbed plan model=llama-3.1-8b gpu=h100-80gb,l40s replicas=1,2 slo.ttft_s=1 arrivals.rate=8
 
@@ -81,13 +82,17 @@ def plan(
     replicas=1,2 --gpus 2 slo.ttft_s=1 arrivals.rate=8
     """
     from testbed.experiments.plan.deployment_plan import Request, planned
+    from testbed.experiments.plan.space import ServerCommand
 
+    if from_vllm is not None and from_sglang is not None:
+        raise InputError("--from-sglang: goes with no --from-vllm (give one of them)")
     _check_folders(figure, html)
     words = NO_COMMAND.words(overrides, config_dir or [])
     unseeded = tuple(word for word in words if key_of(word) != SEED)
     numbers, rate = tuple(seeds_of(words, seeds)), _rate(prices)
+    command = ServerCommand(from_vllm, from_sglang)
     request = Request(
-        unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=from_vllm
+        unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=command
     )
     answer = planned(request, _report)
     lines = _lines(answer, sensitivity=sensitivity)

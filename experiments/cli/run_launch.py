@@ -19,7 +19,7 @@ from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.compose import composed, configured
 from testbed.experiments.runs.launchers import launched
 from testbed.experiments.runs.points import SEED, Point, differing
-from testbed.experiments.runs.progress import one_line, spoken
+from testbed.experiments.runs.progress import one_line, status_line
 from testbed.experiments.runs.quiet import QUIET
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
@@ -142,7 +142,7 @@ def sweep(points: Sequence[SweepPoint], asked: Sequence[str], form: Form, notes:
     names = differing([values_of_words(point.asked) for point in points])
     results = list[Point | str]()
     try:
-        with spoken(lambda: str(progress)):
+        with status_line(lambda: str(progress)):
             for result in launched(of_launcher, jobs, progress.folder):
                 results.append(result)
     except KeyboardInterrupt:

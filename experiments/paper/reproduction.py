@@ -41,7 +41,7 @@ from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study,
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
-from testbed.experiments.runs.progress import left, one_line, spoken
+from testbed.experiments.runs.progress import left, one_line, status_line
 from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.whole_files import remove_leftovers, write_text
 
@@ -232,7 +232,7 @@ def perform(
     tasks = Tasks(groups, jobs)
     workers = Parallel(min(jobs, tasks.total) or 1, batch_size=1, return_as="generator_unordered")
     work = [delayed(carry_out)(at, task, store) for at, task in tasks.waiting.items()]
-    with spoken(tasks.progress):
+    with status_line(tasks.progress):
         try:
             for at, rows in workers(work):
                 del tasks.waiting[at]

@@ -13,7 +13,7 @@ from testbed.experiments.plan.prices import Rate
 from testbed.experiments.plan.pruning import check_not_empty, examined
 from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.simulations import Simulations
-from testbed.experiments.plan.space import Candidate, deployments
+from testbed.experiments.plan.space import NO_COMMAND, Candidate, ServerCommand, deployments
 from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses, Pruned, Verdict
 from testbed.experiments.runs.words import WITH_MARKS, chosen, is_of_hydra
 
@@ -92,8 +92,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is made of. num_gpus: of every deployment; None: any. everything: simulate all
-    that fits. command: of a vLLM server, to which the words are overrides.
+    """The inputs of a plan. num_gpus: of every deployment; None: any. everything: simulate all
+    that fits. command: of a server, to which the words are overrides.
     """
 
     words: tuple[str, ...]
@@ -104,7 +104,7 @@ class Request:
     prices: Rate
     runs: Path
     everything: bool = False
-    command: str | None = None
+    command: ServerCommand = NO_COMMAND
 
 
 def planned(request: Request, report: Callable[[str], None]) -> Plan:

@@ -32,7 +32,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs are simulated: the folder of their folders, and that in which the user is."""
+    """The place in which runs are simulated: the folder of their folders, and that in which the
+    user is.
+    """
 
     runs: Path
     working_folder: Path

@@ -1,4 +1,4 @@
-"""What an hour of a deployment costs: its GPU hours, or money by the user's own prices."""
+"""The price of an hour of a deployment: its GPU hours, or money by the user's own prices."""
 
 import tomllib
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ class Rate(Protocol):
 
     @property
     def unit(self) -> str:
-        """What an hour is counted in."""
+        """The unit of an hour's price."""
 
     @property
     def source(self) -> str:
-        """Where the numbers come from."""
+        """The source of the numbers."""
 
     def hourly(self, candidate: Candidate) -> float:
-        """What an hour of the whole deployment costs."""
+        """The price of an hour of the whole deployment."""
 
 
 class GpuHours:

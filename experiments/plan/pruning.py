@@ -1,4 +1,4 @@
-"""What is left of a space before anything is simulated, and why the rest is not."""
+"""Deployments that are left of a space before a simulation, and the reasons of the others."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ from testbed.experiments.runs.progress import one_line
 from testbed.run.build import build
 from testbed.run.config import RunConfig
 from testbed.run.workload import make_workload
-from testbed.vllm.command import FLAG
+from testbed.sglang.command import FLAG as FROM_SGLANG
+from testbed.vllm.command import FLAG as FROM_VLLM
 
 SIZE = "number of GPUs"
 SAME = "same run"
@@ -72,7 +73,7 @@ def _checked(deployment: Deployment, num_gpus: int | None) -> Candidate | Pruned
         if has_cause(error, OSError):
             raise
         first = _first(error)
-        text = one_line(first).removeprefix(f"{FLAG}: ")
+        text = one_line(first).removeprefix(f"{FROM_VLLM}: ").removeprefix(f"{FROM_SGLANG}: ")
         is_small = isinstance(first, DoesNotFit | DoesNotStart)
         return Pruned(deployment, DOES_NOT_FIT if is_small else REFUSED, text)
     return candidate

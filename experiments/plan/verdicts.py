@@ -1,4 +1,4 @@
-"""What a plan says of a candidate, as values."""
+"""Verdicts of a plan on candidates, as values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

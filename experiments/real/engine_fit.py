@@ -1,5 +1,5 @@
-"""What this project's engine holds on each GPU, from the words of its run: `testbed fits "testbed
-run engine=gpu ..." gpu=NAME`. Nothing is simulated.
+"""The memory of this project's engine on each GPU, from the words of its run: `testbed fits
+"testbed run engine=gpu ..." gpu=NAME`. Nothing is simulated.
 """
 
 import shlex

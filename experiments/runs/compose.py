@@ -109,8 +109,8 @@ def _kept(name: str, choices: tuple[str, ...]) -> DictConfig:
 def composed_by_hydra(
     name: str, words: Sequence[str], folders: Sequence[Any] = (), *, whole: bool = False
 ) -> DictConfig:
-    """What Hydra composes from words in its own grammar. folders: of options besides those that
-    ship, and where the primary config may be; whole: with Hydra's own part.
+    """The values that Hydra composes from words in its own grammar. folders: of options besides
+    those that ship, and where the primary config may be; whole: with Hydra's own part.
     """
     own_options.register()
     places = [CONF, *(folder.resolve() for folder in folders)]

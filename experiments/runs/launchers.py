@@ -1,4 +1,4 @@
-"""Where the jobs of a sweep run: in this process, by a backend of joblib, or on a cluster by
+"""Launchers of the jobs of a sweep: in this process, by a backend of joblib, or on a cluster by
 submitit. The words are those of a Hydra user: hydra/launcher=joblib hydra.launcher.n_jobs=4.
 """
 

@@ -86,7 +86,7 @@ def register() -> None:
 
 
 def _maker(path: str) -> Callable[[], Node] | None:
-    """What makes the option of this path; None where it is not one of this module."""
+    """The function that makes the option of this path; None where it is not one of this module."""
     group, _, name = path.rpartition("/")
     if group == CONSTRUCTOR:
         return lambda: _constructor(name, name)

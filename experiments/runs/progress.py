@@ -92,7 +92,7 @@ def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[Non
         rate = pace(done, num_requests, seconds)
         return f"simulating: {done:,} of {num_requests:,} requests ({rate})"
 
-    return spoken(text)
+    return status_line(text)
 
 
 def pace(done: int, total: int, seconds: float) -> str:
@@ -134,9 +134,9 @@ class Progress:
 
 
 @contextmanager
-def spoken(text: Callable[[], str]) -> Iterator[None]:
-    """While the body runs, print a line every ten seconds; does not change the body. Where SIGINT
-    or SIGTERM ends it, its exception notes the line.
+def status_line(text: Callable[[], str]) -> Iterator[None]:
+    """While the body runs, print a line every ten seconds; does not change the body. If SIGINT or
+    SIGTERM ends it, its exception notes the line.
     """
     began, done = time.monotonic(), threading.Event()
 

@@ -14,7 +14,12 @@ import yaml
 
 from testbed.core.errors import InputError
 from testbed.core.spelling import dotted
-from testbed.engine.recorder import request_columns, span_columns, with_identity
+from testbed.engine.recorder import (
+    request_columns,
+    span_columns,
+    span_columns_in_parts,
+    with_identity,
+)
 from testbed.experiments.runs.folder_contents import (
     CONTENTS,
     changed_result,
@@ -28,6 +33,7 @@ from testbed.experiments.runs.whole_files import (
     whole_folder,
     write_cells,
     write_json,
+    write_numbers,
     write_text,
 )
 from testbed.run.build import Setup, build
@@ -212,13 +218,14 @@ def write_everything(folder: Path, setup: Setup, result: Result) -> None:
     """Write the tables of requests and of iteration spans, the meaning of their columns, and, with
     full outputs, their charts.
     """
-    requests = with_identity(request_columns(result.recorder), setup.workload.rows)
-    spans = span_columns(result.recorder)
+    recorder = result.recorder
+    requests = with_identity(request_columns(recorder), setup.workload.rows)
     write_cells(folder / "requests.csv", requests)
-    write_cells(folder / "iterations.csv", spans)
-    write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))
     if setup.config.outputs == "full":
-        _draw(folder, requests, spans, setup)
+        _draw(folder, requests, span_columns(recorder), setup)
+    del requests
+    write_numbers(folder / "iterations.csv", span_columns_in_parts(recorder))
+    write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))
 
 
 def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:

@@ -1,4 +1,4 @@
-"""What a run was, in words for the terminal and for pages: from the part `run` of its summary."""
+"""A run in words for the terminal and for pages: from the part `run` of its summary."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -65,7 +65,7 @@ def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def future_read_by(summary: Mapping[str, Any]) -> str:
-    """What a run reads of the future, in words; empty where it reads nothing."""
+    """Values of the future that a run reads, in words; empty where it reads nothing."""
     return summary.get(RUN, {}).get("future_read") or ""
 
 

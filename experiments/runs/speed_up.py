@@ -1,4 +1,4 @@
-"""What drafts bring on the GPU engine, beside what the simulator predicts with the same luck."""
+"""The speed-up by drafts on the GPU engine, beside the simulator's with the same draws."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -69,7 +69,7 @@ def measured_speed_up(config: RunConfig) -> SpeedUp:
     drafts = served[SPECULATION]
     if not drafts["drafted"]:
         raise InputError("gpu speed-up: nothing was drafted (give a workload that repeats itself)")
-    part = with_luck(config.speculation, drafts)
+    part = with_draws(config.speculation, drafts)
     simulated = run(replace(config, engine=None, speculation=part)).summary
     simulated_plain = run(replace(plain, engine=None)).summary
     return SpeedUp(
@@ -81,7 +81,7 @@ def measured_speed_up(config: RunConfig) -> SpeedUp:
     )
 
 
-def with_luck(speculation: Part, drafts: Mapping[str, Any]) -> Part:
+def with_draws(speculation: Part, drafts: Mapping[str, Any]) -> Part:
     """The speculation with the shares that were counted in a run."""
     rates = drafts["accepted_by_place"] or [0.0]
     part = speculation.updated(acceptance=Part(PerPosition, {"rates": rates}))

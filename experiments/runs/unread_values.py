@@ -71,7 +71,7 @@ def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
 
 
 def _of_system(typed: RunConfig, name: str) -> Any:
-    """What the configured software has where a roofline and choices have this."""
+    """The software's value of the key that a roofline and choices have."""
     return getattr(typed.software, "name" if name == "software" else name, None)
 
 
@@ -114,7 +114,7 @@ def _usual_roofline() -> dict[str, Any]:
 
 
 def _stated(group: str, name: str) -> dict[str, Any]:
-    """What the file of an option states."""
+    """The values that the file of an option states."""
     values = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"))
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items() if key != "defaults"}

@@ -42,8 +42,8 @@ class UserRequests(Workload):
     requests: tuple[Request, ...] = ()
 
     def optional_fields(self) -> tuple[str, ...]:
-        """What the requests have, of `session`, `priority` (0 is that of a request without) and
-        `max_new_tokens`.
+        """The columns that the requests have, of `session`, `priority` (0 is that of a request
+        without) and `max_new_tokens`.
         """
         with_session = any(request.session is not None for request in self.requests)
         with_priority = any(request.priority for request in self.requests)
@@ -183,6 +183,9 @@ def plain_request(original: Request) -> Request:
         session=session,
         priority=plain_int(f"{name}: priority", original.priority, least=None),
         max_new_tokens=plain_limit(name, original),
+        answer_id=None
+        if original.answer_id is None
+        else plain_int(f"{name}: answer_id", original.answer_id, 0),
     )
     if not is_truth_value(original.beam):
         raise InputError(f"{name}: beam is {original.beam!r}; it must be True or False")

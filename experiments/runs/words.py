@@ -71,7 +71,7 @@ class Choice:
 
     @property
     def node(self) -> str:
-        """Where the option's values are."""
+        """The place of the option's values."""
         return ORDER if self.group == "order" else self.at or self.group
 
     def is_own(self, folders: Sequence[Path]) -> bool:
@@ -267,8 +267,8 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
 
 
 def hybrid_words(choices: Mapping[str, str]) -> list[str]:
-    """What vLLM's hybrid manager is here, for a model with windows or states under vLLM's system;
-    nothing where the words say which policy serves.
+    """The policy that stands for vLLM's hybrid manager, for a model with windows or states under
+    vLLM's system; nothing where the words say which policy serves.
     """
     if release_chosen(choices) is None or "policy" in choices:
         return []

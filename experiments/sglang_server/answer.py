@@ -1,4 +1,4 @@
-"""What `testbed fits` answers for SGLang: the memory of a server, and the lines of its log."""
+"""The answer of `testbed fits` for SGLang: the memory of a server, and the lines of its log."""
 
 from dataclasses import dataclass, replace
 

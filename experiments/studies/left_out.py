@@ -25,7 +25,7 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost
 from testbed.cost.attention_times import DecodeTable, PrefillTable
-from testbed.cost.auto import MEASURED, ROOFLINE, Costs, by_way, carried, suited
+from testbed.cost.auto import MEASURED, ROOFLINE, Costs, adapted_choices, by_way, carried
 from testbed.cost.interpolation import Knots
 from testbed.cost.known_profiles import Known
 from testbed.cost.kv_groups import WindowTable
@@ -143,7 +143,7 @@ def _predictions(
 
 def _measured(model: ModelSpec, server: ServerSpec, profile: Any) -> ProfileCost:
     choices = _config().cost.parameters["choices"].make("cost.choices")
-    return ProfileCost(model, server, profile, suited(choices, profile))
+    return ProfileCost(model, server, profile, adapted_choices(choices, profile))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What `testbed fits` answers: the memory of a server, and vLLM's own two lines."""
+"""The answer of `testbed fits`: the memory of a server, and vLLM's own two lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +22,9 @@ GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them la
 class Fit:
     """The answer of `testbed fits --json`; GiB on each GPU.
 
-    weights_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null where the command gives
-    the pool; activation_rmse_gib is the residual of their fit. offloaded_tokens: of the CPU cache
-    that the command asks for.
+    weights_gib, adapters_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null where the
+    command gives the pool; activation_rmse_gib is the residual of their fit. offloaded_tokens: of
+    the CPU cache that the command asks for.
     """
 
     release: str
@@ -32,6 +32,7 @@ class Fit:
     gpu: str
     num_gpus: int
     weights_gib: float | None
+    adapters_gib: float | None
     activation_gib: float | None
     non_torch_gib: float | None
     cuda_graphs_gib: float | None
@@ -104,6 +105,7 @@ def fit_of(
         gpu=server.gpu.name,
         num_gpus=server.limits.num_gpus,
         weights_gib=memory.weights if memory else None,
+        adapters_gib=memory.adapters if memory else None,
         activation_gib=memory.activation if memory else None,
         non_torch_gib=memory.non_torch if memory else None,
         cuda_graphs_gib=memory.cuda_graphs if memory else None,
@@ -233,6 +235,7 @@ def lines_of(fit: Fit) -> list[str]:
 def _sizes(fit: Fit) -> list[tuple[str, float | None]]:
     return [
         ("weights", fit.weights_gib),
+        ("LoRA adapters", fit.adapters_gib or None),
         ("activation of the profiling run", fit.activation_gib),
         ("other memory (CUDA, NCCL)", fit.non_torch_gib),
         ("CUDA graphs", fit.cuda_graphs_gib or None),

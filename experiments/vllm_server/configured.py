@@ -110,7 +110,7 @@ class Configured:
 
     @property
     def speculation(self) -> Speculation | None:
-        """Who drafts, if anybody does; only its memory is asked for."""
+        """The drafter, if there is one; only its memory is asked for."""
         values = self.config.get("speculation")
         if values is None:
             return None

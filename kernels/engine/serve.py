@@ -10,6 +10,7 @@ from typing import Any
 from torch import OutOfMemoryError
 
 from testbed.core.errors import InputError
+from testbed.core.request import without_answers
 from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture
@@ -177,7 +178,7 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
     engine: a result of `make_engine` for this setup, where the caller inspects it afterwards.
     """
     with engine or make_engine(setup) as engine:
-        records = engine.serve(list(setup.workload))
+        records = engine.serve(without_answers(setup.workload))
         about = about_device(setup)
     counters = dict(setup.scheduler.policy.counters())
     summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)

@@ -143,8 +143,8 @@ def _check_policy(
 
 
 def with_tiers_taken(make: MakePolicy, pool: PoolSpec) -> PoolSpec:
-    """The pool with its last tier left out where a policy takes one tier less alone. What else is
-    wrong with the plug-in is found by its check.
+    """The pool with its last tier left out where a policy takes one tier less alone. Other faults
+    of the plug-in are found by its check.
     """
     fewer = replace(pool, tiers=pool.tiers[:-1])
     return fewer if not _takes(make, pool) and _takes(make, fewer) else pool

@@ -69,7 +69,9 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def uncounted_parts(path: Path, shape: ModelSpec) -> str:
-    """What a config.json names beside its language model, and no weight of the shape stands for."""
+    """Parts that a config.json names beside its language model, and no weight of the shape stands
+    for.
+    """
     if path.suffix == ".yaml":
         return ""
     config = json.loads(path.read_text(encoding="utf-8"))

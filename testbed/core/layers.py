@@ -1,6 +1,4 @@
-"""What the layers of today's models are made of beyond one full attention and one feed-forward
-network.
-"""
+"""Layers of models beyond one full attention and one feed-forward network."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -15,7 +15,7 @@ PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
 @dataclass(frozen=True)
 class Program:
-    """What starts a server: `NAME serve`, or `python -m MODULE`.
+    """A program that starts a server: `NAME serve`, or `python -m MODULE`.
 
     flag: our option that has the command. example: the words behind `serve`, for messages.
     """

@@ -68,12 +68,12 @@ def auto_cost(
     profile = best_shipped(question) if path is None else best_profile(question, path)
     if profile is None:
         return _roofline_cost(model, server, choices, roofline, path)
-    return ProfileCost(model, server, profile, suited(choices, profile))
+    return ProfileCost(model, server, profile, adapted_choices(choices, profile))
 
 
 class Question(NamedTuple):
-    """What decides the best profile; `share` is the GPU's of `attainable`, the rest as in
-    auto_cost.
+    """The question that decides the best profile; `share` is the GPU's of `attainable`, the rest as
+    in auto_cost.
     """
 
     model: ModelSpec
@@ -162,7 +162,7 @@ def _roofline_cost(
     return AnalyticCost(model, server, replace(roofline, **software))
 
 
-def suited(choices: Choices, profile: Mapping[str, Any]) -> Choices:
+def adapted_choices(choices: Choices, profile: Mapping[str, Any]) -> Choices:
     """The choices with a block size that the profile has, the next larger one if it can, and with
     its own software times where they were fitted on a server's log, or are in whole iterations.
     """

@@ -177,7 +177,7 @@ def _scaled(section: Mapping[str, Any], factor: float) -> dict[str, Any]:
 def _stand_ins(
     profile: Mapping[str, Any], server: ServerSpec, measured_link: MeasuredLink | None
 ) -> dict[str, str]:
-    """Where the times come from that the profile lacks, by what takes them."""
+    """Sources of the times that the profile lacks, by what takes them."""
     stand_ins = dict[str, str]()
     if measured_link is None and not has(profile, "swap"):
         stand_ins["swap"] = SWAP_STAND_IN

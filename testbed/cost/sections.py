@@ -239,7 +239,7 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class Choices(SoftwareTimes):
-    """Which of the measured alternatives is used, in seconds; experiments/conf/cost/profile.yaml
+    """The measured alternative that is used, in seconds; experiments/conf/cost/profile.yaml
     explains every value.
 
     kernel: "paged" (ours), "paper" (the paper's design) or "contiguous". swap_waits: "by layer"

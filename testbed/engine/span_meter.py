@@ -222,10 +222,12 @@ class SpanMeter(Meter):
     def _growth(
         self, durations: Affine, decode_seqs: int, started: Growth, grown: Grant, first: int = 1
     ) -> SpanGrowth:
-        """What changes in a span; first: the iteration whose slots `grown` begins with."""
+        """The changes in a span; first: the iteration whose slots `grown` begins with."""
         first_ps, growth_ps, _ = durations
         live, held, evicted = decode_seqs * self._slots_per_token, grown.growth, grown.evicted
         for growth in (held, evicted):
+            if growth is NO_GROWTH:
+                continue
             slots, slot_steps, squared = growth
             if not type(slots) is type(slot_steps) is type(squared) is int:
                 raise wrong_answer(self.policy, growth, "a Growth has whole numbers (int)")
@@ -296,7 +298,7 @@ class SpanMeter(Meter):
             self._internal -= tracked.active
 
     def _start(self, end: int, steps: int) -> Growth:
-        """What begins to count in the `steps` steps before batch step `end`, by step of the
+        """Slots that begin to count in the `steps` steps before batch step `end`, by step of the
         span.
         """
         starts, begin = self._starts, end - steps

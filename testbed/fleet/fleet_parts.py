@@ -1,4 +1,4 @@
-"""What a fleet, and one engine of it, is made of."""
+"""Parts of a fleet, and of one engine of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from testbed.sched.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class EngineParts:
-    """What one engine is made of; see `testbed.engine.simulation.simulated_engine`."""
+    """Parts of one engine; see `testbed.engine.simulation.simulated_engine`."""
 
     scheduler: Scheduler
     cost: CostModel
@@ -32,7 +32,7 @@ MakeEngine = Callable[[int], Engine]
 
 @dataclass(frozen=True)
 class FleetParts:
-    """What a fleet is made of.
+    """Parts of a fleet.
 
     begin: lets the clock run the loop of an engine; its answers are in `Fleet.processes`.
     make_engine: a new engine of a number, called again when one comes back after a fault.

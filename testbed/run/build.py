@@ -22,7 +22,14 @@ from testbed.run.build_checks import (
     checked,
 )
 from testbed.run.config import RunConfig, Slo
-from testbed.run.description import contents_note, describe, samples_note, servers_of, unread_note
+from testbed.run.description import (
+    answers_note,
+    contents_note,
+    describe,
+    samples_note,
+    servers_of,
+    unread_note,
+)
 from testbed.run.machine import cost_of, make_pool
 from testbed.run.oracles import is_oracle
 from testbed.run.parts import Part, locate
@@ -129,7 +136,8 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
         description={
             **describe(config, pool, scheduler, cost),
             **({} if fleet is None else servers_of(config, fleet.parts)),
-            CONTENTS: contents_note(scheduler.memory, workload),
+            CONTENTS: contents_note(scheduler.memory, workload)
+            or answers_note(scheduler.memory, workload),
             SAMPLES: samples_note(cost, workload),
             UNREAD: unread_note(scheduler, workload),
         },

@@ -1,4 +1,4 @@
-"""Which parts of a run can be built, and which fit together; others are refused before the run."""
+"""Checks that parts of a run can be built, and fit together; others are refused before the run."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -19,8 +19,8 @@ from testbed.sched.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class FleetSetup:
-    """What several engines need besides a Setup. parts: of each engine, as they begin; make_parts:
-    those of an engine that comes back.
+    """Parts that several engines need besides a Setup. parts: of each engine, as they begin;
+    make_parts: those of an engine that comes back.
     """
 
     parts: tuple[EngineParts, ...]

@@ -68,7 +68,7 @@ def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:
 
 
 def _check_tiers(tiers: Sequence[Tier], block_size: int) -> None:
-    """Each tier holds a block. What it has no room for goes to the next, which is not faster."""
+    """Each tier holds a block. Blocks that it has no room for go to the next, no faster one."""
     for tier in tiers:
         if tier.num_slots < block_size:
             raise InputError(

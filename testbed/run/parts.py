@@ -210,7 +210,7 @@ def locate(name: str, key: str) -> Callable[..., Any]:
 
 
 def _way_to_load(name: str, error: Exception) -> str:
-    """What to do about a name that cannot be loaded, where that is plain."""
+    """The remedy for a name that cannot be loaded, if there is one."""
     module = name.partition(".")[0]
     if f"{name}.".endswith(".py."):
         return "give MODULE:CLASS"

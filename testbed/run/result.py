@@ -48,7 +48,7 @@ class Views(Protocol):
 
 
 class FrontEnd(Protocol):
-    """What turns names into configurations and keeps run folders: the package that declares
+    """A front end turns names into configurations and keeps run folders: the package that declares
     `testbed.front_end`.
     """
 
@@ -63,7 +63,7 @@ class FrontEnd(Protocol):
 
     @property
     def views(self) -> Views:
-        """What shows results."""
+        """The views of results."""
 
 
 @cache
@@ -78,7 +78,7 @@ def front_end() -> FrontEnd:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave.
+    """The result of a run.
 
     Attributes:
         summary: that of summary.json (units: COLUMNS.md of any run folder).

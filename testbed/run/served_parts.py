@@ -1,5 +1,5 @@
-"""What the constructors of a run's parts get besides their configured parameters: the release of
-vLLM and the drafter; a policy the batching of its scheduler.
+"""Arguments of the constructors of a run's parts besides their configured parameters: the release
+of vLLM and the drafter; a policy the batching of its scheduler.
 """
 
 from collections.abc import Callable, Mapping

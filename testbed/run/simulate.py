@@ -31,7 +31,7 @@ LATER = {"itl_s", "itl_max_s", "tokens_per_s_per_user"}  # which the folders tha
 
 
 class Counts(Protocol):
-    """What can be watched of a run: a recorder, or those of a fleet."""
+    """Counts of a run that can be watched: a recorder, or those of a fleet."""
 
     @property
     def totals(self) -> Totals:
@@ -43,7 +43,7 @@ OneRecorder = TypeVar("OneRecorder", bound=Recorder)
 
 
 def unwatched(recorder: Counts, num_requests: int) -> AbstractContextManager[None]:
-    """Nobody watches the event loop."""
+    """Does not watch the event loop."""
     return nullcontext()
 
 
@@ -155,6 +155,6 @@ def behind(recorder: Recorder) -> dict[str, float] | None:
 
 @cache
 def keys_of_every_summary() -> frozenset[str]:
-    """What a run without any request writes, every run does, but for LATER keys."""
+    """Every run writes the keys of a run without any request, but for LATER keys."""
     keys = frozenset(summarize(Recorder(), num_slots=1)) | {RUN, STOPPED, PROFILE, COUNTERS}
     return keys - LATER

@@ -21,14 +21,14 @@ SPECULATION = "speculation"  # of a summary: what became of the drafts
 
 
 def drafts_of_policy(speculation: Speculation | None) -> Drafts:
-    """What a memory policy must know of the drafts."""
+    """The facts of drafts that a memory policy needs."""
     if speculation is None:
         return Drafts.NONE
     return Drafts.OF_HIDDEN_STATES if speculation.drops_last_block else Drafts.OF_TOKENS
 
 
 def drafts_of(scheduler: Scheduler) -> dict[str, Any]:
-    """What a summary says of drafts; nothing of a run without any."""
+    """The rows of drafts in a summary; nothing of a run without any."""
     if scheduler.drafting is None:
         return {}
     return {SPECULATION: scheduler.drafting.counts.summary}

@@ -156,6 +156,8 @@ class InTurn:
         """
         verified = [self._verify(draft, results) for draft in plan.drafts]
         self._propose(plan, [*verified, *outcome.first_tokens], results.found)
+        if not results.ended:
+            return outcome
         ended = [group for group in verified if group.status is SequenceStatus.FINISHED]
         return outcome._replace(finished=[*ended, *outcome.finished])
 

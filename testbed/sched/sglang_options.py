@@ -1,4 +1,4 @@
-"""What SGLang's scheduler refuses of its options and its policy."""
+"""Refusals of SGLang's scheduler: of its options and its policy."""
 
 from testbed.core.errors import InputError
 from testbed.memory.capabilities import Capabilities

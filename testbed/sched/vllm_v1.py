@@ -53,6 +53,7 @@ class VllmV1(IterationLevel):
     """
 
     has_steady_plans: ClassVar[bool] = True
+    admits_after_decodes: ClassVar[bool] = True
     state_class: ClassVar[type[SchedulerState]] = VllmState
     offloads: ClassVar[bool] = True
     keeps_budget: ClassVar[bool] = True
@@ -156,8 +157,8 @@ class VllmV1(IterationLevel):
         return plan
 
     def _stores(self, offloads: Offloads, plan: Plan) -> Ops:
-        """What the plan's requests, and those that have ended since the last one, store below; of
-        single sequences.
+        """Blocks that the plan's requests, and those that have ended since the last one, store
+        below; of single sequences.
         """
         computed = {chunk.seq: chunk.num_stored + chunk.new for chunk in plan.chunks}
         for group in self.state.running.values() if plan.decode_seqs else ():
@@ -195,7 +196,7 @@ class VllmV1(IterationLevel):
         """See IterationLevel."""
         return super().keeps_refused and not self.chunks.asks_again
 
-    def _admits_nobody(self) -> bool:
+    def _admits_none(self) -> bool:
         """As in every scheduler, but a refused group that is asked again may be admitted in any
         plan, unless the limits of the batch keep it out.
         """
@@ -204,7 +205,7 @@ class VllmV1(IterationLevel):
             return False
         if waiting and self.chunks.asks_again:
             return self.prompts.is_full_with(waiting[0])
-        return super()._admits_nobody()
+        return super()._admits_none()
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         outcome = self.carry_out(plan, steps, results)
@@ -246,8 +247,8 @@ class VllmV1(IterationLevel):
         return lacked
 
     def _preempt_in_order(self, plan: Plan) -> None:
-        """Where a decode was admitted behind a prompt in prefill: preempt the last until all that
-        run have slots.
+        """If a decode was admitted behind a prompt in prefill: preempt the last until all that run
+        have slots.
 
         Elsewhere `decode` and then `continue_prefills` preempt the same ones. No request is
         scheduled and preempted in one iteration, and the preempted one is always the last: so those

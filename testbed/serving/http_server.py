@@ -91,7 +91,7 @@ def _generated(
     setup: Setup, options: ServeOptions, metrics: Metrics
 ) -> tuple[Live, Answering, Prompts]:
     """The engine runs in a process of its own, which builds the same configuration."""
-    from testbed.kernels.engine.desk import serve_connection  # torch is imported only here
+    from testbed.kernels.engine.engine_server import serve_connection  # torch is imported only here
 
     engine = setup.config.engine or EngineConfig()
     _check_generated(setup, options)

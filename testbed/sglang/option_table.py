@@ -36,7 +36,7 @@ def reasons() -> dict[str, Reason]:
 
 
 def notes_of(command: Command, *, for_memory: bool) -> tuple[str, ...]:
-    """What was read and changes nothing. for_memory: only memory is asked for. Raises InputError
+    """Notes on options that change nothing. for_memory: only memory is asked for. Raises InputError
     for an option that changes the answer and is not modelled.
     """
     notes = []

@@ -134,6 +134,21 @@ def check_modelled(model: ModelSpec, kind: str) -> None:
             )
 
 
+def check_sparse(model: ModelSpec, gpu: GpuSpec, kv_cache_dtype: str) -> None:
+    """Raise InputError for sparse attention over 8 bits, which Blackwell has by default: SGLang
+    packs such latents with their scales. kv_cache_dtype: of the command.
+    """
+    if model.latent is None or not model.latent.index_bytes:
+        return
+    by_default = kv_cache_dtype == "auto" and capability_of(gpu)[0] >= BLACKWELL
+    if kv_cache_dtype.startswith("fp8") or by_default:
+        whose = f"the default on {gpu.name}" if by_default else kv_cache_dtype
+        raise InputError(
+            f"model {model.name}: sparse attention over a KV cache of 8 bits ({whose}), of which "
+            "SGLang packs tokens with their scales, is not modelled (--kv-cache-dtype bfloat16)"
+        )
+
+
 def page_size_of(model: ModelSpec, gpu: GpuSpec, kind: str, asked: int | None) -> int:
     """The tokens of a page: those asked for, where the GPU's attention kernels take them."""
     if model.latent is not None and model.latent.index_bytes:

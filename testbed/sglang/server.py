@@ -16,6 +16,7 @@ from testbed.sglang.pool import (
     TokenPool,
     cells_of,
     check_modelled,
+    check_sparse,
     has_window_pool,
     of_tokens,
     page_size_of,
@@ -32,7 +33,7 @@ DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4,
 
 @dataclass(frozen=True)
 class Server:
-    """What the options of a command say, and what follows from them.
+    """The server of a command's options, and what follows from them.
 
     host: the pool behind it, with HiCache. option: our option with the model's shape. notes: what
     was read and changes nothing.
@@ -58,6 +59,7 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
     values = command.values
     check_modelled(shape, kind)
     model = _served(values, shape)
+    check_sparse(model, gpu, values.get("--kv-cache-dtype", "auto"))
     limits = limits_of(values, gpu)
     if problem := model.heads_problem(limits.num_gpus):
         raise DoesNotStart(f"{FLAG}: --tp-size {limits.num_gpus}: {problem}")

@@ -1,11 +1,11 @@
 """How many of a request's draft tokens the model accepts: plug-ins of the simulator."""
 
 from abc import ABC, abstractmethod
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 from testbed.core.errors import InputError
 from testbed.core.units import Count, Share
-from testbed.speculation.luck import uniform
+from testbed.speculation.token_random import uniform
 
 DRAFTS, STATES = 0, 1  # streams of random numbers
 
@@ -14,7 +14,7 @@ class Acceptance(ABC):
     """Answers for the model. Schedulers and policies never see it, nor its random numbers.
 
     An answer depends on the request and on the position in its output alone, so that two policies,
-    and the same request after a preemption, have the same luck.
+    and the same request after a preemption, have the same number.
     """
 
     @abstractmethod
@@ -41,12 +41,12 @@ class ByToken(Acceptance):
         """
 
     def accepted(self, request_id: int, num_generated: int, num_drafts: int) -> int:
-        def is_accepted(place: int) -> bool:
+        for place in range(num_drafts):
             position = num_generated + place
-            luck = uniform(self.seed, request_id, position, DRAFTS)
-            return luck < self.rate(request_id, position, place)
-
-        return sum(1 for _ in takewhile(is_accepted, range(num_drafts)))
+            number = uniform(self.seed, request_id, position, DRAFTS)
+            if number >= self.rate(request_id, position, place):
+                return place
+        return num_drafts
 
 
 class Constant(ByToken):

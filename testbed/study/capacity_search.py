@@ -49,7 +49,7 @@ class Capacity:
 
     @property
     def table(self) -> "pd.DataFrame":
-        """What was simulated, in order of rate."""
+        """The simulated points, in order of rate."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -136,7 +136,7 @@ def given_objectives(**objectives: float | None) -> dict[str, float]:
 
 
 def _futures(summaries: Mapping[float, dict[str, Any]]) -> str:
-    """What the runs read of the future, in words; an empty text for nothing."""
+    """Values of the future that the runs read, in words; an empty text for nothing."""
     read = {summary.get(RUN, {}).get("future_read") for summary in summaries.values()}
     return "; ".join(sorted(filter(None, read)))
 

@@ -1,8 +1,8 @@
-"""How much a simulated figure depends on costs and arrival times, which nobody knows exactly.
+"""How much a simulated figure depends on costs and arrival times, which are not known exactly.
 
 Near the load at which a server becomes full, a small error of the costs becomes a large one of the
-latencies, and a server differs from itself by as much when it serves the same requests again. What
-is varied is said in testbed.study.cost_spread: the costs, by what they were off by where that was
+latencies, and a server differs from itself by as much when it serves the same requests again.
+testbed.study.cost_spread has the varied values: the costs, by what they were off by where that was
 measured, and the arrivals, RESAMPLINGS times by up to MOVED_S. The interval of a figure goes from
 its smallest to its largest value over these runs and the unchanged one.
 """

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.vllm.command import FLAG, OFF, ON, Command
-from testbed.vllm.option_table import HARMLESS, REFUSED, may_have, releases_of
+from testbed.vllm.option_table import COUNTED, HARMLESS, REFUSED, may_have, releases_of
 from testbed.vllm.releases import Release
 
 SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -35,7 +35,8 @@ class OptionReader:
         return DoesNotStart(f"vLLM does not start: {what}", key=self._given(name))
 
     def _given(self, name: str) -> str:
-        return f"{FLAG}: {name} {self.values.get(name, '')}".rstrip()
+        value = self.values.get(name, "")
+        return f"{FLAG}: {name} {'' if value == ON else value}".rstrip()
 
     def number(self, name: str) -> float | None:
         """A number as vLLM reads it: 8k is 8,000, 8K is 8,192."""
@@ -81,7 +82,7 @@ def check_release(command: Command, release: Release) -> None:
 
 
 def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
-    """What was read and changes nothing; raises InputError for what is not modelled."""
+    """Notes on options that change nothing; raises InputError for what is not modelled."""
     notes = []
     for name, value in command.values.items():
         option = command.options[name]
@@ -91,7 +92,7 @@ def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
         if option.kind != REFUSED or value in option.neutral or value == OFF:
             continue
         if option.for_memory and for_memory:
-            notes.append(f"{shown} ({option.for_memory})")
+            notes += [] if option.for_memory == COUNTED else [f"{shown} ({option.for_memory})"]
             continue
         raise InputError(
             f"{FLAG}: {shown}: has no counterpart, and changes the result: {option.reason} "

@@ -11,6 +11,7 @@ from testbed.core.spelling import did_you_mean
 from testbed.vllm.releases import version_of
 
 UNDERSTOOD, HARMLESS, REFUSED = "understood", "harmless", "refused"
+COUNTED = "counted"  # for_memory of an option whose memory is in the answer
 
 
 class Option(NamedTuple):

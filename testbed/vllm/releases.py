@@ -16,8 +16,8 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True)
 class Release:
-    """What a release does where another one does something else; `number` is its version's
-    beginning. `facts` lists the fields with their meaning.
+    """Facts of a release that differ from another one's; `number` is its version's beginning.
+    `facts` lists the fields with their meaning.
     """
 
     number: str

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
+from testbed.vllm.adapters import adapter_bytes
 from testbed.vllm.attention_backends import (
     block_multiple,
     block_size_of,
@@ -65,7 +66,7 @@ class Speculative(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What the command does not say."""
+        """Facts that the command does not have."""
         return (
             "how many drafts are accepted is not in a command; "
             "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
@@ -74,7 +75,7 @@ class Speculative(NamedTuple):
 
 @dataclass(frozen=True)
 class Server:
-    """What the options of a command say, and what follows from them.
+    """The server of a command's options, and what follows from them.
 
     option: our option with the model's shape. memory is None where the command gives the pool.
     num_blocks: pages of the pool, the null block included. values: the options. notes: what was
@@ -104,9 +105,11 @@ def server_with(
     release: Release = DEFAULT,
     of: Terms | None = None,
     speculation: "Speculation | None" = None,
+    model_type: str | None = None,
 ) -> Server:
     """The server of a command with this shape on this GPU, whatever names it gives. A drafter takes
-    memory for its weights, and has its K and V in the pages.
+    memory for its weights, and has its K and V in the pages. model_type: of the config.json that
+    the shape was read from; None: the shape ships.
     """
     reader = OptionReader(command)
     model = with_preferred_cache(_served(reader, shape, release), sheet, release)
@@ -130,6 +133,8 @@ def server_with(
     if caches:
         pages = with_cached_states(pages, model, sheet, release)
     memory = _memory(reader, model, sheet, limits, release, of, drafter)
+    adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type)
+    memory = replace(memory, adapters=adapters / GIB)
     pool = _pool(reader, release, sheet, memory, pages)
     model = _of_longest(reader, model, pages, pool.num_checked)
     if 0 in pages.windows and release.checks_state_blocks:
@@ -456,7 +461,8 @@ def _found_blocks(memory: ServerMemory, gpu: GpuSpec, pages: Pages) -> int:
     if memory.kv_cache <= 0:
         raise DoesNotStart(
             f"{FLAG}: vLLM does not start: no available memory for the cache blocks: "
-            f"{memory.weights:.2f} GiB of weights, {memory.activation:.2f} of activation and "
+            f"{memory.weights + memory.adapters:.2f} GiB of weights, {memory.activation:.2f} of "
+            "activation and "
             f"{memory.non_torch:.2f} of other memory leave nothing of {memory.budget:.2f} GiB on "
             f"each {gpu.name} (raise --gpu-memory-utilization or --tensor-parallel-size)"
         )
@@ -466,9 +472,10 @@ def _found_blocks(memory: ServerMemory, gpu: GpuSpec, pages: Pages) -> int:
 def _check_room(memory: ServerMemory, utilization: float, gpu: GpuSpec, pool_gib: float) -> None:
     """Raise InputError for a given pool that the GPU has no room for beside the weights."""
     visible = memory.budget / utilization
-    if memory.weights + pool_gib > visible:
+    weights = memory.weights + memory.adapters
+    if weights + pool_gib > visible:
         raise DoesNotStart(
-            f"{FLAG}: vLLM does not start: {memory.weights:.2f} GiB of weights and "
+            f"{FLAG}: vLLM does not start: {weights:.2f} GiB of weights and "
             f"{pool_gib:.2f} of KV cache are more than the {visible:.2f} GiB of each {gpu.name} "
             "(give a smaller pool, or raise --tensor-parallel-size)"
         )
@@ -483,7 +490,9 @@ def _memory(
     of: Terms | None,
     drafter: DrafterMemory,
 ) -> ServerMemory:
-    """What vLLM's profiling finds on each GPU; a drafter's weights are among the weights."""
+    """The memory that vLLM's profiling finds on each GPU; a drafter's weights are among the
+    weights.
+    """
     memory = memory_of(
         model,
         gpu,

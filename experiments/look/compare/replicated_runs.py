@@ -8,7 +8,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.experiments.look.compare.finished_run import FinishedRun
 from testbed.experiments.runs.points import SEED, Point, Setting, settings
-from testbed.experiments.runs.progress import left, spoken
+from testbed.experiments.runs.progress import left, status_line
 from testbed.experiments.runs.run_folder import read_config, run_into
 from testbed.run.config import RunConfig
 
@@ -34,7 +34,7 @@ def on_seeds(runs: Sequence[FinishedRun], num_seeds: int, folder: Path) -> list[
         rest = left(len(points), total, time.monotonic() - began)
         return f"{len(points)} of {total} runs done{rest}"
 
-    with spoken(progress):
+    with status_line(progress):
         for point in _points(configs, num_seeds, folder):
             points.append(point)
     return settings(points)

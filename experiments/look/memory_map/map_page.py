@@ -38,7 +38,7 @@ from testbed.engine.simulation import Environment
 from testbed.experiments.look.memory_map.request_colors import request_colors
 from testbed.experiments.look.pages.page import json_for_script, whole_page
 from testbed.experiments.runs.part_words import name_words
-from testbed.experiments.runs.progress import left, spoken
+from testbed.experiments.runs.progress import left, status_line
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
 from testbed.run.oracles import future_read
@@ -194,7 +194,7 @@ def retrace(
     gap_ps = 1 if stop_s is not None or start_s else gap_of(summary)
 
     def run(env: Environment) -> int:
-        with spoken(_progress(env, stop_s, summary)):
+        with status_line(_progress(env, stop_s, summary)):
             recorders = recorded(setup, Recorder, snapshots_ps=[start_ps], stop_ps=end_ps, env=env)
         return recorders[number].end_ps
 

@@ -1,4 +1,4 @@
-"""Where a server is, and what it says of itself."""
+"""The address of a server, and its own facts."""
 
 import json
 import ssl
@@ -53,8 +53,8 @@ def address_of(url: str, api_key: str | None) -> Address:
 
 
 def fetched(address: Address, path: str) -> str | None:
-    """What the server answers to GET; None where it has no such path. Raises InputError where it
-    does not answer, or refuses.
+    """The server's answer to GET; None where it has no such path. Raises InputError where it does
+    not answer, or refuses.
     """
     request = urllib.request.Request(f"{address.url}{path}", headers=address.headers)
     try:
@@ -74,7 +74,7 @@ def fetched(address: Address, path: str) -> str | None:
 
 
 def served_model(address: Address, name: str | None) -> dict[str, Any]:
-    """What /v1/models says of the model of this name, of the only one without a name."""
+    """The entry of /v1/models of the model of this name, of the only one without a name."""
     text = fetched(address, f"{VERSION}/models")
     try:
         models = {str(each["id"]): each for each in json.loads(text or "")["data"]}

@@ -38,7 +38,7 @@ class Answered(NamedTuple):
 
 
 class Refused(Exception):
-    """What a server answers in place of tokens."""
+    """A server's answer in place of tokens."""
 
 
 FAILURES = (Refused, OSError, EOFError, ValueError)  # of the server, or on the way to it

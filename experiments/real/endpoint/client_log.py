@@ -100,7 +100,7 @@ def warm_up(requests: Sequence[Request]) -> list[Ask]:
 
 
 def server_facts(address: Address, before: Counters | None, after: Counters | None) -> Meta:
-    """What the server says of itself and has counted, without what it does not say."""
+    """Facts and counts that the server reports, without those that it does not."""
     facts: Meta = {}
     if version := fetched(address, "/version"):
         facts["vllm_version"] = json.loads(version).get("version")
@@ -129,7 +129,7 @@ def columns(requests: Sequence[Request], answers: Sequence[Answered]) -> dict[st
 
 
 def lines(out: Path, asks: Sequence[Ask], answers: Sequence[Answered], meta: Meta) -> Iterator[str]:
-    """What was recorded, and how much of it is the client's own."""
+    """Lines on what was recorded, and how much of it is the client's own."""
     sent_s = np.array([answer.sent_s for answer in answers])
     ttft_ms = 1e3 * (np.array([answer.first_token_s for answer in answers]) - sent_s)
     span_s = max(answer.finish_s for answer in answers)

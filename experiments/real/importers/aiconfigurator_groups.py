@@ -1,8 +1,8 @@
 """AIConfigurator's tables of what plain models have not: latent attention, mixtures of experts,
 gated delta nets.
 
-What no table has is computed from the data sheet by the shares that kernels reach
-(conf/efficiencies/h200.yaml), and the profile's fingerprint says so.
+Times that no table has are computed from the data sheet by the shares that kernels reach
+(conf/efficiencies/h200.yaml), and the profile's fingerprint names them.
 """
 
 from collections.abc import Mapping

@@ -194,7 +194,7 @@ def decode_points(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> Poi
 
 def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every: bool) -> Points:
     """(num_seqs, new, past, microseconds) of one layer: one prompt, and the most of that length
-    that were measured; with `every` each number of them. Where these heads were not measured, time
+    that were measured; with `every` each number of them. If these heads were not measured, time
     goes by query heads at about as many queries each. `notes` gets a line on the reach of the
     table.
     """

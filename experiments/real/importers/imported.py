@@ -31,13 +31,13 @@ LARGEST = 1 << 28  # bytes; a ring is linear, so that two points say all of it
 
 @cache
 def source(name: str) -> dict[str, Any]:
-    """What sources.yaml says of a source."""
+    """The entry of a source in sources.yaml."""
     return yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text("utf-8"))[name]
 
 
 @dataclass(frozen=True)
 class Requested:
-    """What the command line says where the folder does not; None for nothing. model: a name, or the
+    """Values of the command line that the folder lacks; None for nothing. model: a name, or the
     shape itself. link is in bytes/s, all_reduce_s the latency of an all-reduce; nccl is
     AIConfigurator's folder of a GPU. kv_dtype_bytes, weight_bits: of the model, in place of its
     own.
@@ -57,8 +57,8 @@ class Requested:
 class Imported:
     """The profile of one model's shard on one GPU, from `source`. notes: one line for each thing
     that a reader of the profile should know: how far outside its grid the source had to be read,
-    and what it does not hold. gpu is the data sheet, None where nobody has it. graph_sizes: what
-    batches are padded to. not_measured: the first word of sections that nobody measured, and how
+    and what it does not hold. gpu is the data sheet, None if there is none. graph_sizes: what
+    batches are padded to. not_measured: the first word of sections that were not measured, and how
     they were computed.
     """
 
@@ -84,7 +84,7 @@ class Imported:
         self.sections[name] = {**body, **more, "points": sorted(points)}
 
     def add_all_reduces(self, points: Iterable[list[Any]], note: str) -> None:
-        """All-reduces that somebody measured."""
+        """Measured all-reduces."""
         self.add("all_reduce", points, note)
         self.notes.append(f"all-reduces: {note}")
 
@@ -161,8 +161,8 @@ def _first(path: Path, content: dict[str, Any], name: str) -> float:
 
 
 def add_all_reduces(imported: Imported, source: Path, requested: Requested) -> None:
-    """What the command line names; else, where the source has none, the link in its benchmark's
-    config.json.
+    """The links that the command line names; else, where the source has none, the link in its
+    benchmark's config.json.
     """
     is_named = requested.link is not None or requested.all_reduce_s is not None
     if imported.num_gpus == 1:

@@ -87,8 +87,8 @@ def gpu_of_device(device: str) -> GpuSpec | None:
 
 
 def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
-    """The data sheet that is asked for, else the device's own, None where nobody has one: of no
-    other device.
+    """The data sheet that is asked for, else the device's own, None if there is none: of no other
+    device.
     """
     own_sheet = gpu_of_device(device)
     if name is None:

@@ -159,8 +159,8 @@ def _add_summed(
     """Add a section that sums the times of layers, each as often as it runs, at the token counts at
     which all of them were measured.
 
-    stairs: the layers are matrix products, whose time grows in steps of a tile. Where points are at
-    most a tile apart, the profile takes the next point's time between two points, elsewhere a line.
+    stairs: the layers are matrix products, whose time grows in steps of a tile. If points are at
+    most a tile apart, the profile takes the next point's time between two points, else a line.
     """
     named = source(imported.source)["layers"][section].items()
     times = {name: n for name, n in named if name in layers or name != OPTIONAL}

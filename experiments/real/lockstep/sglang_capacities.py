@@ -1,7 +1,7 @@
 """`fits` beside the pool that the installed SGLang computes: twelve models on five GPUs.
 
-Both read the same config.json: a family's, with the layers and heads of a model that ships. What
-SGLang measures, the memory that is free before and after the weights, is what `fits` takes.
+Both read the same config.json: a family's, with the layers and heads of a model that ships. SGLang
+gets the free memory before and after the weights that `fits` takes.
 """
 
 import json
@@ -176,7 +176,7 @@ def _theirs(gpu: str, questions: Sequence[Question]) -> list[Started]:
 
 
 def _difference(here: Started, there: Started) -> str:
-    """What differs, ours and theirs; empty where nothing does."""
+    """The differing values, ours and theirs; empty where nothing does."""
     if here.error or there.error:
         same = bool(here.error) == bool(there.error)
         return "" if same else f"{here.error or 'starts'}, SGLang: {there.error or 'starts'}"

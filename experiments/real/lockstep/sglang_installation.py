@@ -123,7 +123,7 @@ class _InertType(type):
 
 
 class _Inert(metaclass=_InertType):
-    """What a module of ABSENT has."""
+    """An attribute of a module of ABSENT."""
 
 
 class _EmptyModule(ModuleType):
@@ -314,7 +314,7 @@ def _smallest_cache(options: Options) -> Any:
 
 
 def _give_state(scheduler: Any, options: Options) -> None:
-    """What __init__ and the event loops set of a scheduler without requests."""
+    """State that __init__ and the event loops set of a scheduler without requests."""
     from sglang.srt.disaggregation.utils import DisaggregationMode
     from sglang.srt.managers.schedule_batch import ScheduleBatch
     from sglang.srt.managers.schedule_policy import SchedulePolicy
@@ -444,7 +444,7 @@ def next_batch(scheduler: Any, *, overlaps: bool) -> Any:
 
 
 def finish(scheduler: Any, batch: Any, sample: Callable[[Any], int]) -> None:
-    """What the results of a batch do to its requests, in the order of SGLang's processor: a token
+    """Applies the results of a batch to its requests, in the order of SGLang's processor: a token
     more, then the end and its release, or the checkpoint of a prompt. sample: the next token.
     """
     from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache

@@ -66,8 +66,8 @@ METHODS: Mapping[type, str] = {
 
 
 class _SpeculativeConfig:
-    """What a Scheduler reads of vLLM's SpeculativeConfig, which cannot be made without a draft
-    model's folder. All but these two values, its methods and its defaults, is vLLM's own.
+    """Fields of vLLM's SpeculativeConfig that a Scheduler reads; the class cannot be made without a
+    draft model's folder. All but these two values, its methods and its defaults, is vLLM's own.
     """
 
     def __init__(self, method: str, num_speculative_tokens: int) -> None:

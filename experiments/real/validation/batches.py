@@ -1,7 +1,7 @@
 """Static batches: predicted latencies next to measured ones, and a report of the errors.
 
-The columns of the table are the fields of Batch and latency_ms, which is empty for a batch that
-nobody measured. The costs are of dense GPTs on A100s: from AIConfigurator's measured kernels, or
+The columns of the table are the fields of Batch and latency_ms, which is empty for a batch that was
+not measured. The costs are of dense GPTs on A100s: from AIConfigurator's measured kernels, or
 FasterTransformer's costs in the paper's figures.
 """
 

@@ -122,7 +122,7 @@ def _set_machine(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def _of_the_user(server: DictConfig) -> dict[str, Any]:
-    """What no profile says of a server: the tiers below its GPUs, and what a preset of vLLM's
+    """Values of a server that no profile has: the tiers below its GPUs, and what a preset of vLLM's
     computes of it, as it computes it.
     """
     values = OmegaConf.to_container(server, resolve=False)

@@ -213,7 +213,7 @@ def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool
 
 
 def _source(server: ServerConfig, model: str) -> str:
-    """Where a pool that is not given in blocks comes from."""
+    """The source of a pool that is not given in blocks."""
     if model in server.kv_memory_gib:
         return f"the {server.kv_memory_gib[model]:.2f} GiB of server.kv_memory_gib"
     return f"what {server.memory_utilization:g} of {server.name} leaves"

@@ -1,4 +1,4 @@
-"""Profiles of servers that nobody measured: the nearest profile, changed by a fit to logs."""
+"""Profiles of servers that were not measured: the nearest profile, changed by a fit to logs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace

@@ -1,4 +1,4 @@
-"""What a workload asks of a real server: prompts as token ids, and what is known of them."""
+"""Requests of a workload to a real server: prompts as token ids, and what is known of them."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -123,7 +123,7 @@ def swept_machine(
 
 
 def _machine(model: ModelSpec, facts: Mapping[str, Any], fingerprint: dict[str, Any]) -> Machine:
-    """What was swept. facts: as in FACTS."""
+    """The machine that was swept. facts: as in FACTS."""
     num_gpus, sizes = facts["tensor_parallel_size"], facts["graph_sizes"]
     return Machine(model, num_gpus, sizes, gpu_of_device(fingerprint["device"]), fingerprint)
 
@@ -131,7 +131,7 @@ def _machine(model: ModelSpec, facts: Mapping[str, Any], fingerprint: dict[str, 
 def _one_of(
     given: Any, said: Mapping[str, Any], key: str, name: str, folders: Sequence[Path]
 ) -> Any:
-    """What the command gives or the folders say. Raises InputError for none, or two."""
+    """The value of the command, or that of the folders. Raises InputError for none, or two."""
     option, read = f"--{key.replace('_', '-')}", said.get(key)
     if given is None and read is None:
         raise InputError(f"{option}: is missing, and no {name} in or beside {folders[0]} has it")
@@ -161,7 +161,7 @@ def with_fit(steps: pd.DataFrame, machine: Machine) -> Profile:
 
 
 def lines(profile: Mapping[str, Any]) -> Iterator[str]:
-    """What the profile is of, and how well it repeats what it was made of."""
+    """Lines on the origin of the profile, and on how well it repeats its sweeps."""
     about = profile["fingerprint"]
     host = about.get("host", "host unknown")
     yield f"{profile['model']['name']} by {about['system']} on {about['device']} ({host})"

@@ -1,4 +1,4 @@
-"""What a vLLM's front end adds to the engine's TTFT, of a calibration's own requests.
+"""The time that a vLLM's front end adds to the engine's TTFT, of a calibration's own requests.
 
 The engine's TTFT is from `queued_ts`, when the engine's core has got the request, to
 `first_token_ts`, when the core has its first token. The client's is from just before it asks to the

@@ -112,7 +112,7 @@ def _check_kinds(own: Mapping[str, Any], others: Mapping[str, Any], needed: str)
 
 
 def _said(kinds: Iterable[str]) -> str:
-    """Which prompts a profile has."""
+    """The prompts that a profile has."""
     return " and ".join(kinds) or "none"
 
 

@@ -15,7 +15,7 @@ from testbed.core.errors import InputError
 
 IN_VLLM = Path(__file__).with_name("in_vllm")
 LOG = "vllm.log"
-SPOKEN = "testbed: "
+STATUS_PREFIX = "testbed: "
 ASKED = (
     "import vllm; from vllm.platforms import current_platform; "
     "print(vllm.__version__, current_platform.is_cuda())"
@@ -106,8 +106,8 @@ def _followed(process: "subprocess.Popen[bytes]", said: IO[str], limit_s: float)
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(LOOKS_S)
         for line in _whole_lines(said):
-            if line.startswith(SPOKEN):
-                print(line.removeprefix(SPOKEN), end="", flush=True)
+            if line.startswith(STATUS_PREFIX):
+                print(line.removeprefix(STATUS_PREFIX), end="", flush=True)
     return code
 
 

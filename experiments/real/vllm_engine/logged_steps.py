@@ -82,7 +82,7 @@ def left_out(folder: Path) -> list[str]:
 
 
 def _is_warm_up(folder: Path, planned: pd.Series) -> pd.Series:
-    """Which of these moments (ms) are in a wave that only warms the engine up."""
+    """Whether each of these moments (ms) is in a wave that only warms the engine up."""
     path = folder / WAVES
     is_warm_up = pd.Series(False, index=planned.index)
     if path.is_file():

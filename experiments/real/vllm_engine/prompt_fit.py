@@ -1,4 +1,4 @@
-"""What the GPU of a vLLM computes in iterations with prompts.
+"""Times of the GPU of a vLLM in iterations with prompts.
 
 An iteration of which the GPU is the bottleneck ends later than its launch. Planned when nothing was
 under way it also waits for the first of its launch; behind another one it does not.

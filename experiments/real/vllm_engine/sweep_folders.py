@@ -1,4 +1,4 @@
-"""What folders of sweeps say of the vLLM and the machine that were swept."""
+"""Facts of the swept vLLM and machine, from folders of sweeps."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,14 @@ class Swept(NamedTuple):
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """What a profile says of its origin."""
+        """The origin of a profile."""
         release = f" {self.about['vllm']}" if "vllm" in self.about else ""
         known = {key: self.about[key] for key in MACHINE if key in self.about}
         return {"source": "measured", "system": f"vLLM{release}", **known}
 
 
 def read_swept(folders: Sequence[Path]) -> Swept:
-    """What is said in the folders or beside them. Raises InputError where they differ, or were not
+    """Facts in the folders or beside them. Raises InputError where they differ, or were not
     scheduled asynchronously.
     """
     facts = _same(folders, FACTS, ENGINE)

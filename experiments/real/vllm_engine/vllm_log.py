@@ -86,7 +86,7 @@ def add_preemptions(folder: Path) -> int:
 
 
 def write_meta(folder: Path, command: str) -> None:
-    """What validate needs to know of the server."""
+    """Facts of the server that validate needs."""
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
     about = json.loads((folder / "machine.json").read_text(encoding="utf-8"))
     meta = {

@@ -112,7 +112,7 @@ class PagePool:
         """How often num_seqs sequences can take the pages of a block that are free now and have no
         unused unit.
 
-        What a page stores must grow with the tokens: checkpoints of states do not.
+        The contents of a page must grow with the tokens: checkpoints of states do not.
         """
         growing = [column for column in self.columns if column.per_block]
         if any(column.width * self.block_size < self._sizes[column.part] for column in growing):

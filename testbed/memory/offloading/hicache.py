@@ -1,7 +1,7 @@
 """SGLang's HiCache (release 0.5.23): its prefix cache over a host pool, in a tree of runs."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import Batch
@@ -196,6 +196,10 @@ class HiCache(Radix):
         return 0 if under_way else super().guaranteed_steps(batch)
 
     # What callers see
+
+    def repeated_reads(self, batch: Batch, others: Collection[Seq] = ()) -> int:
+        """See CountsSharedReads: runs that are loaded or written are locked though in no table."""
+        return self._read_again((*batch, *others))
 
     def usage(self) -> Usage:
         used, moving = super().usage(), self.tree.num_moving

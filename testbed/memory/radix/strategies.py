@@ -1,4 +1,6 @@
-"""Which leaf of a radix tree is evicted first: SGLang's strategies (evict_policy.py, 0.5.23)."""
+"""Orders in which leaves of a radix tree are evicted: SGLang's strategies (evict_policy.py,
+0.5.23).
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -34,17 +36,17 @@ def filo(run: "Run") -> Rank:
 
 
 def lfu(run: "Run") -> Rank:
-    """What the fewest sequences have published, of these the least recently used."""
+    """The leaf that the fewest sequences have published, of these the least recently used."""
     return run.num_published, run.used
 
 
 def slru(run: "Run") -> Rank:
-    """What one sequence alone has published, then the others; least recently used first."""
+    """Leaves that one sequence alone has published, then the others; least recently used first."""
     return int(run.num_published >= PROTECTED), run.used
 
 
 def priority(run: "Run") -> Rank:
-    """What sequences of the lowest number have published; least recently used first."""
+    """Leaves that sequences of the lowest number have published; least recently used first."""
     return run.priority, run.used
 
 

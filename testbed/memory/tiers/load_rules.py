@@ -20,7 +20,7 @@ class LoadRule:
 
 
 class LoadAlways(LoadRule):
-    """Whatever is there."""
+    """Loads all blocks that the tiers have."""
 
 
 class LoadNever(LoadRule):
@@ -31,8 +31,8 @@ class LoadNever(LoadRule):
 
 
 class LoadIfFaster(LoadRule):
-    """What the tier brings sooner than a prefill of prefill_tokens_per_s would compute it, without
-    queueing for either.
+    """Blocks that the tier brings sooner than a prefill of prefill_tokens_per_s would compute them,
+    without queueing for either.
 
     A policy has no cost model, so the rate is the user's: prompt tokens/s of the server.
     """

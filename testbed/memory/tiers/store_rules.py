@@ -1,4 +1,4 @@
-"""Which blocks are stored below the device, and when."""
+"""Rules on the blocks that are stored below the device, and on the time."""
 
 from collections.abc import Sequence
 from typing import ClassVar

@@ -78,7 +78,7 @@ class TieredCaching(PrefixCaching):
     """A prompt's blocks are looked up on the device and, block by block, in every tier below it but
     the swap space.
 
-    What is below is loaded before the request is admitted. `store` chooses for the first tier,
+    Blocks below are loaded before the request is admitted. `store` chooses for the first tier,
     whose blocks go on to the next. With `exclusive` tiers a block leaves the first tier when it has
     been loaded, so that all together cache as much as one pool. Loads begin when a request is next,
     or among the first `prefetch` that wait.
