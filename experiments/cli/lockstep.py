@@ -190,7 +190,9 @@ def _refuse(option: str, value: object, server: str) -> None:
 
     if value:
         other = "vllm" if server == "sglang" else "sglang"
-        raise InputError(f"{option}: is of testbed lockstep {other} (leave it out)")
+        raise InputError(
+            key=option, problem=f"is of testbed lockstep {other}", remedy="leave it out"
+        )
 
 
 def _check_configs(folder: Path) -> int:

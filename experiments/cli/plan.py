@@ -85,7 +85,9 @@ def plan(
     from testbed.experiments.plan.space import ServerCommand
 
     if from_vllm is not None and from_sglang is not None:
-        raise InputError("--from-sglang: goes with no --from-vllm (give one of them)")
+        raise InputError(
+            key="--from-sglang", problem="goes with no --from-vllm", remedy="give one of them"
+        )
     _check_folders(figure, html)
     words = NO_COMMAND.words(overrides, config_dir or [])
     unseeded = tuple(word for word in words if key_of(word) != SEED)
@@ -144,7 +146,9 @@ def _check_folders(*files: Path | None) -> None:
     """Raise InputError for a file that could not be written, before anything is simulated."""
     for file in files:
         if file is not None and not file.parent.is_dir():
-            raise InputError(f"{file}: the folder {file.parent} does not exist (make it first)")
+            raise InputError(
+                key=file, problem=f"the folder {file.parent} does not exist", remedy="make it first"
+            )
 
 
 def _write(answer: "Plan", html: Path | None, figure: Path | None, runs: Path) -> None:

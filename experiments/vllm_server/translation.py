@@ -72,7 +72,10 @@ def served(text: str, others: Sequence[str]) -> Served:
     release = release_chosen({"system": SYSTEM} | choices)
     if release is None:
         raise InputError(
-            f"+system={choices['system']}: is not vLLM's server (leave it out, or +system={SYSTEM})"
+            key="+system",
+            value=choices["system"],
+            problem="is not vLLM's server",
+            remedy=f"leave it out, or +system={SYSTEM}",
         )
     server = server_of(command, gpu, user_folders(others), release=release)
     return Served(server, command, taken)
@@ -83,8 +86,13 @@ def _check_policy(server: Server, choices: Mapping[str, str]) -> None:
     policy = choices.get("policy", "")
     if server.pages.is_grouped and policy and not policy.startswith("grouped"):
         raise InputError(
-            f"policy={policy}: beside {FLAG}: the server's pool is shared by groups of layers, "
-            "which this policy has not (policy=grouped_caching_v1 or policy=grouped)"
+            key="policy",
+            value=policy,
+            problem=(
+                f"beside {FLAG}: the server's pool is shared by groups of layers, which this "
+                "policy has not"
+            ),
+            remedy="policy=grouped_caching_v1 or policy=grouped",
         )
 
 
@@ -92,14 +100,18 @@ def overrides_of(server: Server, command: Command) -> list[str]:
     """The overrides of a server, each a word of the command line."""
     if server.option is None:
         raise InputError(
-            f"{FLAG}: model {command.model}: is a config.json, which `testbed fits` reads; to "
-            "simulate it, testbed import model its config.json, and add --config-dir . model=NAME"
+            key=f"{FLAG}: model {command.model}",
+            problem=(
+                "is a config.json, which `testbed fits` reads; to simulate it, testbed import "
+                "model its config.json, and add --config-dir . model=NAME"
+            ),
         )
     model, limits, values = server.model, server.limits, command.values
     if model.chunks is not None:
         raise InputError(
-            f"{FLAG}: model {command.model}: has layers of chunked attention, whose cache is not "
-            "simulated (testbed fits says what the server holds)"
+            key=f"{FLAG}: model {command.model}",
+            problem="has layers of chunked attention, whose cache is not simulated",
+            remedy="testbed fits says what the server holds",
         )
     words = [
         f"model={server.option}",

@@ -107,11 +107,14 @@ def check_scalable(config: RunConfig) -> None:
     """
     for name in ("engine", "faults"):
         if getattr(config, name) is not None:
-            raise InputError(f"{name}: --sensitivity scales the costs of plain simulations alone")
+            raise InputError(
+                key=name, problem="--sensitivity scales the costs of plain simulations alone"
+            )
     if isinstance(make_workload(config), AnswerDrivenWorkload):
         raise InputError(
-            "arrivals: --sensitivity moves arrivals, and these wait for answers (choose "
-            "arrivals=poisson, or another process with times of its own)"
+            key="arrivals",
+            problem="--sensitivity moves arrivals, and these wait for answers",
+            remedy="choose arrivals=poisson, or another process with times of its own",
         )
 
 

@@ -299,8 +299,9 @@ def check_offloading(number: int, seed: int, num_requests: int) -> Iterator[str]
     """
     if not nearest_release(vllm.installed_release()).offloads_by_request:
         raise InputError(
-            f"--offload: vllm {vllm.installed_release()} stores and evicts otherwise: not modelled "
-            "(install vllm 0.33)"
+            key="--offload",
+            problem=f"vllm {vllm.installed_release()} stores and evicts otherwise: not modelled",
+            remedy="install vllm 0.33",
         )
     totals = Totals()
     for i in range(number):
