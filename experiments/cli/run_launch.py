@@ -80,12 +80,8 @@ def run_one(words: Sequence[str], form: Form, notes: list[str]) -> None:
         stored = run_into(config, Path(RUNS), folder, again=form.again, show=True)
         intervals = sensitive.rows(config, stored.summary) if sensitive else []
     except SystemExit as error:  # of a plug-in
-<<<<<<< HEAD
-        raise InputError(one_line(error)) from None
-    answer = RunAnswer(str(stored.folder), stored.is_new, notes, stored.summary, intervals)
-=======
         raise as_refusal(error) from None
->>>>>>> main
+    answer = RunAnswer(str(stored.folder), stored.is_new, notes, stored.summary, intervals)
     if form.json:
         return print_json(answer)
     console = wide_console()
