@@ -108,7 +108,9 @@ def run(
     form = run_launch.Form(again, sweep.per_seed, json, sensitivity)
     if sweep.is_asked_for:
         if sensitivity:
-            raise InputError("--sensitivity: is of one run (leave -m and --seeds out)")
+            raise InputError(
+                key="--sensitivity", problem="is of one run", remedy="leave -m and --seeds out"
+            )
         asked = [*shown.name_words, *overrides, *seed_words(overrides, sweep.seeds)]
         points, notes = run_launch.points_of(asked, served, config_dir or [])
         return run_launch.sweep(points, asked, form, notes)
