@@ -8,6 +8,7 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 from testbed.core.errors import InputError
@@ -16,9 +17,10 @@ from testbed.experiments.cli.output import print_json, wide_console
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.compose import composed, configured
+from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
 from testbed.experiments.runs.points import SEED, Point, differing
-from testbed.experiments.runs.progress import one_line, status_line
+from testbed.experiments.runs.progress import status_line
 from testbed.experiments.runs.quiet import QUIET
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
@@ -26,6 +28,7 @@ from testbed.experiments.runs.sweep_progress import SweepProgress
 from testbed.experiments.runs.sweep_words import sweep_points
 from testbed.experiments.runs.whole_files import remove_leftovers
 from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
+from testbed.run.config import RunConfig
 
 QUOTES = "'\""
 NOTE = "testbed: note: "
@@ -39,11 +42,13 @@ class Form:
     """How runs are launched and shown.
 
     again: complete runs are repeated. per_seed: a row for each seed. json: the answer is JSON.
+    sensitivity: with the intervals of one run.
     """
 
     again: bool = False
     per_seed: bool = False
     json: bool = False
+    sensitivity: bool = False
 
 
 def noted(
@@ -70,17 +75,30 @@ def run_one(words: Sequence[str], form: Form, notes: list[str]) -> None:
     config = configured(words)
     requested = chosen(words).get(RUN_FOLDER)
     folder = None if requested is None else Path(requested)
+    sensitive = _sensitive(config) if form.sensitivity else None
     try:
         stored = run_into(config, Path(RUNS), folder, again=form.again, show=True)
+        intervals = sensitive.rows(config, stored.summary) if sensitive else []
     except SystemExit as error:  # of a plug-in
-        raise InputError(one_line(error)) from None
+        raise as_refusal(error) from None
+    answer = RunAnswer(str(stored.folder), stored.is_new, notes, stored.summary, intervals)
     if form.json:
-        return print_json(RunAnswer(str(stored.folder), stored.is_new, notes, stored.summary))
+        return print_json(answer)
     console = wide_console()
     console.print(summary_table(stored.summary))
+    if sensitive:
+        console.print(sensitive.table(config, answer))
     complete = "complete already, nothing was run (--again runs it again)"
     state = "run folder" if stored.is_new else complete
     console.print(f"{state}: {stored.folder}", highlight=False)
+
+
+def _sensitive(config: RunConfig) -> ModuleType:
+    """What varies a run, which most runs do without; InputError for one that cannot be varied."""
+    from testbed.experiments.cli import sensitive_run
+
+    sensitive_run.check(config)
+    return sensitive_run
 
 
 class SweepPoint(NamedTuple):
@@ -123,7 +141,7 @@ def sweep(points: Sequence[SweepPoint], asked: Sequence[str], form: Form, notes:
         for i, point in enumerate(points, start=1)
     ]
     names = differing([values_of_words(point.asked) for point in points])
-    results = list[Point | str]()
+    results = list[Point | InputError]()
     try:
         with status_line(lambda: str(progress)):
             for result in launched(of_launcher, jobs, progress.folder):
@@ -133,15 +151,15 @@ def sweep(points: Sequence[SweepPoint], asked: Sequence[str], form: Form, notes:
         raise
     finally:
         remove_leftovers(folder)  # of workers that were stopped
-    error = next((result for result in results if isinstance(result, str)), None)
+    error = next((result for result in results if isinstance(result, InputError)), None)
     if not (error and form.json):
         _answer(results, names, folder / TABLE, form, notes)
     if error:
-        raise InputError(error)
+        raise error
 
 
 def _answer(
-    results: Sequence[Point | str],
+    results: Sequence[Point | InputError],
     names: Sequence[str],
     table: Path,
     form: Form,
@@ -172,7 +190,9 @@ def _check_seeds(text: str) -> None:
     seeds = text.split(",")
     twice = [seed for place, seed in enumerate(seeds) if seed in seeds[:place]]
     if twice:
-        raise InputError(f"{SEED}={text}: has {twice[0]} twice (give each seed once)")
+        raise InputError(
+            key=SEED, value=text, problem=f"has {twice[0]} twice", remedy="give each seed once"
+        )
 
 
 def _varying(point: Sequence[str], words: Sequence[str]) -> str:
@@ -196,15 +216,15 @@ class PointJob:
     progress: SweepProgress
     working_folder: str
 
-    def __call__(self) -> Point | str:
-        """The point, or its error as one line: not every exception can leave another process."""
+    def __call__(self) -> Point | InputError:
+        """The point, or its refusal: not every exception can leave another process."""
         os.chdir(self.working_folder)
         if names_a_plug_in(self.words):
             put_last(self.working_folder)
         try:
             stored = run_into(configured(self.words), self.progress.folder, again=self.again)
         except (Exception, SystemExit) as error:
-            return one_line(error)
+            return as_refusal(error)
         folder, latency = stored.folder.name, _latency(stored.summary)
         state = "done" if stored.is_new else "complete already"
         if self.progress.shows:

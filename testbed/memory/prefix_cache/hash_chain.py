@@ -42,9 +42,10 @@ def block_contents(
         parts = tokens_per_id // block_size
         return [ids[i // parts] * parts + i % parts for i in range(full)]
     raise InputError(
-        f"block_size {block_size} does not go with a trace whose ids name {tokens_per_id} tokens "
-        f"each: one must divide "
-        "the other"
+        key="block_size",
+        value=block_size,
+        problem=f"does not go with a trace whose ids name {tokens_per_id} tokens each",
+        remedy="one must divide the other",
     )
 
 
