@@ -94,15 +94,16 @@ def run(
     if values or shown.cfg:
         words = served.words(overrides, config_dir or [])
         return print_config([*shown.name_words, *words], shown, values=values)
-    from testbed.experiments.cli import run_launch
+    from testbed.experiments.cli.run_launch import Form, noted, run_one
 
-    form = run_launch.Form(again=again, per_seed=sweep.per_seed, json=json)
+    form = Form(again=again, per_seed=sweep.per_seed, json=json)
     if sweep.is_asked_for:
+        from testbed.experiments.cli.sweep_launch import sweep_of  # which one run does not need
+
         asked = [*shown.name_words, *overrides, *seed_words(overrides, sweep.seeds)]
-        points, notes = run_launch.points_of(asked, served, config_dir or [])
-        return run_launch.sweep(points, asked, form, notes)
-    words, notes = run_launch.noted(served, overrides, config_dir or [])
-    return run_launch.run_one([*shown.name_words, *words], form, notes)
+        return sweep_of(asked, served, config_dir or [], form)
+    words, notes = noted(served, overrides, config_dir or [])
+    return run_one([*shown.name_words, *words], form, notes)
 
 
 def print_config(words: list[str], shown: Shown, *, values: bool) -> None:
