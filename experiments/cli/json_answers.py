@@ -82,12 +82,29 @@ class RunAnswer:
         notes: on the command of `--from-vllm` or `--from-sglang`: its overrides, the lines that the
             server would log, ignored options
         summary: the folder's `summary.json`
+        intervals: with `--sensitivity` a row for each figure
     """
 
     folder: str
     is_new: bool
     notes: list[str]
     summary: dict[str, object]
+    intervals: "list[SensitiveFigure]"
+
+
+@dataclass(frozen=True)
+class SensitiveFigure:
+    """The smallest and the largest value of a run's figure.
+
+    Attributes:
+        figure: such as `ttft_mean_s`, in s, or `preemptions`
+        lowest: the smallest simulated value
+        highest: the largest simulated value
+    """
+
+    figure: str
+    lowest: float
+    highest: float
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,13 @@ Precision = Annotated[
 Everything = Annotated[bool, Parameter(help="simulate every deployment that fits: slower")]
 Runs = Annotated[Path, Parameter(metavar="DIR", help="folders of the simulated runs")]
 Page = Annotated[Path, Parameter(metavar="FILE", help="write one page; its rows open their runs")]
+Sensitivity = Annotated[
+    bool,
+    Parameter(
+        help="also say how far costs, and arrivals moved by up to 10 ms, move the answer of the "
+        "cheapest deployment, as capacity --sensitivity does"
+    ),
+]
 Fronts = Annotated[Picture, Parameter(help="draw the Pareto fronts")]
 
 
@@ -56,6 +63,7 @@ def plan(
     runs: Runs = RUNS,
     html: Page | None = None,
     figure: Fronts | None = None,
+    sensitivity: Sensitivity = False,
     json: AsJson = False,
 ) -> int:
     """Find the cheapest deployment that keeps an SLO.
@@ -89,27 +97,39 @@ def plan(
         unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=command
     )
     answer = planned(request, _report)
+    lines = _lines(answer, sensitivity=sensitivity)
     _write(answer, html, figure, runs)
     if json:
-        _print_json(answer)
+        _print_json(answer, lines)
     else:
-        _show(answer, runs, figure, html)
+        _show(answer, lines, runs, figure, html)
     return exit_codes.ANSWERED if answer.ranked else exit_codes.NO
 
 
-def _print_json(answer: "Plan") -> None:
+def _lines(answer: "Plan", *, sensitivity: bool) -> list[str]:
+    """What was asked and what came out, with how sensitive that is if asked."""
+    from testbed.experiments.plan.shown import lines_of
+
+    if not sensitivity:
+        return lines_of(answer)
+    from testbed.experiments.plan.sensitive import sensitive_lines
+
+    return [*lines_of(answer), *sensitive_lines(answer)]
+
+
+def _print_json(answer: "Plan", lines: list[str]) -> None:
     from testbed.experiments.cli.output import print_json
     from testbed.experiments.plan.json_answer import plan_answer
 
-    print_json(plan_answer(answer))
+    print_json(plan_answer(answer, lines))
 
 
-def _show(answer: "Plan", runs: Path, *files: Path | None) -> None:
+def _show(answer: "Plan", lines: list[str], runs: Path, *files: Path | None) -> None:
     """Print the lines and the tables, and where the files are."""
     from testbed.experiments.cli.output import plain_table, show
-    from testbed.experiments.plan.shown import lines_of, shortened, tables_of
+    from testbed.experiments.plan.shown import shortened, tables_of
 
-    show(*lines_of(answer))
+    show(*lines)
     for title, head, rows in tables_of(answer):
         show("", title, plain_table(head, shortened(head, rows)))
     show("", f"run: a folder of {runs}, by the beginning of its name")

@@ -6,6 +6,7 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 
 from testbed.experiments.cli.json_answers import RunAnswer
 from testbed.experiments.cli.output import print_json, wide_console
@@ -15,6 +16,7 @@ from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
 from testbed.experiments.runs.words import chosen
+from testbed.run.config import RunConfig
 
 NOTE = "testbed: note: "
 RUNS = "runs"  # the default folder of all runs
@@ -26,11 +28,13 @@ class Form:
     """How runs are launched and shown.
 
     again: complete runs are repeated. per_seed: a row for each seed. json: the answer is JSON.
+    sensitivity: with the intervals of one run.
     """
 
     again: bool = False
     per_seed: bool = False
     json: bool = False
+    sensitivity: bool = False
 
 
 def noted(
@@ -57,14 +61,27 @@ def run_one(words: Sequence[str], form: Form, notes: list[str]) -> None:
     config = configured(words)
     requested = chosen(words).get(RUN_FOLDER)
     folder = None if requested is None else Path(requested)
+    sensitive = _sensitive(config) if form.sensitivity else None
     try:
         stored = run_into(config, Path(RUNS), folder, again=form.again, show=True)
+        intervals = sensitive.rows(config, stored.summary) if sensitive else []
     except SystemExit as error:  # of a plug-in
         raise as_refusal(error) from None
+    answer = RunAnswer(str(stored.folder), stored.is_new, notes, stored.summary, intervals)
     if form.json:
-        return print_json(RunAnswer(str(stored.folder), stored.is_new, notes, stored.summary))
+        return print_json(answer)
     console = wide_console()
     console.print(summary_table(stored.summary))
+    if sensitive:
+        console.print(sensitive.table(config, answer))
     complete = "complete already, nothing was run (--again runs it again)"
     state = "run folder" if stored.is_new else complete
     console.print(f"{state}: {stored.folder}", highlight=False)
+
+
+def _sensitive(config: RunConfig) -> ModuleType:
+    """What varies a run, which most runs do without; InputError for one that cannot be varied."""
+    from testbed.experiments.cli import sensitive_run
+
+    sensitive_run.check(config)
+    return sensitive_run

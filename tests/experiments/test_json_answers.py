@@ -14,6 +14,7 @@ from testbed.experiments.cli.json_answers import (
     CapacityAnswer,
     Choices,
     ComparisonAnswer,
+    RunAnswer,
     ValidationAnswer,
 )
 from testbed.experiments.cli.output import print_json
@@ -115,6 +116,19 @@ def test_capacity_says_how_sensitive_it_is(testbed):
     assert [interval["metric"] for interval in answer["intervals"]] == ["rate", "share_inside"]
     fails = ("faults=engine 0 at 1 s", "replicas=2", "--sensitivity")
     assert "faults: --sensitivity" in testbed.refused(*words, *fails)
+
+
+def test_a_run_says_how_sensitive_it_is(testbed):
+    words = ("run", "arrivals.duration_s=5", "trace=alpaca")
+    answer = json.loads(testbed.done(*words, "--sensitivity", "--json"))
+    check(answer, RunAnswer, "run")
+    figures = {row["figure"]: (row["lowest"], row["highest"]) for row in answer["intervals"]}
+    low, high = figures["ttft_mean_s"]
+    assert low < answer["summary"]["ttft_s"]["mean"] < high
+    assert "--sensitivity" in testbed.refused(*words, "--sensitivity", "-m")
+    assert "faults: --sensitivity" in testbed.refused(
+        *words, "--sensitivity", "faults=engine 0 at 1 s", "replicas=2"
+    )
 
 
 def test_comparison_has_every_number_of_its_csv(testbed, tmp_path):
