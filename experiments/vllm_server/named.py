@@ -12,6 +12,7 @@ import yaml
 from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
+from testbed.core.hf_fields import TRANSFORMERS
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
@@ -34,35 +35,39 @@ class Named(NamedTuple):
 
 
 def model_named(
-    name: str | None, folders: Sequence[Path] = (), *, null_is_false: bool = False
+    name: str | None, folders: Sequence[Path] = (), *, transformers: int = TRANSFORMERS
 ) -> Named:
     """The model of a command: a folder with a config.json, a model that ships or that a folder of
     options has, or one in the local cache of Hugging Face.
 
-    Nothing is downloaded or executed. null_is_false: as of Fields, for a folder's file. Raises
+    Nothing is downloaded or executed. transformers: as of Fields, for a config.json. Raises
     InputError for a model without a shape.
     """
     if not name:
         raise InputError(
-            "model: the server's command names none (vllm serve MODEL, sglang serve --model-path "
-            "MODEL)"
+            key="model",
+            problem=(
+                "the server's command names none (vllm serve MODEL, sglang serve --model-path "
+                "MODEL)"
+            ),
         )
     if (Path(name) / "config.json").is_file():
         path = Path(name) / "config.json"
-        return Named(model_of(path, null_is_false=null_is_false), None, path)
+        return Named(model_of(path, transformers=transformers), None, path)
     meant = name_of(name, names_of("model", folders))
     if meant.model in model_names():
         return Named(_changed(read_model(meant.model), meant), meant.model)
     files = files_of("model", folders)
     if meant.model in files:
         path = files[meant.model]
-        return Named(_changed(model_of(path), meant), meant.model, path)
+        return Named(_changed(model_of(path, transformers=transformers), meant), meant.model, path)
     cached = _cached_config(name)
     if cached is not None:
-        return Named(model_of(cached, name.rpartition("/")[2].lower()), None, cached)
+        shape = model_of(cached, name.rpartition("/")[2].lower(), transformers=transformers)
+        return Named(shape, None, cached)
     choices = ", ".join(names_of("model", folders))
     way_out = f"give a folder with its config.json; or add model= of {choices}"
-    raise InputError(f"model {name}: has no shape here ({way_out})")
+    raise InputError(key="model", value=name, problem="has no shape here", remedy=way_out)
 
 
 def _changed(shape: ModelSpec, name: Name) -> ModelSpec:
@@ -92,10 +97,11 @@ def gpu_named(name: str | None, folders: Sequence[Path] = ()) -> GpuSpec:
         files[name] = Path(name)
     if name not in files:
         if near := did_you_mean(name or "", files):
-            raise InputError(f"no gpu/{name}{near}")
+            raise InputError(key="gpu", value=name, problem=f"is no GPU{near}")
         raise InputError(
-            "gpu: the server's command does not say on which GPU (add gpu=NAME of "
-            f"{', '.join(sorted(files))})"
+            key="gpu",
+            problem="the server's command does not say on which GPU",
+            remedy=f"add gpu=NAME of {', '.join(sorted(files))}",
         )
     sheet = yaml.safe_load(files[name].read_text(encoding="utf-8"))
     stated = {key: value for key, value in sheet.items() if key not in ("defaults", "_target_")}

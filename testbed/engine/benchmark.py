@@ -17,8 +17,8 @@ class Benchmark(AnswerDriven):
 
     The gaps between requests have a gamma distribution; `burstiness` is its squared coefficient of
     variation (1: Poisson arrivals; `vllm bench serve --burstiness` is the inverse). ends_on_time:
-    the times are scaled so that the last one is num_requests / rate, as `vllm bench serve` does
-    (releases 0.19 and 0.33); False: as drawn from the first request on, which is sent at 0, as
+    the times are scaled so that the last one is num_requests / rate, as `vllm bench serve` does;
+    False: as drawn from the first request on, which is sent at 0, as
     `sglang.bench_serving` does. A request arrives
     when it is sent, so that no latency includes its wait at the client, as in those benchmarks.
     """
@@ -55,8 +55,13 @@ class Benchmark(AnswerDriven):
             seconds *= len(rows) / self.rate / seconds[-1]
         if seconds[-1] > LAST_S:
             raise InputError(
-                f"arrivals.rate is {self.rate}: the last of {len(rows)} requests comes after "
-                f"{seconds[-1]:,.6g} s, and time ends at {LAST_S:,.0f} s (give a higher rate)"
+                key="arrivals.rate",
+                value=self.rate,
+                problem=(
+                    f"the last of {len(rows)} requests comes after {seconds[-1]:,.6g} s, and time "
+                    f"ends at {LAST_S:,.0f} s"
+                ),
+                remedy="give a higher rate",
             )
         times_ps = np.rint(seconds * PS).astype(np.int64)
         if self.max_in_flight is None:

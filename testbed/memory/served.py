@@ -1,11 +1,9 @@
-"""What a memory policy may know of the scheduler that it serves; a policy with a parameter of this
-kind gets it when a run is built.
+"""Facts of the scheduler that a memory policy may know; a policy with a parameter of this kind gets
+it when a run is built.
 """
 
 from dataclasses import dataclass
 from enum import Enum
-
-from testbed.vllm.releases import Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +15,6 @@ class Batching:
 
     max_num_batched_tokens: int
     plans_ahead: bool
-
-    def frees_after_run(self, release: Release) -> bool:
-        """Whether the release frees a block that a window has left only when its readers ran."""
-        return release.frees_after_run and self.plans_ahead
-
-    def tokens_under_way(self, release: Release) -> int:
-        """Tokens that may be scheduled before a block that a window has left is freed."""
-        return self.max_num_batched_tokens * (2 if self.frees_after_run(release) else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +29,7 @@ class StateCaching:
 
 
 class Drafts(Enum):
-    """What drafts the tokens that a run verifies."""
+    """The drafter of the tokens that a run verifies."""
 
     NONE = "none"
     OF_TOKENS = "of tokens"

@@ -1,5 +1,5 @@
-"""What the constructors of a run's parts get besides their configured parameters: the release of
-vLLM and the drafter; a policy the batching of its scheduler.
+"""Arguments of the constructors of a run's parts besides their configured parameters: the release
+of vLLM and the drafter; a policy the batching of its scheduler.
 """
 
 from collections.abc import Callable, Mapping
@@ -63,8 +63,7 @@ def states_of(config: RunConfig) -> StateCaching | None:
     is_state = model.states is not None and model.states.state_bytes > 0
     if not (asks and is_state) or keeps_each_state(model, release):
         return None
-    exports = release.exports_states
-    return StateCaching(checkpoint_alignment(model, config.server.gpu) if exports else None)
+    return StateCaching(checkpoint_alignment(model, config.server.gpu, release))
 
 
 def check_release_is_read(config: RunConfig) -> None:
@@ -73,8 +72,11 @@ def check_release_is_read(config: RunConfig) -> None:
         return
     if not any("release" in served_parameters(config, group) for group in RELEASED):
         raise InputError(
-            "nothing reads it (choose +system=vllm-v1, "
-            "scheduler=vllm_v1, policy=prefix_caching_v1 or grouped_caching_v1, or leave it out)",
             key="release",
-            value=str(config.release),
+            value=config.release,
+            problem="nothing reads it",
+            remedy=(
+                "choose +system=vllm-v1, scheduler=vllm_v1, policy=prefix_caching_v1 or "
+                "grouped_caching_v1, or leave it out"
+            ),
         )

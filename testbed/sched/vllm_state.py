@@ -19,8 +19,8 @@ class VllmState(SchedulerState):
         num_behind: tokens that must be known behind a block before it is hashed.
         departed: sequences that have left for good since the last plan, and their stored tokens;
             empty unless the policy offloads.
-        voids_last: what a finished sequence has stored behind its output's last token but one is
-            void.
+        hashes_results: a decoded block is findable when its results are in; what a finished
+            sequence has stored behind its output's last token but one is void then.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
@@ -30,7 +30,7 @@ class VllmState(SchedulerState):
         self.findable: dict[int, int] = {}
         self.num_behind = 0
         self.departed: list[tuple[Sequence, int]] = []
-        self.voids_last = False
+        self.hashes_results = False
 
     def join_batch(self, group: SequenceGroup) -> None:
         """The group decodes from the next step on, with the batch unless it steps in turn."""
@@ -63,7 +63,7 @@ class VllmState(SchedulerState):
         if self.steps_in_turn:
             self.findable.pop(group.request.request_id, None)
             seq = group.sequences[0]
-            if self.voids_last and status is SequenceStatus.FINISHED and seq.num_slots:
+            if self.hashes_results and status is SequenceStatus.FINISHED and seq.num_slots:
                 seq.num_stored = group.prefill_len - 1
         super().remove(group, status)
 

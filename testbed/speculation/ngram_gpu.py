@@ -14,7 +14,7 @@ class NGramGpu(Speculation):
     drafts are known.
 
     Each step verifies num_drafts tokens: where nothing is found they are fillers, which the model
-    rejects (vLLM's ngram_gpu, and its ngram since release 0.33). found_share of the positions have
+    rejects (vLLM's ngram_gpu, and its ngram in newer releases). found_share of the positions have
     a draft, drawn as in NGram.
     """
 

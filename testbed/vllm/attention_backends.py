@@ -13,7 +13,7 @@ from testbed.vllm.generations import capability_of
 from testbed.vllm.pages import Pages
 from testbed.vllm.releases import Release
 
-BLOCK_SIZE, HYBRID_LATENT_ALIGNMENT = 16, 128
+BLOCK_SIZE = 16
 HOPPER, BLACKWELL = 9, 10
 FP8_CAPABILITY = (8, 9)  # the first whose Triton kernels read FP8
 FLASH_MLA, FLASHINFER_MLA = 64, 32  # tokens that these backends take
@@ -21,13 +21,16 @@ PACKED_ROW = 656  # bytes of a token in FP8 with its scales, and 16-bit position
 IMAGE_BLOCK = 64  # tokens that Triton's and FlashInfer's kernels both take
 GATED_DELTA_CHUNK = 64  # tokens, at whose multiples FlashInfer's prefill kernel exports a state
 WIDEST_HEAD, WIDE_HEAD_BLOCK = 256, 64  # of FlashAttention 3; tokens that its successor takes
-WIDE_HYBRID_BLOCK = 128  # of FlashAttention 4 beside states, on Blackwell
+FLASH_BLOCK = 128  # of FlashAttention 4 for heads of 256, on Blackwell
+AUTO, FLASH_ATTENTION = "auto", "FLASH_ATTN"  # values of --attention-backend
 
 
-def kernel_block(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
-    """The tokens of a block that the attention backend of a model prefers on a GPU."""
+def kernel_block(model: ModelSpec, gpu: GpuSpec, release: Release, backend: str = AUTO) -> int:
+    """The tokens of a block that a model's attention backend prefers on a GPU: the one that vLLM
+    chooses there, FlashInfer's on Blackwell, unless the command names one (`backend`).
+    """
     if model.latent is None:
-        return _block_of_heads(model, gpu, release)
+        return _block_of_heads(model, gpu, release, backend)
     generation = capability_of(gpu)[0]
     if model.latent.index_bytes:
         return FLASH_MLA
@@ -51,9 +54,11 @@ def with_preferred_cache(model: ModelSpec, gpu: GpuSpec, release: Release) -> Mo
     return model
 
 
-def block_multiple(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
+def block_multiple(model: ModelSpec, gpu: GpuSpec, release: Release, backend: str = AUTO) -> int:
     """The tokens of which a block that the command gives must be a multiple."""
-    usual = kernel_block(model, gpu, release)
+    usual = kernel_block(model, gpu, release, backend)
+    if model.latent is None:
+        return usual if backend == FLASH_ATTENTION else BLOCK_SIZE
     return min(usual, FLASHINFER_MLA) if capability_of(gpu)[0] == BLACKWELL else usual
 
 
@@ -70,19 +75,21 @@ def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
     return ""
 
 
-def _block_of_heads(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
-    """FlashAttention's blocks; the version that wide heads need has larger ones of FP8, and so has
-    a backend of two, of which one masks images.
+def _block_of_heads(model: ModelSpec, gpu: GpuSpec, release: Release, backend: str) -> int:
+    """Most kernels take multiples of 16 tokens. FlashAttention's next version, which FP8 values of
+    wide heads need, takes longer blocks, and so does a backend of two, of which one masks images.
     """
+    if not release.has_long_blocks:
+        return BLOCK_SIZE
+    generation = capability_of(gpu)[0]
+    if backend == FLASH_ATTENTION and generation == BLACKWELL and model.head_size == WIDEST_HEAD:
+        return FLASH_BLOCK
+    is_flash = backend in (AUTO, FLASH_ATTENTION)
     is_wide = model.head_size > WIDEST_HEAD and model.kv_dtype_bytes == 1
-    if is_wide and release.exports_states and capability_of(gpu)[0] == HOPPER:
+    if is_wide and is_flash and generation == HOPPER:
         return WIDE_HEAD_BLOCK
-    if model.masks_images and release.exports_states and capability_of(gpu)[0] == BLACKWELL:
-        return IMAGE_BLOCK
-    is_hybrid = model.states is not None and model.head_size == WIDEST_HEAD
-    if is_hybrid and release.exports_states and capability_of(gpu)[0] == BLACKWELL:
-        return WIDE_HYBRID_BLOCK
-    return BLOCK_SIZE
+    masks = model.masks_images and backend == AUTO
+    return IMAGE_BLOCK if masks and generation == BLACKWELL else BLOCK_SIZE
 
 
 def block_size_of(
@@ -93,31 +100,34 @@ def block_size_of(
     *,
     caches: bool = True,
     requested: int | None = None,
+    backend: str = AUTO,
 ) -> int:
     """The tokens of a block unless the command says them (`requested`), which with states are as
-    many as make a block no smaller than a state.
+    many as make a block no smaller than a state. backend: as of kernel_block.
     """
-    usual = requested or kernel_block(model, gpu, release)
+    usual = requested or kernel_block(model, gpu, release, backend)
     if model.states is None or not model.states.state_bytes:
         return usual
     state = max(group.state_bytes for group in model.groups)
     needed = ceil_div(state, model.slot_bytes * model.kv_copies(num_gpus))
-    aligned = HYBRID_LATENT_ALIGNMENT if model.latent else BLOCK_SIZE
-    if release.exports_states:
+    aligned = release.latent_alignment if model.latent else BLOCK_SIZE
+    if release.aligns_blocks:
         aligned = max(aligned, usual)
-    if caches and release.exports_states:
-        aligned = lcm(aligned, checkpoint_alignment(model, gpu) or 1)
-    elif caches and model.states.chunk_size:
+    if caches and keeps_each_state(model, release):
         aligned = lcm(aligned, model.states.chunk_size)
+    elif caches:
+        aligned = lcm(aligned, checkpoint_alignment(model, gpu, release) or 1)
     return max(usual, aligned * ceil_div(needed, aligned))
 
 
-def checkpoint_alignment(model: ModelSpec, gpu: GpuSpec) -> int | None:
+def checkpoint_alignment(model: ModelSpec, gpu: GpuSpec, release: Release) -> int | None:
     """The tokens at whose multiples a prefill can export a state within it; None: it cannot.
 
-    Mamba-2 exports at each token, gated delta nets where FlashInfer's kernel is chosen, from Hopper
-    on; those beside latent attention (Kimi's) nowhere.
+    In a release that exports states, Mamba-2 does at each token, and gated delta nets do where
+    FlashInfer's kernel is chosen, from Hopper on; those beside latent attention (Kimi's) nowhere.
     """
+    if not release.exports_states:
+        return None
     if model.states is None or model.states.chunk_size:
         return 1
     if model.latent is not None:
@@ -130,8 +140,7 @@ def state_pages(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
     """The pages of a sequence in each group of states where prefixes are cached: the state that is
     written, that which is kept, and one that a prefill exports within it.
     """
-    exports = release.exports_states and checkpoint_alignment(model, gpu) is not None
-    return 3 if exports else 2
+    return 2 if checkpoint_alignment(model, gpu, release) is None else 3
 
 
 def with_cached_states(pages: Pages, model: ModelSpec, gpu: GpuSpec, release: Release) -> Pages:

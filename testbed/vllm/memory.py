@@ -1,9 +1,9 @@
 """The memory of vLLM's server on each GPU, term by term, and the KV cache that it leaves.
 
-vLLM 0.19 (v1/worker/gpu_worker.py, determine_available_memory) computes KV = gpu_memory_utilization
+vLLM (v1/worker/gpu_worker.py, determine_available_memory) computes KV = gpu_memory_utilization
 x memory - weights - peak activation of a profiling run - memory that is not PyTorch's. CUDA graphs
-are captured afterwards and come on top. Releases from 0.20.2 on subtract an estimate of them,
-unless VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 0.
+are captured afterwards and come on top; newer releases subtract an estimate of them, unless
+VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 0.
 
 - weights: from the shape; linear layers, embedding and output are divided among the GPUs.
 - activation: the larger of two peaks of the profiling run. Sampling max_num_seqs rows of logits in
@@ -38,7 +38,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Terms:
-    """What is not in a data sheet or a shape: the values of memory_terms.toml."""
+    """Terms that are in no data sheet and no shape: the values of memory_terms.toml."""
 
     logits: float
     hidden: float
@@ -51,19 +51,22 @@ class Terms:
 
 @dataclass(frozen=True)
 class ServerMemory:
-    """GiB of each GPU. `budget` is what vLLM may use of its memory."""
+    """GiB of each GPU. `budget` is what vLLM may use of its memory; adapters: of LoRA, which vLLM
+    loads with the weights.
+    """
 
     budget: float
     weights: float
     activation: float
     non_torch: float
     cuda_graphs: float = 0.0  # what the release subtracts
+    adapters: float = 0.0
 
     @property
     def kv_cache(self) -> float:
-        """What is left for K and V; negative where the rest does not fit."""
+        """The memory that is left for K and V; negative where the rest does not fit."""
         used = self.weights + self.activation + self.non_torch + self.cuda_graphs
-        return self.budget - used
+        return self.budget - used - self.adapters
 
 
 def terms() -> Terms:
@@ -79,10 +82,10 @@ def terms_in(path: Path) -> Terms:
         fitted = values.pop("fitted")
         return Terms(**fitted, **values)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+        raise InputError(key=path, problem=f"cannot be read: {error}") from None
     except (KeyError, TypeError):
         names = ", ".join(field.name for field in fields(Terms))
-        raise InputError(f"{path}: is no file of memory terms ({names})") from None
+        raise InputError(key=path, problem=f"is no file of memory terms ({names})") from None
 
 
 def memory_of(
@@ -92,14 +95,14 @@ def memory_of(
     utilization: float,
     *,
     with_encoder: bool = True,
-    subtracts_graphs: bool = False,
+    graphs_are_part: bool = False,
     of: Terms | None = None,
 ) -> ServerMemory:
     """The memory of each GPU of a server, in GiB, by the terms `of` (default: those that ship).
 
     utilization: the share of the GPU's memory that vLLM may use. with_encoder: the encoder of
-    images is loaded too. subtracts_graphs: the release subtracts its estimate of the CUDA graphs
-    from the memory for the KV cache.
+    images is loaded too. graphs_are_part: an estimate of the CUDA graphs is part of it; else they
+    come on top.
     """
     memory_terms = of or terms()
     visible = memory_terms.visible_gib.get(gpu.name, gpu.memory_bytes / GIB)
@@ -110,7 +113,7 @@ def memory_of(
         weights=weights,
         activation=activation_gib(model, limits, memory_terms),
         non_torch=_non_torch(limits.num_gpus, memory_terms),
-        cuda_graphs=graphs_gib(limits, memory_terms) if subtracts_graphs else 0.0,
+        cuda_graphs=graphs_gib(limits, memory_terms) if graphs_are_part else 0.0,
     )
 
 

@@ -11,6 +11,7 @@ from testbed.core.spelling import did_you_mean
 from testbed.vllm.releases import version_of
 
 UNDERSTOOD, HARMLESS, REFUSED = "understood", "harmless", "refused"
+COUNTED = "counted"  # for_memory of an option whose memory is in the answer
 
 
 class Option(NamedTuple):
@@ -87,8 +88,8 @@ def options_of(names: Iterable[str]) -> dict[str, Option]:
 
 
 def _opposite(name: str) -> str:
-    """The switch that a word switches off: --no-NAME, and from 0.33 on --disable-NAME of
-    --enable-NAME and the reverse.
+    """The switch that a word switches off: --no-NAME, --disable-NAME of --enable-NAME, and the
+    reverse.
     """
     for prefix, of_switch in (
         ("--no-", "--"),
@@ -116,4 +117,4 @@ def option_named(word: str, where: str) -> tuple[Option, bool]:
     if positive in table and table[positive].is_switch:
         return table[positive], True
     hint = did_you_mean(name if word.startswith("--") else word, [*table, *short])
-    raise InputError(f"{where}: {word}: is no option of vLLM's server{hint}")
+    raise InputError(key=f"{where}: {word}", problem=f"is no option of vLLM's server{hint}")

@@ -50,7 +50,7 @@ class Pages:
         return len(self.windows) + self.num_chunk_columns
 
     def num_tokens(self, num_blocks: int) -> int:
-        """vLLM's "GPU KV cache size" before release 0.33: the blocks of one group."""
+        """vLLM's "GPU KV cache size" in releases that log the blocks of one group."""
         return num_blocks // self.num_columns * self.block_size
 
     def of_sequence(self, num_tokens: int) -> int:
@@ -159,8 +159,11 @@ def _tokens_of_page(group: KvGroup, widest: int, block_size: int) -> int:
         return block_size
     if widest % group.slot_bytes:
         raise InputError(
-            f"a layer caches {group.slot_bytes} bytes a token and another {widest}, which is no "
-            "multiple: vLLM has no pages for such a model"
+            key="the model",
+            problem=(
+                f"a layer caches {group.slot_bytes} bytes a token and another {widest}, which is "
+                "no multiple: vLLM has no pages for such a model"
+            ),
         )
     return block_size * (widest // group.slot_bytes)
 

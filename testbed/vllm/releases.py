@@ -16,8 +16,8 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True)
 class Release:
-    """What a release does where another one does something else; `number` is its version's
-    beginning. `facts` lists the fields with their meaning.
+    """Facts of a release that differ from another one's; `number` is its version's beginning.
+    `facts` lists the fields with their meaning.
     """
 
     number: str
@@ -140,6 +140,29 @@ class Release:
             "v1/kv_cache_interface.py MambaSpec.max_memory_usage_bytes",
         ),
     ]
+    aligns_blocks: Annotated[
+        bool,
+        Fact(
+            "with states a block is a multiple of what the command or the attention backend asks "
+            "for; else it is only no shorter",
+            "platforms/interface.py Platform._align_hybrid_block_size",
+        ),
+    ]
+    latent_alignment: Annotated[
+        int,
+        Fact(
+            "tokens of which a block of latent attention beside states is a multiple",
+            "platforms/interface.py Platform._align_hybrid_block_size",
+        ),
+    ]
+    has_long_blocks: Annotated[
+        bool,
+        Fact(
+            "attention backends of heads of 256 and more, and of masked images, have blocks of 64 "
+            "and 128 tokens on Hopper and Blackwell; else blocks of 16",
+            "v1/attention/backends/flash_attn.py FlashAttentionBackend.get_preferred_block_size",
+        ),
+    ]
     cuts_at_junctions: Annotated[
         bool,
         Fact(
@@ -218,11 +241,11 @@ class Release:
             "model_executor/models/config.py GlmMoeDsaForCausalLM",
         ),
     ]
-    null_is_false: Annotated[
-        bool,
+    transformers: Annotated[
+        int,
         Fact(
-            "its Transformers, before 5, takes a null of tie_word_embeddings or use_sliding_window "
-            "for false",
+            "the major version of Transformers that it requires; before 5 a null of "
+            "tie_word_embeddings or use_sliding_window means false",
             "transformers/configuration_utils.py",
         ),
     ]
@@ -233,6 +256,22 @@ class Release:
             "experiments/ACCURACY.md",
         ),
     ]
+
+    def frees_late(self, plans_ahead: bool) -> bool:
+        """Whether a block outside a window stays until the iterations that read it have run."""
+        return self.frees_after_run and plans_ahead
+
+    def tokens_under_way(self, max_num_batched_tokens: int, *, plans_ahead: bool) -> int:
+        """Tokens that may be scheduled before a block that a window has left is freed."""
+        return max_num_batched_tokens * (2 if self.frees_late(plans_ahead) else 1)
+
+    def tokens_behind(self, reads_hidden_states: bool) -> int:
+        """Tokens behind a block by which it is known too, where a drafter reads hidden states."""
+        return int(reads_hidden_states and self.hashes_next_token)
+
+    def blocks_again(self, reads_hidden_states: bool) -> int:
+        """Blocks at the end of a hit that are computed again for such a drafter."""
+        return int(reads_hidden_states and not self.hashes_next_token)
 
 
 V0_19 = Release(
@@ -253,6 +292,9 @@ V0_19 = Release(
     skips_behind_victims=True,
     serves_behind_victims=False,
     exports_states=False,
+    aligns_blocks=False,
+    latent_alignment=64,
+    has_long_blocks=False,
     cuts_at_junctions=False,
     thins_checkpoints=False,
     has_wide_states=False,
@@ -263,7 +305,7 @@ V0_19 = Release(
     looks_up_on_gpu=False,
     offloads_by_request=False,
     prefers_fp8=False,
-    null_is_false=True,
+    transformers=4,
     software="vllm-0.19",
 )
 V0_20 = replace(
@@ -273,6 +315,9 @@ V0_20 = replace(
     subtracts_graphs=True,
     checks_override=True,
     caps_windows=True,
+    aligns_blocks=True,
+    latent_alignment=16,
+    logs_longest=True,
 )
 V0_33 = Release(
     number="0.33",
@@ -292,6 +337,9 @@ V0_33 = Release(
     skips_behind_victims=False,
     serves_behind_victims=True,
     exports_states=True,
+    aligns_blocks=True,
+    latent_alignment=128,
+    has_long_blocks=True,
     cuts_at_junctions=True,
     thins_checkpoints=True,
     has_wide_states=True,
@@ -302,7 +350,7 @@ V0_33 = Release(
     looks_up_on_gpu=True,
     offloads_by_request=True,
     prefers_fp8=True,
-    null_is_false=False,
+    transformers=5,
     software=None,
 )
 V0_28 = replace(
@@ -314,6 +362,7 @@ V0_28 = replace(
     hashes_next_token=False,
     serves_behind_victims=False,
     exports_states=False,
+    has_long_blocks=False,
     thins_checkpoints=False,
     multiplies_yarn=True,
     looks_up_on_gpu=False,
@@ -322,7 +371,7 @@ V0_28 = replace(
 RELEASES: Mapping[str, Release] = {
     release.number: release for release in (V0_19, V0_20, V0_28, V0_33)
 }
-DEFAULT = V0_19
+DEFAULT, NEWEST = V0_19, V0_33
 
 
 def facts() -> dict[str, Fact]:
@@ -342,8 +391,10 @@ def release_numbered(number: str | None) -> Release:
     if short not in RELEASES:
         as_text = f"; as text: release='{short}0'" if f"{short}0" in RELEASES else ""
         raise InputError(
-            f"release={number}: the facts of this release of vLLM are not known (choose from "
-            f"{', '.join(RELEASES)}{as_text})"
+            key="release",
+            value=number,
+            problem="the facts of this release of vLLM are not known",
+            remedy=f"choose from {', '.join(RELEASES)}{as_text}",
         )
     return RELEASES[short]
 

@@ -29,6 +29,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of the command, for each unchang
     "--dtype float16": {"dtype": "float16"},
     "--quantization fp8": {"quantization": "fp8"},
     "--block-size 32": {"block_size": 32},
+    "--attention-backend FLASH_ATTN": {"attention_backend": "FLASH_ATTN"},
     "--max-model-len auto": {"max_model_len": -1},
     "--max-model-len 3000": {"max_model_len": 3000},
     "--no-enable-prefix-caching": {"enable_prefix_caching": False},
@@ -90,8 +91,8 @@ def check_configs(folder: Path, gpus: Sequence[str] = GPUS) -> Iterator[str]:
 
 
 def _asked(path: Path) -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
-    """What is asked of a file: its name, the file, the words of the command and the same for
-    vLLM's EngineArgs.
+    """The questions to a file: its name, the file, the words of the command and the same for vLLM's
+    EngineArgs.
     """
     config = json.loads(path.read_text(encoding="utf-8"))
     for name, varied in variations(config):

@@ -1,4 +1,4 @@
-"""Which pages of full blocks stay findable: those of full attention always, those of windows and
+"""The pages of full blocks that stay findable: those of full attention always, those of windows and
 states by one of these rules.
 """
 
@@ -21,7 +21,7 @@ class EachSpacing:
 
 class Boundaries(EachSpacing):
     """Those that the token reads at which a resend of the prompt goes on, and the token behind a
-    prefix that others share: vLLM's prefix_cache_retention_interval=0, since 0.33
+    prefix that others share: vLLM's prefix_cache_retention_interval=0
     (SlidingWindowManager.reachable_block_mask, MambaManager.reachable_block_mask).
     """
 

@@ -56,11 +56,11 @@ class Grouped(LeasingPolicy):
     there are layers. A chunk keeps the window of its first token; a block that no token of the next
     chunk or step reads is given back as that one is granted. Admission keeps a watermark share of
     the pool free, unless the pool is empty. It serves one sequence a request and caches no
-    prefixes. window_share is fixed_split's. Where the release frees_after_run and the scheduler
+    prefixes. window_share is fixed_split's. Where the release frees_late for a scheduler that
     plans ahead, a block is given back one chunk or step later, when those that read it have run.
 
-    `fits` counts a block for all tokens of a sequence. Where the release caps_windows, it counts of
-    a window no more blocks than a sequence has at once that is computed in chunks: for the window
+    `fits` counts a block for all tokens of a sequence. If the release caps_windows, it counts of a
+    window no more blocks than a sequence has at once that is computed in chunks: for the window
     before its newest token, the tokens of the iterations that may be under way, and one for a
     window that begins within a block. A prompt may need less then when its hit is evicted, whose
     pages no sequence held: an `extend` that evicts ends refusals.
@@ -88,7 +88,7 @@ class Grouped(LeasingPolicy):
         self.pool = replace(pool, num_slots=self.pages.total, num_layers=1, tiers=())
         self._max_len = pool.max_len
         self._watermark = Watermark(watermark, self.pages.total)
-        is_read_later = batching is not None and batching.frees_after_run(release)
+        is_read_later = batching is not None and release.frees_late(batching.plans_ahead)
         self._new_table = RunningPageTable if is_read_later else PageTable
         self._tables: dict[int, PageTable] = {}
         self._returned = 0  # units that windows have given back since the last extend
@@ -99,7 +99,9 @@ class Grouped(LeasingPolicy):
         self._blocks_at_once = self._all_blocks
         self.caps_windows = release.caps_windows and batching is not None
         if release.caps_windows and batching is not None:
-            under_way = batching.tokens_under_way(release)
+            under_way = release.tokens_under_way(
+                batching.max_num_batched_tokens, plans_ahead=batching.plans_ahead
+            )
             self._blocks_at_once = [self._at_once(c, under_way) for c in self.pages.columns]
 
     def _at_once(self, column: Column, under_way: int) -> int:

@@ -13,7 +13,9 @@ Rank: TypeAlias = tuple[int, int]
 
 
 class Request:
-    """What a request has stored or read: the position of each key, and its rank in the cache."""
+    """Blocks that a request has stored or read: the position of each key, and its rank in the
+    cache.
+    """
 
     __slots__ = ("rank", "seen")
 
@@ -23,8 +25,8 @@ class Request:
 
 
 class RequestLru:
-    """Blocks by the keys of what they store (vLLM 0.33, v1/kv_offload/cpu: CPUOffloadingManager
-    with LRUCachePolicy).
+    """Blocks by the keys of what they store (vLLM, v1/kv_offload/cpu: CPUOffloadingManager with
+    LRUCachePolicy).
 
     All blocks of a request share its rank while it is served, later positions first to be evicted;
     when it has ended, each gets a rank of its own, the beginning of the prompt the newest. A block
@@ -111,7 +113,7 @@ class RequestLru:
             heapify(self._queue)
 
     def slots(self) -> NonSequenceSlots:
-        """What it stores, and what is being written."""
+        """Slots that it stores, and those that are being written."""
         size = self.block_size
         kinds: tuple[list[Extent], list[Extent]] = ([], [])
         for key, block in self.blocks.items():

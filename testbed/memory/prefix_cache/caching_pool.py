@@ -10,6 +10,7 @@ from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node, PrefixIndex
 from testbed.memory.protocols import FollowsMisses
+from testbed.vllm.releases import Release
 
 
 class CachingPool(BlockPool):
@@ -67,7 +68,7 @@ class CachingPool(BlockPool):
         return self.index.insert(node, contents, blocks, self._settle)
 
     def unpublish(self, blocks: Iterable[int]) -> None:
-        """What these held blocks store is not found any more, as far as no other sequence holds
+        """Makes the contents of these held blocks unfindable, as far as no other sequence holds
         them.
         """
         holder = self.index.holder
@@ -111,19 +112,20 @@ class LastUsePool(CachingPool):
     """Unreferenced blocks form one queue, cached or not; the first is allocated, and its content is
     then not findable.
 
-    A block that was never used comes before all of them. With uncached_first so does one that holds
-    no full block of known content; without it such a block waits for its turn like the cached ones.
+    A block that was never used comes before all of them. In a release that takes uncached blocks
+    first, so does one that holds no full block of known content; else it waits for its turn like
+    the cached ones.
 
     A published block keeps its content though another block has the same: node.block is the one
     that was published first, which is found, and `copies` holds the others in order. The end of the
     first makes the next one findable.
     """
 
-    __slots__ = ("copies", "queue", "uncached_first")
+    __slots__ = ("copies", "queue", "release")
 
-    def __init__(self, num_blocks: int, uncached_first: bool) -> None:
+    def __init__(self, num_blocks: int, release: Release) -> None:
         super().__init__(num_blocks, Lru())
-        self.uncached_first = uncached_first
+        self.release = release
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.copies: dict[Node, list[int]] = {}
 
@@ -162,7 +164,7 @@ class LastUsePool(CachingPool):
             if node is not None:
                 self.num_unreferenced += 1
                 node.evictable = node.evictable or node.block == block
-            if node is not None or not self.uncached_first:
+            if node is not None or not self.release.uncached_first:
                 self.queue[block] = None
             else:
                 self.free.append(block)
