@@ -42,6 +42,7 @@ PolicyName = Literal[
     "grouped_caching",
     "grouped_caching_v1",
     "hicache",
+    "lmcache",
     "paged",
     "paged_2023",
     "prefix_caching",

@@ -21,6 +21,7 @@ from testbed.experiments.vllm_server.release_words import (
 )
 from testbed.run.override_words import key_of
 from testbed.vllm.command import FLAG, OFF, Command, read_command
+from testbed.vllm.lmcache import ChunkCache
 from testbed.vllm.offloading import Offloading
 from testbed.vllm.server import Server, plans_ahead
 
@@ -189,13 +190,21 @@ def _policy_words(server: Server) -> list[str]:
     return ["policy=prefix_caching_v1"] if len(server.model.groups) > 1 else []
 
 
-def _offloading_words(offloading: Offloading) -> list[str]:
-    """Overrides for vLLM's cache below the device, of as many blocks as it has."""
+def _offloading_words(offloading: Offloading | ChunkCache) -> list[str]:
+    """Overrides for the cache below the device, of as many blocks as it has."""
     size_gib = (offloading.num_bytes + 1) / GIB
-    prompt_only = str(offloading.prompt_only).lower()
+    if isinstance(offloading, ChunkCache):
+        policy = [
+            "policy=lmcache",
+            f"policy.chunk_size={offloading.chunk_size}",
+            f"policy.save_decode_cache={str(offloading.save_decode_cache).lower()}",
+            f"policy.min_retrieve_tokens={offloading.min_retrieve_tokens}",
+        ]
+    else:
+        prompt_only = str(offloading.prompt_only).lower()
+        policy = ["policy=vllm_offloading", f"policy.offload_prompt_only={prompt_only}"]
     return [
-        "policy=vllm_offloading",
-        f"policy.offload_prompt_only={prompt_only}",
+        *policy,
         "+tier@server.tiers.dram=dram",
         f"server.tiers.dram.size_gib={size_gib!r}",
     ]

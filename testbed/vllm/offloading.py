@@ -80,7 +80,9 @@ def _connector(reader: OptionReader) -> tuple[str, dict[str, Any]]:
         raise reader.refusal(TRANSFER, "is no table in JSON") from None
     if connector != CONNECTOR:
         raise reader.refusal(
-            TRANSFER, f"kv_connector {connector}: is not modelled", f"choose {CONNECTOR}"
+            TRANSFER,
+            f"kv_connector {connector}: is not modelled",
+            f"choose {CONNECTOR} or LMCacheConnectorV1",
         )
     if values.pop("kv_role", "kv_both") != "kv_both":
         raise reader.refusal(TRANSFER, "kv_role: only kv_both is modelled")

@@ -12,6 +12,7 @@ SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 
 NUMBER = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kmgKMG])?")
 HARMLESS_VARIABLES = ("VLLM_LOGGING", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_API_KEY")
 NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1"}
+LMCACHE = "LMCACHE_"  # read where the server has LMCache, else by nothing
 ESTIMATE_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 
 
@@ -117,7 +118,7 @@ def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
             remedy="leave it out to see the server without it",
         )
     for name, value in command.environment.items():
-        if name == ESTIMATE_GRAPHS:
+        if name == ESTIMATE_GRAPHS or name.startswith(LMCACHE):
             continue
         is_read = name.startswith("VLLM_") and not name.startswith(HARMLESS_VARIABLES)
         if is_read and NEUTRAL_VARIABLES.get(name) != value:

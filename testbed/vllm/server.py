@@ -18,6 +18,7 @@ from testbed.vllm.attention_backends import (
 )
 from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import OFF, Command
+from testbed.vllm.lmcache import ChunkCache, lmcache_of
 from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
 from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
@@ -95,7 +96,7 @@ class Server:
     values: Mapping[str, str]
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
-    offloading: Offloading | None = None
+    offloading: Offloading | ChunkCache | None = None
 
 
 def server_with(
@@ -161,11 +162,12 @@ def server_with(
 
 def _offloading(
     reader: OptionReader, release: Release, pages: Pages, limits: Limits, *, caches: bool
-) -> Offloading | None:
+) -> Offloading | ChunkCache | None:
     """The cache below the device. Raises InputError for one beside an option that it is not
     modelled with.
     """
-    offloading = offloading_of(reader, release, pages, limits.num_gpus)
+    asked = reader, release, pages, limits.num_gpus
+    offloading = lmcache_of(*asked) or offloading_of(*asked)
     if offloading is not None and not caches:
         raise reader.refusal(
             "--enable-prefix-caching", "is off: a cache below the device is modelled with it alone"

@@ -284,7 +284,8 @@ OFFLOADING = "testbed.memory.offloading"
 
 
 @pytest.mark.parametrize(
-    ("policy", "scheduler"), [("vllm.VllmOffloading", V1), ("hicache.HiCache", SGLANG)]
+    ("policy", "scheduler"),
+    [("vllm.VllmOffloading", V1), ("lmcache.LMCache", V1), ("hicache.HiCache", SGLANG)],
 )
 def test_tiers_of_other_servers_are_refused(tmp_path, policy, scheduler):
     tier = {"_target_": "testbed.core.specs.TierSpec", "size_gib": 0.001}
