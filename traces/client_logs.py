@@ -41,13 +41,19 @@ def read_client_log(path: str, benchmark: int | None = None) -> tuple[Rows, Floa
         with _values_of("GuideLLM", path):
             return _guidellm(path, _chosen(path, content, benchmark))
     if benchmark is not None:
-        raise InputError(f"{path}: is no file of GuideLLM's (leave trace.benchmark out)")
+        raise InputError(
+            key=path, problem="is no file of GuideLLM's", remedy="leave trace.benchmark out"
+        )
     if isinstance(content, dict) and "input_lens" in content:
         with _values_of("vllm bench serve", path):
             return _vllm(path, content)
     raise InputError(
-        f"{path}: neither GuideLLM's benchmarks.json nor a result of vllm bench serve that lists "
-        "its requests; run vllm bench serve with --save-result --save-detailed"
+        key=path,
+        problem=(
+            "neither GuideLLM's benchmarks.json nor a result of vllm bench serve that lists its "
+            "requests"
+        ),
+        remedy="run vllm bench serve with --save-result --save-detailed",
     )
 
 
@@ -60,7 +66,9 @@ def _values_of(client: str, path: str) -> Iterator[None]:
         raise
     except (TypeError, AttributeError, ValueError, OverflowError) as error:
         raise InputError(
-            f"{path}: a value is not as {client} writes it: {error}; mend or remove its request"
+            key=path,
+            problem=f"a value is not as {client} writes it: {error}",
+            remedy="mend or remove its request",
         ) from error
 
 
@@ -69,13 +77,18 @@ def _vllm(path: str, content: Mapping[str, Any]) -> tuple[Rows, Floats, list[str
     absent = [name for name in LISTS if not isinstance(content.get(name), list)]
     if absent:
         raise InputError(
-            f"{path}: no {', '.join(absent)}; run a newer vllm bench serve with --save-detailed, "
-            "or take input_lens and output_lens into a CSV (trace=csv arrivals=closed_loop)"
+            key=path,
+            problem=(
+                f"no {', '.join(absent)}; run a newer vllm bench serve with --save-detailed, or "
+                "take input_lens and output_lens into a CSV"
+            ),
+            remedy="trace=csv arrivals=closed_loop",
         )
     lists: list[Sequence[Any]] = [content[name] for name in LISTS]
     if len(set(map(len, lists))) > 1:
         raise InputError(
-            f"{path}: {', '.join(LISTS)} are not of the same length; the file is not whole"
+            key=path,
+            problem=f"{', '.join(LISTS)} are not of the same length; the file is not whole",
         )
     errors = content.get("errors") or [""] * len(lists[0])
     items = []
@@ -103,15 +116,22 @@ def _chosen(path: str, content: Mapping[str, Any], benchmark: int | None) -> Map
     benchmarks = content["benchmarks"]
     count = len(benchmarks) if isinstance(benchmarks, list) else 0
     if not count or not all(isinstance(item, dict) for item in benchmarks):
-        raise InputError(f"{path}: contains 0 benchmarks (give the file of a run that went well)")
+        raise InputError(
+            key=path,
+            problem="contains 0 benchmarks",
+            remedy="give the file of a run that went well",
+        )
     if benchmark is None and count > 1:
         raise InputError(
-            f"{path}: contains {count} benchmarks, one for each rate (give "
-            f"trace.benchmark=0 to {count - 1}, the one to read)"
+            key=path,
+            problem=f"contains {count} benchmarks, one for each rate",
+            remedy=f"give trace.benchmark=0 to {count - 1}, the one to read",
         )
     if (benchmark or 0) >= count:
         raise InputError(
-            f"{path}: trace.benchmark={benchmark}: it contains {count}, which count from 0"
+            key=f"{path}: trace.benchmark",
+            value=benchmark,
+            problem=f"it contains {count}, which count from 0",
         )
     chosen: Mapping[str, Any] = benchmarks[benchmark or 0]
     return chosen
@@ -150,11 +170,16 @@ def _checked(
         wrong = wrong or next(filter(None, (wrong_time(times, name) for name in times)), None)
         if wrong or sorted(item["times_s"]) != item["times_s"]:
             raise InputError(
-                f"{path}, request {number}: {wrong or 'its times are not in order'}; mend or "
-                "remove it"
+                key=f"{path}, request {number}",
+                problem=wrong or "its times are not in order",
+                remedy="mend or remove it",
             )
     if not items:
-        raise InputError(f"{path}: no request was served; give the file of a run that went well")
+        raise InputError(
+            key=path,
+            problem="no request was served",
+            remedy="give the file of a run that went well",
+        )
     if num_lost:
         remarks.append(
             f"{num_lost} of {num_lost + len(items)} requests failed: left out, as if they took no "

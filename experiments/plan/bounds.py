@@ -1,5 +1,5 @@
-"""What no simulation can exceed: the share of requests that may keep the SLO, and the share of the
-engines' time that the requests must take at least. Their assumptions are those of `machine`.
+"""Bounds that no simulation can exceed: the share of requests that may keep the SLO, and the share
+of the engines' time that the requests must take at least. Their assumptions are those of `machine`.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a run's requests ask of the engines: lengths and times, as columns."""
+"""The demand of a run's requests on the engines: lengths and times, as columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ from testbed.experiments.runs.run_words import way_of
 
 @dataclass(frozen=True)
 class Row:
-    """One deployment. What a verdict has no number for is None; text cells are empty.
+    """One deployment. Numbers that a verdict lacks are None; text cells are empty.
 
     rank: 1 for the cheapest that keeps the SLO. rate: requests/s of the runs, mean of the seeds.
     per_million_requests, per_million_tokens (of output): in the plan's unit, with half of the 95%

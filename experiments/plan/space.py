@@ -82,7 +82,7 @@ class Candidate:
 
     @property
     def as_simulated(self) -> RunConfig:
-        """What decides its runs: one engine gives the same run behind every router."""
+        """The values that decide its runs: one engine gives the same run behind every router."""
         return replace(self.config, router=None) if self.config.replicas == 1 else self.config
 
 

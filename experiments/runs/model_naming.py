@@ -29,7 +29,7 @@ class Name(NamedTuple):
 
 @cache
 def _table() -> dict[str, Any]:
-    """What model_names.toml says."""
+    """The table of model_names.toml."""
     path = Path(__file__).with_name("model_names.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))
 

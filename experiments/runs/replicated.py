@@ -32,7 +32,7 @@ def setting_means(groups: Sequence[Setting]) -> Iterator[SettingMean]:
 
 
 def explained(groups: Sequence[Setting]) -> str:
-    """What the cells of the tables are."""
+    """The meaning of the cells of the tables."""
     counts = sorted({len(group.points) for group in groups})
     numbers = " or ".join(map(str, counts))
     return f"cells: mean of {numbers} seeds ± half of its 95% interval (Student's t)"

@@ -124,7 +124,9 @@ def write_requests(workload: Workload, folder: Path) -> dict[str, Path]:
 
 
 def execution_spec(trace: Path) -> Mapping[str, Any]:
-    """What AISimulate's EngineReplayRuntime runs: one vLLM worker with fixed times (0.13.0)."""
+    """The specification that AISimulate's EngineReplayRuntime runs: one vLLM worker with fixed
+    times (0.13.0).
+    """
     rank = {
         "backend": "vllm",
         "block_size": BLOCK_SIZE,

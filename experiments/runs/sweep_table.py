@@ -157,7 +157,7 @@ def futures_of(points: Sequence[Point]) -> dict[str, list[str]]:
 
 
 def _name_of(point: Point, names: Sequence[str]) -> str:
-    """What is different about a point."""
+    """The values in which a point differs."""
     return " ".join(f"{name}={point.chosen[name]}" for name in names if name in point.chosen)
 
 

@@ -1,4 +1,4 @@
-"""What `testbed fits` answers for SGLang: the memory of a server, and the lines of its log."""
+"""The answer of `testbed fits` for SGLang: the memory of a server, and the lines of its log."""
 
 from dataclasses import dataclass, replace
 
@@ -54,7 +54,7 @@ def fit_of(text: str, gpu: str) -> SglangFit:
         smallest = _smallest(command, gpu)
         if smallest is None:
             raise
-        raise DoesNotStart(f"{error}; --tp-size {smallest} starts") from None
+        raise error.with_remedy(f"--tp-size {smallest} starts") from None
     memory, pool = server.memory, server.pool
     return SglangFit(
         release=RELEASE,

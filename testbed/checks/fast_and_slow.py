@@ -89,7 +89,7 @@ EFFICIENCIES = Efficiencies(
 
 @dataclass(frozen=True)
 class Case:
-    """What is simulated: a policy in a pool, a scheduler with its parameters, a preemption rule."""
+    """The simulated case: a policy in a pool, a scheduler with parameters, a preemption rule."""
 
     make: MakePolicy
     pool: PoolSpec
@@ -129,8 +129,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Served:
-    """What a run left: its records, what the policy counted, what was decided when, whether a part
-    reads lengths.
+    """The traces of a run: its records, what the policy counted, what was decided when, whether a
+    part reads lengths.
     """
 
     recorder: Recorder
@@ -152,7 +152,7 @@ def differs(
     parameters: Mapping[str, Any] = LIMITS,
     rules: Sequence[MakeRule] = (),
 ) -> ClauseBroken | None:
-    """What simulations do not agree in: clause 7, 9 or 10; None where they agree.
+    """The disagreement of simulations: clause 7, 9 or 10; None where they agree.
 
     rules: the preemption rules, by default those that the policy takes.
     """
@@ -228,8 +228,8 @@ def described(request: Request) -> str:
 
 
 def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBroken | None:
-    """What a run does not agree in with one step by step, with the same again, or with one of
-    another future.
+    """The disagreement of a run with one step by step, with the same again, or with one of another
+    future.
     """
     fast = case.serve(requests, prefix)
     if parts := unequal(fast, case.serve(requests, prefix)):

@@ -295,6 +295,17 @@ def passing_batch(seqs: Iterable[Sequence]) -> Batch:
     return batch
 
 
+def batch_of(seq: Sequence) -> Batch:
+    """`passing_batch` of one sequence: a new batch has counted nothing, so that its counts stay as
+    they are.
+    """
+    batch, seq_id, num_slots = Batch(), seq.seq_id, seq.slots_offset
+    batch.sequences[seq_id] = seq
+    batch._slot_counts, batch._offsets = num_slots, [(-num_slots, seq_id)]
+    seq.batch = batch
+    return batch
+
+
 def disband(batch: Batch) -> None:
     for seq in list(batch):
         batch.remove(seq)
@@ -327,7 +338,7 @@ class SequenceGroup:
     `resident` lists the sequences with allocated slots: where memory is shared only the first,
     until the fork at the end of prefill. Each sequence has num_generated output tokens; a decoding
     one stores one token fewer than it has, because the next iteration writes the newest token's K
-    and V. `todo` lists the prefill work that remains. Where the scheduler orders by `rank`, the
+    and V. `todo` lists the prefill work that remains. If the scheduler orders by `rank`, the
     smallest is served first. num_cached: prompt tokens that a cache had when the group was first
     admitted; -1 before, and where another engine has computed the prompt.
     """

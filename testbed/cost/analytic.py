@@ -171,8 +171,8 @@ class AnalyticCost(IterationCost):
         return 2 * self.model.num_layers * one_s
 
     def _verification_ps(self, work: Work) -> int:
-        """What the peak allows for attention of several queries in each decode, which read their
-        context once; 0 without drafts, whose attention memory bounds.
+        """The least time at the peak of attention of several queries in each decode, which read
+        their context once; 0 without drafts, whose attention memory bounds.
         """
         if not work.draft_tokens:
             return 0

@@ -10,7 +10,7 @@ from testbed.cost.model import Work
 
 @dataclass(frozen=True, slots=True)
 class SoftwareTimes:
-    """What a system's software adds to the kernels, in seconds.
+    """Times that a system's software adds to the kernels, in seconds.
 
     overhead_s: an iteration (one graph launch, inputs in, tokens out). More for each running
     request, scheduled token, sequence that takes a step or is prefilled, and for each running
@@ -60,7 +60,7 @@ class Charged:
 def charged(
     times: SoftwareTimes, num_gpus: int, measured_ps: Mapping[str, int], worker_s: float = 0.0
 ) -> Charged:
-    """What iterations on num_gpus GPUs are charged for software.
+    """Software times that iterations on num_gpus GPUs are charged.
 
     measured_ps: picoseconds of an "iteration", a "request" and a "token". worker_s: seconds of each
     GPU's worker in an iteration.

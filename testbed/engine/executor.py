@@ -1,4 +1,4 @@
-"""Who carries plans out: a simulation that computes their durations, or a GPU."""
+"""Executors of plans: a simulation that computes their durations, or a GPU."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
@@ -43,7 +43,7 @@ class Flight:
         plan: the plan.
         stepping: ids of the requests just swapped in that take a step.
         preempted_behind: groups that a plan made ahead has preempted, which computes nothing.
-        decoding: ids of all requests that take its steps, where somebody listens to tokens.
+        decoding: ids of all requests that take its steps, if a listener wants tokens.
     """
 
     start_ps: int

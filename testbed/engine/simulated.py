@@ -90,7 +90,7 @@ class SimulatedExecutor(Executor):
             flight.late = self._begin_transfers(flight.plan)
 
     def _computing(self, flight: Flight) -> Affine:
-        """What the cost model says of its iterations."""
+        """The cost model's times of its iterations."""
         cost, work = self.cost, flight.work
         durations: Any
         if flight.repeats:

@@ -37,7 +37,7 @@ class Measures(NamedTuple):
 
 
 class SpanGrowth(NamedTuple):
-    """What changes in a span of iterations from SpanMemory.used on.
+    """Changes in a span of iterations from SpanMemory.used on.
 
     first_ps, growth_ps: the first iteration's duration, and what each later one takes more. live:
     slots that become live with each iteration. started, held, evicted: the slots that begin to

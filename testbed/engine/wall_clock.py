@@ -15,7 +15,7 @@ SPIN_PS = PS // 2000  # a sleep may end so much late: the last half millisecond 
 
 
 class WallAlarm(Alarm):
-    """What an engine's loop yields to sleep until at_ps."""
+    """The event that an engine's loop yields to sleep until at_ps."""
 
     def __init__(self, clock: "WallClock") -> None:
         self._clock = clock

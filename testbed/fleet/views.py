@@ -1,4 +1,4 @@
-"""What a router sees of an engine."""
+"""A router's view of an engine."""
 
 from collections.abc import Mapping
 
@@ -53,7 +53,7 @@ class EngineView:
 
     @property
     def _expected(self) -> Mapping[int, int]:
-        return self.engine.side.expected
+        return self.engine.hooks.expected
 
     def num_cached(self, request: Incoming) -> int:
         """Leading tokens of the request's prompt that the engine's prefix cache had, cache_age_s of

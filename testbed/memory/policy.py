@@ -33,7 +33,7 @@ class MemoryPolicy(ABC):
         or none.
 
         A grant for each counts its leading tokens that are stored already. They may be more than
-        num_tokens: the sequence then has that many slots. Where the policy forks, several sequences
+        num_tokens: the sequence then has that many slots. If the policy forks, several sequences
         are a group that comes back after recompute: they differ behind their prompt and are
         computed in this order, so a grant may count what those before store.
 
@@ -63,7 +63,7 @@ class MemoryPolicy(ABC):
 
     @abstractmethod
     def table(self, seq: Sequence) -> list[Extent]:
-        """Where the tokens of `seq` lie, in order, with the slots that it holds for more.
+        """The slots of the tokens of `seq`, in order, and those that it holds for more.
 
         Args:
             seq: one that has slots.

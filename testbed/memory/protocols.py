@@ -1,5 +1,5 @@
-"""What a memory policy may be able to do besides the required: a protocol of one or two methods for
-each capability.
+"""Capabilities of a memory policy besides the required methods: a protocol of one or two methods
+for each capability.
 
 A policy has a capability by defining its methods; nothing else declares it. They are found once, by
 `capabilities_of`, which also says what needs what.
@@ -107,7 +107,7 @@ class Publishes(Protocol):
     """
 
     def lookup(self, seq: Seq) -> CacheHit:
-        """What is stored of the tokens of a sequence; changes nothing.
+        """The stored tokens of a sequence; changes nothing.
 
         Args:
             seq: one that waits.
@@ -182,7 +182,7 @@ class PinsHits(Protocol):
         """
 
     def pin(self, hit: CacheHit) -> None:
-        """What was found is not evicted until `unpin`.
+        """Found blocks are not evicted until `unpin`.
 
         Args:
             hit: what `match` answered.
@@ -235,7 +235,7 @@ class Truncates(Protocol):
     def truncate(self, seq: Seq, num_tokens: int) -> Grant:
         """A sequence gives back the slots of its last tokens; it keeps at least one.
 
-        What becomes free ends refusals. An `extend` brings slots back, in which the tokens are
+        Slots that become free end refusals. An `extend` brings slots back, in which the tokens are
         computed again.
 
         Args:
@@ -257,7 +257,7 @@ class Swaps(Protocol):
         """
 
     def swapped_table(self, seq: Seq) -> Mapping[str, list[Extent]]:
-        """Where the tokens of a sequence below the device lie, in order, by tier; those that have
+        """The slots of a sequence's tokens below the device, in order, by tier; those that have
         stayed on the device first.
 
         Args:
@@ -408,8 +408,8 @@ class Layered(Protocol):
 
 @runtime_checkable
 class ServesInTurn(Protocol):
-    """What sequences give back, and what a preempted one leaves, comes too late for those before
-    them, as in vLLM.
+    """Blocks are reserved one sequence at a time in batch order; blocks freed by a later sequence
+    cannot serve an earlier one, as in vLLM.
     """
 
     def reserve_in_turn(self, wanted: Sequence[tuple[Seq, int]]) -> int:
@@ -482,7 +482,7 @@ class ListsOtherSlots(Protocol):
     """It can say where the slots lie that are not free though no table contains them."""
 
     def non_sequence_slots(self) -> NonSequenceSlots:
-        """Where these slots lie; for pictures and checks."""
+        """The places of these slots; for pictures and checks."""
 
 
 @runtime_checkable
@@ -516,8 +516,8 @@ class StoresBelow(Protocol):
     """It stores prefixes in tiers below the device (server.tiers)."""
 
     def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
-        """What the tiers below store of prefixes, by their names: `cached`, and `in_transit` while
-        it is written.
+        """Prefixes that the tiers below store, by their names: `cached`, and `in_transit` while it
+        is written.
         """
 
 
@@ -553,7 +553,7 @@ class SharesTiers(Protocol):
 
 @runtime_checkable
 class FollowsSessions(Protocol):
-    """What it keeps depends on the sessions of requests."""
+    """Its cache depends on the sessions of requests."""
 
     def close_session(self, session: int) -> None:
         """No request of the session will come: its last one was answered.
@@ -582,7 +582,7 @@ class ReadsColumns(Protocol):
     """
 
     def columns_read(self) -> tuple[str, ...]:
-        """What it reads, of `session`, `priority` and `max_new_tokens`."""
+        """The columns that it reads, of `session`, `priority` and `max_new_tokens`."""
 
 
 @runtime_checkable

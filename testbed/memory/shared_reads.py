@@ -22,8 +22,8 @@ Ranges = NDArray[np.int64]  # [2, ranges]: where each starts and ends
 def read_again(reads: Iterable[tuple[int, Row[GroupTable]]]) -> int:
     """Tokens that are read more than once in a layer, for pairs of (tokens, tables of a sequence).
 
-    The tables are those of the layers that read all tokens. A token that n sequences read counts
-    n - 1 times. Where the layers of a group lie in several columns, the result is their mean.
+    The tables are those of the layers that read all tokens. A token that n sequences read counts n
+    - 1 times. If the layers of a group lie in several columns, the result is their mean.
     """
     ranges = list[Ranges]()
     slots_per_token = 0
@@ -81,7 +81,7 @@ class SharedReads(BatchIndex):
     def forked(self, seq: Sequence) -> None:
         """`seq`, a member, is the parent or the child of a fork: its full blocks are other ones.
 
-        They are counted when somebody asks: until then, a member of a beam may fork many times.
+        They are counted when they are read: until then, a member of a beam may fork many times.
         """
         self._forked[seq.seq_id] = seq
 

@@ -1,4 +1,4 @@
-"""Where a run's costs come from, in words, and how far off such costs were."""
+"""The source of a run's costs, in words, and the tested error of such costs."""
 
 import csv
 from collections.abc import Mapping

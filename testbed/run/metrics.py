@@ -98,7 +98,7 @@ def pool_shares(
     those of FREE.
 
     FREE are cached blocks without a reference, the largest run for one sequence, and all free
-    slots. Where all free slots are interchangeable, as in a paged pool, `free` equals `external`.
+    slots. If all free slots are interchangeable, as in a paged pool, `free` equals `external`.
     """
     by_iteration = _parts(totals.per_iteration, num_slots * totals.iterations)
     by_time = _parts(totals.over_time, num_slots * elapsed_ps)

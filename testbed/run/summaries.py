@@ -28,8 +28,8 @@ def costs_of(summary: Mapping[str, Any]) -> str:
 
 
 def source_of_costs(cost: str) -> str:
-    """What costs rest on, without the name of the code that reads it; of a cost model that does not
-    say it, the name.
+    """The source of costs, without the name of the code that reads it; of a cost model that does
+    not say it, the name.
     """
     match = SOURCE.fullmatch(cost)
     return match[1] if match else cost

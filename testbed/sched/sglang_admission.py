@@ -1,4 +1,4 @@
-"""What a pass over SGLang's queue may admit (PrefillAdder and PrefillBudget of release 0.5.23)."""
+"""The budget of a pass over SGLang's queue (PrefillAdder and PrefillBudget of release 0.5.23)."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -130,8 +130,8 @@ class Admission:
         return self.choose(chosen.group, hit)
 
     def choose(self, group: SequenceGroup, hit: CacheHit) -> Selected | Verdict:
-        """What the group would compute (_select_prefill_admission); its hit is pinned. What is
-        below the device needs slots, but is not computed.
+        """The tokens that the group would compute (_select_prefill_admission); its hit is pinned.
+        What is below the device needs slots, but is not computed.
         """
         outputs, cached = self.outputs, hit.num_cached(group.prefill_len)
         new = group.prefill_len - cached

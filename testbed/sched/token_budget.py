@@ -103,7 +103,7 @@ class Prefills:
 
 
 class PrefillChunks(Prefills):
-    """What the budget leaves of a prompt waits for the next iteration."""
+    """The rest of a prompt waits for the next iteration."""
 
     def goes_into(self, budget: int, group: SequenceGroup) -> bool:
         return budget > 0
@@ -124,8 +124,8 @@ class ConcurrentPrefills(PrefillChunks):
     the cache.
 
     fits_whole: a group is admitted only if its whole prefill would fit. cuts: what the budget
-    leaves of a chunk waits, else the group waits for budget for all of it. Who is in prefill is
-    seen from what it has to do: `partial` stays empty.
+    leaves of a chunk waits, else the group waits for budget for all of it. The tokens that a group
+    has to compute show whether it is in prefill: `partial` stays empty.
 
     Attributes:
         asks_again: a refused group is asked about in every plan: what it needs for its first chunk

@@ -34,8 +34,8 @@ MANY_GPUS = 4
 
 @dataclass(frozen=True)
 class Size:
-    """What SGLang takes for GPUs below so much memory: tokens of a chunk, and the largest batch of
-    decodes with a CUDA graph, on fewer than MANY_GPUS GPUs and on more.
+    """Sizes that SGLang takes for GPUs below so much memory: tokens of a chunk, and the largest
+    batch of decodes with a CUDA graph, on fewer than MANY_GPUS GPUs and on more.
     """
 
     below_gib: float
@@ -66,8 +66,8 @@ class Terms:
 
 @dataclass(frozen=True)
 class Graphs:
-    """Which CUDA graphs are captured. largest: of decodes; None: by the GPU. longest: tokens of the
-    longest of prompts; None: the chunk.
+    """The CUDA graphs that are captured. largest: of decodes; None: by the GPU. longest: tokens of
+    the longest of prompts; None: the chunk.
     """
 
     decodes: bool = True
@@ -101,7 +101,7 @@ class ServerMemory:
 
     @property
     def kv_cache(self) -> float:
-        """What is left for K and V; negative where the weights leave nothing."""
+        """The memory that is left for K and V; negative where the weights leave nothing."""
         return (self.free - self.weights) - self.free * (1 - self.fraction)
 
 

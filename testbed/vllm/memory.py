@@ -38,7 +38,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Terms:
-    """What is not in a data sheet or a shape: the values of memory_terms.toml."""
+    """Terms that are in no data sheet and no shape: the values of memory_terms.toml."""
 
     logits: float
     hidden: float
@@ -51,19 +51,22 @@ class Terms:
 
 @dataclass(frozen=True)
 class ServerMemory:
-    """GiB of each GPU. `budget` is what vLLM may use of its memory."""
+    """GiB of each GPU. `budget` is what vLLM may use of its memory; adapters: of LoRA, which vLLM
+    loads with the weights.
+    """
 
     budget: float
     weights: float
     activation: float
     non_torch: float
     cuda_graphs: float = 0.0  # what the release subtracts
+    adapters: float = 0.0
 
     @property
     def kv_cache(self) -> float:
-        """What is left for K and V; negative where the rest does not fit."""
+        """The memory that is left for K and V; negative where the rest does not fit."""
         used = self.weights + self.activation + self.non_torch + self.cuda_graphs
-        return self.budget - used
+        return self.budget - used - self.adapters
 
 
 def terms() -> Terms:
@@ -79,10 +82,10 @@ def terms_in(path: Path) -> Terms:
         fitted = values.pop("fitted")
         return Terms(**fitted, **values)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+        raise InputError(key=path, problem=f"cannot be read: {error}") from None
     except (KeyError, TypeError):
         names = ", ".join(field.name for field in fields(Terms))
-        raise InputError(f"{path}: is no file of memory terms ({names})") from None
+        raise InputError(key=path, problem=f"is no file of memory terms ({names})") from None
 
 
 def memory_of(

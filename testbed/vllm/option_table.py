@@ -11,6 +11,7 @@ from testbed.core.spelling import did_you_mean
 from testbed.vllm.releases import version_of
 
 UNDERSTOOD, HARMLESS, REFUSED = "understood", "harmless", "refused"
+COUNTED = "counted"  # for_memory of an option whose memory is in the answer
 
 
 class Option(NamedTuple):
@@ -116,4 +117,4 @@ def option_named(word: str, where: str) -> tuple[Option, bool]:
     if positive in table and table[positive].is_switch:
         return table[positive], True
     hint = did_you_mean(name if word.startswith("--") else word, [*table, *short])
-    raise InputError(f"{where}: {word}: is no option of vLLM's server{hint}")
+    raise InputError(key=f"{where}: {word}", problem=f"is no option of vLLM's server{hint}")

@@ -8,7 +8,7 @@ from testbed.experiments.cli import main as command_line
 from testbed.experiments.cli.main import main
 
 MISTAKES = {  # words, and what the line names
-    "frobnicate": "testbed: error: frobnicate: no such command; choose from run, ",
+    "frobnicate": "testbed: error: frobnicate: no such command (choose from run, ",
     "lis": "did you mean list?",
     "rnu policy=paged": "did you mean run?",
     "--hlep": "--hlep: no such option; did you mean --help?",
@@ -39,14 +39,14 @@ MISTAKES = {  # words, and what the line names
     "show memory": "RUN: is missing",
     "show memory runs/x runs/y": "runs/y: nothing reads it",
     "gpu calibrate --model opt-13b": "--out: is missing",
-    "calibrate fit constants beam": "KIND beam: must be one of 2023, beams, sampler; did you mean",
-    "lockstep vlm": "SERVER vlm: must be one of vllm, sglang; did you mean vllm?",
+    "calibrate fit constants beam": "KIND=beam: must be one of 2023, beams, sampler; did you mean",
+    "lockstep vlm": "SERVER=vlm: must be one of vllm, sglang; did you mean vllm?",
     "completion bahs": "did you mean bash?",
-    "run polcy=paged": "no key 'polcy': nothing reads it; did you mean policy?",
+    "run polcy=paged": "polcy: nothing reads it; did you mean policy?",
     "run policy=pagd": "did you mean paged?",
     "run arrivals.rat=2": "did you mean arrivals.rate?",
     "run arrivals.rate=fast": "arrivals.rate='fast': must be a number",
-    "list polcy": "no group 'polcy'; did you mean policy?",
+    "list polcy": "polcy: is no group; did you mean policy?",
     "reproduce fig22": "figure 'fig22': is unknown; did you mean fig2?",
     "compare nowhere": "nowhere: no such folder",
     "import model nowhere/config.json": "nowhere/config.json: No such file",

@@ -91,8 +91,8 @@ def check_configs(folder: Path, gpus: Sequence[str] = GPUS) -> Iterator[str]:
 
 
 def _asked(path: Path) -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
-    """What is asked of a file: its name, the file, the words of the command and the same for
-    vLLM's EngineArgs.
+    """The questions to a file: its name, the file, the words of the command and the same for vLLM's
+    EngineArgs.
     """
     config = json.loads(path.read_text(encoding="utf-8"))
     for name, varied in variations(config):

@@ -85,7 +85,7 @@ class _Absent(type):
 
 
 class _Nothing(int):
-    """What a call of an absent function gives: 0, where a size is wanted."""
+    """The result of a call of an absent function: 0, where a size is wanted."""
 
     def __getattr__(self, name: str) -> "_Nothing":
         if name.startswith("__"):

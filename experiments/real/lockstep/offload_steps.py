@@ -18,7 +18,7 @@ STEP_PS = 10**9
 
 
 class Step(NamedTuple):
-    """What a step decides, in tokens by request.
+    """Decisions of a step, in tokens by request.
 
     computed: of its iteration. found: of those that begin, what they do not compute. loaded: what
     begins to be loaded. stored: what begins to be stored below. evicted: what the cache below has

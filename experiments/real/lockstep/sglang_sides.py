@@ -65,7 +65,7 @@ class TheirsOfSGLang:
             raise SideFailed(f"{self.name}: {str(error).splitlines()[0]}") from error
 
     def _iteration(self, batch: Any, begins_ps: int) -> Iteration:
-        """What a batch computes, with the retractions since the one before."""
+        """Tokens that a batch computes, with the retractions since the one before."""
         retracted, self._retracted = tuple(self._retracted), []
         names = [int(req.rid) for req in batch.reqs]
         if not batch.forward_mode.is_extend():
@@ -117,7 +117,7 @@ class TheirsOfSGLang:
         self.scheduler._add_request_to_queue(req)
 
     def _prompt(self, request: Request) -> list[int]:
-        """The prompt's tokens: equal ones for equal contents, else tokens that nobody else has."""
+        """The prompt's tokens: equal ones for equal contents, else tokens of its own."""
         if request.prompt_ids is None:
             return [next(self._new) for _ in range(request.prompt_len)]
         places = product(request.prompt_ids, range(request.tokens_per_id))

@@ -133,7 +133,9 @@ def served(setup: Setup) -> tuple[list[Request], int]:
     """The requests that fit, in order of arrival, and the number of those rejected on arrival."""
     if isinstance(setup.workload, AnswerDrivenWorkload):
         raise InputError(
-            "arrivals: a closed loop; iterations are compared on fixed arrivals (another arrivals=)"
+            key="arrivals",
+            problem="a closed loop; iterations are compared on fixed arrivals",
+            remedy="another arrivals=",
         )
     policy, requests = setup.scheduler.policy, list(setup.workload)
 
@@ -144,7 +146,9 @@ def served(setup: Setup) -> tuple[list[Request], int]:
     fitting = list(filter(fits, requests))
     if not fitting:
         raise InputError(
-            "the workload: has no request that fits the pool (a larger server.num_blocks)"
+            key="the workload",
+            problem="has no request that fits the pool",
+            remedy="a larger server.num_blocks",
         )
     return fitting, len(requests) - len(fitting)
 
@@ -240,7 +244,7 @@ class Theirs:
         )
 
     def _prompt(self, request: Request) -> list[int]:
-        """The prompt's tokens: equal ones for equal contents, else tokens that nobody else has."""
+        """The prompt's tokens: equal ones for equal contents, else tokens of its own."""
         if request.prompt_ids is None:
             return [next(self._new) for _ in range(request.prompt_len)]
         places = product(request.prompt_ids, range(request.tokens_per_id))
@@ -261,8 +265,8 @@ class Theirs:
             self._draft([name for name in names if name in sampling], len(names))
 
     def _num_drafts(self, output: Any) -> dict[str, int]:
-        """The drafts of each request in an iteration. What a request has when it is admitted pads
-        it, since release 0.33, and is rejected by every worker.
+        """The drafts of each request in an iteration. Drafts of a request that is admitted pad it,
+        since release 0.33, and every worker rejects them.
         """
         new = {request.req_id for request in output.scheduled_new_reqs}
         new |= output.scheduled_cached_reqs.resumed_req_ids
@@ -271,7 +275,7 @@ class Theirs:
 
     def _sampled(self, name: str, num_drafts: int) -> list[int]:
         """The output tokens of an iteration with so many drafts: the accepted ones, and one more.
-        What follows the last token of an output is never looked at.
+        Tokens behind the last one of an output are not read.
         """
         accepted = 0
         if self.speculation is not None:

@@ -1,4 +1,4 @@
-"""What the installed vLLM answers for a config.json on a named GPU, with a KV cache of given bytes.
+"""Answers of the installed vLLM for a config.json on a named GPU, with a KV cache of given bytes.
 
 Its own engine arguments make the configuration, its own model class is built on torch's meta
 device, and its own planner divides the bytes among the layers' specs. No weight is loaded.
@@ -104,7 +104,7 @@ class Starter:
 
 
 def _manage_workspace() -> None:
-    """What sparse attention allocates beside its layers, without memory."""
+    """Stands for the workspace of sparse attention, without memory."""
     import torch
     from vllm.v1.worker.workspace import init_workspace_manager
 

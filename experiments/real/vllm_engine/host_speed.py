@@ -1,8 +1,8 @@
 """How slow a host is while it logs iterations, over its mean.
 
 One core's speed changes by a factor of up to 1.7 and stays for about a second, as where another
-thread shares the core. What the scheduler takes for each decode shows it, for it does the same work
-in every iteration; launches slow down with it.
+thread shares the core. The scheduler's time for each decode shows it, since its work is the same in
+every iteration; launches slow down with it.
 """
 
 import numpy as np
@@ -36,7 +36,7 @@ def slowness(table: pd.DataFrame) -> pd.Series:
 
 
 def _usual(decodes: Floats, taken: Floats) -> Floats:
-    """What as many decodes usually take (microseconds): a fixed time, and more for each."""
+    """The usual time of as many decodes (microseconds): a fixed time, and more for each."""
     weights = FIXED_US + PER_DECODE_US * decodes
     is_usual = taken / weights < np.percentile(taken / weights, OUTLIERS)
     terms = np.stack([np.ones(len(decodes)), decodes], axis=1)

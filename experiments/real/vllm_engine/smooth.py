@@ -39,7 +39,7 @@ def slope(x: Floats, y: Floats) -> float | None:
 def lower_hull(points: Mapping[int, float]) -> dict[int, float]:
     """The largest convex curve below the points, at their x.
 
-    What matrix products take is convex in the tokens: first the weights' bytes, then the FLOPs.
+    The time of matrix products is convex in the tokens: first the weights' bytes, then the FLOPs.
     Noise, and a host that is slower than its GPU, lie above.
     """
     hull = list[tuple[int, float]]()

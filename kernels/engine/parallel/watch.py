@@ -101,7 +101,7 @@ class Watch(Guard):
         self._since_s = 0.0  # the innermost
         self._device_since_s: float | None = None
         self._has_failed, self._is_over = threading.Event(), threading.Event()
-        self._tell: Callable[[], object] = lambda: None
+        self._notify: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -110,7 +110,7 @@ class Watch(Guard):
             raise WorkerError(self.failure)
 
     def on_failure(self, call: Callable[[], object]) -> None:
-        self._tell = call
+        self._notify = call
         if self.failure:
             call()
 
@@ -214,7 +214,7 @@ class Watch(Guard):
         for worker in self.workers:
             worker.kill()
         self._has_failed.set()
-        self._tell()
+        self._notify()
         with suppress(RuntimeError, ValueError):  # rank 0 may be ending them itself
             self.abort()
         end_s = max(time.monotonic(), self._since_s + GLOO_LIMIT_S) + END_S

@@ -1,4 +1,4 @@
-"""What a scheduler does to a memory policy, as values that can be shrunk, and random histories of
+"""Calls of a scheduler to a memory policy, as values that can be shrunk, and random histories of
 them.
 
 The search draws these itself, for `testbed check` runs where no test packages are installed.

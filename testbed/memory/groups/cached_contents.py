@@ -1,5 +1,5 @@
-"""What the pages of a sequence store, by which contents they are found, and which pages of equal
-content stay.
+"""Contents of the pages of a sequence, by which they are found, and the pages of equal content that
+stay.
 """
 
 from collections.abc import Iterable

@@ -59,8 +59,8 @@ class Grouped(LeasingPolicy):
     prefixes. window_share is fixed_split's. Where the release frees_late for a scheduler that
     plans ahead, a block is given back one chunk or step later, when those that read it have run.
 
-    `fits` counts a block for all tokens of a sequence. Where the release caps_windows, it counts of
-    a window no more blocks than a sequence has at once that is computed in chunks: for the window
+    `fits` counts a block for all tokens of a sequence. If the release caps_windows, it counts of a
+    window no more blocks than a sequence has at once that is computed in chunks: for the window
     before its newest token, the tokens of the iterations that may be under way, and one for a
     window that begins within a block. A prompt may need less then when its hit is evicted, whose
     pages no sequence held: an `extend` that evicts ends refusals.

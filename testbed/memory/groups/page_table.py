@@ -21,8 +21,8 @@ NONE = -1
 
 
 class Hit(NamedTuple):
-    """What a sequence begins with: num_tokens tokens of the cache, by column in `pages` behind
-    `dropped` blocks.
+    """The pages with which a sequence begins: num_tokens tokens of the cache, by column in `pages`
+    behind `dropped` blocks.
 
     junction: blocks of a longer prefix of which full attention has all pages; 0: there is none.
     """
@@ -201,7 +201,7 @@ def other_units(pool: PagePool, held: Iterable[PageOf]) -> NonSequenceSlots:
 
 
 def gaps(whole: Extent, parts: list[Extent]) -> Iterator[Extent]:
-    """What lies in the whole extent and in none of its parts."""
+    """Slots of the whole extent that are in none of its parts."""
     covered_to = whole.start
     for start, length in [*sorted(parts), Extent(whole.start + whole.length, 0)]:
         if start > covered_to:

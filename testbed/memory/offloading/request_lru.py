@@ -13,7 +13,9 @@ Rank: TypeAlias = tuple[int, int]
 
 
 class Request:
-    """What a request has stored or read: the position of each key, and its rank in the cache."""
+    """Blocks that a request has stored or read: the position of each key, and its rank in the
+    cache.
+    """
 
     __slots__ = ("rank", "seen")
 
@@ -111,7 +113,7 @@ class RequestLru:
             heapify(self._queue)
 
     def slots(self) -> NonSequenceSlots:
-        """What it stores, and what is being written."""
+        """Slots that it stores, and those that are being written."""
         size = self.block_size
         kinds: tuple[list[Extent], list[Extent]] = ([], [])
         for key, block in self.blocks.items():

@@ -1,5 +1,5 @@
-"""Which block holds which content: full blocks of prompts, found by the chain of contents that
-leads to them. What a block's content and its chained hash are is in hash_chain.py.
+"""The block that holds each content: full blocks of prompts, found by the chain of contents that
+leads to them. hash_chain.py defines a block's content and its chained hash.
 """
 
 from collections.abc import Callable, Iterable
@@ -122,8 +122,8 @@ class PrefixIndex:
     ) -> Node:
         """`blocks` hold `contents` one after another behind `node`; returns the last node.
 
-        Where a content is indexed already with another block, or as a tombstone, equal(its node,
-        block) says what to do.
+        If a content is indexed already with another block, or as a tombstone, equal(its node,
+        block) decides.
         """
         nodes, holder, hash_of = self._nodes, self.holder, self.hash_of
         for content, block in zip(contents, blocks, strict=False):

@@ -42,8 +42,8 @@ from testbed.memory.radix.tree import Contents, RadixTree, Run, path
 
 
 class RadixHit(CacheHit):
-    """What the tree has of a sequence's first tokens; `run` ends with the last of them, or goes on
-    behind them.
+    """The first tokens of a sequence that the tree has; `run` ends with the last of them, or goes
+    on behind them.
     """
 
     __slots__ = ("block_size", "num_blocks", "run")
@@ -94,7 +94,7 @@ class Radix(LeasingPolicy):
     ) -> None:
         if block_size > 512:
             raise InputError(
-                "must be from 1 to 512 tokens", key="block_size", value=str(block_size)
+                key="block_size", value=block_size, problem="must be from 1 to 512 tokens"
             )
         super().__init__()
         self.block_size = block_size
@@ -396,5 +396,5 @@ def own_runs(held: Held) -> list[tuple[int, Run]]:
 
 
 def blocks_of(run: Run) -> list[int]:
-    """Where the blocks up to the end of the run are stored, in order."""
+    """The blocks up to the end of the run, in order."""
     return list(chain.from_iterable([node.blocks for node in path(run)][::-1]))

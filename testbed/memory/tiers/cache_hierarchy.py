@@ -54,8 +54,8 @@ class CacheHierarchy:
         self._num_transfers = 0
 
     def look_up(self, on_device: list[Node], rest: Sequence[Content]) -> list[tuple[int, Node]]:
-        """Where the contents after the nodes on the device are, up to the first that is nowhere;
-        changes nothing.
+        """The places of the contents after the nodes on the device, up to the first that is
+        nowhere; changes nothing.
         """
         index, behind = self.device.index, list[tuple[int, Node]]()
         node = on_device[-1] if on_device else index.root

@@ -103,7 +103,7 @@ class LowerTier:
         self._changed()
 
     def give_up(self, nodes: Iterable[Node]) -> None:
-        """What a transfer was to bring will not come."""
+        """Drops the blocks that a transfer was to bring."""
         for node in nodes:
             self._free.append(self.arriving.pop(node.key))
             del self._ranks[node.key]

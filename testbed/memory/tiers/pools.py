@@ -17,8 +17,7 @@ class Owner(Protocol):
 
 
 class PinnedPool(CachingPool):
-    """A block that a transfer reads is not taken by anyone else before that has landed, though no
-    table has it.
+    """A block that a transfer reads is not taken before that has landed, though no table has it.
 
     `pins` counts the transfers that need a block; one that is in `kept` too is not evicted
     meanwhile. Those that store nothing any more were victims while pinned, and become free when
