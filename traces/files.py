@@ -307,7 +307,7 @@ def wrong_time(
     item: Mapping[str, Any], key: str, unit: str = "seconds", least: float = 0.0
 ) -> str | None:
     """The fault of the time at `key` of an item, which must be a finite number of at least `least`
-    in `unit`; None where nothing is.
+    in `unit`; None if nothing is.
     """
     value: Any = item.get(key)
     sound = type(value) in (int, float) and least <= value and abs(value) <= LATEST
@@ -315,7 +315,7 @@ def wrong_time(
 
 
 def plain_or_packed(path: Path) -> Path | None:
-    """The file of this name or, if there is none, with .gz appended; None where neither exists."""
+    """The file of this name or, if there is none, with .gz appended; None if neither exists."""
     return next(
         (file for file in (path, path.with_name(f"{path.name}.gz")) if file.is_file()), None
     )

@@ -113,7 +113,7 @@ class VllmLog(FileTrace):
     @property
     def preemptions(self) -> int | None:
         """How often its requests were preempted in all, by its rows or by the server's counter in
-        meta.json; None where neither says it.
+        meta.json; None if neither says it.
         """
         self.read()
         return self.meta.get(PREEMPTIONS) if self._preemptions is None else self._preemptions

@@ -206,7 +206,7 @@ def _mode(words: Sequence[str], candidates: Sequence[Candidate]) -> Mode:
 
 
 def _check_simulated(verdicts: Sequence[Verdict]) -> None:
-    """Raise InputError where every simulation failed for one reason, an error of the words."""
+    """Raise InputError if every simulation failed for one reason, an error of the words."""
     if any(isinstance(verdict, Keeps | Misses | Dearer) for verdict in verdicts):
         return
     pruned = [verdict for verdict in verdicts if isinstance(verdict, Pruned)]

@@ -54,7 +54,7 @@ def per_gpu(candidate: Candidate, outcome: Outcome) -> float:
 
 
 def per_user(outcome: Outcome) -> float | None:
-    """Output tokens/s of a request; None where outputs have one token."""
+    """Output tokens/s of a request; None if outputs have one token."""
     time_s = outcome.summary["tpot_s"]["mean"]
     return 1 / time_s if time_s else None
 

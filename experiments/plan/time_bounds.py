@@ -148,7 +148,7 @@ class Machine:
     @property
     def handed_over_s(self) -> float | None:
         """The least seconds that the links of all prefill engines together need for a token of a
-        prompt; None where prompts are not handed over, or not each as a whole.
+        prompt; None if prompts are not handed over, or not each as a whole.
         """
         if self.config.prefill_replicas is None:
             return None

@@ -101,7 +101,7 @@ class Misses:
 def refused(
     candidate: Candidate, results: Sequence[Outcome | Failure] | Sequence[Searched | Failure]
 ) -> Pruned | None:
-    """The verdict by the first job that gave no result; None where every one did."""
+    """The verdict by the first job that gave no result; None if every one did."""
     for result in results:
         if isinstance(result, Failure):
             return Pruned.by(result.error, candidate.deployment, REFUSED)

@@ -35,7 +35,7 @@ def _table() -> dict[str, Any]:
 
 
 def name_of(hf_name: str, models: Sequence[str]) -> Name:
-    """A name of Hugging Face as one of ours; as it is, without its owner, where none is meant."""
+    """A name of Hugging Face as one of ours; as it is, without its owner, if none is meant."""
     short = hf_name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
     bits = fp8 = None
     for quantiser in _table()["quantiser"]:

@@ -210,7 +210,7 @@ def plain_request(original: Request) -> Request:
 
 
 def plain_limit(name: str, request: Request) -> int | None:
-    """The declared output tokens, at least the true ones; None where none are declared."""
+    """The declared output tokens, at least the true ones; None if none are declared."""
     if request.max_new_tokens is None:
         return None
     return plain_int(f"{name}: max_new_tokens", request.max_new_tokens, request.output_len)

@@ -54,7 +54,7 @@ ENGINE = "engine"  # a group that is not listed: gpu or nothing
 
 @dataclass(frozen=True)
 class Choice:
-    """An option of a group. key: of the word, with its signs; at: the place of the option, where it
+    """An option of a group. key: of the word, with its signs; at: the place of the option, if it
     is not that of the group.
     """
 
@@ -134,7 +134,7 @@ class Value:
 @dataclass(frozen=True)
 class Words:
     """A command line. choices, values: words of Hydra's; folders: of the user's options; name: of
-    the primary config, where the words say one.
+    the primary config, if the words say one.
     """
 
     choices: tuple[str, ...]
@@ -276,7 +276,7 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
 
 def hybrid_words(choices: Mapping[str, str]) -> list[str]:
     """The policy that stands for vLLM's hybrid manager, for a model with windows or states under
-    vLLM's system; nothing where the words say which policy serves.
+    vLLM's system; nothing if the words say which policy serves.
     """
     if release_chosen(choices) is None or "policy" in choices:
         return []

@@ -42,7 +42,7 @@ def server_of(
 
 
 def _model_type(named: Named) -> str | None:
-    """The model_type of the config.json that a shape was read from, empty where it has none; None:
+    """The model_type of the config.json that a shape was read from, empty if it has none; None:
     the shape ships.
     """
     if named.config is None:

@@ -118,7 +118,7 @@ def _cache_type(value: str) -> str:
 
 
 def _pool_gib(text: str) -> float | None:
-    """GiB over all GPUs that an override gives; None where it gives none."""
+    """GiB over all GPUs that an override gives; None if it gives none."""
     values: Any = yaml.safe_load(text)
     if not values:
         return None

@@ -63,7 +63,7 @@ class StartUp:
 
 def start_ups_of(folder: Path, gpu: str, model: str | None = None) -> list[StartUp]:
     """The start-ups of a folder, all on GPUs of one name; `model` is that of tables without such a
-    column. Raises InputError where there are none, and for a log or a row that cannot be read.
+    column. Raises InputError if there are none, and for a log or a row that cannot be read.
     """
     if not folder.is_dir():
         raise InputError(

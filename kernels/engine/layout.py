@@ -78,7 +78,7 @@ def make_pools(
     """Empty pools of the slots of `pool`, cut to whole blocks; of the type of `like` and on its
     device, or e4m3.
 
-    pooled_layers: layers with a pool each; 1 where all share one. Scales are 1, as in vLLM where a
+    pooled_layers: layers with a pool each; 1 if all share one. Scales are 1, as in vLLM where a
     model gives none.
     """
     planes, width, dtype, scales = (

@@ -93,7 +93,7 @@ class Moves:
                 blocks[:, on_device] = below[there]
 
     def swap_times(self) -> list[SwapTime]:
-        """Every swap and transfer so far, after it has ended; none where they are not timed."""
+        """Every swap and transfer so far, after it has ended; none if they are not timed."""
         if self._timed:
             torch.cuda.synchronize()
         return [

@@ -199,7 +199,7 @@ def make_engine(
     setup: Setup, weights: Weights | None = None, clock: WallClock | None = None
 ) -> GpuEngine:
     """The engine of a setup, with workers where it has several GPUs; `weights` are the model's,
-    where they are in memory already. clock: a new one by default. Close it after use.
+    if they are in memory already. clock: a new one by default. Close it after use.
     """
     _check(setup)
     options, num_gpus = engine_options(setup.config.engine), setup.config.server.num_gpus

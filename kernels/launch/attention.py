@@ -182,7 +182,7 @@ class Shapes:
 def check_attention(
     out: Any, q: Any, k_cache: Any, v_cache: Any, kv_scales: Any = None, window: int | None = None
 ) -> Shapes:
-    """The shapes of queries, output and caches, in blocks or in rows. Raises ValueError where they
+    """The shapes of queries, output and caches, in blocks or in rows. Raises ValueError if they
     do not go together, or have a type or an alignment that the kernels do not read. kv_scales: of a
     cache in e4m3; window: tokens that a query sees at most.
     """

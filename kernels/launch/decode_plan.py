@@ -79,7 +79,7 @@ def plan_decode(
 def _plan(
     num_seqs: int, groups: int, head_size: int, max_context_len: int, num_sms: int, fp8: bool
 ) -> DecodePlan:
-    """Split contexts only where sequences and heads alone do not fill the GPU, or one long context
+    """Split contexts only if sequences and heads alone do not fill the GPU, or one long context
     would end last.
 
     groups: kv heads x head tiles of a sequence. Split contexts have at least 8 chunks where ragged

@@ -152,7 +152,7 @@ def differs(
     parameters: Mapping[str, Any] = LIMITS,
     rules: Sequence[MakeRule] = (),
 ) -> ClauseBroken | None:
-    """The disagreement of simulations: clause 7, 9 or 10; None where they agree.
+    """The disagreement of simulations: clause 7, 9 or 10; None if they agree.
 
     rules: the preemption rules, by default those that the policy takes.
     """

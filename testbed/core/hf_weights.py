@@ -70,7 +70,7 @@ def kv_bytes(fields: Fields) -> int | None:
 
 
 def _compressed_bits(config: Mapping[str, Any]) -> float | None:
-    """Bits of a weight of llm-compressor's format, with 16 for the scale of a group; None where
+    """Bits of a weight of llm-compressor's format, with 16 for the scale of a group; None if
     groups differ or the format is not one of plain integers or floats.
     """
     groups = config.get("config_groups")

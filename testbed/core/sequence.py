@@ -25,9 +25,9 @@ class Sequence:
             no other request has.
         tokens_per_id: tokens that an id names.
         registered_prefix: leading prompt tokens that are a registered prefix; 0 for none.
-        session: the conversation or job to which it belongs; None where it is unknown.
+        session: the conversation or job to which it belongs; None if it is unknown.
         priority: the class of its request; a smaller number is more urgent.
-        answer_id: names what it generates (see Incoming); None where it has siblings, too.
+        answer_id: names what it generates (see Incoming); None if it has siblings, too.
         num_preemptions: how often it was preempted.
         batch: the batch that it is in, or None.
         num_slots: slots that it may write; `admit`, `extend` and `fork` change it.

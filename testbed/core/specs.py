@@ -281,7 +281,7 @@ class ModelSpec:
 
     @property
     def expert_params(self) -> int:
-        """Weights of one expert of one layer; 0 where there are none."""
+        """Weights of one expert of one layer; 0 if there are none."""
         return self.ffn_matrices * self.hidden_size * self.experts.size if self.experts else 0
 
     @property

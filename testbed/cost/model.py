@@ -338,7 +338,7 @@ class CostModel(ABC):
         return Affine(self.iteration(work), growth_ps=0, steps=1)
 
     def least(self, num_tokens: int) -> int:
-        """Picoseconds that no iteration over so many tokens is below, whatever they read; 0 where
+        """Picoseconds that no iteration over so many tokens is below, whatever they read; 0 if
         nothing is known. `testbed plan` excludes deployments by it.
 
         Args:
@@ -347,7 +347,7 @@ class CostModel(ABC):
         return 0
 
     def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
-        """How the host launches an iteration; None where `iteration` and `decode` have its time.
+        """How the host launches an iteration; None if `iteration` and `decode` have its time.
 
         An iteration that is planned while another one computes is launched meanwhile, so that only
         the rest is waited for. Decodes are launched no longer than they compute.

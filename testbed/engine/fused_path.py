@@ -74,7 +74,7 @@ class FusedPath:
 
     def begin_next(self, start_ps: int, arrival_ps: int) -> Flight | None:
         """The same as `Scheduler.plan` and `begin`, where the plan is several promised steps of the
-        batch, which the policy takes in `end`; None where it is not.
+        batch, which the policy takes in `end`; None if it is not.
         """
         if not (self._is_steady and self._scheduler.is_decoding) or self._meter.forked:
             return None
@@ -107,7 +107,7 @@ class FusedPath:
 
     def begin(self, plan: Plan, start_ps: int, arrival_ps: int) -> Flight | None:
         """The plan's first iteration begins, and the plan after it is made at the first boundary at
-        or after arrival_ps; None where the plan needs the plain path.
+        or after arrival_ps; None if the plan needs the plain path.
         """
         state, usage = self._state, self._policy.usage()
         repeats = bool(plan.guaranteed_steps) and not plan.chunks

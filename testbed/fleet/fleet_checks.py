@@ -73,7 +73,7 @@ def _check_router(router: Router, workload: Workload) -> None:
 
 
 def _check_shared_tiers(config: RunConfig, scheduler: Scheduler) -> None:
-    """Raise InputError where the policy cannot share the tiers. It is asked to share its own tiers
+    """Raise InputError if the policy cannot share the tiers. It is asked to share its own tiers
     with itself, which every policy that shares tiers can do.
     """
     if config.server.shared_tiers:

@@ -135,7 +135,7 @@ class Capabilities:
         return self.publishes.admit(seqs, num_tokens, hit)
 
     def guaranteed_steps(self, batch: Batch) -> int:
-        """Steps that succeed in any case; 0 where the policy does not predict."""
+        """Steps that succeed in any case; 0 if the policy does not predict."""
         return 0 if self.predicts is None else self.predicts.guaranteed_steps(batch)
 
     def footprint(self, seq: Sequence) -> Footprint | None:
@@ -240,7 +240,7 @@ METHODS: Mapping[type, tuple[str, ...]] = {
 
 
 def capabilities_of(policy: MemoryPolicy) -> Capabilities:
-    """The capabilities of a policy. InputError where it has a part of a capability only, or one
+    """The capabilities of a policy. InputError if it has a part of a capability only, or one
     that needs another.
     """
     name = type(policy).__name__

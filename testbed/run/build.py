@@ -97,7 +97,7 @@ class Setup:
         return self.fleet is None or not (len(self.fleet.parts) > 1 or self.fleet.faults)
 
     def check_alone(self, what: str) -> None:
-        """Raise InputError where the run has several engines, and `what` shows one."""
+        """Raise InputError if the run has several engines, and `what` shows one."""
         if not self.is_alone:
             raise InputError(
                 key="replicas",

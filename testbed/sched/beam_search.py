@@ -43,7 +43,7 @@ class BeamModel(ABC):
         """
 
     def prepare(self, width: int) -> None:  # noqa: B027 (most have nothing to do)
-        """Compute what the parents of beams of this width need, where it takes long. A server calls
+        """Compute what the parents of beams of this width need, if it takes long. A server calls
         it in a thread before the first such request; raises InputError for a width that cannot be
         answered.
 

@@ -185,7 +185,7 @@ class SchedulerState(Queues):
         return [GRANTED]
 
     def load(self, group: SequenceGroup, num_tokens: int, plan: Plan, hit: CacheHit) -> bool:
-        """Begin to load what lower tiers have of a waiting group; False where there are no slots
+        """Begin to load what lower tiers have of a waiting group; False if there are no slots
         for it now.
         """
         transfers = self.memory.transfers

@@ -34,7 +34,7 @@ class ChatTemplate(Protocol):
     is_whole: bool
 
     def text(self, messages: Messages) -> str:
-        """The prompt's text; raises ApiError where the messages do not fit the template."""
+        """The prompt's text; raises ApiError if the messages do not fit the template."""
 
 
 class PlainLines:

@@ -66,7 +66,7 @@ class Service:
         return {LAG: f"{self.live.lags[0]:.6f}", MAX_LAG: f"{self.live.lags[1]:.6f}"}
 
     def check_key(self, request: Request) -> None:
-        """Refuse a client without the key, where there is one."""
+        """Refuse a client without the key, if there is one."""
         authorization = request.headers.get("authorization", "").encode("utf-8", "replace")
         if self._api_key is not None and not hmac.compare_digest(authorization, self._api_key):
             raise ApiError(401, "Authorization: is not the API key", code="invalid_api_key")
@@ -115,7 +115,7 @@ class Service:
 
 
 async def unless_gone(request: Request, call: Call) -> Any:
-    """The whole answer, or None where the client goes away before it is complete."""
+    """The whole answer, or None if the client goes away before it is complete."""
     answer = asyncio.create_task(call.whole())
     gone = asyncio.create_task(_wait_until_gone(request))
     try:

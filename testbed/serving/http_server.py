@@ -66,7 +66,7 @@ def make_service(config: RunConfig, options: ServeOptions) -> Service:
 
 
 def pool_labels(setup: Setup) -> dict[str, str]:
-    """The pool in blocks, as vLLM's metrics label it; empty where engines have different pools, or
+    """The pool in blocks, as vLLM's metrics label it; empty if engines have different pools, or
     a pool is not of blocks.
     """
     config, size = setup.config, setup.scheduler.memory.block_size

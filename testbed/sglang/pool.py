@@ -45,7 +45,7 @@ CLASSES = {
 
 
 def class_of(model: ModelSpec) -> str:
-    """The class of a model that ships; empty where SGLang's pool asks for none."""
+    """The class of a model that ships; empty if SGLang's pool asks for none."""
     return next((kind for name, kind in CLASSES.items() if model.name.startswith(name)), "")
 
 

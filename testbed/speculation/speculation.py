@@ -86,7 +86,7 @@ class Speculation(ABC):
         """
 
     def deeper(self, model: ModelSpec) -> ModelSpec | None:
-        """The model with what drafts as its last layers; None where that is no part of it.
+        """The model with what drafts as its last layers; None if that is no part of it.
 
         Args:
             model: for which it drafts.

@@ -169,7 +169,7 @@ def moved_workload(workload: Workload, seed: int) -> Workload:
 
 
 def share_inside(config: RunConfig) -> float:
-    """The share of the requests that meets the SLO; 0 where none does."""
+    """The share of the requests that meets the SLO; 0 if none does."""
     return float(run(config).summary["slo"]["share_inside"] or 0.0)
 
 

@@ -76,7 +76,7 @@ def terms() -> Terms:
 
 @cache
 def terms_in(path: Path) -> Terms:
-    """The terms of a file such as memory_terms.toml. Raises InputError where it is no such file."""
+    """The terms of a file such as memory_terms.toml. Raises InputError if it is no such file."""
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         fitted = values.pop("fitted")
@@ -146,7 +146,7 @@ def activation_gib(model: ModelSpec, limits: Limits, memory_terms: Terms) -> flo
 
 
 def network_gib(model: ModelSpec, limits: Limits) -> float:
-    """GiB of gate, up and their product in a dense layer; 0 where all layers have experts."""
+    """GiB of gate, up and their product in a dense layer; 0 if all layers have experts."""
     if model.num_expert_layers >= model.ffn_layers:
         return 0.0
     columns = model.ffn_matrices * model.ffn_size / limits.num_gpus

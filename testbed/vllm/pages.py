@@ -83,7 +83,7 @@ class Pages:
         return shared / (self.of_sequence(num_tokens) - self.scratch)
 
     def longest(self, num_blocks: int) -> int:
-        """Tokens of the longest sequence that so many pages hold; 0 where none fits."""
+        """Tokens of the longest sequence that so many pages hold; 0 if none fits."""
         low, high = 0, num_blocks * self.block_size
         while low < high:
             middle = (low + high + 1) // 2
@@ -113,7 +113,7 @@ def pages_of(
 ) -> Pages:
     """The pages of a model on num_gpus GPUs. Without the hybrid manager every layer stores all
     tokens. A group whose layers cache fewer bytes a token than another's has larger blocks, so that
-    all pages are as large (vLLM's unify_kv_cache_spec_page_size); InputError where one is no
+    all pages are as large (vLLM's unify_kv_cache_spec_page_size); InputError if one is no
     multiple of the other, as there.
     """
     if not is_hybrid:

@@ -78,7 +78,7 @@ class Speculative(NamedTuple):
 class Server:
     """The server of a command's options, and what follows from them.
 
-    option: our option with the model's shape. memory is None where the command gives the pool.
+    option: our option with the model's shape. memory is None if the command gives the pool.
     num_blocks: pages of the pool, the null block included. values: the options. notes: what was
     read and changes nothing. offloading: the cache below the device; None: there is none.
     """
@@ -312,7 +312,7 @@ def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
 
 
 def _limits(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
-    """The limits of a batch. Raises InputError where vLLM refuses them, or its order."""
+    """The limits of a batch. Raises InputError if vLLM refuses them, or its order."""
     if reader.value("--scheduling-policy") not in (None, *ORDERS):
         raise reader.refusal(
             "--scheduling-policy", "is unknown", f"choose from {', '.join(ORDERS)}"
@@ -447,7 +447,7 @@ class Pool(NamedTuple):
 def _pool(
     reader: OptionReader, release: Release, gpu: GpuSpec, memory: ServerMemory, pages: Pages
 ) -> Pool:
-    """The pool of a GPU with this memory. Raises InputError where vLLM does not start."""
+    """The pool of a GPU with this memory. Raises InputError if vLLM does not start."""
     given = _given_blocks(reader, pages)
     if given is None:
         num_blocks = _found_blocks(reader, memory, gpu, pages)

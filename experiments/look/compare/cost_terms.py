@@ -167,7 +167,7 @@ def _check_drafts(simulated: FinishedRun, works: Sequence[Work]) -> None:
 
 def cost_models(run: FinishedRun, *, drafts: bool = False) -> tuple[CostModel, CostModel]:
     """The cost model of a run, and the same one with all software times set to 0. drafts: with the
-    run's costs of drafts, where it speculates.
+    run's costs of drafts, if it speculates.
     """
     _check_classes(run)
     config = run.config

@@ -96,7 +96,7 @@ def independent_differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
 
 
 def words_of_each(independent: pd.DataFrame) -> list[str]:
-    """The words that distinguish each run, as "paged, rate 2"; empty where nothing does."""
+    """The words that distinguish each run, as "paged, rate 2"; empty if nothing does."""
     rows = independent.to_numpy().tolist()
     return [", ".join(map(legible, independent, values)) for values in rows]
 

@@ -28,7 +28,7 @@ class Ask(NamedTuple):
 
 class Answered(NamedTuple):
     """Times (s) since the first request was due, by the client's clock. server_s: when it reached
-    the engine, by the server's clock; None where the server does not say so.
+    the engine, by the server's clock; None if the server does not say so.
     """
 
     sent_s: float

@@ -90,7 +90,7 @@ def points_by(rows: Any, *by: str) -> Points:
 
 
 def read_parquet(folder: Path, pattern: str) -> Any:
-    """A table of the folder, of the newest version that is there. Raises InputError where pyarrow
+    """A table of the folder, of the newest version that is there. Raises InputError if pyarrow
     is not installed.
     """
     try:

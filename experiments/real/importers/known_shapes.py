@@ -74,7 +74,7 @@ def gpu_named(name: str) -> GpuSpec:
 
 
 def gpu_of_device(device: str) -> GpuSpec | None:
-    """The data sheet of a device by our name or the one its driver gives it, None where the config
+    """The data sheet of a device by our name or the one its driver gives it, None if the config
     tree has none.
     """
     sheets = {

@@ -110,7 +110,7 @@ def options_of(setup: Setup) -> Options:
 
 
 def installed_release() -> str:
-    """The version of the installed SGLang. Raises InputError where there is none."""
+    """The version of the installed SGLang. Raises InputError if there is none."""
     try:
         return version("sglang")
     except PackageNotFoundError:

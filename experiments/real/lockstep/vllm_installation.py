@@ -263,7 +263,7 @@ def _check_values(setup: Setup) -> None:
 
 
 def installed_release() -> str:
-    """The version of the installed vLLM. Raises InputError where there is none."""
+    """The version of the installed vLLM. Raises InputError if there is none."""
     try:
         return version("vllm")
     except PackageNotFoundError:

@@ -149,7 +149,7 @@ def _one_of(
 
 
 def _cut_short(folders: Sequence[Path]) -> dict[str, list[str]]:
-    """The sweeps that a time limit has left out, for the fingerprint; nothing where there are
+    """The sweeps that a time limit has left out, for the fingerprint; nothing if there are
     none.
     """
     names = [name for folder in folders for name in left_out(folder)]

@@ -45,7 +45,7 @@ class Comparison(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether the paths differ only where the plain one could have chosen either."""
+        """Whether the paths differ only if the plain one could have chosen either."""
         return self.choices > 0 and self.largest_margin <= self.tolerance
 
     def __str__(self) -> str:

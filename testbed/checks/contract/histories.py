@@ -260,7 +260,7 @@ class Histories:
         return calls
 
     def admission(self) -> Admit:
-        """A new request; where the policy caches prefixes, most prompts are one of two stories."""
+        """A new request; if the policy caches prefixes, most prompts are one of two stories."""
         random = self.random
         prompt_len = random.choice(
             [self.length(), self.length(), random.randint(1, self.max_len - 1)]

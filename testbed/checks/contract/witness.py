@@ -199,7 +199,7 @@ class Witness:
 
     def listed_hit(self, seq: Sequence, tables: Tables) -> int:
         """Tokens of a new prompt that can be found where each block can be that the policy lists
-        as cached, or that must be findable in a table; 0 where transfers may still change them.
+        as cached, or that must be findable in a table; 0 if transfers may still change them.
         """
         lister, size = self.capabilities.lists_other_slots, self.stories.block_size
         if lister is None or size == UNBOUNDED_LEN or self.capabilities.transfers is not None:

@@ -56,7 +56,7 @@ class Grouped(LeasingPolicy):
     there are layers. A chunk keeps the window of its first token; a block that no token of the next
     chunk or step reads is given back as that one is granted. Admission keeps a watermark share of
     the pool free, unless the pool is empty. It serves one sequence a request and caches no
-    prefixes. window_share is fixed_split's. Where the release frees_late for a scheduler that
+    prefixes. window_share is fixed_split's. If the release frees_late for a scheduler that
     plans ahead, a block is given back one chunk or step later, when those that read it have run.
 
     `fits` counts a block for all tokens of a sequence. If the release caps_windows, it counts of a

@@ -102,7 +102,7 @@ class HostTree(RadixTree):
     """Writes a run to the host when `threshold` sequences have published it, with all before it
     that the host lacks (write_through, write_through_selective).
 
-    The host makes room by its own leaves, those without a copy on the device; where these are too
+    The host makes room by its own leaves, those without a copy on the device; if these are too
     few, nothing is written. A copy stays while its run is on the device.
 
     Attributes:

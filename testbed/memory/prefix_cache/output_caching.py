@@ -24,7 +24,7 @@ from testbed.vllm.releases import DEFAULT, Release
 
 class OutputCaching(PrefixCaching):
     """Prefix caching whose blocks with generated tokens are findable: by their own sequence when it
-    returns after a preemption, and by later prompts that contain the answer, where the trace names
+    returns after a preemption, and by later prompts that contain the answer, if the trace names
     it (answer_id). So are prompts without ids, by their own sequence.
 
     Blocks with generated tokens are published when the slots are released, not when they fill up,

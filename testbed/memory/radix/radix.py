@@ -317,7 +317,7 @@ class Radix(LeasingPolicy):
         )
 
     def repeated_reads(self, batch: Batch, others: Collection[Seq] = ()) -> int:
-        """See CountsSharedReads. Where these are all sequences with slots and nothing else locks a
+        """See CountsSharedReads. If these are all sequences with slots and nothing else locks a
         run, what all tables list more than once.
         """
         num_seqs = len(batch) + len(others)

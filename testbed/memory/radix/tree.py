@@ -196,7 +196,7 @@ class RadixTree:
             yield run
 
     def check(self) -> None:
-        """Raise AssertionError where runs, locks and counts do not belong to each other."""
+        """Raise AssertionError if runs, locks and counts do not belong to each other."""
         runs = list(self)
         for run in runs:
             parent = run.parent

@@ -99,7 +99,7 @@ class Arc(EvictionOrder):
         return True
 
     def _trimmed(self) -> Ghosts | None:
-        """The ghosts of `recent`, after the oldest ghost has made room for one more; None where
+        """The ghosts of `recent`, after the oldest ghost has made room for one more; None if
         that queue alone is as long as the cache: its victim leaves no ghost.
         """
         recent, size = self._recent_ghosts, self.size
