@@ -226,7 +226,7 @@ def _vllm(items: list[Any]) -> tuple[Rows, Floats]:
 
 
 def _from_client(items: list[Any], times: Floats) -> Floats:
-    """The times with arrivals by the client's clock where every row has its arrival_time, set so
+    """The times with arrivals by the client's clock if every row has its arrival_time, set so
     that the fastest request is queued at once.
 
     The engine takes requests in between two iterations: queued_ts lacks the wait before.

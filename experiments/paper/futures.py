@@ -30,7 +30,7 @@ def _future_of(store: RunStore, run: str) -> str:
 
 
 def without_unused(table: pd.DataFrame) -> pd.DataFrame:
-    """The table without the column, where nothing in it reads the future."""
+    """The table without the column, if nothing in it reads the future."""
     return table if FUTURE in table and table[FUTURE].any() else table.drop(columns=FUTURE)
 
 

@@ -146,7 +146,7 @@ class Bounds:
         return tokens * self.machine.token_s / self.machine.num_prefill_engines
 
     def _decodes_s(self) -> float:
-        """Seconds of the outputs' matrix products, and where all engines do both, of the prompts'
+        """Seconds of the outputs' matrix products, and if all engines do both, of the prompts'
         too.
         """
         is_split = self.machine.config.prefill_replicas is not None

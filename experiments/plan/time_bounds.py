@@ -111,7 +111,7 @@ class Machine:
 
     @cached_property
     def token_s(self) -> float:
-        """The least seconds of an iteration for each of its tokens: by the cost model, where the
+        """The least seconds of an iteration for each of its tokens: by the cost model, if the
         scheduler limits the tokens of an iteration, and by the peak.
         """
         most = self.max_num_batched_tokens or 0

@@ -218,7 +218,7 @@ def plain_limit(name: str, request: Request) -> int | None:
 
 def plain_ids(name: str, request: Request) -> tuple[int, ...] | None:
     """The ids of the prompt, as Python's own numbers: one for each tokens_per_id tokens, of which
-    the last may be left out where it stands for fewer.
+    the last may be left out if it stands for fewer.
     """
     tokens_per_id = request.tokens_per_id
     if request.prompt_ids is None:

@@ -231,8 +231,8 @@ def _parsed(text: str) -> Choice | Value:
 
 
 def _with_marks(value: Value, own: set[str]) -> str:
-    """The value as Hydra's word: quoted where commas are no sweep, added where the key may be new,
-    and taken out where it becomes an empty mapping, which merging would not change.
+    """The value as Hydra's word: quoted if commas are no sweep, added if the key may be new,
+    and taken out if it becomes an empty mapping, which merging would not change.
     """
     word, text = value.word, value.word.partition("=")[2]
     if text.strip("{ }") == "" and "{" in text:
@@ -293,7 +293,7 @@ def hybrid_words(choices: Mapping[str, str]) -> list[str]:
 
 def _another_server(server: str, gpu: str, keys: Sequence[str]) -> list[str]:
     """A server like the first one, but for its GPU; what sizes the pool by the memory is left out
-    where the words give the pool.
+    if the words give the pool.
     """
     is_sized = f"{server}.num_blocks" in keys
     names = ("num_gpus",) if is_sized else ("num_gpus", "memory_utilization", "workspace_gib")
@@ -351,7 +351,7 @@ def _check_targets(choices: Sequence[Choice], words: Iterable["Choice | Value"])
 
 
 def _check_default_server(choices: Sequence[Choice], folders: Sequence[Path]) -> None:
-    """Raise InputError for a model without a default server, where no server is selected."""
+    """Raise InputError for a model without a default server, if no server is selected."""
     if any(choice.key in ("server", "gpu") for choice in choices):
         return
     for name in (choice.name for choice in choices if choice.group == "model"):

@@ -49,7 +49,7 @@ def value_of(name: str, root: DictConfig) -> Any:
 
 def without_read_utilization(config: DictConfig, values: dict[str, Any]) -> dict[str, Any]:
     """The values of a configuration whose `server.num_blocks` this module computes, without the
-    utilization that it has read where it gave the pool: nothing reads it again.
+    utilization that it has read if it gave the pool: nothing reads it again.
     """
     pools = _pools(config.server)
     if values["server"]["num_blocks"] is not None or any(

@@ -25,7 +25,7 @@ def server_of(
     for_memory: bool = False,
 ) -> Server:
     """The server of a command on a GPU. Raises InputError for an option that changes the answer and
-    is not modelled, and where vLLM would refuse to start.
+    is not modelled, and if vLLM would refuse to start.
 
     of: terms of the memory (default: those that ship). for_memory: only memory is asked for, so
     that options which change only time are read over.

@@ -78,7 +78,7 @@ def replaced_values(
 ) -> dict[str, str]:
     """The values of a command's options, in which those of overrides replace its own.
 
-    options: by override. num_gpus: the option that server=GPU-xN gives where the command does not.
+    options: by override. num_gpus: the option that server=GPU-xN gives if the command does not.
     """
     replaced = dict(values)
     for key, option in options.items():

@@ -2,7 +2,7 @@
 
 A log is the text of one start-up at VLLM_LOGGING_LEVEL=DEBUG, with its command in a line (`vllm
 serve ...`) and the line "Memory profiling takes ...". A table is a CSV with a row for each start-up
-and the columns of LOGGED, and those of OPTIONS where they are not vLLM's defaults. Other tables in
+and the columns of LOGGED, and those of OPTIONS if they are not vLLM's defaults. Other tables in
 the folder have no column logged_*.
 """
 

@@ -75,7 +75,7 @@ class Moves:
         """No forward pass will follow what was performed and begun."""
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
-        """Copy slots on the device, in order where one copy depends on another."""
+        """Copy slots on the device, in order if one copy depends on another."""
         rows = self.pools.rows()
         for group in independent(copies):
             source, target = (torch.from_numpy(r).to(rows.device) for r in self.copied_rows(group))

@@ -307,7 +307,7 @@ def num_equal(drafts: tuple[int, ...], tokens: list[int]) -> int:
 
 
 def _rows(values: Tensor, rows: list[int]) -> Tensor:
-    """These rows; the tensor itself where they are all of its rows."""
+    """These rows; the tensor itself if they are all of its rows."""
     if rows == list(range(len(values))):
         return values
     return values[upload({"rows": np.array(rows, np.int64)}, values.device)["rows"]]

@@ -2,7 +2,7 @@
 
 The wrappers check every argument, choose a variant and launch it on the caller's stream. Once a
 variant is compiled no call waits, and none allocates if a workspace is passed, so after one warm-up
-call a launch can be captured in a CUDA graph. Block ids are on the device, where reading them would
+call a launch can be captured in a CUDA graph. Block ids are on the device, if reading them would
 wait: the caller checks them. torch and CuPy arrays are used in place; float16 and bfloat16,
 accumulation in fp32.
 

@@ -33,7 +33,7 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
 
 
 def _kinds_of_class(fields: Fields, kind: str, num_layers: int) -> list[str]:
-    """The kinds of layers where the file does not list them."""
+    """The kinds of layers if the file does not list them."""
     windows = types()["windows"]
     if kind in windows["pattern"]:
         pattern = fields.whole("sliding_window_pattern", windows["pattern"][kind])

@@ -446,7 +446,7 @@ class ServerSpec:
         return tuple(name for name, tier in (self.tiers or {}).items() if tier.shared)
 
     def kv_pool_bytes(self, model: ModelSpec) -> int:
-        """Bytes for the KV cache of `model`, summed over the GPUs; negative where the weights do
+        """Bytes for the KV cache of `model`, summed over the GPUs; negative if the weights do
         not fit.
         """
         if model.name in self.kv_memory_gib:

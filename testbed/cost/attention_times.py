@@ -1,4 +1,4 @@
-"""Attention of an iteration: mixed batches where the profile measured them, else prefill and
+"""Attention of an iteration: mixed batches if the profile measured them, else prefill and
 decodes added.
 """
 

@@ -173,7 +173,7 @@ def _roofline_cost(
 
 def adapted_choices(choices: Choices, profile: Mapping[str, Any]) -> Choices:
     """The choices with a block size that the profile has, the next larger one if it can, and with
-    its own software times where they were fitted on a server's log, or are in whole iterations.
+    its own software times if they were fitted on a server's log, or are in whole iterations.
     """
     section = choices.decode_section
     if has(profile, section) and len(profile["sections"][section]["axes"]) == 4:

@@ -22,7 +22,7 @@ class Moved(NamedTuple):
         target: the tier's name that is written.
         length: slots of each transfer.
         num_transfers: how many.
-        num_runs: runs of adjacent slots in the tier below, where `counted` has found them.
+        num_runs: runs of adjacent slots in the tier below, if `counted` has found them.
     """
 
     source: str
@@ -33,7 +33,7 @@ class Moved(NamedTuple):
 
     @property
     def extents(self) -> int:
-        """Runs of adjacent slots; the transfers where runs were not counted."""
+        """Runs of adjacent slots; the transfers if runs were not counted."""
         return self.num_transfers if self.num_runs is None else self.num_runs
 
 

@@ -247,7 +247,7 @@ def _number(value: float | None) -> str:
 
 
 def _other_value(profiled: ModelSpec, model: ModelSpec) -> str:
-    """The first value of the shape that differs, where the names of the models are the same."""
+    """The first value of the shape that differs, if the names of the models are the same."""
     if profiled.name != model.name:
         return ""
     there = replace(profiled, max_len=model.max_len, tied_embedding=model.tied_embedding)

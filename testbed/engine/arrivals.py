@@ -32,7 +32,7 @@ class ArrivalProcess(ABC):
         """Arrival times in order, in picoseconds.
 
         Args:
-            rows: a whole trace where the process replays time stamps, else None.
+            rows: a whole trace if the process replays time stamps, else None.
             seed: of what is drawn.
         """
 
@@ -155,7 +155,7 @@ class SessionWorkload(AnswerDrivenWorkload):
 
 @dataclass(frozen=True, slots=True)
 class BoundedWorkload(AnswerDrivenWorkload):
-    """Rows that go out in their order at arrival_ps, but later where max_in_flight of them are
+    """Rows that go out in their order at arrival_ps, but later if max_in_flight of them are
     unanswered: the next one goes out when an answer ends.
     """
 

@@ -101,7 +101,7 @@ class Tracer(simpy.Environment):
 
     Reads only a policy's public methods, so it works for every policy. From the trace's start on no
     plan is repeated, so that every block is seen to be taken in its own iteration. The pool is not
-    looked at where no frame would be kept.
+    looked at if no frame would be kept.
     """
 
     def __init__(self, scheduler: Scheduler, trace: MemoryTrace, part: TracedPart) -> None:

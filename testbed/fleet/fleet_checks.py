@@ -88,7 +88,7 @@ def has_oracle(policy: Part) -> bool:
 
 
 def check_split(config: RunConfig, workload: Workload, scheduler: Scheduler) -> None:
-    """Raise InputError for what is not modelled where some engines prefill for others."""
+    """Raise InputError for what is not modelled if some engines prefill for others."""
     option = f"prefill_replicas={config.prefill_replicas}"
     if config.router is not None and config.router.is_instance:
         raise InputError(

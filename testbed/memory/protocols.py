@@ -427,7 +427,7 @@ class ServesInTurn(Protocol):
 
 @runtime_checkable
 class CutsChunks(Protocol):
-    """It keeps states at the ends of chunks, and chooses with the scheduler where these are."""
+    """It keeps states at the ends of chunks, and chooses with the scheduler if these are."""
 
     def cut_chunk(
         self, seq: Seq, start: int, new: int, num_tokens: int, most: int, hit: CacheHit

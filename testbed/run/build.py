@@ -110,7 +110,7 @@ class Setup:
             )
 
     def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
-        """Start and stop of the part to show, and where the run ends then: at the stop, or where it
+        """Start and stop of the part to show, and where the run ends then: at the stop, or if it
         ends by itself.
         """
         stop_ps = UNBOUNDED if stop_s is None else round(stop_s * PS)

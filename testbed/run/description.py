@@ -261,7 +261,7 @@ def _part(part: Part, built: object) -> str:
 
 @cache
 def software() -> dict[str, str | None]:
-    """Version, the commit where there is one (with + where files differ from it), and a hash of the
+    """Version, the commit if there is one (with + if files differ from it), and a hash of the
     simulator.
     """
     return {"version": release(), "commit": _commit(), "simulator": code_hash()[:16]}

@@ -174,7 +174,7 @@ def _request_counts(totals: Totals) -> dict[str, int]:
 
 
 def _window(recorder: Recorder, window_ps: tuple[int, int] | None) -> tuple[Totals, int]:
-    """The totals of the window and its length in ps; the window ends early where the run does."""
+    """The totals of the window and its length in ps; the window ends early if the run does."""
     if window_ps is None:
         return recorder.totals, recorder.end_ps
     start, end = (recorder.snapshots.get(time) for time in window_ps)

@@ -138,7 +138,7 @@ class RecordedBeams(BeamModel):
     """A CSV with a line for each candidate that did not survive: request, step, parent, child.
 
     step: the output tokens that each candidate then has, from 2 on; at one without lines all
-    survive, and a line without parent and child says so where a search ends. Requests follow the
+    survive, and a line without parent and child says so if a search ends. Requests follow the
     searches in turn; a longer output goes through its search again.
     """
 

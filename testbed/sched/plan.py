@@ -60,7 +60,7 @@ class Plan:
     """One iteration, and how often it may be repeated.
 
     Attributes:
-        decode_seqs: sequences that take a step; those of swapped_in groups are among them where
+        decode_seqs: sequences that take a step; those of swapped_in groups are among them if
             they have a slot for the next token.
         decode_context: tokens that they read in all, padding included.
         decode_max_context: tokens that the longest of them reads.

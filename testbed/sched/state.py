@@ -199,7 +199,7 @@ class SchedulerState(Queues):
         """Load for the first groups that wait, once for each, whether there are slots for those
         before it or not.
 
-        If it depended on these, a span would have to end where an eviction leaves nothing to load
+        If it depended on these, a span would have to end if an eviction leaves nothing to load
         for one of them.
         """
         for group in islice(self.waiting, num_groups):

@@ -41,7 +41,7 @@ class VllmV1(IterationLevel):
     Decodes come first in a plan, then prompts in prefill get what is left of the budget. That is
     the same as their common order: whatever was scheduled behind a prompt when it was admitted fits
     behind it again, because no chunk grows but that of the last request. Memory is another matter:
-    see `_preempt_in_order`. With a drafter, in an order by rank, and where the memory cuts chunks,
+    see `_preempt_in_order`. With a drafter, in an order by rank, and if the memory cuts chunks,
     they are served one by one (`turns`).
 
     Attributes:

@@ -159,7 +159,7 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
 
 
 def make_server(service: Service, options: ServeOptions) -> DrainingServer:
-    """The server of a service, which ends where its log cannot be written."""
+    """The server of a service, which ends if its log cannot be written."""
     config = uvicorn_config(make_app(service), options)
     server = DrainingServer(config, service.live, options.drain_s)
     if service.live.log is not None:

@@ -100,7 +100,7 @@ class Live(ABC):
             self.cancel(served)
 
     def answered(self, served: Served) -> None:
-        """The answer is whole; the engine may have to be told, where a stop string has ended it."""
+        """The answer is whole; the engine may have to be told, if a stop string has ended it."""
         self.cancel(served)
 
     def _stepped(

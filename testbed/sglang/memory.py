@@ -101,7 +101,7 @@ class ServerMemory:
 
     @property
     def kv_cache(self) -> float:
-        """The memory that is left for K and V; negative where the weights leave nothing."""
+        """The memory that is left for K and V; negative if the weights leave nothing."""
         return (self.free - self.weights) - self.free * (1 - self.fraction)
 
 

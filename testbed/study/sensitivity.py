@@ -2,7 +2,7 @@
 
 Near the load at which a server becomes full, a small error of the costs becomes a large one of the
 latencies, and a server differs from itself by as much when it serves the same requests again.
-testbed.study.cost_spread has the varied values: the costs, by what they were off by where that was
+testbed.study.cost_spread has the varied values: the costs, by what they were off by if that was
 measured, and the arrivals, RESAMPLINGS times by up to MOVED_S. The interval of a figure goes from
 its smallest to its largest value over these runs and the unchanged one.
 """

@@ -64,7 +64,7 @@ class ServerMemory:
 
     @property
     def kv_cache(self) -> float:
-        """The memory that is left for K and V; negative where the rest does not fit."""
+        """The memory that is left for K and V; negative if the rest does not fit."""
         used = self.weights + self.activation + self.non_torch + self.cuda_graphs
         return self.budget - used - self.adapters
 
@@ -164,7 +164,7 @@ def sampling_gib(model: ModelSpec, limits: Limits) -> tuple[float, float]:
 
 def expert_gib(model: ModelSpec, limits: Limits) -> float:
     """The two workspaces of fused experts, which last: gate and up of all tokens, or their result
-    where that is larger, and the product of both.
+    if that is larger, and the product of both.
     """
     if model.experts is None:
         return 0.0

@@ -262,7 +262,7 @@ def _lengths(shape: ModelSpec, release: Release) -> tuple[int, int]:
 
 
 def of_states(shape: ModelSpec, release: Release) -> ModelSpec:
-    """The shape whose states have the type that a release gives them where no file says it."""
+    """The shape whose states have the type that a release gives them if no file says it."""
     states = shape.states
     if states is None or not states.untyped_values or not release.has_wide_states:
         return shape
@@ -337,7 +337,7 @@ def _is_chunked(reader: OptionReader) -> bool:
 
 
 def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
-    """The limits of a batch, by vLLM's rules where the command does not give them."""
+    """The limits of a batch, by vLLM's rules if the command does not give them."""
     tokens, seqs = _usual_limits(gpu, release)
     mode = reader.value("--performance-mode") or "balanced"
     if mode not in ("balanced", "throughput"):

@@ -54,7 +54,7 @@ class Client:
 
     async def send(self, asks: Sequence[Ask], limit_s: float) -> list[Answered]:
         """Ask each at its time. Raises InputError at the first that is not answered as asked, or
-        where not all are within limit_s seconds.
+        if not all are within limit_s seconds.
         """
         self._start_s = time.monotonic() + EARLY_S
         try:

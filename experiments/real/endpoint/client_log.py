@@ -1,8 +1,8 @@
 """A client's log of a workload that a running server has served: `testbed gpu record --url`.
 
-The folder is what `testbed validate` reads: requests.csv has the client's times and, where the
+The folder is what `testbed validate` reads: requests.csv has the client's times and, if the
 server says them, the arrivals by its clock; meta.json what the server says of itself and counts;
-workload.jsonl what is in the prompts, where their contents are known.
+workload.jsonl what is in the prompts, if their contents are known.
 """
 
 import asyncio

@@ -276,7 +276,7 @@ def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
 
 
 def _whole(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:
-    """The times at whole numbers of sequences: where the measured ones are not whole, linear
+    """The times at whole numbers of sequences: if the measured ones are not whole, linear
     between them.
     """
     counts, us = zip(*sorted(measured), strict=True)

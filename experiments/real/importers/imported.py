@@ -1,5 +1,5 @@
 """A profile in the making: its sections, what its reader has to say about them, and all-reduces
-where it has none.
+if it has none.
 """
 
 from collections.abc import Iterable, Mapping

@@ -48,7 +48,7 @@ def model_named(name: str) -> ModelSpec:
 
 
 def known_name(name: str) -> tuple[str, str, int | None]:
-    """A name that others use, without its owner; ours for it, and the longest sequence where it is
+    """A name that others use, without its owner; ours for it, and the longest sequence if it is
     another.
     """
     short = name.rpartition("/")[2].lower()

@@ -38,7 +38,7 @@ VOCABULARY = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The names are SGLang's where it has one. total_tokens: of the pool; decay_steps:
+    """The names are SGLang's if it has one. total_tokens: of the pool; decay_steps:
     SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.
     """
 

@@ -100,7 +100,7 @@ def profile_of_sweeps(
     launches_from: Profile,
 ) -> Profile:
     """The profile of sweeps that were logged elsewhere; without prompts among decodes it has the
-    launches of `launches_from`, scaled to this host's lone prompts. device, graph_sizes: where the
+    launches of `launches_from`, scaled to this host's lone prompts. device, graph_sizes: if the
     folders do not say them.
     """
     steps, machine = swept_machine(folders, model, device, graph_sizes)

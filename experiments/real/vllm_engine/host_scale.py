@@ -22,7 +22,7 @@ Profile = dict[str, Any]
 
 
 def with_launches_of(profile: Profile, other: Mapping[str, Any]) -> Profile:
-    """The profile with the other's launches where it has none, scaled to its own; unchanged if
+    """The profile with the other's launches if it has none, scaled to its own; unchanged if
     it has those of decodes. Raises InputError if the other lacks them too.
     """
     sections = profile["sections"]

@@ -67,7 +67,7 @@ def curves_of_prompts(every: pd.DataFrame, largest_graph: int) -> dict[int, Curv
 
 
 def _least(behind: pd.DataFrame, column: str) -> Curve:
-    """By decodes, the least median of the kinds of prompts before: where the GPU computes them
+    """By decodes, the least median of the kinds of prompts before: if the GPU computes them
     longer than the decodes are launched, the launch is hidden.
     """
     medians = behind.groupby(["decodes", "num_tokens", "prompts"])[column].median()

@@ -34,7 +34,7 @@ def read_steps(folder: Path) -> pd.DataFrame:
 
     planned, result: when it was planned, and when its results were read. ms: from the results
     before, or from its plan where it `is_first`: planned when all results were in. launch: from its
-    plan until the next, which is its launch where it is_first; before_ms, late_ms: from its plan
+    plan until the next, which is its launch if it is_first; before_ms, late_ms: from its plan
     until the results before, and from the next plan until its own. handed_ms: from the results for
     which the host had waited until its plan; 0 if there were none; handed_behind_ms: that of the
     next one. prefill, prompt_pairs: new and stored tokens of each prompt, and the pairs of a query

@@ -223,7 +223,7 @@ class Witness:
             yield from slots_of(held)[skipped * slots_per_token :]
 
     def _check_read(self, seq: Sequence, token: int) -> None:
-        """A token reads those before it: the last of them in a window, some where the policy drops
+        """A token reads those before it: the last of them in a window, some if the policy drops
         tokens, else all.
         """
         for group, extents, first, slots_per_token in self.capabilities.group_tables(seq):

@@ -181,7 +181,7 @@ class Grouped(LeasingPolicy):
         self, hit: Hit, num_tokens: int, most_blocks: list[int], seq: Sequence | None = None
     ) -> list[int]:
         """The pages that a sequence of num_tokens tokens takes besides those of the hit, by column,
-        where a column has so many blocks at most.
+        if a column has so many blocks at most.
         """
         num_blocks = ceil_div(max(num_tokens, hit.num_tokens), self.tokens_per_page)
         cached = hit.num_tokens // self.tokens_per_page

@@ -251,7 +251,7 @@ class GroupIndex(PrefixIndex):
         return readable[::-1]
 
     def grown(self, node: Node, content: Content) -> Node:
-        """The node of `content` behind `node`, which is made where there is none."""
+        """The node of `content` behind `node`, which is made if there is none."""
         child = self.child(node, content)
         if child is None:
             child = self._nodes[node, content] = Node(node, content, 0, TOMBSTONE)

@@ -1,7 +1,7 @@
 """A radix tree of runs on the device and in a host pool below it: SGLang's HiCache (0.5.23).
 
 The runs on the device are the beginning of every path. A leaf of these, whose lock count is 0,
-leaves the device as a whole; it stays in the tree where the host has a copy.
+leaves the device as a whole; it stays in the tree if the host has a copy.
 """
 
 import heapq

@@ -68,7 +68,7 @@ def generated_contents(
 ) -> Iterator[Content]:
     """What its blocks from `first` on store, without end; none of them lies in the prompt alone.
 
-    Where the trace names its answer, a later prompt that contains it has the same contents; else no
+    If the trace names its answer, a later prompt that contains it has the same contents; else no
     other sequence has. names_next: the id of the token behind a block is part of its content.
     """
     if seq.answer_id is None:

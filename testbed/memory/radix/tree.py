@@ -1,6 +1,6 @@
 """A tree of runs of blocks: the prefix cache of SGLang (Zheng et al., 2024; release 0.5.23).
 
-A run is a sequence of adjacent blocks of content, which is split where two contents differ.
+A run is a sequence of adjacent blocks of content, which is split if two contents differ.
 Unlocked runs are evicted a whole leaf at a time, in the order of a strategy.
 """
 
