@@ -90,8 +90,8 @@ class VllmLog(FileTrace):
     workload: a file with the prompts' input_tok_ids or hash_ids, line by line as in the log. A
     request arrives when its client sends it. If an engine's log has that time (`arrival_time`, of
     another clock), the clocks are set so that the fastest request is queued at once; else it
-    arrives when the engine takes it in (`queued_ts`). benchmark: of a GuideLLM file with several
-    rates the one to read, from 0.
+    arrives when the engine takes it in (`queued_ts`). benchmark: of a client's file with several
+    runs the one to read, from 0.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class VllmLog(FileTrace):
         else:
             rows, times = _csv(self.path)
         if self.benchmark is not None and not self._is_json:
-            raise InputError(f"{self.path}: is no file of GuideLLM's (leave trace.benchmark out)")
+            raise InputError(f"{self.path}: is one run (leave trace.benchmark out)")
         self.remarks += check_times(self.path, rows, times)
         if self.workload is not None:
             ids, tokens_per_id = _contents(self.workload, rows.prompt_len.tolist())
