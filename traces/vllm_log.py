@@ -162,7 +162,9 @@ class VllmLog(FileTrace):
             rows, times = _csv(self.path)
         if self.benchmark is not None and not self._is_json:
             raise InputError(f"{self.path}: is one run (leave trace.benchmark out)")
-        self.remarks += check_times(self.path, rows, times)
+        self.remarks += check_times(
+            self.path, rows, times, may_buffer=self._is_json or self._is_aiperf
+        )
         if self.workload is not None:
             ids, tokens_per_id = _contents(self.workload, rows.prompt_len.tolist())
             rows = replace(rows, prompt_ids=ids, tokens_per_id=tokens_per_id)
@@ -172,13 +174,14 @@ class VllmLog(FileTrace):
         return rows, Times(arrival, first_token, finish, rows.output_len)
 
 
-def check_times(path: str, rows: Rows, times: Floats) -> list[str]:
+def check_times(path: str, rows: Rows, times: Floats, *, may_buffer: bool) -> list[str]:
     """Refuse a log whose times cannot be those of such outputs, or that lists its requests
     twice; what else is odd, in words. times: arrival, first token and finish of each request, s.
+    may_buffer: a client's record of its stream, in which several tokens may come at once.
     """
     generating_s = times[:, 2] - times[:, 1]
     at_once = (rows.output_len > MOST_IN_A_CHUNK) & (generating_s == 0)
-    if at_once.any():
+    if at_once.any() and not (may_buffer and (generating_s > 0).any()):
         row = int(np.argmax(at_once))
         raise InputError(
             f"{path}: request {row + 1} of {len(rows)}, whose output is {rows.output_len[row]} "
@@ -188,9 +191,16 @@ def check_times(path: str, rows: Rows, times: Floats) -> list[str]:
     if len(rows) and np.unique(requests, axis=0, return_counts=True)[1].min() > 1:
         raise InputError(f"{path}: each request is there twice or more (remove the copies)")
     longer = int(np.count_nonzero((rows.output_len == 1) & (generating_s > 0)))
-    if not longer:
-        return []
-    return [f"{longer} of {len(rows)} requests have one token and end later than with it"]
+    remarks = []
+    if longer:
+        have = f"{longer} of {len(rows)} requests have one token"
+        remarks.append(f"{have} and end later than with it")
+    if at_once.any():
+        remarks.append(
+            f"{np.count_nonzero(at_once)} of {len(rows)} answers came in one piece, which gives "
+            "them a TPOT of 0"
+        )
+    return remarks
 
 
 def _preemptions(items: list[Any]) -> int | None:
