@@ -53,17 +53,24 @@ def _lists(path: str, content: Mapping[str, Any]) -> list[Sequence[Any]]:
     absent = [name for name in LISTS if not isinstance(content.get(name), list)]
     if "input_lens" in absent:
         raise InputError(
-            f"{path}: lists no requests (run vllm bench serve with --save-result --save-detailed)"
+            key=path,
+            problem="lists no requests",
+            remedy="run vllm bench serve with --save-result --save-detailed",
         )
     if absent:
         raise InputError(
-            f"{path}: no {', '.join(absent)}; run a newer vllm bench serve with --save-detailed, "
-            "or take input_lens and output_lens into a CSV (trace=csv arrivals=closed_loop)"
+            key=path,
+            problem=f"no {', '.join(absent)}",
+            remedy=(
+                "run a newer vllm bench serve with --save-detailed, or take input_lens and "
+                "output_lens into a CSV of trace=csv arrivals=closed_loop"
+            ),
         )
     lists: list[Sequence[Any]] = [content[name] for name in LISTS]
     if len(set(map(len, lists))) > 1:
         raise InputError(
-            f"{path}: {', '.join(LISTS)} are not of the same length; the file is not whole"
+            key=path,
+            problem=f"{', '.join(LISTS)} are not of the same length; the file is not whole",
         )
     return lists
 
@@ -86,20 +93,26 @@ def _check_counts(path: str, content: Mapping[str, Any], served: Sequence[Sequen
     completed = content.get("completed")
     if completed is not None and completed != len(served):
         raise InputError(
-            f"{path}: completed={completed}, and {len(served)} requests were served by its lists "
-            "(the file is not whole, or of several runs)"
+            key=f"{path}: completed",
+            value=completed,
+            problem=f"{len(served)} requests were served by its lists",
+            remedy="the file is not whole, or of several runs",
         )
     mean_ms = content.get("mean_ttft_ms")
     mean_s = sum(ttft for _, _, ttft, _, _ in served) / len(served)
     if mean_ms is not None and not isclose(mean_ms, 1000 * mean_s, rel_tol=ROUNDING):
         raise InputError(
-            f"{path}: mean_ttft_ms={mean_ms:g}, and the mean of ttfts is {mean_s:g} s (they are in "
-            "seconds; the file is not whole, or was changed)"
+            key=f"{path}: mean_ttft_ms",
+            value=f"{mean_ms:g}",
+            problem=f"the mean of ttfts is {mean_s:g} s",
+            remedy="they are in seconds; the file is not whole, or was changed",
         )
     starts = [start for *_, start in served]
     duration_s = content.get("duration")
     if duration_s is not None and max(starts) - min(starts) > duration_s + SLACK_S:
         raise InputError(
-            f"{path}: duration={duration_s:g} s, and start_times are {max(starts) - min(starts):g} "
-            "s apart (they are in seconds; the file is not whole, or was changed)"
+            key=f"{path}: duration",
+            value=f"{duration_s:g}",
+            problem=f"start_times are {max(starts) - min(starts):g} s apart",
+            remedy="they are in seconds; the file is not whole, or was changed",
         )

@@ -43,8 +43,12 @@ def read_client_log(path: str, benchmark: int | None = None) -> tuple[Rows, Floa
         with _values_of("vllm bench serve", path):
             return read_bench(path, _chosen(path, runs, benchmark, "run"))
     raise InputError(
-        f"{path}: neither GuideLLM's benchmarks.json nor a result of vllm bench serve that lists "
-        "its requests; run vllm bench serve with --save-result --save-detailed"
+        key=path,
+        problem=(
+            "neither GuideLLM's benchmarks.json nor a result of vllm bench serve that lists its "
+            "requests"
+        ),
+        remedy="run vllm bench serve with --save-result --save-detailed",
     )
 
 
@@ -57,7 +61,9 @@ def _values_of(client: str, path: str) -> Iterator[None]:
         raise
     except (TypeError, AttributeError, ValueError, OverflowError) as error:
         raise InputError(
-            f"{path}: a value is not as {client} writes it: {error}; mend or remove its request"
+            key=path,
+            problem=f"a value is not as {client} writes it: {error}",
+            remedy="mend or remove its request",
         ) from error
 
 
@@ -66,7 +72,11 @@ def _benchmarks(path: str, content: Mapping[str, Any]) -> Sequence[Mapping[str, 
     benchmarks = content["benchmarks"]
     are_runs = isinstance(benchmarks, list) and all(isinstance(item, dict) for item in benchmarks)
     if not are_runs or not benchmarks:
-        raise InputError(f"{path}: contains 0 benchmarks (give the file of a run that went well)")
+        raise InputError(
+            key=path,
+            problem="contains 0 benchmarks",
+            remedy="give the file of a run that went well",
+        )
     return cast(Sequence[Mapping[str, Any]], benchmarks)
 
 
@@ -77,12 +87,15 @@ def _chosen(
     count = len(runs)
     if wanted is None and count > 1:
         raise InputError(
-            f"{path}: contains {count} benchmarks, one for each {each}{_rates(runs)} (give "
-            f"trace.benchmark=0 to {count - 1}, the one to read)"
+            key=path,
+            problem=f"contains {count} benchmarks, one for each {each}{_rates(runs)}",
+            remedy=f"give trace.benchmark=0 to {count - 1}, the one to read",
         )
     if (wanted or 0) >= count:
         raise InputError(
-            f"{path}: trace.benchmark={wanted}: it contains {count}, which count from 0"
+            key=f"{path}: trace.benchmark",
+            value=wanted,
+            problem=f"it contains {count}, which count from 0",
         )
     return runs[wanted or 0]
 

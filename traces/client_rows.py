@@ -22,11 +22,16 @@ def checked(
         wrong = wrong or next(filter(None, (wrong_time(times, name) for name in times)), None)
         if wrong or sorted(item["times_s"]) != item["times_s"]:
             raise InputError(
-                f"{path}, request {number}: {wrong or 'its times are not in order'}; mend or "
-                "remove it"
+                key=f"{path}, request {number}",
+                problem=wrong or "its times are not in order",
+                remedy="mend or remove it",
             )
     if not items:
-        raise InputError(f"{path}: no request was served; give the file of a run that went well")
+        raise InputError(
+            key=path,
+            problem="no request was served",
+            remedy="give the file of a run that went well",
+        )
     if num_lost:
         remarks.append(
             f"{num_lost} of {num_lost + len(items)} requests failed: left out, as if they took no "

@@ -57,7 +57,9 @@ def with_answers(path: str, rows: Rows, answer_of: Sequence[int | None]) -> Rows
     """
     if rows.prompt_ids is None:
         raise InputError(
-            f"{path}: says which prompts contain answers, but not what prompts contain (add ids)"
+            key=path,
+            problem="says which prompts contain answers, but not what prompts contain",
+            remedy="add ids",
         )
     each, given = rows.tokens_per_id, below_answers(rows.prompt_ids)
     ids, answer_id = list(given), ANSWERS + np.arange(len(rows)) * LONGEST_ANSWER
@@ -71,8 +73,12 @@ def with_answers(path: str, rows: Rows, answer_of: Sequence[int | None]) -> Rows
             or (given[earlier][:first] != given[row][:first])
         ):
             raise InputError(
-                f"{path}, row {row}: does not begin with the prompt of row {earlier}, whose answer "
-                "it is said to contain (name an earlier row, counted from 0, with its first ids)"
+                key=f"{path}, row {row}",
+                problem=(
+                    f"does not begin with the prompt of row {earlier}, whose answer it is said to "
+                    "contain"
+                ),
+                remedy="name an earlier row, counted from 0, with its first ids",
             )
         end = int(min(rows.prompt_len[row], rows.prompt_len[earlier] + rows.output_len[earlier]))
         answer = range(int(answer_id[earlier]) + first, int(answer_id[earlier]) + end // each)

@@ -122,8 +122,9 @@ class CsvLengths(FileTrace):
         wrong = next((i for i, cell in enumerate(texts) if cell and not cell.isdecimal()), None)
         if wrong is not None:
             raise InputError(
-                f"{self.path}, line {wrong + 2}, column {self.answer_of_column}: "
-                f"{texts[wrong][:40]!r} is no number of a row (from 0, or empty)"
+                key=f"{self.path}, line {wrong + 2}, column {self.answer_of_column}",
+                problem=f"{texts[wrong][:40]!r} is no number of a row",
+                remedy="from 0, or empty",
             )
         return [int(cell) if cell else None for cell in texts]
 
@@ -159,13 +160,19 @@ class CsvLengths(FileTrace):
                 ids = tuple(map(int, text.split()))
             except ValueError:
                 raise InputError(
-                    f"{where}: {text[:40]!r} is not whole numbers separated by spaces (fix it)"
+                    key=where,
+                    problem=f"{text[:40]!r} is not whole numbers separated by spaces",
+                    remedy="fix it",
                 ) from None
             wanted = -(-prompt_len // self.tokens_per_id)
             if ids and len(ids) != wanted:
                 raise InputError(
-                    f"{where}: {len(ids)} ids for {prompt_len} tokens, {wanted} wanted at one for "
-                    f"each {self.tokens_per_id} (give as many, or set trace.tokens_per_id)"
+                    key=where,
+                    problem=(
+                        f"{len(ids)} ids for {prompt_len} tokens, {wanted} wanted at one for each "
+                        f"{self.tokens_per_id}"
+                    ),
+                    remedy="give as many, or set trace.tokens_per_id",
                 )
             all_ids.append(ids)
         return with_unknown(all_ids, prompts.tolist(), self.tokens_per_id)
@@ -205,7 +212,8 @@ class PlainData(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise InputError(
-            f"the pickle: names {module}.{name} (only plain lists of numbers are read)"
+            key="the pickle",
+            problem=f"names {module}.{name} (only plain lists of numbers are read)",
         )
 
 
@@ -220,13 +228,13 @@ def read_pairs(path: str) -> Rows:
     except OSError:
         raise
     except Exception as error:  # a damaged pickle may end in any
-        raise InputError(f"{path}: is no pickle that can be read: {error}") from error
+        raise InputError(key=path, problem=f"is no pickle that can be read: {error}") from error
     if (
         not isinstance(pairs, list)
         or not pairs
         or any(not isinstance(p, list | tuple) or len(p) != 2 for p in pairs)
     ):
-        raise InputError(f"{path}: contains no list of (prompt, output) pairs")
+        raise InputError(key=path, problem="contains no list of (prompt, output) pairs")
     return Rows(
         *columns([(_length(path, prompt), _length(path, output)) for prompt, output in pairs])
     )
@@ -238,8 +246,11 @@ def _length(path: str, tokens: object) -> int:
     if type(length) is int and 1 <= length <= MAX_LEN:
         return length
     raise InputError(
-        f"{path}: contains {reprlib.repr(tokens)}, which is neither a length from 1 to {MAX_LEN} "
-        "nor a list of token ids"
+        key=path,
+        problem=(
+            f"contains {reprlib.repr(tokens)}, which is neither a length from 1 to {MAX_LEN} nor a "
+            "list of token ids"
+        ),
     )
 
 

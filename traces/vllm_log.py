@@ -127,7 +127,11 @@ class VllmLog(FileTrace):
             return {}
         count = contents.get(PREEMPTIONS, 0)
         if type(count) is not int or count < 0:
-            raise InputError(f"{path}: {PREEMPTIONS}={count!r}: not a whole number of at least 0")
+            raise InputError(
+                key=f"{path}: {PREEMPTIONS}",
+                value=repr(count),
+                problem="not a whole number of at least 0",
+            )
         return contents
 
     @property
@@ -161,7 +165,9 @@ class VllmLog(FileTrace):
         else:
             rows, times = _csv(self.path)
         if self.benchmark is not None and not self._is_json:
-            raise InputError(f"{self.path}: is one run (leave trace.benchmark out)")
+            raise InputError(
+                key=self.path, problem="is one run", remedy="leave trace.benchmark out"
+            )
         self.remarks += check_times(
             self.path, rows, times, may_buffer=self._is_json or self._is_aiperf
         )
@@ -184,12 +190,17 @@ def check_times(path: str, rows: Rows, times: Floats, *, may_buffer: bool) -> li
     if at_once.any() and not (may_buffer and (generating_s > 0).any()):
         row = int(np.argmax(at_once))
         raise InputError(
-            f"{path}: request {row + 1} of {len(rows)}, whose output is {rows.output_len[row]} "
-            "tokens, has its last token when it has its first (are the columns mixed up?)"
+            key=path,
+            problem=(
+                f"request {row + 1} of {len(rows)}, whose output is {rows.output_len[row]} tokens, "
+                "has its last token when it has its first (are the columns mixed up?)"
+            ),
         )
     requests = np.column_stack([rows.prompt_len, rows.output_len, times])
     if len(rows) and np.unique(requests, axis=0, return_counts=True)[1].min() > 1:
-        raise InputError(f"{path}: each request is there twice or more (remove the copies)")
+        raise InputError(
+            key=path, problem="each request is there twice or more", remedy="remove the copies"
+        )
     longer = int(np.count_nonzero((rows.output_len == 1) & (generating_s > 0)))
     remarks = []
     if longer:
@@ -274,7 +285,9 @@ def _contents(path: str, prompt_lens: list[int]) -> tuple[list[tuple[int, ...]],
     """The ids of each prompt in a workload file, and the tokens that an id stands for."""
     items = list(json_lines(path))
     if len(items) != len(prompt_lens):
-        raise InputError(f"{path}: {len(items)} prompts for {len(prompt_lens)} requests of the log")
+        raise InputError(
+            key=path, problem=f"{len(items)} prompts for {len(prompt_lens)} requests of the log"
+        )
     contents: list[tuple[int, ...]] = []
     tokens_per_id = 0
     for (number, item), prompt_len in zip(items, prompt_lens, strict=True):
@@ -286,8 +299,9 @@ def _contents(path: str, prompt_lens: list[int]) -> tuple[list[tuple[int, ...]],
         is_whole = isinstance(ids, list) and {*map(type, ids)} == {int}
         if not is_size or not is_whole or len(ids) != -(-prompt_len // tokens):
             raise InputError(
-                f"{path}, line {number}: the log has {prompt_len} token ids, or their hash_ids "
-                "here (give the workload of this log)"
+                key=f"{path}, line {number}",
+                problem=f"the log has {prompt_len} token ids, or their hash_ids here",
+                remedy="give the workload of this log",
             )
         tokens_per_id = tokens
         contents.append(tuple(ids))

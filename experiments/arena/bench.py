@@ -163,7 +163,7 @@ def measure(suite: Suite, rules: Rules) -> list[Condition]:
     for case in suite.cases:
         answer = isolated(conditions_of, suite, case, rules.words, limit_s=MEASURE_S)
         if isinstance(answer, Failure):
-            raise InputError(f"--suite {suite.name}: {case.name}: {answer.reason}")
+            raise InputError(key=f"--suite {suite.name}: {case.name}", problem=answer.reason)
         conditions += answer
     return conditions
 
@@ -171,7 +171,9 @@ def measure(suite: Suite, rules: Rules) -> list[Condition]:
 def _check_bounds(out: Mapping[str, str]) -> None:
     failed = next((bound.name for bound in BOUNDS if bound.name in out), None)
     if failed is not None:
-        raise InputError(f"arena: {failed}, which stands beside all, failed: {out[failed]}")
+        raise InputError(
+            key="arena", problem=f"{failed}, which stands beside all, failed: {out[failed]}"
+        )
 
 
 def rejecting(rows: Mapping[str, Cells]) -> dict[str, str]:

@@ -130,7 +130,7 @@ def row_of(condition: Condition, entrant: Entrant, rules: Sequence[str], seed: i
     row = row_of_run(configured(words_of(scaled, entrant.words, rules, seed)))
     changed = changed_code(before)
     if changed:
-        raise InputError(f"changes code of the simulator: {changed}")
+        raise InputError(key=entrant.name, problem=f"changes code of the simulator: {changed}")
     return row
 
 

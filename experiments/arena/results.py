@@ -41,9 +41,14 @@ def read(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         named = {"about", "entrants", "rows"} <= content.keys()
     except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"--verify {path}: cannot be read ({error})") from None
+        raise InputError(key="--verify", value=path, problem=f"cannot be read ({error})") from None
     if not named:
-        raise InputError(f"--verify {path}: is no result of the arena (give its arena.json)")
+        raise InputError(
+            key="--verify",
+            value=path,
+            problem="is no result of the arena",
+            remedy="give its arena.json",
+        )
     return content
 
 

@@ -96,8 +96,10 @@ def suite_of(name: str, mooncake: str | None = None, agents: str | None = None) 
     """
     if name not in SUITES:
         raise InputError(
-            f"--suite {name}: is no suite{did_you_mean(name, [*SUITES])} (choose from "
-            f"{', '.join(SUITES)})"
+            key="--suite",
+            value=name,
+            problem=f"is no suite{did_you_mean(name, [*SUITES])}",
+            remedy=f"choose from {', '.join(SUITES)}",
         )
     cases = list(SUITES[name].cases)
     if mooncake is not None:

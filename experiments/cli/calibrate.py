@@ -73,7 +73,9 @@ def software(
     config = servers[0].config
     if config.cost.name != PROFILE_COST:
         raise InputError(
-            "software times: need a measured profile's costs (set cost=profile cost.path=FILE)"
+            key="software times",
+            problem="need a measured profile's costs",
+            remedy="set cost=profile cost.path=FILE",
         )
     names = [*software_fit.KEYS, *software_fit.front_ends(logs)]
     problem = software_fit.Problem(logs, [server.config for server in servers], names)
@@ -245,9 +247,13 @@ def constants(
     from testbed.experiments.runs.run_store import RunStore
 
     if file is None and kind == "2023":
-        raise InputError("2023: needs the lengths (testbed calibrate fit constants 2023 LENGTHS)")
+        raise InputError(
+            key="2023",
+            problem="needs the lengths",
+            remedy="testbed calibrate fit constants 2023 LENGTHS",
+        )
     if file is not None and kind == "beams":
-        raise InputError(f"beams: reads no file (leave out {file})")
+        raise InputError(key="beams", problem="reads no file", remedy=f"leave out {file}")
     if kind == "sampler":
         print("\n".join(report(file)))
         return

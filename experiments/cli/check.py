@@ -34,7 +34,8 @@ def check(
     from testbed.checks.checking import check
     from testbed.experiments.cli.json_answers import check_answer
     from testbed.experiments.cli.output import print_json
-    from testbed.experiments.runs.progress import Progress, plug_in_line, status_line
+    from testbed.experiments.runs.error_lines import plug_in_line
+    from testbed.experiments.runs.progress import Progress, status_line
 
     values = dict(parameter(text) for text in parameters)
     histories = Progress("histories")
@@ -71,5 +72,5 @@ def parameter(text: str) -> tuple[str, Any]:
 
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise InputError(f"{text!r} is not NAME=VALUE")
+        raise InputError(key=text, problem="is not NAME=VALUE")
     return name, yaml.safe_load(value)

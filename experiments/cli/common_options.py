@@ -73,8 +73,8 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not (seconds > 0 and isfinite(seconds)):
-        given = f"{LIMIT_OPTION} {text}".rstrip()
-        raise InputError(f"{given}: must be a number of seconds above 0")
+        problem = "must be a number of seconds above 0"
+        raise InputError(key=LIMIT_OPTION, value=text or None, problem=problem)
     return seconds
 
 

@@ -61,8 +61,10 @@ def record(
 
     if (from_vllm is None) == (url is None):
         raise InputError(
-            'gpu record: needs --from-vllm "vllm serve MODEL ..." or --url http://HOST:PORT, and '
-            "not both"
+            key="gpu record",
+            problem=(
+                'needs --from-vllm "vllm serve MODEL ..." or --url http://HOST:PORT, and not both'
+            ),
         )
     unread = {"python": python} if url else {"model": model, "api_key": api_key}
     refuse_given(unread, "--url" if url else "--from-vllm")
@@ -184,12 +186,14 @@ def pairs(
     validate pairs simulates them and writes the table, without a GPU.
     """
     missing = gpu_commands.run_pairs(out, limit_s)
-    reasons = {
-        "ended with the error above": missing.failed,
-        f"not begun within {limit_s:g} s (--limit-s gives more)": missing.late,
-    }
-    if texts := [f"{', '.join(names)}: {reason}" for reason, names in reasons.items() if names]:
-        raise InputError("; ".join(texts))
+    if missing.failed:
+        raise InputError(key=", ".join(missing.failed), problem="ended with the error above")
+    if missing.late:
+        raise InputError(
+            key=", ".join(missing.late),
+            problem=f"not begun within {limit_s:g} s",
+            remedy="--limit-s gives more",
+        )
 
 
 app.command(measure)

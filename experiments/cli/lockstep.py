@@ -26,6 +26,9 @@ States = Annotated[bool, Parameter(help="random configurations cache the states 
 Offload = Annotated[
     bool, Parameter(help="random servers have a cache below the device, stepped one by one")
 ]
+Lmcache = Annotated[
+    bool, Parameter(help="random servers have LMCache below the device, stepped one by one")
+]
 Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
 Configs = Annotated[
     Path | None,
@@ -90,6 +93,7 @@ def lockstep(
     served: ServedCommand = NO_COMMAND,
     drawn: RandomRuns = NONE_DRAWN,
     offload: Offload = False,
+    lmcache: Lmcache = False,
     histories: Histories = None,
     capacity: Capacity = False,
     configs: Configs = None,
@@ -116,6 +120,7 @@ def lockstep(
             overrides,
             capacity=capacity,
             offload=offload,
+            lmcache=lmcache,
             histories=histories,
             configs=configs,
         )
@@ -124,6 +129,10 @@ def lockstep(
         from testbed.experiments.real.lockstep.vllm_offload import check_offloading
 
         return _printed(check_offloading(drawn.random or 20, drawn.seed, drawn.requests))
+    if lmcache:
+        from testbed.experiments.real.lockstep.lmcache_offload import check_lmcache
+
+        return _printed(check_lmcache(drawn.random or 20, drawn.seed, drawn.requests))
     if histories:
         from testbed.experiments.real.lockstep.manager_histories import check_histories
 
@@ -190,7 +199,9 @@ def _refuse(option: str, value: object, server: str) -> None:
 
     if value:
         other = "vllm" if server == "sglang" else "sglang"
-        raise InputError(f"{option}: is of testbed lockstep {other} (leave it out)")
+        raise InputError(
+            key=option, problem=f"is of testbed lockstep {other}", remedy="leave it out"
+        )
 
 
 def _check_configs(folder: Path) -> int:

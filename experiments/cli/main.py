@@ -95,9 +95,9 @@ def call(command: str, arguments: Sequence[str] = ()) -> int | None:
     try:
         code: int | None = application(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        from testbed.experiments.cli.usage_errors import sentence
+        from testbed.experiments.cli.usage_errors import refusal_of
 
-        raise InputError(sentence(error, words)) from None
+        raise refusal_of(error, words) from None
     return code
 
 
@@ -114,7 +114,7 @@ def _refused(words: Sequence[str], error: Exception) -> int:
     --json prints it as JSON too.
     """
     from testbed.experiments.cli.usage_errors import command_of
-    from testbed.experiments.runs.progress import one_line
+    from testbed.experiments.runs.error_lines import one_line
 
     if isinstance(error, OSError) and error.filename is None:
         _drop_output()

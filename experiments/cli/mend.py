@@ -41,7 +41,9 @@ def mend(
     from testbed.run.override_words import key_of
 
     if seed := next((word for word in overrides if key_of(word) == "seed"), None):
-        raise InputError(f"{seed}: is not read (--seeds N runs the seeds 0 to N - 1)")
+        raise InputError(
+            key=seed, problem="is not read", remedy="--seeds N runs the seeds 0 to N - 1"
+        )
     words = [*(f"--config-dir={folder}" for folder in config_dir or ()), *overrides]
     launcher = tuple(word for word in words if is_of_hydra(word))
     others = tuple(word for word in words if word not in launcher)

@@ -39,6 +39,13 @@ Precision = Annotated[
 Everything = Annotated[bool, Parameter(help="simulate every deployment that fits: slower")]
 Runs = Annotated[Path, Parameter(metavar="DIR", help="folders of the simulated runs")]
 Page = Annotated[Path, Parameter(metavar="FILE", help="write one page; its rows open their runs")]
+Sensitivity = Annotated[
+    bool,
+    Parameter(
+        help="also say how far costs, and arrivals moved by up to 10 ms, move the answer of the "
+        "cheapest deployment, as capacity --sensitivity does"
+    ),
+]
 Fronts = Annotated[Picture, Parameter(help="draw the Pareto fronts")]
 
 
@@ -56,6 +63,7 @@ def plan(
     runs: Runs = RUNS,
     html: Page | None = None,
     figure: Fronts | None = None,
+    sensitivity: Sensitivity = False,
     json: AsJson = False,
 ) -> int:
     """Find the cheapest deployment that keeps an SLO.
@@ -77,7 +85,9 @@ def plan(
     from testbed.experiments.plan.space import ServerCommand
 
     if from_vllm is not None and from_sglang is not None:
-        raise InputError("--from-sglang: goes with no --from-vllm (give one of them)")
+        raise InputError(
+            key="--from-sglang", problem="goes with no --from-vllm", remedy="give one of them"
+        )
     _check_folders(figure, html)
     words = NO_COMMAND.words(overrides, config_dir or [])
     unseeded = tuple(word for word in words if key_of(word) != SEED)
@@ -87,27 +97,39 @@ def plan(
         unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=command
     )
     answer = planned(request, _report)
+    lines = _lines(answer, sensitivity=sensitivity)
     _write(answer, html, figure, runs)
     if json:
-        _print_json(answer)
+        _print_json(answer, lines)
     else:
-        _show(answer, runs, figure, html)
+        _show(answer, lines, runs, figure, html)
     return exit_codes.ANSWERED if answer.ranked else exit_codes.NO
 
 
-def _print_json(answer: "Plan") -> None:
+def _lines(answer: "Plan", *, sensitivity: bool) -> list[str]:
+    """What was asked and what came out, with how sensitive that is if asked."""
+    from testbed.experiments.plan.shown import lines_of
+
+    if not sensitivity:
+        return lines_of(answer)
+    from testbed.experiments.plan.sensitive import sensitive_lines
+
+    return [*lines_of(answer), *sensitive_lines(answer)]
+
+
+def _print_json(answer: "Plan", lines: list[str]) -> None:
     from testbed.experiments.cli.output import print_json
     from testbed.experiments.plan.json_answer import plan_answer
 
-    print_json(plan_answer(answer))
+    print_json(plan_answer(answer, lines))
 
 
-def _show(answer: "Plan", runs: Path, *files: Path | None) -> None:
+def _show(answer: "Plan", lines: list[str], runs: Path, *files: Path | None) -> None:
     """Print the lines and the tables, and where the files are."""
     from testbed.experiments.cli.output import plain_table, show
-    from testbed.experiments.plan.shown import lines_of, shortened, tables_of
+    from testbed.experiments.plan.shown import shortened, tables_of
 
-    show(*lines_of(answer))
+    show(*lines)
     for title, head, rows in tables_of(answer):
         show("", title, plain_table(head, shortened(head, rows)))
     show("", f"run: a folder of {runs}, by the beginning of its name")
@@ -124,7 +146,9 @@ def _check_folders(*files: Path | None) -> None:
     """Raise InputError for a file that could not be written, before anything is simulated."""
     for file in files:
         if file is not None and not file.parent.is_dir():
-            raise InputError(f"{file}: the folder {file.parent} does not exist (make it first)")
+            raise InputError(
+                key=file, problem=f"the folder {file.parent} does not exist", remedy="make it first"
+            )
 
 
 def _write(answer: "Plan", html: Path | None, figure: Path | None, runs: Path) -> None:

@@ -80,7 +80,7 @@ def serve(
     from testbed.serving.http_server import ServeOptions, serve
 
     if not 0 < port < 65536:
-        raise InputError(f"--port {port}: must be from 1 to 65535")
+        raise InputError(key="--port", value=port, problem="must be from 1 to 65535")
     words = served.words(overrides, config_dir or [])
     limits = Limits(max_unfinished=max_queue, max_connections=max_connections)
     serve(
@@ -108,5 +108,7 @@ def _check_installed() -> None:
         import testbed.serving.http_server  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"serve: {error.name} is not installed (install kvcache-testbed[serve])"
+            key="serve",
+            problem=f"{error.name} is not installed",
+            remedy="install kvcache-testbed[serve]",
         ) from None

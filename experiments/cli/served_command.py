@@ -53,12 +53,14 @@ class ServedCommand:
 
         for word in overrides:
             if key_of(word) == "hydra.mode":
-                raise InputError(f"{word}: is not read (-m makes a sweep)")
+                raise InputError(key=word, problem="is not read", remedy="-m makes a sweep")
         words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
         if self.from_vllm is None and self.from_sglang is None:
             return words
         if self.from_vllm is not None and self.from_sglang is not None:
-            raise InputError("--from-sglang: goes with no --from-vllm (give one of them)")
+            raise InputError(
+                key="--from-sglang", problem="goes with no --from-vllm", remedy="give one of them"
+            )
         from testbed.experiments.sglang_server import translation as of_sglang
         from testbed.experiments.vllm_server import translation as of_vllm
 

@@ -284,7 +284,10 @@ def transfers(
     spec = gpu_named(gpu)
     if spec.transfers is None:
         raise InputError(
-            f"--gpu {spec.name}: names no measured transfers (testbed gpu measure transfers)"
+            key="--gpu",
+            value=spec.name,
+            problem="names no measured transfers",
+            remedy="testbed gpu measure transfers",
         )
     points = rows(read_transfers(spec), SECTION)
     show(plain_table(measured.BY_METHOD, measured.by_method(points)))

@@ -7,7 +7,7 @@ from typing import Any
 from testbed.api import capacity
 from testbed.core.errors import InputError
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
-from testbed.experiments.runs.progress import one_line
+from testbed.experiments.runs.error_lines import as_refusal
 from testbed.run.result import front_end
 from testbed.run.summaries import ID, RUN
 from testbed.study.knee import NoRate
@@ -53,7 +53,7 @@ class RunJob:
         try:
             return self.simulated()
         except (Exception, SystemExit) as error:  # not every error can leave a launcher's process
-            return Failure(one_line(error), is_answer=False)
+            return Failure(as_refusal(error), is_answer=False)
 
     def simulated(self) -> Outcome:
         """The run; raises InputError where none can be made of it."""
@@ -65,20 +65,21 @@ class RunJob:
         inside = summary["slo"]["share_inside"]
         if inside is None:
             raise InputError(
-                "arrivals: no request arrives (give more of them, by arrivals.rate or "
-                "arrivals.duration_s)"
+                key="arrivals",
+                problem="no request arrives",
+                remedy="give more of them, by arrivals.rate or arrivals.duration_s",
             )
         return Outcome(self.rate, self.seed, inside, summary)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The message of a job that gave no result. is_answer: it says something of the deployment, as
+    """The refusal of a job that gave no result. is_answer: it says something of the deployment, as
     a search without an end does; else the job has failed, and so has its plan. rates: of its runs,
     where it was a search.
     """
 
-    message: str
+    error: InputError
     is_answer: bool
     rates: tuple[float, ...] = ()
 
@@ -114,7 +115,7 @@ class SearchJob:
         try:
             return self.searched(tried)
         except (Exception, SystemExit) as error:  # not every error can leave a launcher's process
-            return Failure(one_line(error), isinstance(error, NoRate), tuple(sorted(tried)))
+            return Failure(as_refusal(error), isinstance(error, NoRate), tuple(sorted(tried)))
 
     def searched(self, tried: dict[float, float]) -> Searched:
         """The search, which adds the share inside at each rate to `tried`; raises InputError where

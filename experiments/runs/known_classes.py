@@ -33,8 +33,12 @@ def check_classes(values: Any, source: object, plug_ins: Collection[str] = ()) -
         if name not in allowed:
             shown = ":".join(name.rpartition(".")[::2])
             raise InputError(
-                f"{source}: {key}={name}: is no class of `testbed list` ({OPTION} {shown} loads "
-                "it, which runs its code)"
+                key=f"{source}: {key}",
+                value=name,
+                problem=(
+                    f"is no class of `testbed list` ({OPTION} {shown} loads it, which runs its "
+                    "code)"
+                ),
             )
 
 

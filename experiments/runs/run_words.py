@@ -7,7 +7,6 @@ from testbed.experiments.runs.part_words import part_words
 from testbed.experiments.runs.quantities import number
 from testbed.run.simulate import PROFILE
 from testbed.run.summaries import RUN, source_of_costs
-from testbed.vllm.pages import logged_lines
 
 SERVED = "model", "server", "num_gpus"
 ALIKE = 1.01  # pools of one memory in whole blocks of two sizes
@@ -38,6 +37,8 @@ def run_words(run: Mapping[str, Any]) -> dict[str, str]:
 def _vllms_lines(run: Mapping[str, Any]) -> dict[str, str]:
     if "kv_cache_tokens" not in run:
         return {}
+    from testbed.vllm.pages import logged_lines  # of few runs
+
     numbers = run["kv_cache_tokens"], run["max_model_len"], run["max_concurrency"]
     return {"vLLM's log": "; ".join(logged_lines(*numbers))}
 

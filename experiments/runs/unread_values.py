@@ -33,11 +33,12 @@ def _check_memory(server: ServerConfig, model: str) -> None:
     if sheet is not None and server.gpu.memory_bytes != sheet:
         pool_key = "num_blocks" if server.num_blocks is not None else f"kv_memory_gib.{model}"
         raise InputError(
-            "nothing reads it, for "
-            f"server.{pool_key} gives the pool (~server.kv_memory_gib and server.num_blocks=null "
-            f"compute it from the memory)",
             key="server.gpu.memory_bytes",
-            value=str(server.gpu.memory_bytes),
+            value=server.gpu.memory_bytes,
+            problem=(
+                f"nothing reads it, for server.{pool_key} gives the pool (~server.kv_memory_gib "
+                "and server.num_blocks=null compute it from the memory)"
+            ),
         )
 
 
@@ -58,15 +59,20 @@ def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
         unread: tuple[Any, ...] = choices.parameters.get(name), _of_system(typed, name), {}
         if value in (unread if name in OF_SYSTEMS else (_usual_roofline().get(name),)):
             continue
-        key = f"cost.roofline.{name}={value}: nothing reads it, for"
+        key = f"cost.roofline.{name}"
         if name in OF_SYSTEMS:
             raise InputError(
-                f"{key} software times are those of cost.choices (set cost.choices.{name})"
+                key=key,
+                value=value,
+                problem="nothing reads it, for software times are those of cost.choices",
+                remedy=f"set cost.choices.{name}",
             )
         if make_cost(typed.cost, typed.model, typed.server).fingerprint is not None:
             raise InputError(
-                f"{key} cost=auto takes a profile here (cost=analytic "
-                f"cost.efficiencies.{name}={value})"
+                key=key,
+                value=value,
+                problem="nothing reads it, for cost=auto takes a profile here",
+                remedy=f"cost=analytic cost.efficiencies.{name}={value}",
             )
 
 
@@ -86,11 +92,10 @@ def _check_software(typed: RunConfig, choices: Part) -> None:
     own = [name for name, value in usual.items() if choices.parameters.get(name) != value]
     if own and SYSTEM in (cost_of(typed).fingerprint or {}):
         raise InputError(
-            "nothing reads it, for the costs "
-            "are whole iterations, with their software (leave it out; cost.iterations=null takes "
-            "none of another system)",
             key=f"cost.choices.{own[0]}",
-            value=str(choices.parameters[own[0]]),
+            value=choices.parameters[own[0]],
+            problem="nothing reads it, for the costs are whole iterations, with their software",
+            remedy="leave it out; cost.iterations=null takes none of another system",
         )
 
 

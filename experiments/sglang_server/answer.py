@@ -54,7 +54,7 @@ def fit_of(text: str, gpu: str) -> SglangFit:
         smallest = _smallest(command, gpu)
         if smallest is None:
             raise
-        raise DoesNotStart(f"{error}; --tp-size {smallest} starts") from None
+        raise error.with_remedy(f"--tp-size {smallest} starts") from None
     memory, pool = server.memory, server.pool
     return SglangFit(
         release=RELEASE,

@@ -101,7 +101,7 @@ def gpu_name(device: str) -> str:
         gpu: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         if gpu.get("device") == device:
             return str(gpu["name"])
-    raise InputError(f"{device}: no GPU of that device ships (testbed list gpu)")
+    raise InputError(key=device, problem="no GPU of that device ships", remedy="testbed list gpu")
 
 
 def calibrated(model: str, out: Path) -> Path:

@@ -82,7 +82,8 @@ def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]
         gpu = gpu_of_device(shard.device) or shard.gpu
         if gpu is None:
             raise InputError(
-                f"{folder}: no data sheet of {shard.device}; nothing can be derived for it"
+                key=folder,
+                problem=f"no data sheet of {shard.device}; nothing can be derived for it",
             )
         yield Known(shard.profile(), replace(gpu, device=shard.device))
 

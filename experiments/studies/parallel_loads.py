@@ -29,8 +29,8 @@ from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.whole_files import SUMMARY, write_json
 from testbed.run.config import RunConfig
 from testbed.run.simulate import run
-from testbed.study.cost_spread import draws, rule
-from testbed.study.sensitivity import variations
+from testbed.study.cost_spread import rule
+from testbed.study.sensitivity import figures_of, run_intervals
 
 SEED = 74
 NUM_GPUS = 4
@@ -126,30 +126,14 @@ def config_of(load: Load, profile: str, server: str) -> RunConfig:
 def predicted(load: Load, profile: Path, server: str) -> dict[str, Any]:
     """The figures of a load by a profile, and the lowest and highest of its variations."""
     config = config_of(load, str(profile.resolve()), server)
-    every = [figures(run(config).summary)]
-    for varied, draw in zip(variations(config), draws(config), strict=True):
-        every.append(slower(figures(run(varied).summary), draw.slowness))
+    summary = run(config).summary
+    intervals = run_intervals(config, summary)
     return {
         "rule": rule(config),
-        "figures": every[0],
-        "lowest": {name: min(one[name] for one in every) for name in METRICS},
-        "highest": {name: max(one[name] for one in every) for name in METRICS},
+        "figures": figures_of(summary),
+        "lowest": {name: low for name, (low, _) in intervals.items()},
+        "highest": {name: high for name, (_, high) in intervals.items()},
     }
-
-
-def figures(summary: Mapping[str, Any]) -> dict[str, float]:
-    """What is compared of a run's summary, by METRICS."""
-    return {
-        "tpot_mean_s": summary["tpot_s"]["mean"],
-        "ttft_p50_s": summary["ttft_s"]["p50"],
-        "ttft_mean_s": summary["ttft_s"]["mean"],
-        "preemptions": float(sum(summary["preemptions"].values())),
-    }
-
-
-def slower(figures: Mapping[str, float], factor: float) -> dict[str, float]:
-    """The same where all costs take so many times as long."""
-    return {name: x * factor if name.endswith("_s") else x for name, x in figures.items()}
 
 
 def _digest(path: Path) -> str:
@@ -186,7 +170,7 @@ def compare(predictions: Path, served: Path) -> None:
 def _compared(name: str, prediction: Mapping[str, Any], path: Path) -> list[tuple[str, ...]]:
     if not path.is_file():
         return []
-    real = figures(json.loads(path.read_text(encoding="utf-8")))
+    real = figures_of(json.loads(path.read_text(encoding="utf-8")))
     return [_row(name, metric, prediction, real[metric]) for metric in METRICS]
 
 

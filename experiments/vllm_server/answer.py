@@ -132,8 +132,7 @@ def _started(question: Question) -> Server:
         smallest = _smallest(question)
         if smallest is None:
             raise
-        enough = f"{error}; --tensor-parallel-size {smallest} starts"
-        raise DoesNotStart(enough) from None
+        raise error.with_remedy(f"--tensor-parallel-size {smallest} starts") from None
 
 
 def concurrency(server: Server) -> float:
@@ -155,13 +154,18 @@ def _concurrency_by_slot(server: Server) -> float:
     pages, num_seqs = server.pages, server.limits.max_num_seqs
     if not pages.scratch:
         raise InputError(
-            "--scratch-by-slot: the server has no states of drafts (a model with states, and "
-            "--speculative-config)"
+            key="--scratch-by-slot",
+            problem="the server has no states of drafts",
+            remedy="a model with states, and --speculative-config",
         )
     if num_seqs * pages.scratch >= server.num_blocks:
         raise InputError(
-            f"--scratch-by-slot: {num_seqs} running slots of {pages.scratch} pages leave nothing "
-            f"of {server.num_blocks} (a smaller --max-num-seqs)"
+            key="--scratch-by-slot",
+            problem=(
+                f"{num_seqs} running slots of {pages.scratch} pages leave nothing of "
+                f"{server.num_blocks}"
+            ),
+            remedy="a smaller --max-num-seqs",
         )
     return pages.concurrency_by_slot(server.num_blocks, server.model.max_len, num_seqs)
 

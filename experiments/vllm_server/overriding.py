@@ -103,14 +103,16 @@ def _check_fixed(choices: Mapping[str, str]) -> None:
         if plain in DRAFTER:
             problem = "decides the pages (give --speculative-config in the command)"
         if problem is not None:
-            raise InputError(f"{plain}={value}: beside {FLAG}: {problem}")
+            raise InputError(key=plain, value=value, problem=f"beside {FLAG}: {problem}")
 
 
 def _cache_type(value: str) -> str:
     if value not in CACHE_TYPES:
         raise InputError(
-            f"model.kv_dtype_bytes={value}: beside {FLAG}: none of {', '.join(CACHE_TYPES)} "
-            "(--kv-cache-dtype in the command)"
+            key="model.kv_dtype_bytes",
+            value=value,
+            problem=f"beside {FLAG}: none of {', '.join(CACHE_TYPES)}",
+            remedy="--kv-cache-dtype in the command",
         )
     return CACHE_TYPES[value]
 
@@ -123,7 +125,10 @@ def _pool_gib(text: str) -> float | None:
     numbers = list(values.values()) if isinstance(values, dict) else [values]
     if len(numbers) != 1 or isinstance(numbers[0], bool) or not isinstance(numbers[0], int | float):
         raise InputError(
-            f"{POOL_GIB}={text}: beside {FLAG}: must be one pool, of the command's model "
-            f"({BYTES} in the command)"
+            key=POOL_GIB,
+            value=text,
+            problem=(
+                f"beside {FLAG}: must be one pool, of the command's model ({BYTES} in the command)"
+            ),
         )
     return float(numbers[0])

@@ -203,8 +203,11 @@ def serve_connection(connection: Connection, config: RunConfig) -> None:
         check_ends(setup)
         clock = ServerClock()
         engine = make_engine(setup, clock=clock)
-    except (InputError, WorkerError) as error:
-        connection.send(Refused(str(error)))
+    except InputError as error:
+        connection.send(Refused(error))
+        return
+    except WorkerError as error:
+        connection.send(Refused(InputError(key="engine", problem=error)))
         return
     connection.send(Ready(engine.runner.token_buffers.vocab_size))
     try:
@@ -218,5 +221,7 @@ def check_ends(setup: Setup) -> None:
     """Refuse a scheduler that plans before it is known which requests have ended."""
     if setup.scheduler.plans_ahead:
         raise InputError(
-            "scheduler: plans ahead of the tokens that end a request (choose one that does not)"
+            key="scheduler",
+            problem="plans ahead of the tokens that end a request",
+            remedy="choose one that does not",
         )

@@ -273,7 +273,9 @@ def layout_of(
     while size > MAX_BLOCK_SIZE:  # a block consists of two half blocks
         if isinstance(form, PageLayout) or size % 2:
             raise InputError(
-                f"{memory.name}: block_size={size}: the paged kernels support up to 256"
+                key=f"{memory.name}: block_size",
+                value=size,
+                problem="the paged kernels support up to 256",
             )
         size //= 2
     if isinstance(form, PageLayout):

@@ -119,7 +119,9 @@ def times(pools: Pools, load: Load) -> Iterator[Sequence[Any]]:
 def _require(errors: dict[str, float], shape: Shape, where: str) -> None:
     for step, error in errors.items():
         if error > TOLERANCE[shape.dtype]:
-            raise InputError(f"{step} is wrong on {where} by {error:.1e}: nothing was timed")
+            raise InputError(
+                key=step, problem=f"is wrong on {where} by {error:.1e}: nothing was timed"
+            )
 
 
 MEASUREMENT = Measurement("load,step,kv_bytes,median_us,low_us,high_us,from_python_us", rows)

@@ -190,8 +190,10 @@ def shard_shape(model: ModelSpec, num_gpus: int, block_size: int = 16) -> Shape:
         model.num_kv_heads % num_gpus and num_gpus % model.num_kv_heads
     ):
         raise InputError(
-            f"{model.name}: {model.num_heads}/{model.num_kv_heads} heads do not split over "
-            f"{num_gpus} GPUs"
+            key=model.name,
+            problem=(
+                f"{model.num_heads}/{model.num_kv_heads} heads do not split over {num_gpus} GPUs"
+            ),
         )
     kv_heads = max(1, model.num_kv_heads // num_gpus)
     return Shape(model.num_heads // num_gpus, kv_heads, model.head_size, block_size, torch.float16)

@@ -106,7 +106,7 @@ def check_device(profile: Mapping[str, Any], name: str) -> None:
     """Raise InputError for a profile, of this name, that was measured on another GPU."""
     here, there = fingerprint()["device"], profile["fingerprint"]["device"]
     if here != there:
-        raise InputError(f"{name}: was measured on {there}, this device is {here}")
+        raise InputError(key=name, problem=f"was measured on {there}, this device is {here}")
 
 
 def move_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:

@@ -118,7 +118,7 @@ def _answers(name: str, process: subprocess.Popen[bytes], question: bytes) -> An
     if process.returncode:
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
         reason = last or f"it ends with {process.returncode}"
-        raise InputError(f"{name}: cannot be checked in another process: {reason}")
+        raise InputError(key=name, problem=f"cannot be checked in another process: {reason}")
     answers: Answers = json.loads(output)
     return answers
 

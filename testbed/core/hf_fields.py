@@ -85,7 +85,7 @@ class Fields:
         self._read.add(key)
         value = self._values.get(key)
         if value is None and key in self._values and key in self._not_null:
-            raise self.refusal(key, "its class in Transformers takes no null (leave it out)")
+            raise self.refusal(key, "its class in Transformers takes no null", "leave it out")
         if key not in self._values and self._defaults.get(key) is not None:
             value = self.from_class[key] = self._defaults[key]
         if value is None and key in self._needed:
@@ -103,7 +103,9 @@ class Fields:
         value = self.get(key, default)
         if type(value) is not int or value < 1:
             raise InputError(
-                f"{key}={value!r}: must be a whole number of at least 1", key=str(self.path)
+                key=f"{self.path}: {key}",
+                value=repr(value),
+                problem="must be a whole number of at least 1",
             )
         return value
 
@@ -114,13 +116,17 @@ class Fields:
         value = self.get(key, 0)
         if type(value) is not int or value < 0:
             raise InputError(
-                f"{key}={value!r}: must be a whole number, 0 for none", key=str(self.path)
+                key=f"{self.path}: {key}",
+                value=repr(value),
+                problem="must be a whole number, 0 for none",
             )
         return value
 
-    def refusal(self, key: str, problem: str) -> InputError:
+    def refusal(self, key: str, problem: str, remedy: str = "") -> InputError:
         """The error for a value that is not read."""
-        return InputError(f"{key}={self._values.get(key)!r}: {problem}", key=str(self.path))
+        return InputError(
+            key=f"{self.path}: {key}", value=repr(self._values.get(key)), problem=problem
+        )
 
     def check_memory(self, also_read: Iterable[str] = ()) -> None:
         """Raise InputError for a field that changes the memory of a model, and that nothing has
@@ -132,6 +138,6 @@ class Fields:
                 kind = self._values.get("model_type")
                 raise self.refusal(
                     key,
-                    f"changes the memory of a model, and is not supported for model_type {kind!r} "
-                    "(write the ModelSpec by hand)",
+                    f"changes the memory of a model, and is not supported for model_type {kind!r}",
+                    "write the ModelSpec by hand",
                 )

@@ -28,10 +28,10 @@ def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
         group = config.get("group_size", 128)
         return (bits + (16 + bits) / group if type(group) is int and group > 0 else bits), None
     raise InputError(
-        f"quantization_config.quant_method={method!r}: is none of fp8, mxfp4, gptq, "
-        "awq, or compressed-tensors of one group of weights (give the unquantized config.json, and "
-        "weight_bits)",
-        key=str(fields.path),
+        key=f"{fields.path}: quantization_config.quant_method",
+        value=repr(method),
+        problem="is none of fp8, mxfp4, gptq, awq, or compressed-tensors of one group of weights",
+        remedy="give the unquantized config.json, and weight_bits",
     )
 
 
@@ -62,8 +62,9 @@ def kv_bytes(fields: Fields) -> int | None:
         return None
     if (scheme.get("type"), scheme.get("num_bits")) != ("float", 8):
         raise InputError(
-            f"quantization_config.kv_cache_scheme={scheme!r}: must be floats of 8 bits",
-            key=str(fields.path),
+            key=f"{fields.path}: quantization_config.kv_cache_scheme",
+            value=repr(scheme),
+            problem="must be floats of 8 bits",
         )
     return 1
 

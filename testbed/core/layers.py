@@ -137,6 +137,7 @@ class States:
     def __post_init__(self) -> None:
         if (self.state_bytes > 0) == (self.num_tokens > 0):
             raise InputError(
-                f"state_bytes={self.state_bytes}, num_tokens={self.num_tokens} (give one of them)",
                 key="states",
+                problem=f"state_bytes={self.state_bytes}, num_tokens={self.num_tokens}",
+                remedy="give one of them",
             )

@@ -105,14 +105,17 @@ class Turns:
         if not waits.all():
             row = int(np.argmin(waits))
             raise InputError(
-                f"row {row}: wait_s={self.wait_s[row]}: must be a finite time of at least 0 s"
+                key=f"row {row}: wait_s",
+                value=self.wait_s[row],
+                problem="must be a finite time of at least 0 s",
             )
         for row, before in enumerate(self.after):
             session = self.session[row]
             if any(not 0 <= other < row or self.session[other] != session for other in before):
                 raise InputError(
-                    f"row {row}: after={before}: a row may only wait for earlier rows of its "
-                    "session"
+                    key=f"row {row}: after",
+                    value=before,
+                    problem="a row may only wait for earlier rows of its session",
                 )
 
     def __len__(self) -> int:
@@ -183,12 +186,15 @@ class Rows:
         for name, column in counts.items():
             if column is not None and len(column) and int(column.min()) < 1:
                 row = int(np.argmax(column < 1))
-                raise InputError(f"row {row}: {name}={column[row]}: must be at least 1")
+                raise InputError(
+                    key=f"row {row}: {name}", value=column[row], problem="must be at least 1"
+                )
         if self.max_new_tokens is not None and (self.max_new_tokens < self.output_len).any():
             row = int(np.argmax(self.max_new_tokens < self.output_len))
             raise InputError(
-                f"row {row}: max_new_tokens={self.max_new_tokens[row]}: is less than its output of "
-                f"{self.output_len[row]} tokens"
+                key=f"row {row}: max_new_tokens",
+                value=self.max_new_tokens[row],
+                problem=f"is less than its output of {self.output_len[row]} tokens",
             )
 
     def __len__(self) -> int:
@@ -203,8 +209,9 @@ class Rows:
         """The content ids, tokens per id and length of every prompt."""
         if self.prompt_ids is None:
             raise InputError(
-                "the trace: has no prompt content (choose a trace with prompt ids for a prefix "
-                "cache)"
+                key="the trace",
+                problem="has no prompt content",
+                remedy="choose a trace with prompt ids for a prefix cache",
             )
         for ids, prompt_len in zip(self.prompt_ids, self.prompt_len.tolist(), strict=True):
             yield ids, self.tokens_per_id, prompt_len

@@ -119,11 +119,14 @@ def _check_whole_iterations(
     if named is not None and named.is_whole and named is not measured:
         own = named.profile["fingerprint"]
         raise InputError(
-            f"has whole iterations of {own['system']} with {named.model.name} on "
-            f"{named.profile['num_gpus']} x {own['device']}, which are not carried to another "
-            "model, GPU or type of K and V (leave cost.path out for costs from other profiles)",
             key="cost.path",
-            value=str(path),
+            value=path,
+            problem=(
+                f"has whole iterations of {own['system']} with {named.model.name} on "
+                f"{named.profile['num_gpus']} x {own['device']}, which are not carried to another "
+                "model, GPU or type of K and V"
+            ),
+            remedy="leave cost.path out for costs from other profiles",
         )
 
 
@@ -137,26 +140,32 @@ def _roofline_cost(
     """A roofline with the choices' software times; InputError where the user asked for more."""
     if path is not None:
         raise InputError(
-            f"has no profile of {model.name}'s shape and types on "
-            f"{server.num_gpus} GPU(s), and none near it (import one; without a path it is a "
-            "roofline)",
             key="cost.path",
-            value=str(path),
+            value=path,
+            problem=(
+                f"has no profile of {model.name}'s shape and types on {server.num_gpus} GPU(s), "
+                "and none near it (import one; without a path it is a roofline)"
+            ),
         )
     if choices.experts != BALANCED:
         raise InputError(
-            f"no profile of {model.name} is at hand, "
-            "and a roofline is balanced (import profile makes one; cost.path=FILE)",
             key="cost.choices.experts",
-            value=str(choices.experts),
+            value=choices.experts,
+            problem=(
+                f"no profile of {model.name} is at hand, and a roofline is balanced (import "
+                "profile makes one; cost.path=FILE)"
+            ),
         )
     for name in OF_PROFILES:
         if getattr(choices, name) != getattr(Choices(), name):
             raise InputError(
-                "nothing reads it, for no profile "
-                f"of {model.name} is at hand, and the times are a roofline (cost.roofline.NAME=X)",
                 key=f"cost.choices.{name}",
-                value=str(getattr(choices, name)),
+                value=getattr(choices, name),
+                problem=(
+                    f"nothing reads it, for no profile of {model.name} is at hand, and the times "
+                    "are a roofline"
+                ),
+                remedy="cost.roofline.NAME=X",
             )
     software = {name: getattr(choices, name) for name in OF_SYSTEMS}
     return AnalyticCost(model, server, replace(roofline, **software))
@@ -169,10 +178,9 @@ def adapted_choices(choices: Choices, profile: Mapping[str, Any]) -> Choices:
     section = choices.decode_section
     if has(profile, section) and len(profile["sections"][section]["axes"]) == 4:
         sizes = sorted({key[0] for key, _ in rows(profile, section) if key[1] == choices.spread})
-        larger = (size for size in sizes if size >= choices.block_size)
-        choices = replace(
-            choices, block_size=next(larger, sizes[-1] if sizes else choices.block_size)
-        )
+        block = choices.measured_block
+        larger = (size for size in sizes if size >= block)
+        choices = replace(choices, block_size=next(larger, sizes[-1] if sizes else block))
     if not {"software_fitted_on", SYSTEM} & set(profile["fingerprint"]):
         return choices
     return replace(choices, **asdict(SoftwareTimes()))

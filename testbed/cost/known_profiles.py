@@ -63,10 +63,12 @@ def of_systems(iterations: str | None, system: str | None, gpu: GpuSpec) -> Iter
     if iterations is not None:
         if not shipped(iterations):
             raise InputError(
-                "no such folder of profiles ships (null: take none; "
-                "cost.path=FILE: a profile of yours)",
                 key="cost.iterations",
-                value=str(iterations),
+                value=iterations,
+                problem=(
+                    "no such folder of profiles ships (null: take none; cost.path=FILE: a profile "
+                    "of yours)"
+                ),
             )
         yield from profiles_of(iterations, gpu)
     yield from profiles_of(system, gpu)

@@ -165,7 +165,8 @@ def read_work(row: Mapping[str, Any]) -> Work:
             values[name] = tuple(map(tuple, json.loads(cell))) if name in LISTS else int(cell)
         except (KeyError, ValueError, TypeError) as error:
             raise InputError(
-                f"{PREFIX}{name} is missing or unreadable ({error}): is it of a GPU run?"
+                key=f"{PREFIX}{name}",
+                problem=f"is missing or unreadable ({error}): is it of a GPU run?",
             ) from None
     values["moves"] = tuple(Moved(*fields) for fields in values["moves"])
     values["windows"] = tuple(WindowReads(*fields) for fields in values["windows"])
@@ -269,7 +270,9 @@ def extra_ps(extra: tuple[tuple[str, int], ...], costs_s: Mapping[str, float]) -
     except KeyError as name:
         names = ", ".join(costs_s) or "none"
         raise InputError(
-            f"the policy counts {name}, for which the cost model has no cost (it knows {names})"
+            key=f"the policy's count {name}",
+            problem="has no cost in the cost model",
+            remedy=f"it knows {names}",
         ) from None
 
 
@@ -371,5 +374,7 @@ class CostModel(ABC):
             moves: what it moves.
         """
         raise InputError(
-            f"{type(self).__name__}: has no time for transfers between tiers (define transfer())"
+            key=type(self).__name__,
+            problem="has no time for transfers between tiers",
+            remedy="define transfer()",
         )

@@ -213,8 +213,11 @@ def check_shard(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> 
     profiled = ModelSpec(**profile["model"])
     if not model.is_shaped_like(profiled) or profile["num_gpus"] != num_gpus:
         raise InputError(
-            f"the profile is of {profiled.name} on {profile['num_gpus']} GPU(s), the run is of "
-            f"{model.name} on {num_gpus}{_other_value(profiled, model)}"
+            key="the profile",
+            problem=(
+                f"is of {profiled.name} on {profile['num_gpus']} GPU(s), the run is of "
+                f"{model.name} on {num_gpus}{_other_value(profiled, model)}"
+            ),
         )
 
 
@@ -226,12 +229,16 @@ def check_data_sheet(source: GpuSpec, gpu: GpuSpec, names: Iterable[str] = KERNE
         value, own = getattr(gpu, name), getattr(source, name)
         if source.name == gpu.name and None not in (own, value) and value != own:
             raise InputError(
-                "nothing reads it, for the times were "
-                f"measured on {gpu.name}, which has {_number(own)} (cost=analytic computes them; "
-                "server.gpu.name=X server.gpu.device='' server.gpu.transfers=null is another GPU, "
-                "for which they are derived)",
                 key=f"server.gpu.{name}",
-                value=str(_number(value)),
+                value=_number(value),
+                problem=(
+                    f"nothing reads it, for the times were measured on {gpu.name}, which has "
+                    f"{_number(own)}"
+                ),
+                remedy=(
+                    "cost=analytic computes them; server.gpu.name=X server.gpu.device='' "
+                    "server.gpu.transfers=null is another GPU, for which they are derived"
+                ),
             )
 
 

@@ -142,6 +142,8 @@ class TierLinks:
         if name not in self._tiers:
             names = ", ".join(self._tiers) or "none"
             raise InputError(
-                f"transfers from or to {name}: the server has no such tier (it has {names})"
+                key=f"server.tiers.{name}",
+                problem="transfers go there, and the server has no such tier",
+                remedy=f"it has {names}",
             )
         return self._tiers[name]

@@ -85,8 +85,12 @@ def packed(rows: Sequence[tuple[int, ...]]) -> Counts:
 def beyond_time(time_ps: int) -> InputError:
     """The error for a time that no recorder can store."""
     return InputError(
-        f"the run reaches {time_ps / PS:,.6g} s, and 64 bits count picoseconds up to "
-        f"{(1 << 63) / PS:,.0f} s: shorten the trace, or check costs and hardware"
+        key="the run",
+        problem=(
+            f"reaches {time_ps / PS:,.6g} s, and 64 bits count picoseconds up to "
+            f"{(1 << 63) / PS:,.0f} s"
+        ),
+        remedy="shorten the trace, or check costs and hardware",
     )
 
 

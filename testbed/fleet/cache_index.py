@@ -40,10 +40,10 @@ class CacheIndex:
         memory = engine.scheduler.memory
         if memory.reports_cache is None:
             raise InputError(
-                "says nothing of its cache to a router that reads caches "
-                "(choose policy=prefix_caching, or another router)",
                 key="policy",
-                value=str(memory.name),
+                value=memory.name,
+                problem="says nothing of its cache to a router that reads caches",
+                remedy="choose policy=prefix_caching, or another router",
             )
         self.lost(number)
         self._stored.setdefault(number, set())

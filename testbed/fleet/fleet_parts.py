@@ -1,32 +1,14 @@
-"""Parts of a fleet, and of one engine of it."""
+"""Parts of a fleet."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.cost.model import CostModel
 from testbed.engine.clock import Clock, Process
 from testbed.engine.engine import Engine
 from testbed.fleet.routers.router import Router
 from testbed.fleet.shared_tiers import SharedTiers
-from testbed.memory.pools import PoolSpec
-from testbed.sched.beam_search import BeamModel
-from testbed.sched.scheduler import Scheduler
 
-
-@dataclass(frozen=True)
-class EngineParts:
-    """Parts of one engine; see `testbed.engine.simulation.simulated_engine`."""
-
-    scheduler: Scheduler
-    cost: CostModel
-    max_len: int
-    beams: BeamModel | None = None
-    lengths: dict[int, int] | None = None
-    pool: PoolSpec | None = None
-
-
-MakeParts = Callable[[int], EngineParts]
 MakeEngine = Callable[[int], Engine]
 
 

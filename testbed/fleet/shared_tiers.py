@@ -82,9 +82,11 @@ def named(tiers: Mapping[str, LowerTier], names: Iterable[str]) -> dict[str, Low
     missing = [name for name in names if name not in tiers]
     if missing:
         raise InputError(
-            "is to be shared, and the engine has no tier of that name "
-            f"(it has {', '.join(tiers) or 'none'})",
             key=f"server.tiers.{missing[0]}",
+            problem=(
+                "is to be shared, and the engine has no tier of that name (it has "
+                f"{', '.join(tiers) or 'none'})"
+            ),
         )
     return {name: tiers[name] for name in names}
 
@@ -93,9 +95,9 @@ def sharer_of(memory: Capabilities) -> SharesTiers:
     """The policy as one that shares tiers; InputError where it is none."""
     if memory.shares_tiers is None:
         raise InputError(
-            "shares no tier with other engines (choose policy=tiered, or "
-            "server.tiers.NAME.shared=false)",
             key="policy",
-            value=str(memory.name),
+            value=memory.name,
+            problem="shares no tier with other engines",
+            remedy="choose policy=tiered, or server.tiers.NAME.shared=false",
         )
     return memory.shares_tiers

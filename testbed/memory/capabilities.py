@@ -249,18 +249,18 @@ def capabilities_of(policy: MemoryPolicy) -> Capabilities:
         if missing and len(missing) < len(methods):
             there = next(method for method in methods if method not in missing)
             raise InputError(
-                f"has {there}() without {missing[0]}() (define both, see "
-                f"{protocol.__name__} in testbed/memory/protocols.py)",
                 key="policy",
-                value=str(name),
+                value=name,
+                problem=f"has {there}() without {missing[0]}()",
+                remedy=f"define both, see {protocol.__name__} in testbed/memory/protocols.py",
             )
         for needed in () if missing else NEEDS.get(protocol, ()):
             if _having(policy, needed) is None:
                 raise InputError(
-                    f"has {methods[0]}() without {METHODS[needed][0]}() (define "
-                    f"both, see {protocol.__name__} in testbed/memory/protocols.py)",
                     key="policy",
-                    value=str(name),
+                    value=name,
+                    problem=f"has {methods[0]}() without {METHODS[needed][0]}()",
+                    remedy=f"define both, see {protocol.__name__} in testbed/memory/protocols.py",
                 )
     return Capabilities(policy)
 

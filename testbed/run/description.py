@@ -10,9 +10,8 @@ from testbed.core.request import Workload
 from testbed.core.specs import GIB
 from testbed.cost.model import CostModel
 from testbed.cost.sections import SYSTEM, THIS_ENGINE
-from testbed.fleet.fleet_parts import EngineParts
+from testbed.engine.engine_parts import EngineParts
 from testbed.memory.capabilities import Capabilities
-from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout
 from testbed.memory.policy import PoolSpec
 from testbed.run.config import RunConfig
@@ -23,8 +22,6 @@ from testbed.run.oracles import future_read
 from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
 from testbed.version import release
-from testbed.vllm.attention_backends import with_cached_states
-from testbed.vllm.pages import logged_tokens, pages_of
 
 SIMULATED = {"acceptance", "found_share", "seed"}  # of a speculation, in the tokens' place
 SHOWN = (bool, int, float, str, Part)  # of parameters; others have no short text
@@ -86,13 +83,16 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
     included, and how many of its longest sequences fit; nothing of a scheduler that is not vLLM
     V1's, or of a pool without a null block.
     """
-    policy = scheduler.policy
     block_size = scheduler.memory.block_size
     release, limits = scheduler.release, scheduler.limits
-    model, is_hybrid = config.model, isinstance(policy, Grouped)
+    model, is_hybrid = config.model, scheduler.memory.layered is not None
     has_null = is_hybrid or config.null_blocks > 0
     if release is None or limits is None or block_size is None or not has_null:
         return {}
+    # These are of few runs.
+    from testbed.vllm.attention_backends import with_cached_states
+    from testbed.vllm.pages import logged_tokens, pages_of
+
     is_ahead = scheduler.plans_ahead and is_hybrid
     under_way = release.tokens_under_way(limits.max_num_batched_tokens, plans_ahead=is_ahead)
     pages = pages_of(

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from testbed.core.request import Workload
+from testbed.engine.engine_parts import EngineParts
 from testbed.fleet.faults import Fault, parse_faults
 from testbed.fleet.fleet_checks import check_fleet, check_split
-from testbed.fleet.fleet_parts import EngineParts
 from testbed.fleet.handovers.split import Split
 from testbed.fleet.handovers.whole import Whole
 from testbed.fleet.routers.round_robin import RoundRobin

@@ -71,7 +71,11 @@ def front_end() -> FrontEnd:
     """The front end of this installation; looking for it reads what every package declares."""
     front_ends = entry_points(group="testbed.front_end")
     if not front_ends:
-        raise InputError("testbed is not installed here, so no choice has a name: pip install -e .")
+        raise InputError(
+            key="testbed",
+            problem="is not installed here, so no choice has a name",
+            remedy="pip install -e .",
+        )
     front: FrontEnd = next(iter(front_ends)).load()()
     return front
 
@@ -123,8 +127,10 @@ class Result:
         session = self.setup.workload.rows.sessions
         if session is None:
             raise InputError(
-                "this workload has none (a CSV may have a column session; trace=agent_sessions)",
                 key="sessions",
+                problem=(
+                    "this workload has none (a CSV may have a column session; trace=agent_sessions)"
+                ),
             )
         return sessions(self.requests, session)
 

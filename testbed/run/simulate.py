@@ -56,8 +56,11 @@ def run(config: RunConfig, watch: Watch = unwatched) -> Result:
     """
     if config.engine is not None:
         raise InputError(
-            "a GPU's run needs a run folder; say testbed run engine=gpu, or leave the engine out",
             key="engine",
+            problem=(
+                "a GPU's run needs a run folder; say testbed run engine=gpu, or leave the engine "
+                "out"
+            ),
         )
     return run_setup(build(config), watch)
 

@@ -47,8 +47,10 @@ class InTurn:
     ) -> None:
         if type(preemption) not in (Recompute, RecomputeSingleSwapGroup):
             raise InputError(
-                f"preemption={type(preemption).__name__} with drafts, or in order of rank with "
-                "scheduler=vllm_v1, is not modelled (preemption=recompute)"
+                key="preemption",
+                value=type(preemption).__name__,
+                problem=("is not modelled with drafts, or in order of rank with scheduler=vllm_v1"),
+                remedy="preemption=recompute",
             )
         self.state = state
         self.preemption = preemption

@@ -82,13 +82,15 @@ class Scheduler(ABC):
         self.state = self.state_class(policy)
         if self.memory.offloads is not None and not self.offloads:
             raise InputError(
-                f"{self.memory.name}: loads into slots, which {type(self).__name__} does not "
-                "schedule (scheduler=vllm_v1 or vllm_v1_async)"
+                key=self.memory.name,
+                problem=f"loads into slots, which {type(self).__name__} does not schedule",
+                remedy="scheduler=vllm_v1 or vllm_v1_async",
             )
         if self.memory.loads_hits is not None and not self.loads_hits:
             raise InputError(
-                f"{self.memory.name}: loads what is admitted, which {type(self).__name__} does not "
-                "schedule (scheduler=sglang or sglang_no_overlap)"
+                key=self.memory.name,
+                problem=f"loads what is admitted, which {type(self).__name__} does not schedule",
+                remedy="scheduler=sglang or sglang_no_overlap",
             )
         self.preemption = preemption
         self.now_ps = 0
@@ -404,10 +406,10 @@ class IterationLevel(Scheduler):
             self._choose_order = self.order.choose_order
         if prefetch and self.memory.transfers is None:
             raise InputError(
-                f"{self.memory.name} loads nothing from lower tiers "
-                "(choose policy=tiered, or leave prefetch out)",
                 key="scheduler.prefetch",
-                value=str(prefetch),
+                value=prefetch,
+                problem=f"{self.memory.name} loads nothing from lower tiers",
+                remedy="choose policy=tiered, or leave prefetch out",
             )
         self.prefetch = prefetch
         self.prompts = self.prefills(self.state, self.limits)

@@ -245,7 +245,7 @@ def order_of(
         return ByKey(memory, lambda group: (priority_sign * group.request.priority, group.rank))
     problem = _problem(schedule_policy, memory, orders, by_priority=bool(priority_sign))
     if problem:
-        raise InputError(f"{problem}", key="scheduler.schedule_policy", value=str(schedule_policy))
+        raise InputError(key="scheduler.schedule_policy", value=schedule_policy, problem=problem)
     return orders[schedule_policy]()
 
 

@@ -80,8 +80,12 @@ class VllmV1(IterationLevel):
         most, num_seqs = self.limits.max_num_batched_tokens, self.limits.max_num_seqs
         if most < num_seqs:
             raise InputError(
-                f"max_num_batched_tokens is {most}; every running sequence gets a token, so it "
-                f"must be at least max_num_seqs, which is {num_seqs}"
+                key="scheduler.max_num_batched_tokens",
+                value=most,
+                problem=(
+                    "every running sequence gets a token, so it must be at least max_num_seqs, "
+                    f"which is {num_seqs}"
+                ),
             )
         self.limits = replace(self.limits, max_chunk_tokens=long_prefill_token_threshold or most)
         self.release = release
@@ -126,8 +130,9 @@ class VllmV1(IterationLevel):
             return None
         if self.memory.offloads is not None:
             raise InputError(
-                f"{self.memory.name}: is not modelled with drafts or an order by rank "
-                "(order=first_come)"
+                key=self.memory.name,
+                problem="is not modelled with drafts or an order by rank",
+                remedy="order=first_come",
             )
         return InTurn(
             self._vllm,

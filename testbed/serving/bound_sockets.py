@@ -20,7 +20,9 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
             return sockets
     except OSError as error:
         raise InputError(
-            f"--host {host} --port {port}: cannot be had: {error.strerror} (give another)"
+            key=f"--host {host} --port {port}",
+            problem=f"cannot be had: {error.strerror}",
+            remedy="give another",
         ) from error
 
 

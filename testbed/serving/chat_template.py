@@ -61,7 +61,7 @@ class FolderTemplate:
         try:
             self._template = environment.from_string(source)
         except TemplateError as error:
-            raise InputError(f"{where}: the chat template: {error}") from None
+            raise InputError(key=where, problem=f"the chat template: {error}") from None
         self._special = special
 
     def text(self, messages: Messages) -> str:
@@ -94,7 +94,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise InputError(f"{path}: {error} (give a model's folder)") from None
+        raise InputError(key=path, problem=str(error), remedy="give a model's folder") from None
     return config if isinstance(config, dict) else {}
 
 

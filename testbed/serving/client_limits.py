@@ -9,16 +9,14 @@ from testbed.serving.api_errors import ApiError
 class Limits:
     """Limits of one request, and of all requests together.
 
-    head_bytes and head_s: size of what precedes a body, and seconds in which it must arrive;
-    body_bytes and body_s: of the body. max_prompts: prompts
-    of one request. max_seqs: sequences of one request (best_of, or the beam's width, for each
-    prompt), max_seqs_of_prompt those of one prompt, max_beam_width of one beam: how a wider one
-    changes takes seconds to simulate. max_unfinished: prompts that are waiting or running.
-    max_connections: open ones.
+    head_bytes: size of what precedes a body. body_bytes and body_s: size of the body, and the
+    seconds in which it must arrive. max_prompts: prompts of one request. max_seqs: sequences of
+    one request (best_of, or the beam's width, for each prompt), max_seqs_of_prompt those of one
+    prompt, max_beam_width of one beam: how a wider one changes takes seconds to simulate.
+    max_unfinished: prompts that are waiting or running. max_connections: open ones.
     """
 
     head_bytes: int = 64 << 10
-    head_s: float = 30.0
     body_bytes: int = 4 << 20
     body_s: float = 30.0
     max_prompts: int = 64

@@ -24,7 +24,6 @@ from testbed.serving.live import Live
 from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.prompts import Prompts
 from testbed.serving.protocol import ChatBody, CompletionBody, Sampling, parsed
-from testbed.serving.timed_http import received_s
 
 CLIENT_GONE = 499  # nobody reads it
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -99,12 +98,14 @@ class Service:
         self.check_key(request)
         if self.is_stopping:
             raise ApiError(503, "the server: is shutting down (try another)")
-        body = parsed(kind, await self.body(request))
+        text = await self.body(request)
+        received_s = time.monotonic()
+        body = parsed(kind, text)
         if body.model not in self.names:
             message = f"model={body.model[:80]}: is not served (/v1/models shows the model)"
             raise ApiError(404, message, "model", "model_not_found")
         parts = self.live, self.limits, self.answering, self.prompts
-        call = Call(body, form, *parts, received_s(request.scope))
+        call = Call(body, form, *parts, received_s)
         ignored = self.answering.ignored(body)
         await call.submit()
         headers = self.headers(ignored) | {ARRIVAL: f"{call.arrival_ps / PS:.6f}"}

@@ -17,7 +17,6 @@ from testbed.serving.answering import Answering, Generated, Simulated
 from testbed.serving.bound_sockets import bound_sockets
 from testbed.serving.chat_template import chat_template
 from testbed.serving.client_limits import Limits
-from testbed.serving.connection_limits import http_with
 from testbed.serving.draining import LEFT_S, DrainingServer
 from testbed.serving.end_tokens import end_tokens
 from testbed.serving.engine_state import show_engine
@@ -110,17 +109,27 @@ def _generated(
 def _check_generated(setup: Setup, options: ServeOptions) -> None:
     """Refuse what only a simulation has."""
     if setup.config.replicas is not None:
-        raise InputError("replicas: the engine is one (leave replicas, router and faults out)")
+        raise InputError(
+            key="replicas",
+            problem="the engine is one",
+            remedy="leave replicas, router and faults out",
+        )
     for name, value in (("speed", options.speed), ("output-lengths", options.output_lengths)):
         if value is not None:
-            raise InputError(f"--{name} {value}: is for simulations (leave it out with engine=)")
+            raise InputError(
+                key=f"--{name}",
+                value=value,
+                problem="is for simulations",
+                remedy="leave it out with engine=",
+            )
 
 
 def _check_vocabulary(tokenizer: Tokenizer, setup: Setup) -> None:
     if tokenizer.num_ids is not None and tokenizer.num_ids > setup.model.vocab_size:
         raise InputError(
-            f"--tokenizer: has {tokenizer.num_ids} ids, the model {setup.model.vocab_size} (give "
-            "the model's own)"
+            key="--tokenizer",
+            problem=f"has {tokenizer.num_ids} ids, the model {setup.model.vocab_size}",
+            remedy="give the model's own",
         )
 
 
@@ -144,7 +153,8 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,  # nobody reads a client's address
         loop="asyncio",  # uvloop sends nothing before every stream has had its turn
-        http=http_with(options.limits),
+        http="h11",  # which has a limit of a head's size
+        h11_max_incomplete_event_size=options.limits.head_bytes,
         limit_concurrency=options.limits.max_connections,
         timeout_graceful_shutdown=options.drain_s + LEFT_S,
     )

@@ -51,9 +51,11 @@ class EngineProcess:
         try:
             answer = self.connection.recv()
         except EOFError:
-            raise InputError("engine: has ended at its start (see its output)") from None
+            raise InputError(
+                key="engine", problem="has ended at its start", remedy="see its output"
+            ) from None
         if isinstance(answer, Refused):
-            raise InputError(answer.message)
+            raise answer.error
         assert isinstance(answer, Ready)
         self.vocab_size = answer.vocab_size
 

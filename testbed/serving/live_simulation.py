@@ -197,4 +197,8 @@ class Tokens(TokenListener):
 def check_no_faults(setup: Setup) -> None:
     """Refuse engines that fail, whose clients have tokens already."""
     if setup.fleet is not None and setup.fleet.faults:
-        raise InputError("faults: a request would begin anew behind its client (leave faults out)")
+        raise InputError(
+            key="faults",
+            problem="a request would begin anew behind its client",
+            remedy="leave faults out",
+        )

@@ -14,7 +14,7 @@ def number(values: Mapping[str, str], name: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise refusal(values, name, "is no whole number (give one)") from None
+        raise refusal(values, name, "is no whole number", "give one") from None
 
 
 def whole(values: Mapping[str, str], name: str) -> int | None:
@@ -33,9 +33,9 @@ def decimal(values: Mapping[str, str], name: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise refusal(values, name, "is no number (give one)") from None
+        raise refusal(values, name, "is no number", "give one") from None
 
 
-def refusal(values: Mapping[str, str], name: str, problem: str) -> InputError:
+def refusal(values: Mapping[str, str], name: str, problem: str, remedy: str = "") -> InputError:
     """The refusal of an option's value."""
-    return InputError(f"{FLAG}: {name} {values[name]}: {problem}")
+    return InputError(key=f"{FLAG}: {name}", value=values[name], problem=problem, remedy=remedy)

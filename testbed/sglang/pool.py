@@ -110,8 +110,9 @@ def of_tokens(cells: CellBytes, most: int, page_size: int, ratio: float) -> Toke
     num_tokens = most // page_size * page_size
     if num_tokens < 1:
         raise DoesNotStart(
-            "SGLang does not start: the pool has no page (raise --max-total-tokens, "
-            "--mem-fraction-static or --tp-size)"
+            key="SGLang does not start",
+            problem="the pool has no page",
+            remedy="raise --max-total-tokens, --mem-fraction-static or --tp-size",
         )
     if not cells.window:
         return TokenPool(num_tokens, page_size, cells)
@@ -129,8 +130,13 @@ def check_modelled(model: ModelSpec, kind: str) -> None:
     for reason, is_so in reasons.items():
         if is_so:
             raise InputError(
-                f"model {model.name}: has {reason}, for which SGLang divides its memory otherwise, "
-                "which is not modelled (choose another model)"
+                key="model",
+                value=model.name,
+                problem=(
+                    f"has {reason}, for which SGLang divides its memory otherwise, which is not "
+                    "modelled"
+                ),
+                remedy="choose another model",
             )
 
 
@@ -144,8 +150,13 @@ def check_sparse(model: ModelSpec, gpu: GpuSpec, kv_cache_dtype: str) -> None:
     if kv_cache_dtype.startswith("fp8") or by_default:
         whose = f"the default on {gpu.name}" if by_default else kv_cache_dtype
         raise InputError(
-            f"model {model.name}: sparse attention over a KV cache of 8 bits ({whose}), of which "
-            "SGLang packs tokens with their scales, is not modelled (--kv-cache-dtype bfloat16)"
+            key="model",
+            value=model.name,
+            problem=(
+                f"sparse attention over a KV cache of 8 bits ({whose}), of which SGLang packs "
+                "tokens with their scales, is not modelled"
+            ),
+            remedy="--kv-cache-dtype bfloat16",
         )
 
 
@@ -170,6 +181,11 @@ def _pages_taken(model: ModelSpec, gpu: GpuSpec, kind: str) -> tuple[int, ...]:
     if kind in UNPAGED_LATENTS:
         return ()
     raise InputError(
-        f"model {model.name}: the page of latents on {gpu.name} follows from the model's class, of "
-        f"which {', '.join((*PAGED_LATENTS, *UNPAGED_LATENTS))} are known (choose another GPU)"
+        key="model",
+        value=model.name,
+        problem=(
+            f"the page of latents on {gpu.name} follows from the model's class, of which "
+            f"{', '.join((*PAGED_LATENTS, *UNPAGED_LATENTS))} are known"
+        ),
+        remedy="choose another GPU",
     )

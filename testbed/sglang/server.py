@@ -62,7 +62,7 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
     check_sparse(model, gpu, values.get("--kv-cache-dtype", "auto"))
     limits = limits_of(values, gpu)
     if problem := model.heads_problem(limits.num_gpus):
-        raise DoesNotStart(f"{FLAG}: --tp-size {limits.num_gpus}: {problem}")
+        raise DoesNotStart(key=f"{FLAG}: --tp-size", value=limits.num_gpus, problem=problem)
     memory = memory_of(model, gpu, limits, _fraction(values))
     windows = has_window_pool(model, kind)
     cells = cells_of(model, limits.num_gpus, windows=windows)
@@ -113,8 +113,9 @@ def _served(values: Mapping[str, str], shape: ModelSpec) -> ModelSpec:
     context = whole(values, "--context-length")
     if context is not None and context > shape.max_len:
         raise DoesNotStart(
-            f"{FLAG}: --context-length {context}: SGLang does not start: longer than the model's "
-            f"{shape.max_len:,} positions"
+            key=f"{FLAG}: --context-length",
+            value=context,
+            problem=f"SGLang does not start: longer than the model's {shape.max_len:,} positions",
         )
     model = shape if context is None else replace(shape, max_len=context)
     dtype_bytes = _one_of(values, "--dtype", DTYPE_BYTES)
@@ -127,9 +128,13 @@ def _served(values: Mapping[str, str], shape: ModelSpec) -> ModelSpec:
 def _check_memory(memory: ServerMemory, gpu: GpuSpec) -> None:
     if memory.kv_cache <= 0:
         raise DoesNotStart(
-            f"{FLAG}: SGLang does not start: {memory.weights:.2f} GiB of weights leave no memory "
-            f"for the KV cache of the {memory.free:.2f} GiB of each {gpu.name} with "
-            f"mem_fraction_static={memory.fraction} (raise --mem-fraction-static or --tp-size)"
+            key=FLAG,
+            problem=(
+                f"SGLang does not start: {memory.weights:.2f} GiB of weights leave no memory for "
+                f"the KV cache of the {memory.free:.2f} GiB of each {gpu.name} with "
+                f"mem_fraction_static={memory.fraction}"
+            ),
+            remedy="raise --mem-fraction-static or --tp-size",
         )
 
 
@@ -164,5 +169,5 @@ def _fraction(values: Mapping[str, str]) -> float | None:
 def _one_of(values: Mapping[str, str], name: str, choices: Mapping[str, int | None]) -> int | None:
     value = values.get(name, "auto")
     if value not in choices:
-        raise refusal(values, name, f"is not modelled (choose from {', '.join(choices)})")
+        raise refusal(values, name, "is not modelled", f"choose from {', '.join(choices)}")
     return choices[value]

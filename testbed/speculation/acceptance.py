@@ -69,11 +69,13 @@ class PerPosition(ByToken):
         super().__init__(seed)
         if not rates or sorted(rates, reverse=True) != list(rates):
             raise InputError(
-                "each is the share of drafts that are accepted up to "
-                "its place, so none is larger than the one before (give them as the server logs "
-                "them)",
                 key="acceptance.rates",
-                value=str(rates),
+                value=rates,
+                problem=(
+                    "each is the share of drafts that are accepted up to its place, so none is "
+                    "larger than the one before"
+                ),
+                remedy="give them as the server logs them",
             )
         steps = pairwise([1.0, *rates])
         self._rates = [rate / before if before else 0.0 for before, rate in steps]
@@ -101,7 +103,10 @@ class Markov(ByToken):
         super().__init__(seed)
         if not to_hard + to_easy:
             raise InputError(
-                "acceptance.to_hard=0, to_easy=0: a request would stay where it begins (give one)"
+                key="acceptance.to_hard",
+                value="0, to_easy=0",
+                problem="a request would stay where it begins",
+                remedy="give one",
             )
         self._rates = (easy_rate, hard_rate)
         self._leave = (to_hard, to_easy)

@@ -41,9 +41,10 @@ class NGram(Speculation):
         super().__init__(num_drafts, **options)
         if lookup_min > lookup_max:
             raise InputError(
-                f"is more than lookup_max={lookup_max} (give no more)",
                 key="speculation.lookup_min",
-                value=str(lookup_min),
+                value=lookup_min,
+                problem=f"is more than lookup_max={lookup_max}",
+                remedy="give no more",
             )
         self.found_share = found_share
         self.lookup_min = lookup_min

@@ -56,8 +56,9 @@ class Speculation(ABC):
         self.acceptance = Constant() if acceptance is None else acceptance
         if not isinstance(self.acceptance, Acceptance):
             raise InputError(
-                f"speculation.acceptance is {type(acceptance).__name__}, which is no "
-                f"testbed.speculation.acceptance.Acceptance"
+                key="speculation.acceptance",
+                value=type(acceptance).__name__,
+                problem="is no testbed.speculation.acceptance.Acceptance",
             )
 
     @property

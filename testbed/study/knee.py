@@ -33,13 +33,13 @@ def sustained_rate(
             break
         low, high = low / (high / low) ** FARTHER, low
     else:
-        raise NotSustained(f"{low:.3g} requests/s: not even this rate is sustained")
+        raise NotSustained(key=f"{low:.3g} requests/s", problem="not even this rate is sustained")
     for _ in range(MAX_STEPS):
         if not is_sustained(high):
             break
         low, high = high, high * (high / low) ** FARTHER
     else:
-        raise NoRate(f"{high:.3g} requests/s: is sustained, so there is no knee")
+        raise NoRate(key=f"{high:.3g} requests/s", problem="is sustained, so there is no knee")
     while high > low * (1 + precision):
         middle = sqrt(low * high)
         low, high = (middle, high) if is_sustained(middle) else (low, middle)

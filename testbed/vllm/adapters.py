@@ -85,8 +85,8 @@ def adapter_bytes(
     if family is None or model.experts or model.states or model.latent or model.chunks:
         raise reader.refusal(
             ENABLE,
-            f"which modules of {model.name} vLLM adapts is not known here (leave it out to see the "
-            "server without adapters)",
+            f"which modules of {model.name} vLLM adapts is not known here",
+            "leave it out to see the server without adapters",
         )
     slots = _slots(reader, model, num_gpus)
     values = sum(_values(module, slots, num_gpus) for module in _modules(model, family, num_gpus))

@@ -82,10 +82,10 @@ def terms_in(path: Path) -> Terms:
         fitted = values.pop("fitted")
         return Terms(**fitted, **values)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+        raise InputError(key=path, problem=f"cannot be read: {error}") from None
     except (KeyError, TypeError):
         names = ", ".join(field.name for field in fields(Terms))
-        raise InputError(f"{path}: is no file of memory terms ({names})") from None
+        raise InputError(key=path, problem=f"is no file of memory terms ({names})") from None
 
 
 def memory_of(

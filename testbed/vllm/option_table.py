@@ -117,4 +117,4 @@ def option_named(word: str, where: str) -> tuple[Option, bool]:
     if positive in table and table[positive].is_switch:
         return table[positive], True
     hint = did_you_mean(name if word.startswith("--") else word, [*table, *short])
-    raise InputError(f"{where}: {word}: is no option of vLLM's server{hint}")
+    raise InputError(key=f"{where}: {word}", problem=f"is no option of vLLM's server{hint}")

@@ -159,8 +159,11 @@ def _tokens_of_page(group: KvGroup, widest: int, block_size: int) -> int:
         return block_size
     if widest % group.slot_bytes:
         raise InputError(
-            f"a layer caches {group.slot_bytes} bytes a token and another {widest}, which is no "
-            "multiple: vLLM has no pages for such a model"
+            key="the model",
+            problem=(
+                f"a layer caches {group.slot_bytes} bytes a token and another {widest}, which is "
+                "no multiple: vLLM has no pages for such a model"
+            ),
         )
     return block_size * (widest // group.slot_bytes)
 

@@ -17,7 +17,8 @@ from testbed.vllm.attention_backends import (
     with_preferred_cache,
 )
 from testbed.vllm.chosen_backend import chosen_backend
-from testbed.vllm.command import FLAG, OFF, Command
+from testbed.vllm.command import OFF, Command
+from testbed.vllm.lmcache import ChunkCache, lmcache_of
 from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
 from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
@@ -95,7 +96,7 @@ class Server:
     values: Mapping[str, str]
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
-    offloading: Offloading | None = None
+    offloading: Offloading | ChunkCache | None = None
 
 
 def server_with(
@@ -116,9 +117,13 @@ def server_with(
     if reader.is_on("--language-model-only"):
         model = replace(model, masks_images=None, vision_params=None)
     limits = _limits(reader, model, sheet, release)
-    _check_heads(model, limits.num_gpus)
+    _check_heads(reader, model, limits.num_gpus)
     if problem := cache_problem(model, sheet, release):
-        raise InputError(f"{FLAG}: model {model.name}: vLLM does not start: {problem}")
+        raise InputError(
+            key=reader.place("model"),
+            value=model.name,
+            problem=f"vLLM does not start: {problem}",
+        )
     _check_replicas(reader, model)
     drafted = _drafted(model, speculation)
     block_size = _block_size(reader, drafted, limits.num_gpus, sheet, release)
@@ -127,7 +132,7 @@ def server_with(
     under_way = release.tokens_under_way(limits.max_num_batched_tokens, plans_ahead=is_ahead)
     pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
     if pages.is_grouped and speculation is not None:
-        pages = _with_drafts(pages, drafted, model, limits, speculation)
+        pages = _with_drafts(reader, pages, drafted, model, limits, speculation)
     caches = _caches(reader, model, release)
     pages = with_drafter(pages, drafter, limits.num_gpus)
     if caches:
@@ -157,11 +162,12 @@ def server_with(
 
 def _offloading(
     reader: OptionReader, release: Release, pages: Pages, limits: Limits, *, caches: bool
-) -> Offloading | None:
+) -> Offloading | ChunkCache | None:
     """The cache below the device. Raises InputError for one beside an option that it is not
     modelled with.
     """
-    offloading = offloading_of(reader, release, pages, limits.num_gpus)
+    asked = reader, release, pages, limits.num_gpus
+    offloading = lmcache_of(*asked) or offloading_of(*asked)
     if offloading is not None and not caches:
         raise reader.refusal(
             "--enable-prefix-caching", "is off: a cache below the device is modelled with it alone"
@@ -175,7 +181,7 @@ def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks
     """
     if reader.value("--max-model-len") in AUTO:
         model = replace(model, max_len=min(model.max_len, pages.longest(num_blocks)))
-    _check_one_sequence(model, pages, num_blocks)
+    _check_one_sequence(reader, model, pages, num_blocks)
     return model
 
 
@@ -228,8 +234,12 @@ def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSp
     longest, usual = _lengths(shape, release)
     if shape.rope is not None and shape.rope.is_incomplete and release.multiplies_yarn:
         raise DoesNotStart(
-            f"{FLAG}: model {shape.name}: vLLM {release.number} does not start: its YaRN rope says "
-            "no original_max_position_embeddings"
+            key=reader.place("model"),
+            value=shape.name,
+            problem=(
+                f"vLLM {release.number} does not start: its YaRN rope says no "
+                "original_max_position_embeddings"
+            ),
         )
     if reader.value("--max-model-len") in (None, *AUTO):
         return replace(shape, max_len=usual)
@@ -272,7 +282,7 @@ def _of_types(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     if dtype_bytes not in (None, shape.dtype_bytes):
         if shape.states is not None:
             raise reader.refusal(
-                "--dtype", "states of another type are not modelled (leave it out)"
+                "--dtype", "states of another type are not modelled", "leave it out"
             )
         shape = replace(shape, dtype_bytes=dtype_bytes)
     kv_bytes = reader.one_of("--kv-cache-dtype", KV_BYTES, OTHER_KV_TYPES)
@@ -288,8 +298,8 @@ def _quantised(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     if quantization != "fp8" or shape.weight_bits is not None:
         raise reader.refusal(
             "--quantization",
-            "has no counterpart: only fp8 of a checkpoint that is not quantised is modelled (give "
-            "a config.json with its quantization_config)",
+            "has no counterpart: only fp8 of a checkpoint that is not quantised is modelled",
+            "give a config.json with its quantization_config",
         )
     return replace(shape, weight_bits=8, fp8_products=True)
 
@@ -304,7 +314,9 @@ def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
 def _limits(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
     """The limits of a batch. Raises InputError where vLLM refuses them, or its order."""
     if reader.value("--scheduling-policy") not in (None, *ORDERS):
-        raise reader.refusal("--scheduling-policy", f"is unknown (choose from {', '.join(ORDERS)})")
+        raise reader.refusal(
+            "--scheduling-policy", "is unknown", f"choose from {', '.join(ORDERS)}"
+        )
     limits = _sizes(reader, model, gpu, release)
     num_seqs, budget = limits.max_num_seqs, limits.max_num_batched_tokens
     if budget < num_seqs:
@@ -339,10 +351,12 @@ def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Releas
     return Limits(num_seqs, budget, reader.whole("--tensor-parallel-size", 1))
 
 
-def _check_heads(model: ModelSpec, num_gpus: int) -> None:
+def _check_heads(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
     if problem := model.heads_problem(num_gpus):
         raise DoesNotStart(
-            f"{FLAG}: --tensor-parallel-size {num_gpus}: vLLM does not start: {problem}"
+            key=reader.place("--tensor-parallel-size"),
+            value=num_gpus,
+            problem=f"vLLM does not start: {problem}",
         )
 
 
@@ -372,8 +386,8 @@ def _check_delta_kernel(
     if exports and reader.value(DELTA_KERNEL) not in (None, "auto", "flashinfer"):
         raise reader.refusal(
             DELTA_KERNEL,
-            f"exports no states, by which blocks and pools follow on {gpu.name}; not modelled "
-            "(leave it out)",
+            f"exports no states, by which blocks and pools follow on {gpu.name}; not modelled",
+            "leave it out",
         )
 
 
@@ -382,8 +396,8 @@ def _check_block_size(reader: OptionReader, size: int, model: ModelSpec, smalles
     if size not in BLOCK_SIZES and not model.states:
         raise reader.refusal(
             "--block-size",
-            "the attention kernels take no such block (choose from "
-            f"{', '.join(map(str, BLOCK_SIZES))})",
+            "the attention kernels take no such block",
+            f"choose from {', '.join(map(str, BLOCK_SIZES))}",
         )
     if size % smallest:
         raise reader.refusal(
@@ -436,15 +450,15 @@ def _pool(
     """The pool of a GPU with this memory. Raises InputError where vLLM does not start."""
     given = _given_blocks(reader, pages)
     if given is None:
-        num_blocks = _found_blocks(memory, gpu, pages)
+        num_blocks = _found_blocks(reader, memory, gpu, pages)
     else:
-        _check_room(memory, _utilization(reader, release), gpu, given * pages.page_bytes / GIB)
+        _check_room(reader, memory, release, gpu, given * pages.page_bytes / GIB)
         num_blocks = given
     num_checked = num_blocks
     if release.checks_usable_blocks:
         num_checked -= 1
     elif reader.value(BLOCKS) is not None and not release.checks_override:
-        num_checked = _found_blocks(memory, gpu, pages)
+        num_checked = _found_blocks(reader, memory, gpu, pages)
     return Pool(None if given is not None else memory, num_blocks, num_checked)
 
 
@@ -456,28 +470,39 @@ def _given_blocks(reader: OptionReader, pages: Pages) -> int | None:
     return None if num_bytes is None else int(num_bytes) // pages.page_bytes
 
 
-def _found_blocks(memory: ServerMemory, gpu: GpuSpec, pages: Pages) -> int:
+def _found_blocks(reader: OptionReader, memory: ServerMemory, gpu: GpuSpec, pages: Pages) -> int:
     """The pages that the memory has room for."""
     if memory.kv_cache <= 0:
         raise DoesNotStart(
-            f"{FLAG}: vLLM does not start: no available memory for the cache blocks: "
-            f"{memory.weights + memory.adapters:.2f} GiB of weights, {memory.activation:.2f} of "
-            "activation and "
-            f"{memory.non_torch:.2f} of other memory leave nothing of {memory.budget:.2f} GiB on "
-            f"each {gpu.name} (raise --gpu-memory-utilization or --tensor-parallel-size)"
+            key=reader.place("the server"),
+            problem=(
+                "vLLM does not start: no available memory for the cache blocks: "
+                f"{memory.weights + memory.adapters:.2f} GiB of weights, {memory.activation:.2f} "
+                f"of activation and {memory.non_torch:.2f} of other memory leave nothing of "
+                f"{memory.budget:.2f} GiB on each {gpu.name}"
+            ),
+            remedy=(
+                f"raise {reader.named('--gpu-memory-utilization')} or "
+                f"{reader.named('--tensor-parallel-size')}"
+            ),
         )
     return int(memory.kv_cache * GIB) // pages.page_bytes
 
 
-def _check_room(memory: ServerMemory, utilization: float, gpu: GpuSpec, pool_gib: float) -> None:
+def _check_room(
+    reader: OptionReader, memory: ServerMemory, release: Release, gpu: GpuSpec, pool_gib: float
+) -> None:
     """Raise InputError for a given pool that the GPU has no room for beside the weights."""
-    visible = memory.budget / utilization
+    visible = memory.budget / _utilization(reader, release)
     weights = memory.weights + memory.adapters
     if weights + pool_gib > visible:
         raise DoesNotStart(
-            f"{FLAG}: vLLM does not start: {weights:.2f} GiB of weights and "
-            f"{pool_gib:.2f} of KV cache are more than the {visible:.2f} GiB of each {gpu.name} "
-            "(give a smaller pool, or raise --tensor-parallel-size)"
+            key=reader.place("the server"),
+            problem=(
+                f"vLLM does not start: {weights:.2f} GiB of weights and {pool_gib:.2f} of "
+                f"KV cache are more than the {visible:.2f} GiB of each {gpu.name}"
+            ),
+            remedy=f"give a smaller pool, or raise {reader.named('--tensor-parallel-size')}",
         )
 
 
@@ -514,15 +539,21 @@ def _drafted(model: ModelSpec, speculation: "Speculation | None") -> ModelSpec:
 
 
 def _with_drafts(
-    pages: Pages, drafted: ModelSpec, model: ModelSpec, limits: Limits, by: "Speculation"
+    reader: OptionReader,
+    pages: Pages,
+    drafted: ModelSpec,
+    model: ModelSpec,
+    limits: Limits,
+    by: "Speculation",
 ) -> Pages:
     """The pages that groups share, with the states of each draft; heads are layers of full
     attention beside the model's. Raises InputError for a model that drafts.
     """
     if by.deeper(model) is None and by.drafter(model) is not None:
         raise InputError(
-            f"{FLAG}: --speculative-config: a model that drafts is not modelled beside windows or "
-            "states (leave it out to see the server without it)"
+            key=reader.place("--speculative-config"),
+            problem="a model that drafts is not modelled beside windows or states",
+            remedy="leave it out to see the server without it",
         )
     shared = pages_of(
         drafted,
@@ -547,19 +578,31 @@ def _check_state_blocks(reader: OptionReader, limits: Limits, num_blocks: int) -
     """Raise DoesNotStart for more sequences than CUDA graphs of a model with states have blocks."""
     if limits.max_num_seqs > num_blocks and not reader.is_on("--enforce-eager"):
         raise DoesNotStart(
-            f"{FLAG}: vLLM does not start: max_num_seqs, {limits.max_num_seqs:,}, exceeds the "
-            f"{num_blocks:,} blocks of the states (--max-num-seqs {num_blocks} starts)"
+            key=reader.place("the server"),
+            problem=(
+                f"vLLM does not start: max_num_seqs, {limits.max_num_seqs:,}, exceeds the "
+                f"{num_blocks:,} blocks of the states"
+            ),
+            remedy=f"{reader.named('--max-num-seqs')} {num_blocks} starts",
         )
 
 
-def _check_one_sequence(model: ModelSpec, pages: Pages, num_blocks: int) -> None:
+def _check_one_sequence(
+    reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks: int
+) -> None:
     needed = pages.of_sequence(model.max_len)
     if needed > num_blocks:
         have, want = (count * pages.page_bytes / GIB for count in (num_blocks, needed))
         raise DoesNotStart(
-            f"{FLAG}: vLLM does not start: to serve one request of max_model_len "
-            f"{model.max_len:,}, {want:.2f} GiB of KV cache are needed, which is larger than the "
-            f"available {have:.2f} GiB (--max-model-len {pages.longest(num_blocks)} or less starts)"
+            key=reader.place("the server"),
+            problem=(
+                f"vLLM does not start: to serve one request of max_model_len {model.max_len:,}, "
+                f"{want:.2f} GiB of KV cache are needed, which is larger than the available "
+                f"{have:.2f} GiB"
+            ),
+            remedy=(
+                f"{reader.named('--max-model-len')} {pages.longest(num_blocks)} or less starts"
+            ),
         )
 
 

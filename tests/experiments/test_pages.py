@@ -85,6 +85,7 @@ def test_each_page_of_the_site_is_committed_or_generated():
     [
         ("experiments/VLLM_OPTIONS.md", list(options())),
         ("experiments/site/pages/options.md", [key for key in SECTIONS if key]),
+        ("experiments/cli/JSON_FIELDS.md", ["| SweptMean | type | meaning |", "`half_width`"]),
         ("experiments/paper/ROWS.md", ["| 19b |", "| 12 | OPT-13B, ShareGPT: rate over Oracle |"]),
         ("kernels/results/h200.md", ["paging cost", "decode", "prefill", "swap"]),
         ("testbed/memory/CAPABILITIES.md", [protocol.__name__ for protocol in METHODS]),

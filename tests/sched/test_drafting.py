@@ -274,7 +274,7 @@ def test_tokens_of_the_drafters_batch_are_charged_by_those_that_run_since_033(re
         (("speculation=heads", "speculation.keeps_slots=false"), "keeps_slots"),
         (("speculation=heads", "replicas=2"), "behind a router with drafts"),
         (("speculation=heads", "workload.num_seqs=2"), "parallel samples and beams"),
-        (("speculation=heads", "preemption=swap"), "preemption=Swap with drafts"),
+        (("speculation=heads", "preemption=swap"), "preemption=Swap: is not modelled with drafts"),
         (("speculation=heads", "model=gpt-oss-20b", "~server.kv_memory_gib"), "windows or states"),
         (("speculation=heads", "policy=prefix_caching"), "cache of prefixes"),
         (("speculation=heads", "policy=contiguous_oracle"), "true output length"),

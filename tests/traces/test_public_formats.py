@@ -308,7 +308,7 @@ REFUSED = [
         {},
         "b.json",
         json.dumps(BENCH | {"completed": 3}),
-        "completed=3, and 2 requests were served",
+        "completed=3: 2 requests were served",
     ),
     (
         "vllm bench, times in milliseconds",

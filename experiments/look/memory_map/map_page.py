@@ -203,7 +203,9 @@ def retrace(
     trace = trace_run(run, setup.workload, scheduler, part, setup.pool_of(number))
     if not trace.frames:
         raise InputError(
-            f"--from {start_s:g}: the run ends at {trace.end_ps / PS:g} s, there is nothing to draw"
+            key="--from",
+            value=f"{start_s:g}",
+            problem=f"the run ends at {trace.end_ps / PS:g} s, there is nothing to draw",
         )
     return trace
 
@@ -239,18 +241,27 @@ def _number_of(setup: Setup, engine: int | None) -> int:
     """
     if setup.is_alone:
         if engine:
-            raise InputError(f"--engine {engine}: there is one engine (leave the option out)")
+            raise InputError(
+                key="--engine",
+                value=engine,
+                problem="there is one engine",
+                remedy="leave the option out",
+            )
         return 0
     assert setup.fleet is not None, "several engines are a fleet"
     num_engines = len(setup.fleet.parts)
     if engine is None or not 0 <= engine < num_engines:
         raise InputError(
-            f"--engine: the memory map shows one of {num_engines} engines (give its number, from 0 "
-            f"to {num_engines - 1})"
+            key="--engine",
+            problem=f"the memory map shows one of {num_engines} engines",
+            remedy=f"give its number, from 0 to {num_engines - 1}",
         )
     if engine in [fault.engine for fault in setup.fleet.faults]:
         raise InputError(
-            f"--engine {engine}: it fails in this run, and its memory with it (give another engine)"
+            key="--engine",
+            value=engine,
+            problem="it fails in this run, and its memory with it",
+            remedy="give another engine",
         )
     return engine
 

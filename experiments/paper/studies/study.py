@@ -87,8 +87,9 @@ class Study(ABC):
         if not files:
             lengths = " or ".join(f"--lengths {name}=FILE" for name in names)
             raise InputError(
-                f"{self.name}: replays public traces, which are not part of the testbed (give "
-                f"{lengths}; `testbed list trace` says which)"
+                key=self.name,
+                problem="replays public traces, which are not part of the testbed",
+                remedy=f"give {lengths}; `testbed list trace` says which",
             )
         return files
 

@@ -63,16 +63,25 @@ class Client:
         except TimeoutError:
             done = sum(task.done() and not task.cancelled() for task in tasks)
             raise InputError(
-                f"--url {self._address.url}: answered {done} of {len(asks)} requests within "
-                f"{limit_s:.0f} s, which is no log of the workload (--limit-s)"
+                key="--url",
+                value=self._address.url,
+                problem=(
+                    f"answered {done} of {len(asks)} requests within {limit_s:.0f} s, which is no "
+                    "log of the workload"
+                ),
+                remedy="--limit-s",
             ) from None
         except ExceptionGroup as errors:
             first = errors.exceptions[0]
             if not isinstance(first, FAILURES):
                 raise first from None
             raise InputError(
-                f"--url {self._address.url}: a request failed, so that this is no log of the "
-                f"workload: {str(first) or type(first).__name__}"
+                key="--url",
+                value=self._address.url,
+                problem=(
+                    "a request failed, so that this is no log of the workload: "
+                    f"{str(first) or type(first).__name__}"
+                ),
             ) from None
         return [task.result() for task in tasks]
 

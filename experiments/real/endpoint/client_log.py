@@ -51,7 +51,9 @@ def record_endpoint(
     """
     requests = plain_requests(workload)
     if out.exists():
-        raise InputError(f"--out {out}: is there already (name a new folder)")
+        raise InputError(
+            key="--out", value=out, problem="is there already", remedy="name a new folder"
+        )
     address = address_of(url, api_key)
     about = served_model(address, model)
     check_served(about, requests)
@@ -79,13 +81,18 @@ def check_served(about: Mapping[str, Any], requests: Sequence[Request]) -> None:
     longest, limit = max(request.final_len for request in requests), about.get("max_model_len")
     if limit is not None and longest > limit:
         raise InputError(
-            f"workload.max_len: a request has {longest} tokens, and the server takes {limit} "
-            f"(workload.max_len={limit})"
+            key="workload.max_len",
+            problem=f"a request has {longest} tokens, and the server takes {limit}",
+            remedy=f"workload.max_len={limit}",
         )
     if (speed := about.get("speed", 1)) != 1:
         raise InputError(
-            f"--url: simulates {speed:g} times as fast as real time, so that a client's times are "
-            "not the server's (testbed serve --speed 1)"
+            key="--url",
+            problem=(
+                f"simulates {speed:g} times as fast as real time, so that a client's times are not "
+                "the server's"
+            ),
+            remedy="testbed serve --speed 1",
         )
 
 

@@ -67,7 +67,10 @@ def idle_counters(address: Address) -> Counters | None:
     counters = _settled(address, _is_idle)
     if counters is not None and not _is_idle(counters):
         raise InputError(
-            f"--url {address.url}: has requests of others (record a server that nobody else uses)"
+            key="--url",
+            value=address.url,
+            problem="has requests of others",
+            remedy="record a server that nobody else uses",
         )
     return counters
 
@@ -88,8 +91,10 @@ def counters_behind(address: Address, before: Counters, num_requests: int) -> Co
     if counters is None or (ANSWERED in before.sums and served(counters) != num_requests):
         count = 0 if counters is None else served(counters)
         raise InputError(
-            f"--url {address.url}: counts {count:.0f} requests where {num_requests} were sent "
-            "(record a server that nobody else uses)"
+            key="--url",
+            value=address.url,
+            problem=f"counts {count:.0f} requests where {num_requests} were sent",
+            remedy="record a server that nobody else uses",
         )
     return counters
 

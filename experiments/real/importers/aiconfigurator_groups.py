@@ -58,14 +58,17 @@ def chosen(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
     """
     if name not in tables:
         raise InputError(
-            f"no table of {name}; give a folder systems/data/GPU of AIConfigurator that has it"
+            key=name,
+            problem="there is no such table",
+            remedy="give a folder systems/data/GPU of AIConfigurator that has it",
         )
     rows = tables[name]
     rows = rows[(rows[list(kind)] == list(kind.values())).all(axis=1)]
     if not len(rows):
         raise InputError(
-            f"{name}: no rows of {', '.join(f'{key} {value}' for key, value in kind.items())}; "
-            "choose another number of GPUs or other types"
+            key=name,
+            problem=f"no rows of {', '.join((f'{key} {value}' for key, value in kind.items()))}",
+            remedy="choose another number of GPUs or other types",
         )
     return rows
 
@@ -172,6 +175,8 @@ def _roofline_points(imported: Imported, state_bytes: int) -> tuple[Points, Poin
 def _sheet(imported: Imported) -> GpuSpec:
     if imported.gpu is None:
         raise InputError(
-            f"no data sheet of {imported.device}, which a roofline needs; name one by --gpu"
+            key=str(imported.device),
+            problem="there is no data sheet of it, which a roofline needs",
+            remedy="name one by --gpu",
         )
     return imported.gpu

@@ -155,7 +155,9 @@ def _first(path: Path, content: dict[str, Any], name: str) -> float:
     value = value[0] if isinstance(value, list) and value else value
     if type(value) not in (int, float) or value < 0 or (name == "link_bw" and value == 0):
         raise InputError(
-            f"{path}: {name} is {value!r}, not a number above 0; mend it, or say --link"
+            key=path,
+            problem=f"{name} is {value!r}, not a number above 0",
+            remedy="mend it, or say --link",
         )
     return float(value)
 
@@ -168,7 +170,8 @@ def add_all_reduces(imported: Imported, source: Path, requested: Requested) -> N
     if imported.num_gpus == 1:
         if is_named or requested.nccl:
             raise InputError(
-                "--link, --all-reduce-us, --nccl: the profile is of one GPU, which reduces nothing"
+                key="--link, --all-reduce-us, --nccl",
+                problem="the profile is of one GPU, which reduces nothing",
             )
     elif requested.nccl:
         note = f"NCCL as AIConfigurator measured it, {requested.nccl.name}"
@@ -189,7 +192,8 @@ def _named_link(imported: Imported, requested: Requested) -> Link:
     bandwidth = requested.link or (imported.gpu.link_bandwidth if imported.gpu else None)
     if bandwidth is None:
         raise InputError(
-            f"--all-reduce-us: there is no data sheet of {imported.device} (give --link GB/S too, "
-            "or --gpu)"
+            key="--all-reduce-us",
+            problem=f"there is no data sheet of {imported.device}",
+            remedy="give --link GB/S too, or --gpu",
         )
     return Link(bandwidth, requested.all_reduce_s or 0.0)

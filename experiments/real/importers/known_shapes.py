@@ -38,8 +38,10 @@ def model_named(name: str) -> ModelSpec:
     if model not in model_names():
         listed = ", ".join(model_names())
         raise InputError(
-            f"--model {name}: not the path of a config.json, and none of {listed}; give the path "
-            "of one"
+            key="--model",
+            value=name,
+            problem=f"not the path of a config.json, and none of {listed}",
+            remedy="give the path of one",
         )
     spec = read_model(model)
     return spec if max_len is None else replace(spec, name=short, max_len=max_len)
@@ -63,7 +65,10 @@ def gpu_named(name: str) -> GpuSpec:
     names = sorted(files_of("gpu"))
     if name not in names:
         raise InputError(
-            f"no data sheet of GPU {name!r}; choose from {', '.join(names)}, or give a JSON file"
+            key="--gpu",
+            value=name,
+            problem="there is no such data sheet",
+            remedy=f"choose from {', '.join(names)}, or give a JSON file",
         )
     return read(GpuSpec, plain(composed(f"gpu/{name}", ()))["gpu"], "gpu")
 
@@ -101,7 +106,8 @@ def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
     )
     if is_other:
         raise InputError(
-            f"{source}: was measured on {device}, which is not --gpu {name}; leave it out "
-            "(cost=auto derives a profile's times for another GPU)"
+            key=source,
+            problem=f"was measured on {device}, which is not --gpu {name}; leave it out",
+            remedy="cost=auto derives a profile's times for another GPU",
         )
     return gpu

@@ -32,7 +32,11 @@ def draw(
     """
     if states:
         if drafts or windows:
-            raise InputError("--states: is drawn without --drafts and --windows (leave one out)")
+            raise InputError(
+                key="--states",
+                problem="is drawn without --drafts and --windows",
+                remedy="leave one out",
+            )
         words, drawn = draw_states(random, base or ("+system=vllm-v1",), num_requests)
         return by_priority(random, words, drawn) if priority else (words, drawn)
     block_size = random.choice([4, 8, 16, 32])

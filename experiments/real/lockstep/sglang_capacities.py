@@ -140,7 +140,7 @@ def _questions(name: str, gpu: str, folder: Path) -> Iterator[Question]:
     plain = [Question(name, gpu, f"--model-path {path} --tp-size {count}") for count in PARALLEL]
     first = next((question for question in plain if _starts(question)), None)
     if first is None:
-        raise InputError(f"model={name}: does not fit {PARALLEL[-1]} {gpu}")
+        raise InputError(key="model", value=name, problem=f"does not fit {PARALLEL[-1]} {gpu}")
     yield from (first._replace(options=options) for options in OPTIONS)
 
 

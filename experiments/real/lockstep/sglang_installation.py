@@ -80,15 +80,22 @@ def options_of(setup: Setup) -> Options:
     scheduler, policy = setup.scheduler, setup.scheduler.policy
     if not isinstance(scheduler, SGLang):
         raise InputError(
-            f"scheduler={type(scheduler).__name__}: is not SGLang's (scheduler=sglang or "
-            "scheduler=sglang_no_overlap)"
+            key="scheduler",
+            value=type(scheduler).__name__,
+            problem="is not SGLang's",
+            remedy="scheduler=sglang or scheduler=sglang_no_overlap",
         )
     if type(policy) not in (Radix, Paged):
         raise InputError(
-            f"policy={type(policy).__name__}: SGLang has no such memory (policy=radix or paged)"
+            key="policy",
+            value=type(policy).__name__,
+            problem="SGLang has no such memory",
+            remedy="policy=radix or paged",
         )
     if float(setup.config.policy.parameters.get("watermark", 0)):
-        raise InputError("policy.watermark: SGLang keeps no share of the pool free (0)")
+        raise InputError(
+            key="policy.watermark", problem="SGLang keeps no share of the pool free (0)"
+        )
     given = setup.config.scheduler.parameters
     shared = (name for name in Options.__dataclass_fields__ if name in given)
     return Options(
@@ -107,7 +114,7 @@ def installed_release() -> str:
     try:
         return version("sglang")
     except PackageNotFoundError:
-        raise InputError(f"sglang: is not installed ({HOW})") from None
+        raise InputError(key="sglang", problem="is not installed", remedy=HOW) from None
 
 
 class _InertType(type):
@@ -168,7 +175,9 @@ def import_quietly() -> None:
             sys.meta_path.append(_AbsentModules(absent))
         import sglang.srt.managers.scheduler  # noqa: F401
     except ImportError as error:
-        raise InputError(f"sglang {release}: does not import: {error} ({HOW})") from error
+        raise InputError(
+            key=f"sglang {release}", problem=f"does not import: {error}", remedy=HOW
+        ) from error
 
 
 def make_request(

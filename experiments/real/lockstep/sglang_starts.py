@@ -67,7 +67,9 @@ def installed_starts(gpu: NamedGpu, starts: Sequence[Start]) -> list[Started]:
         [sys.executable, "-m", __name__], input=question, capture_output=True, text=True
     )
     if answer.returncode:
-        raise InputError(f"sglang: ended with {(answer.stderr.splitlines() or ['no message'])[-1]}")
+        raise InputError(
+            key="sglang", problem=f"ended with {(answer.stderr.splitlines() or ['no message'])[-1]}"
+        )
     return [Started(**values) for values in json.loads(answer.stdout.splitlines()[-1])]
 
 

@@ -133,7 +133,9 @@ def served(setup: Setup) -> tuple[list[Request], int]:
     """The requests that fit, in order of arrival, and the number of those rejected on arrival."""
     if isinstance(setup.workload, AnswerDrivenWorkload):
         raise InputError(
-            "arrivals: a closed loop; iterations are compared on fixed arrivals (another arrivals=)"
+            key="arrivals",
+            problem="a closed loop; iterations are compared on fixed arrivals",
+            remedy="another arrivals=",
         )
     policy, requests = setup.scheduler.policy, list(setup.workload)
 
@@ -144,7 +146,9 @@ def served(setup: Setup) -> tuple[list[Request], int]:
     fitting = list(filter(fits, requests))
     if not fitting:
         raise InputError(
-            "the workload: has no request that fits the pool (a larger server.num_blocks)"
+            key="the workload",
+            problem="has no request that fits the pool",
+            remedy="a larger server.num_blocks",
         )
     return fitting, len(requests) - len(fitting)
 

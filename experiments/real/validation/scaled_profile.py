@@ -42,7 +42,9 @@ def starting_profile(
         return profile_fit.carried(read_profile(source), shape, sheet)
     if shape is None or sheet is None:
         raise InputError(
-            "--model, --gpu: both select the nearest profile (give both, or a profile by --from)"
+            key="--model, --gpu",
+            problem="both select the nearest profile",
+            remedy="give both, or a profile by --from",
         )
     return profile_fit.nearest(shape, tensor_parallel, sheet)
 
@@ -68,7 +70,9 @@ def scaled(base: dict[str, Any], replayed_with: Callable[[str], Replayed]) -> Sc
         logs, servers = replayed_with(str(path))
         if len(logs) > 2:
             raise InputError(
-                f"{len(logs)} logs: one is fitted and one judges; leave out the others"
+                key=f"{len(logs)} logs",
+                problem="one is fitted and one judges",
+                remedy="leave out the others",
             )
         until_s = profile_fit.half_time(logs[0]) if len(logs) == 1 else inf
         names = ["iteration", *front_ends(logs[:1])]

@@ -127,8 +127,9 @@ def fit(problem: Problem) -> Fitted:
     kept = [i for i, name in enumerate(problem.names) if times[name] > 0]
     if not kept and not problem.scales:
         raise InputError(
-            "the profile's costs are more than the logs took: none is left for software "
-            "(calibrate fit profile scales kernels)"
+            key="the profile",
+            problem="its costs are more than the logs took: none is left for software",
+            remedy="calibrate fit profile scales kernels",
         )
     columns = [*kept, *range(len(problem.names), len(best.values))]
     labels = [*(problem.names[i] for i in kept), *(problem.logs[i].path for i in problem.free)]

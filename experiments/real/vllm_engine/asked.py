@@ -19,14 +19,21 @@ def plain_requests(workload: Workload) -> list[Request]:
     """The requests. Raises InputError unless each is one sequence that is sent at its own time."""
     if isinstance(workload, AnswerDrivenWorkload):
         raise InputError(
-            "arrivals: requests that wait for answers are not recorded (choose arrivals=poisson, "
-            "or another process with times of its own)"
+            key="arrivals",
+            problem="requests that wait for answers are not recorded",
+            remedy="choose arrivals=poisson, or another process with times of its own",
         )
     requests = list(workload)
     if not requests:
-        raise InputError("the workload has no request (arrivals.duration_s, arrivals.rate)")
+        raise InputError(
+            key="the workload",
+            problem="has no request",
+            remedy="arrivals.duration_s, arrivals.rate",
+        )
     if any(request.num_seqs > 1 for request in requests):
-        raise InputError("workload.num_seqs: several sequences a request are not recorded")
+        raise InputError(
+            key="workload.num_seqs", problem="several sequences a request are not recorded"
+        )
     return requests
 
 

@@ -41,11 +41,13 @@ def calibrate(command: str, python: str, out: Path, keep: Path | None, limit_s: 
     """
     model = model_named(read_command(command).model).shape
     if not out.parent.is_dir():
-        raise InputError(f"--out {out}: there is no folder {out.parent}")
+        raise InputError(key="--out", value=out, problem=f"there is no folder {out.parent}")
     if out.is_dir():
-        raise InputError(f"--out {out}: is a folder (name a file)")
+        raise InputError(key="--out", value=out, problem="is a folder", remedy="name a file")
     if keep is not None and keep.exists():
-        raise InputError(f"--keep {keep}: is there already (name a new folder)")
+        raise InputError(
+            key="--keep", value=keep, problem="is there already", remedy="name a new folder"
+        )
     check_installed(python)
     with _left_on_failure() as folder:
         plan = {"arguments": engine_words(serve_words(command)), "deadline_s": limit_s}
@@ -73,7 +75,9 @@ def profile_of_folder(folder: Path, model: ModelSpec, command: str) -> Profile:
     """The profile of one folder of sweeps, with what its facts.json and machine.json say."""
     for name in (FACTS, ABOUT):
         if not (folder / name).is_file():
-            raise InputError(f"{folder}: has no {name} (is it of gpu calibrate --keep?)")
+            raise InputError(
+                key=folder, problem=f"has no {name}", remedy="is it of gpu calibrate --keep?"
+            )
     swept = read_swept([folder])
     today = date.today().isoformat()
     fingerprint = {**swept.fingerprint, "command": command, "date": today, **_cut_short([folder])}
@@ -134,9 +138,13 @@ def _one_of(
     """The value of the command, or that of the folders. Raises InputError for none, or two."""
     option, read = f"--{key.replace('_', '-')}", said.get(key)
     if given is None and read is None:
-        raise InputError(f"{option}: is missing, and no {name} in or beside {folders[0]} has it")
+        raise InputError(
+            key=option, problem=f"is missing, and no {name} in or beside {folders[0]} has it"
+        )
     if given is not None and read is not None and given != read:
-        raise InputError(f"{option} {given}: {name} says {read} (leave the option out)")
+        raise InputError(
+            key=f"{option} {given}", problem=f"{name} says {read}", remedy="leave the option out"
+        )
     return read if given is None else given
 
 

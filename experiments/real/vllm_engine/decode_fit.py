@@ -42,7 +42,9 @@ def fit_decodes(steady: pd.DataFrame, graph_sizes: list[int]) -> DecodeFit:
         count: each for count, rows in batches.items() if (each := slope_of(rows)) is not None
     }
     if not slopes:
-        raise InputError("the logged iterations have no batch of decodes with several contexts")
+        raise InputError(
+            key="the logged iterations", problem="have no batch of decodes with several contexts"
+        )
     smooth = median_of_neighbours(list(slopes.values()))
     counts = list(batches)
     per_token = np.interp(counts, list(slopes), smooth)

@@ -30,8 +30,9 @@ def with_launches_of(profile: Profile, other: Mapping[str, Any]) -> Profile:
         return profile
     if not {"launch_decodes", "launch_prompts"} <= set(other["sections"]):
         raise InputError(
-            f"--launches-from: the profile of {other['model']['name']} has no launches of decodes "
-            "(give one that testbed gpu calibrate --system vllm made)"
+            key="--launches-from",
+            problem=f"the profile of {other['model']['name']} has no launches of decodes",
+            remedy="give one that testbed gpu calibrate --system vllm made",
         )
     own, others = _launches(profile), _launches(other)
     of_decodes = WITHIN if profile["cuda_graph_sizes"] else BEYOND
@@ -106,8 +107,9 @@ def _check_kinds(own: Mapping[str, Any], others: Mapping[str, Any], needed: str)
     """
     if needed not in own or own.keys() != others.keys():
         raise InputError(
-            f"--launches-from: has lone prompts {_said(others)}, and the logs have {_said(own)} "
-            "(log prompts of as many tokens as the CUDA graphs have, and of more)"
+            key="--launches-from",
+            problem=f"has lone prompts {_said(others)}, and the logs have {_said(own)}",
+            remedy="log prompts of as many tokens as the CUDA graphs have, and of more",
         )
 
 

@@ -36,7 +36,9 @@ def check_installed(python: str) -> str:
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=IMPORT_S)
     except OSError as error:
-        raise InputError(f"--python {python}: cannot be run ({error.strerror})") from None
+        raise InputError(
+            key="--python", value=python, problem=f"cannot be run ({error.strerror})"
+        ) from None
     except subprocess.TimeoutExpired:
         raise _not_imported(python, f"it takes over {IMPORT_S:.0f} s") from None
     if done.returncode:
@@ -45,14 +47,18 @@ def check_installed(python: str) -> str:
     if answer is None:
         raise _not_imported(python, "it answers no release")
     if answer["has_gpu"] != "True":
-        raise InputError(f"--python {python}: has vLLM {answer['release']}, but {NO_GPU}")
+        raise InputError(
+            key="--python", value=python, problem=f"has vLLM {answer['release']}, but {NO_GPU}"
+        )
     return answer["release"]
 
 
 def _not_imported(python: str, reason: str) -> InputError:
     return InputError(
-        f"--python {python}: cannot import vLLM: {reason} (pip install vllm, or give the Python of "
-        f"its environment)"
+        key="--python",
+        value=python,
+        problem=f"cannot import vLLM: {reason}",
+        remedy="pip install vllm, or give the Python of its environment",
     )
 
 
@@ -84,10 +90,14 @@ def run_plan(python: str, plan: Mapping[str, Any], folder: Path, limit_s: float)
         finally:
             _stop(process)
     if code is None:
-        raise InputError(f"vLLM: did not end within {limit_s:.0f} s (all of its output: {log})")
+        raise InputError(
+            key="vLLM",
+            problem=f"did not end within {limit_s:.0f} s",
+            remedy=f"all of its output: {log}",
+        )
     if code:
         reason = last_error(log.read_text(encoding="utf-8", errors="replace")) or ended(code)
-        raise InputError(f"vLLM: {reason} (all of it: {log})")
+        raise InputError(key="vLLM", problem=reason, remedy=f"all of it: {log}")
 
 
 def _environment() -> dict[str, str]:

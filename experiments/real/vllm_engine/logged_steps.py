@@ -44,11 +44,11 @@ def read_steps(folder: Path) -> pd.DataFrame:
     """
     path = plain_or_packed(folder / FILE)
     if path is None:
-        raise InputError(f"{folder}: has no {FILE} (or {FILE}.gz) of logged iterations")
+        raise InputError(key=folder, problem=f"has no {FILE} (or {FILE}.gz) of logged iterations")
     table = pd.read_csv(path, keep_default_na=False, dtype={"chunks": str})
     missing = [name for name in COLUMNS if name not in table]
     if missing:
-        raise InputError(f"{path}: has no column {', '.join(missing)}")
+        raise InputError(key=path, problem=f"has no column {', '.join(missing)}")
     planned, result = table.schedule_start_s * MS, table.result_s * MS
     steps = pd.DataFrame(
         {

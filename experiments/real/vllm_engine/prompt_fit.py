@@ -49,8 +49,12 @@ def fit_prompts(
     kinds = _kinds(pd.concat([prompts, behind]), largest_graph)
     if len(kinds) < FEWEST:
         raise InputError(
-            f"{len(kinds)} kinds of prompts beyond {largest_graph} tokens are computed longer than "
-            f"they are launched; {FEWEST} are needed (log prompts of more lengths)"
+            key="the logged prompts",
+            problem=(
+                f"{len(kinds)} kinds of more than {largest_graph} tokens are computed longer than "
+                f"they are launched; {FEWEST} are needed"
+            ),
+            remedy="log prompts of more lengths",
         )
     return _fit(kinds)
 

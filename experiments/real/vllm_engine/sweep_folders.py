@@ -35,8 +35,12 @@ def read_swept(folders: Sequence[Path]) -> Swept:
     facts = _same(folders, FACTS, ENGINE)
     if not facts.get("async_scheduling", True):
         raise InputError(
-            "the iterations were not scheduled asynchronously, which is vLLM's default: the costs "
-            "of launches are not modelled without it (leave --no-async-scheduling out)"
+            key="the iterations",
+            problem=(
+                "were not scheduled asynchronously, which is vLLM's default: the costs of launches "
+                "are not modelled without it"
+            ),
+            remedy="leave --no-async-scheduling out",
         )
     return Swept(facts, _same(folders, ABOUT, ("vllm", *MACHINE)))
 
@@ -48,8 +52,11 @@ def _same(folders: Sequence[Path], name: str, keys: Sequence[str]) -> dict[str, 
         for key, value in _object(path).items():
             if key in keys and said.setdefault(key, value) != value:
                 raise InputError(
-                    f"{path}: {key} is {value}, and {said[key]} in another folder (fit the sweeps "
-                    "of one engine at a time)"
+                    key=path,
+                    problem=(
+                        f"{key} is {value}, and {said[key]} in another folder (fit the sweeps of "
+                        "one engine at a time)"
+                    ),
                 )
     return said
 
@@ -68,7 +75,7 @@ def _object(path: Path) -> dict[str, Any]:
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{path}: is no JSON: {error}") from error
+        raise InputError(key=path, problem=f"is no JSON: {error}") from error
     if not isinstance(read, dict):
-        raise InputError(f"{path}: must be a JSON object")
+        raise InputError(key=path, problem="must be a JSON object")
     return read

@@ -108,12 +108,15 @@ class VllmOffloading(OutputCaching):
         lower = [tier for tier in pool.tiers if tier.name != HOST]
         if len(lower) != 1:
             raise InputError(
-                f"server.tiers: vLLM's offloading has one tier below the device, not {len(lower)} "
-                "(+tier@server.tiers.dram=dram)"
+                key="server.tiers",
+                problem=f"vLLM's offloading has one tier below the device, not {len(lower)}",
+                remedy="+tier@server.tiers.dram=dram",
             )
         if drafts is not Drafts.NONE:
             raise InputError(
-                "speculation: drafts are not modelled beside vLLM's offloading (leave one out)"
+                key="speculation",
+                problem="drafts are not modelled beside vLLM's offloading",
+                remedy="leave one out",
             )
         super().__init__(pool, block_size, watermark, eviction, release, drafts)
         self._tier = RequestLru(lower[0].name, lower[0].num_slots // block_size, block_size)

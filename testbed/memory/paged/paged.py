@@ -65,9 +65,9 @@ class BlockMemory(LeasingPolicy):
     ) -> None:
         if not 1 <= block_size <= self.max_block_size:
             raise InputError(
-                f"must be from 1 to {self.max_block_size} tokens",
                 key="block_size",
-                value=str(block_size),
+                value=block_size,
+                problem=f"must be from 1 to {self.max_block_size} tokens",
             )
         super().__init__()
         self.block_size = block_size
@@ -272,8 +272,12 @@ class BlockMemory(LeasingPolicy):
         needed = ceil_div(num_tokens, self.block_size)
         if not self._ensure_free(needed):
             raise InputError(
-                f"a prefix of {num_tokens} tokens: needs {needed} blocks, {len(self._pool.free)} "
-                "are free"
+                key="the pool",
+                problem=(
+                    f"has {len(self._pool.free)} free blocks, and a prefix of {num_tokens} tokens "
+                    f"needs {needed}"
+                ),
+                remedy="give a larger pool",
             )
         self._tables.prefixes[num_tokens] = self._pool.take(needed)
         self._tables.live += num_tokens

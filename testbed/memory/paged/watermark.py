@@ -16,9 +16,9 @@ class Watermark:
     def __init__(self, share: float, total: int, rounded: Callable[[float], int] = ceil) -> None:
         if not 0 <= share < 1:
             raise InputError(
-                "must be a share of the pool, at least 0 and below 1",
                 key="watermark",
-                value=str(share),
+                value=share,
+                problem="must be a share of the pool, at least 0 and below 1",
             )
         self._reserve = rounded(share * total)
 

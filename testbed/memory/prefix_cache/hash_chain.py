@@ -3,7 +3,7 @@ another only if all blocks before it are too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count
+from itertools import count, repeat
 from typing import TypeAlias
 
 from testbed.core.errors import InputError
@@ -42,9 +42,10 @@ def block_contents(
         parts = tokens_per_id // block_size
         return [ids[i // parts] * parts + i % parts for i in range(full)]
     raise InputError(
-        f"block_size {block_size} does not go with a trace whose ids name {tokens_per_id} tokens "
-        f"each: one must divide "
-        "the other"
+        key="block_size",
+        value=block_size,
+        problem=f"does not go with a trace whose ids name {tokens_per_id} tokens each",
+        remedy="one must divide the other",
     )
 
 
@@ -59,8 +60,7 @@ def with_next_ids(
 
 def own_contents(seq: Seq, first: int) -> Iterator[Content]:
     """What its blocks from `first` on store, without end; no other sequence has the same."""
-    for block in count(first):
-        yield (seq.seq_id,), block
+    return zip(repeat((seq.seq_id,)), count(first))
 
 
 def generated_contents(
@@ -72,7 +72,12 @@ def generated_contents(
     other sequence has. names_next: the id of the token behind a block is part of its content.
     """
     if seq.answer_id is None:
-        yield from own_contents(seq, first)
+        return own_contents(seq, first)
+    return _named_contents(seq, block_size, first, names_next)
+
+
+def _named_contents(seq: Seq, block_size: int, first: int, names_next: bool) -> Iterator[Content]:
+    """The same where the trace names the answer."""
     each = seq.tokens_per_id
     width, parts = block_size // each, each // block_size
     for block in count(first):

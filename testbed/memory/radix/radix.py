@@ -94,7 +94,7 @@ class Radix(LeasingPolicy):
     ) -> None:
         if block_size > 512:
             raise InputError(
-                "must be from 1 to 512 tokens", key="block_size", value=str(block_size)
+                key="block_size", value=block_size, problem="must be from 1 to 512 tokens"
             )
         super().__init__()
         self.block_size = block_size

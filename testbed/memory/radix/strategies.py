@@ -60,12 +60,16 @@ def strategy_named(name: str) -> Strategy:
     """The strategy of this name. Raises InputError for another."""
     if name == "tlru":
         raise InputError(
-            "is not modelled; its thresholds are 0 unless they "
-            "are given, with which it is lru but for the refreshing of waiting requests (choose "
-            f"from {', '.join(STRATEGIES)})",
             key=KEY,
             value=name,
+            problem=(
+                "is not modelled; its thresholds are 0 unless they are given, with which it is lru "
+                "but for the refreshing of waiting requests"
+            ),
+            remedy=f"choose from {', '.join(STRATEGIES)}",
         )
     if name not in STRATEGIES:
-        raise InputError(f"is unknown (choose from {', '.join(STRATEGIES)})", key=KEY, value=name)
+        raise InputError(
+            key=KEY, value=name, problem="is unknown", remedy=f"choose from {', '.join(STRATEGIES)}"
+        )
     return STRATEGIES[name]

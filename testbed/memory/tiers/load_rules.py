@@ -40,7 +40,7 @@ class LoadIfFaster(LoadRule):
     def __init__(self, prefill_tokens_per_s: NonNegative) -> None:
         if not prefill_tokens_per_s > 0:
             raise InputError(
-                "must be above 0", key="prefill_tokens_per_s", value=str(prefill_tokens_per_s)
+                key="prefill_tokens_per_s", value=prefill_tokens_per_s, problem="must be above 0"
             )
         self.prefill_tokens_per_s = prefill_tokens_per_s
 
@@ -49,6 +49,8 @@ class LoadIfFaster(LoadRule):
         InputError for a tier without a bandwidth.
         """
         if not tier.bandwidth:
-            raise InputError(f"the load rule LoadIfFaster: the tier {tier.name} has no bandwidth")
+            raise InputError(
+                key="the load rule LoadIfFaster", problem=f"the tier {tier.name} has no bandwidth"
+            )
         num_bytes = num_tokens * pool.layer_bytes * pool.num_layers
         return tier.latency_s + num_bytes / tier.bandwidth < num_tokens / self.prefill_tokens_per_s
