@@ -31,7 +31,7 @@ from testbed.experiments.real.vllm_engine.asked import (
     token_ids,
     write_contents,
 )
-from testbed.experiments.runs.whole_files import write_cells, write_json
+from testbed.experiments.runs.whole_files import whole_folder, write_cells, write_json
 from testbed.traces.vllm_log import META
 
 REQUESTS = "requests.csv"
@@ -67,10 +67,10 @@ def record_endpoint(
     answers = asyncio.run(client.send(asks, limit_s + asks[-1].at_s))
     after = None if before is None else counters_behind(address, before, len(asks))
     meta = {"url": address.url, "model": about["id"], **server_facts(address, before, after)}
-    out.mkdir(parents=True)
-    write_cells(out / REQUESTS, columns(requests, answers))
-    write_json(out / META, meta)
-    write_contents(out / CONTENTS, requests)
+    with whole_folder(out, stale=lambda _: True, is_there=lambda: False) as folder:
+        write_cells(folder / REQUESTS, columns(requests, answers))
+        write_json(folder / META, meta)
+        write_contents(folder / CONTENTS, requests)
     print(*lines(out, asks, answers, meta), sep="\n")
 
 
