@@ -263,6 +263,21 @@ def _parsed(text: str, path: str, what: str, first_line: int = 1) -> Any:
         ) from error
 
 
+def read_json_or_lines(path: str) -> Any:
+    """The content of a JSON file; of a file with an object on each line, a list of them."""
+    with open_text(path) as file:
+        text = file.read()
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        rest = text[error.pos :].lstrip()
+        if error.msg != "Extra data" or not rest.startswith("{"):
+            return _parsed(text, path, "it")
+    except (ValueError, RecursionError):
+        return _parsed(text, path, "it")
+    return [item for _, item in json_lines(path)]
+
+
 def json_lines(
     path: str, problems: Callable[[Any], Iterable[str | None]] = lambda item: ()
 ) -> Iterator[tuple[int, Any]]:

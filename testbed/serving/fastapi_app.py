@@ -30,12 +30,15 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Service:
-    """State that the endpoints share: the engine, and how requests become its requests."""
+    """State that the endpoints share: the engine, and how requests become its requests.
+
+    names: by which requests name the model; answers have the first.
+    """
 
     def __init__(
         self,
         live: Live,
-        model: str,
+        names: tuple[str, ...],
         metrics: Metrics,
         answering: Answering,
         prompts: Prompts,
@@ -43,7 +46,7 @@ class Service:
         api_key: str | None = None,
     ) -> None:
         self.live = live
-        self.model = model
+        self.names, self.model = names, names[0]
         self.metrics = metrics
         self.answering = answering
         self.prompts = prompts
@@ -98,7 +101,7 @@ class Service:
         text = await self.body(request)
         received_s = time.monotonic()
         body = parsed(kind, text)
-        if body.model != self.model:
+        if body.model not in self.names:
             message = f"model={body.model[:80]}: is not served (/v1/models shows the model)"
             raise ApiError(404, message, "model", "model_not_found")
         parts = self.live, self.limits, self.answering, self.prompts
@@ -167,8 +170,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
         service.check_key(request)
-        model = {
-            "id": service.model,
+        about = {
             "object": "model",
             "created": service.started_s,
             "owned_by": "kvcache-testbed",
@@ -176,7 +178,8 @@ def _add_state(app: FastAPI, service: Service) -> None:
             "simulated": service.answering.is_simulated,
             "speed": service.live.speed,
         }
-        return JSONResponse({"object": "list", "data": [model]}, headers=service.headers([]))
+        data = [{"id": name, **about} for name in service.names]
+        return JSONResponse({"object": "list", "data": data}, headers=service.headers([]))
 
     @app.get("/docs")
     async def docs() -> Response:
