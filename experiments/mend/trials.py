@@ -65,12 +65,12 @@ class Tried:
     summaries: Sequence[Mapping[str, Any]]
 
     def mean(self, name: str) -> Interval | None:
-        """A number over the seeds; None where a seed has none."""
+        """A number over the seeds; None if a seed has none."""
         values = self._values(name)
         return None if values is None else interval(values)
 
     def less(self, name: str, reference: "Tried") -> Interval | None:
-        """The difference from the reference, seed by seed; None where a seed has none."""
+        """The difference from the reference, seed by seed; None if a seed has none."""
         values, others = self._values(name), reference._values(name)
         return None if values is None or others is None else paired(values, others)
 
@@ -145,7 +145,7 @@ class Search:
     launcher: tuple[str, ...] = ()
 
     def found(self) -> Mending:
-        """Run the server, then its changes if it preempts. Raises InputError where the server
+        """Run the server, then its changes if it preempts. Raises InputError if the server
         itself cannot run on one of the seeds.
         """
         server = translation.served(self.command, self.words).server

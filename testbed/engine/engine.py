@@ -40,7 +40,7 @@ class Engine:
     Requests may be submitted and cancelled at any time, between two turns of the loop. An arrival
     that could change the next plan, and a cancellation, end a span of iterations at the first
     boundary at or after it, as the run step by step would see them. Plans in flight are a queue: of
-    one plan, or of two where the scheduler plans ahead.
+    one plan, or of two if the scheduler plans ahead.
 
     Attributes:
         scheduler: makes the plans.
@@ -276,7 +276,7 @@ class Engine:
         self._stop(now_ps)
 
     def _begin_next(self, now_ps: int) -> Flight | Plan:
-        """Begin the next plan by the fused path; the plan where it takes the plain one."""
+        """Begin the next plan by the fused path; the plan if it takes the plain one."""
         fused, plan, state = self._fused_path, None, self.scheduler.state
         if fused is not None and not (self._takes_part or state.beams):
             start_ps = self._ended_ps or now_ps
@@ -553,7 +553,7 @@ class Engine:
         self._snapshots.at_boundary(now_ps)
 
     def _make_fused_path(self, windows: tuple[int, ...]) -> FusedPath | None:
-        """The fused path, where the parts of the engine have one."""
+        """The fused path, if the parts of the engine have one."""
         cost, meter = self.executor.decode_cost, self.meter
         if cost is None or not isinstance(meter, SpanMeter):
             return None

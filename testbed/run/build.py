@@ -97,7 +97,7 @@ class Setup:
         return self.fleet is None or not (len(self.fleet.parts) > 1 or self.fleet.faults)
 
     def check_alone(self, what: str) -> None:
-        """Raise InputError where the run has several engines, and `what` shows one."""
+        """Raise InputError if the run has several engines, and `what` shows one."""
         if not self.is_alone:
             raise InputError(
                 key="replicas",
@@ -110,7 +110,7 @@ class Setup:
             )
 
     def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
-        """Start and stop of the part to show, and where the run ends then: at the stop, or where it
+        """Start and stop of the part to show, and where the run ends then: at the stop, or if it
         ends by itself.
         """
         stop_ps = UNBOUNDED if stop_s is None else round(stop_s * PS)

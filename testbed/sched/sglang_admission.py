@@ -172,7 +172,7 @@ class Admission:
 
 
 class AdmissionOfFixedOutputs(Admission):
-    """Without a tree, where outputs have the declared length (add_one_req_ignore_eos): the requests
+    """Without a tree, if outputs have the declared length (add_one_req_ignore_eos): the requests
     end in the order of what is left of their outputs, and at no end may memory lack.
     """
 

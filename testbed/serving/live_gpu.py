@@ -64,7 +64,7 @@ class EngineProcess:
         self._process.terminate()
 
     def end(self) -> None:
-        """Wait until the process has ended; end it where it does not."""
+        """Wait until the process has ended; end it if it does not."""
         self._process.join(STOP_S)
         if self._process.is_alive():
             self.terminate()

@@ -24,7 +24,7 @@ class HostPool(NamedTuple):
 
 def host_pool_of(values: Mapping[str, str], pool: TokenPool) -> HostPool | None:
     """The host pool behind this one; None without --enable-hierarchical-cache. Raises DoesNotStart
-    where SGLang would not start, and InputError for what is not modelled.
+    if SGLang would not start, and InputError for what is not modelled.
     """
     if values.get(ENABLE) != ON:
         for name in (RATIO, SIZE, WRITES, MODE):

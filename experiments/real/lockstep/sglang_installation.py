@@ -38,7 +38,7 @@ VOCABULARY = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The names are SGLang's where it has one. total_tokens: of the pool; decay_steps:
+    """The names are SGLang's if it has one. total_tokens: of the pool; decay_steps:
     SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.
     """
 
@@ -110,7 +110,7 @@ def options_of(setup: Setup) -> Options:
 
 
 def installed_release() -> str:
-    """The version of the installed SGLang. Raises InputError where there is none."""
+    """The version of the installed SGLang. Raises InputError if there is none."""
     try:
         return version("sglang")
     except PackageNotFoundError:

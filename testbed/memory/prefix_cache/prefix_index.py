@@ -16,7 +16,7 @@ TOMBSTONE = -1
 class Node:
     """A full block of prompt content behind its predecessor `parent`.
 
-    block is TOMBSTONE where the content was dropped while later blocks of it are still there, or
+    block is TOMBSTONE if the content was dropped while later blocks of it are still there, or
     is on its way here.
     evictable: the block's reference count is 0, so it may be evicted. children: blocks indexed
     right behind it. code: the chained hash of its content and all before it, by which eviction
@@ -177,7 +177,7 @@ class PrefixIndex:
             node.children -= 1
 
     def check(self) -> None:
-        """Raise AssertionError where blocks and nodes do not belong to each other."""
+        """Raise AssertionError if blocks and nodes do not belong to each other."""
         nodes = [self.root, *self._nodes.values()]
         assert {*filter(None, self.holder)} == {
             node for node in nodes[1:] if node.block != TOMBSTONE

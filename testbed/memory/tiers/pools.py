@@ -59,7 +59,7 @@ class PinnedPool(CachingPool):
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
         """A transfer has written what `nodes`, which are kept, store to `blocks`: evictable now, or
-        free where it was there already.
+        free if it was there already.
         """
         evictable = list[Node]()
         for node, block in zip(nodes, blocks, strict=True):
