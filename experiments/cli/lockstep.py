@@ -101,7 +101,7 @@ def lockstep(
     """Compare the scheduler of the installed vLLM or SGLang with ours.
 
     Both serve one workload, every iteration taking the same time; prints how many iterations
-    decide the same, the first that does not, and the shortest such workload. Exit code 1 where one
+    decide the same, the first that does not, and the shortest such workload. Exit code 1 if one
     differs. Unless a release is given, it is the nearest to the installed one. For example:
 
     testbed lockstep vllm server.num_blocks=400 '~server.kv_memory_gib'
@@ -185,7 +185,7 @@ def _compare(server: str, drawn: RandomRuns, words: Sequence[str]) -> int:
 
 
 def _printed(lines: Iterable[str]) -> int:
-    """Print them as they come; 1 where there is more than the one that counts."""
+    """Print them as they come; 1 if there is more than the one that counts."""
     count = 0
     for line in lines:
         print(line, flush=True)
@@ -229,7 +229,7 @@ def _served(overrides: Sequence[str], served: ServedCommand) -> list[str]:
 
 
 def _differs(server: str, name: str, overrides: Sequence[str], requests: Any) -> bool:
-    """Whether a run decides anything differently; prints the report. requests: None where the
+    """Whether a run decides anything differently; prints the report. requests: None if the
     configuration has some.
     """
     from testbed.experiments.real.lockstep.capacities import third_column

@@ -78,7 +78,7 @@ class Speculative(NamedTuple):
 class Server:
     """The server of a command's options, and what follows from them.
 
-    option: our option with the model's shape. memory is None where the command gives the pool.
+    option: our option with the model's shape. memory is None if the command gives the pool.
     num_blocks: pages of the pool, the null block included. values: the options. notes: what was
     read and changes nothing. offloading: the cache below the device; None: there is none.
     """
@@ -262,7 +262,7 @@ def _lengths(shape: ModelSpec, release: Release) -> tuple[int, int]:
 
 
 def of_states(shape: ModelSpec, release: Release) -> ModelSpec:
-    """The shape whose states have the type that a release gives them where no file says it."""
+    """The shape whose states have the type that a release gives them if no file says it."""
     states = shape.states
     if states is None or not states.untyped_values or not release.has_wide_states:
         return shape
@@ -312,7 +312,7 @@ def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
 
 
 def _limits(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
-    """The limits of a batch. Raises InputError where vLLM refuses them, or its order."""
+    """The limits of a batch. Raises InputError if vLLM refuses them, or its order."""
     if reader.value("--scheduling-policy") not in (None, *ORDERS):
         raise reader.refusal(
             "--scheduling-policy", "is unknown", f"choose from {', '.join(ORDERS)}"
@@ -337,7 +337,7 @@ def _is_chunked(reader: OptionReader) -> bool:
 
 
 def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
-    """The limits of a batch, by vLLM's rules where the command does not give them."""
+    """The limits of a batch, by vLLM's rules if the command does not give them."""
     tokens, seqs = _usual_limits(gpu, release)
     mode = reader.value("--performance-mode") or "balanced"
     if mode not in ("balanced", "throughput"):
@@ -447,7 +447,7 @@ class Pool(NamedTuple):
 def _pool(
     reader: OptionReader, release: Release, gpu: GpuSpec, memory: ServerMemory, pages: Pages
 ) -> Pool:
-    """The pool of a GPU with this memory. Raises InputError where vLLM does not start."""
+    """The pool of a GPU with this memory. Raises InputError if vLLM does not start."""
     given = _given_blocks(reader, pages)
     if given is None:
         num_blocks = _found_blocks(reader, memory, gpu, pages)

@@ -83,7 +83,7 @@ class _SpeculativeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The names are vLLM's where it has one. num_blocks counts its null block; caches:
+    """The names are vLLM's if it has one. num_blocks counts its null block; caches:
     enable_prefix_caching. windows: of each group of layers, as in kv_cache_config. policy:
     --scheduling-policy. drafter: vLLM's method of speculation, with num_speculative_tokens; empty:
     none.
@@ -263,7 +263,7 @@ def _check_values(setup: Setup) -> None:
 
 
 def installed_release() -> str:
-    """The version of the installed vLLM. Raises InputError where there is none."""
+    """The version of the installed vLLM. Raises InputError if there is none."""
     try:
         return version("vllm")
     except PackageNotFoundError:
@@ -393,7 +393,7 @@ def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) ->
 
 
 def _resolve_layout(config: Any, specs: Mapping[str, Any]) -> None:
-    """Let vLLM choose the order in which the cache is stored, of those it chooses from where no
+    """Let vLLM choose the order in which the cache is stored, of those it chooses from if no
     attention backend names any, as FlashAttention does not.
     """
     from vllm.v1.attention.backends.utils import (

@@ -46,7 +46,7 @@ class Starter:
         self._num_starts = 0
 
     def start(self, folder: Path, gpu: GpuSpec, **options: Any) -> Start | str:
-        """The numbers for a folder with a config.json and options of vLLM's EngineArgs; where it
+        """The numbers for a folder with a config.json and options of vLLM's EngineArgs; if it
         does not start, the last line of its own error.
         """
         self._on(gpu)
