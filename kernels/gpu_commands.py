@@ -35,7 +35,7 @@ def on_gpu(module: str, command: str) -> ModuleType:
     try:
         require_gpu()
     except KernelsUnavailable as error:
-        raise InputError(f"{command}: needs an NVIDIA GPU ({error})") from error
+        raise InputError(key=command, problem=f"needs an NVIDIA GPU ({error})") from error
     return loaded
 
 
@@ -47,14 +47,16 @@ def imported(module: str, command: str) -> ModuleType:
         return import_module(f"testbed.kernels.{module}")
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{command}: needs {error.name} and an NVIDIA GPU (install kvcache-testbed[cuda13], or "
-            f"[cuda12])"
+            key=command,
+            problem=f"needs {error.name} and an NVIDIA GPU",
+            remedy="install kvcache-testbed[cuda13], or [cuda12]",
         ) from error
     except (ImportError, OSError) as error:
         words = " ".join(str(error).split())
         raise InputError(
-            f"{command}: torch or CuPy cannot be imported: {words} (install "
-            f"kvcache-testbed[cuda13], or [cuda12], in a new environment)"
+            key=command,
+            problem=f"torch or CuPy cannot be imported: {words}",
+            remedy="install kvcache-testbed[cuda13], or [cuda12], in a new environment",
         ) from error
 
 
@@ -95,7 +97,12 @@ def verify_parallel(model: str | None, num_gpus: int) -> bool:
     or on small models of every family (None).
     """
     if num_gpus < 2:
-        raise InputError(f"--gpus {num_gpus}: compares several GPUs with one (give 2 or more)")
+        raise InputError(
+            key="--gpus",
+            value=num_gpus,
+            problem="compares several GPUs with one",
+            remedy="give 2 or more",
+        )
     against = on_gpu("engine.verify.against_one_gpu", "gpu verify-parallel")
     is_right: bool = against.verify_parallel(model, num_gpus)
     return is_right
@@ -123,9 +130,9 @@ def checked_models(names: Sequence[str], *, tp: int, out: Path) -> list[tuple[st
     """Every model with its degree; raises InputError unless each can be measured and written."""
     models = [_degree_of(name, tp) for name in names]
     if len(models) > 1 and not out.is_dir():
-        raise InputError(f"--out {out}: several models need a folder that exists")
+        raise InputError(key="--out", value=out, problem="several models need a folder that exists")
     if not out.parent.is_dir():
-        raise InputError(f"--out {out}: there is no folder {out.parent}")
+        raise InputError(key="--out", value=out, problem=f"there is no folder {out.parent}")
     return models
 
 
@@ -134,8 +141,12 @@ def check_present(models: Sequence[tuple[str, int]], num_present: int) -> None:
     for name, num_gpus in models:
         if num_gpus > num_present:
             raise InputError(
-                f"{name}: tensor-parallel degree {num_gpus} needs as many GPUs for the engine, "
-                f"this machine has {num_present} (leave --system engine out, or give less)"
+                key=name,
+                problem=(
+                    f"tensor-parallel degree {num_gpus} needs as many GPUs for the engine, this "
+                    f"machine has {num_present}"
+                ),
+                remedy="leave --system engine out, or give less",
             )
 
 
@@ -150,7 +161,8 @@ def _degree_of(entry: str, default: int) -> tuple[str, int]:
     if degree < 1 or model.num_heads % degree or model.num_kv_heads % degree:
         heads = f"{model.num_heads} heads and {model.num_kv_heads} heads of K and V"
         raise InputError(
-            f"{entry}: tensor-parallel degree {text or default} does not divide {name}'s {heads}"
+            key=entry,
+            problem=f"tensor-parallel degree {text or default} does not divide {name}'s {heads}",
         )
     return name, degree
 
@@ -178,7 +190,11 @@ def calibrate(
     reduced = read_profile(all_reduce)["sections"]["all_reduce"] if all_reduce else None
     kernel_profile = read_profile(kernels) if kernels else None
     if kernel_profile and not engine:
-        raise InputError("--kernels: nothing reads it without --system engine (leave it out)")
+        raise InputError(
+            key="--kernels",
+            problem="nothing reads it without --system engine",
+            remedy="leave it out",
+        )
     sections = on_gpu("measure.profile_sections", "gpu calibrate")
     if engine:
         check_present(models, imported("measure.timing", "gpu calibrate").num_gpus())

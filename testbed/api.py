@@ -42,6 +42,7 @@ PolicyName = Literal[
     "grouped_caching",
     "grouped_caching_v1",
     "hicache",
+    "lmcache",
     "paged",
     "paged_2023",
     "prefix_caching",
@@ -132,12 +133,16 @@ def sweep(
 
     if jobs is not None and (type(jobs) is not int or jobs < 1):
         raise InputError(
-            f"jobs={jobs!r}: must be a whole number of at least 1, or None for all cores"
+            key="jobs",
+            value=repr(jobs),
+            problem="must be a whole number of at least 1, or None for all cores",
         )
     axes = {key: list(value) for key, value in options.items() if _is_axis(value)}
     if any(not values for values in axes.values()):
         raise InputError(
-            f"{next(key for key, values in axes.items() if not values)} is an empty list"
+            key=next(key for key, values in axes.items() if not values),
+            problem="is an empty list",
+            remedy="give a value",
         )
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     workers = min(jobs or os.cpu_count() or 1, len(points))
@@ -211,9 +216,11 @@ def capacities(
         **options: those of `capacity`.
     """
     if not seeds:
-        raise InputError("seeds: names no seed (seeds=range(3))")
+        raise InputError(key="seeds", problem="names no seed", remedy="seeds=range(3)")
     if len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds={list(seeds)}: names a seed twice (give each once)")
+        raise InputError(
+            key="seeds", value=list(seeds), problem="names a seed twice", remedy="give each once"
+        )
     of_seed = dict[int, Capacity]()
     for seed in seeds:
         of_seed[seed] = capacity(*overrides, low=low, high=high, seed=seed, **options)

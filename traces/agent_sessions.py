@@ -152,9 +152,9 @@ class AgentSessions(Trace):
     ) -> None:
         if num_sessions is not None and num_sessions < 1:
             raise InputError(
-                "must be at least 1, or null for all",
                 key="trace.num_sessions",
-                value=str(num_sessions),
+                value=num_sessions,
+                problem="must be at least 1, or null for all",
             )
         self.path = str(path)
         self.num_sessions = num_sessions
@@ -163,13 +163,15 @@ class AgentSessions(Trace):
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         if num_rows is not None:
             raise InputError(
-                f"{self.path}: sessions have no arrival times (choose arrivals=sessions)"
+                key=self.path,
+                problem="sessions have no arrival times",
+                remedy="choose arrivals=sessions",
             )
         items = [item for _, item in islice(json_lines(self.path, _problems), self.num_sessions)]
         sizes = sorted({item["block_size"] for item in items})
         if len(sizes) != 1:
             raise InputError(
-                f"{self.path}: has block sizes {sizes}: all sessions must have the same"
+                key=self.path, problem=f"has block sizes {sizes}: all sessions must have the same"
             )
         limit, shares = MAX_LEN if max_len is None else max_len, self._shares_ids(items)
         sessions = [
@@ -178,8 +180,9 @@ class AgentSessions(Trace):
         ]
         if not any(sessions):
             raise InputError(
-                f"{self.path}: no session begins with less than {limit} tokens (raise "
-                "workload.max_len)"
+                key=self.path,
+                problem=f"no session begins with less than {limit} tokens",
+                remedy="raise workload.max_len",
             )
         return joined([turns for turns in sessions if turns], sizes[0])
 
@@ -188,7 +191,9 @@ class AgentSessions(Trace):
         scopes = {item["hash_id_scope"] for item in items if "hash_id_scope" in item}
         if len(scopes) > 1:
             raise InputError(
-                f"{self.path}: has sessions of hash_id_scope local and global (split it)"
+                key=self.path,
+                problem="has sessions of hash_id_scope local and global",
+                remedy="split it",
             )
         if not scopes:
             return bool(self.shared_ids)
@@ -196,8 +201,12 @@ class AgentSessions(Trace):
         shares: bool = scope == "global"
         if self.shared_ids not in (None, shares):
             raise InputError(
-                f"{self.path}: hash_id_scope is {scope!r} and trace.shared_ids "
-                f"{str(self.shared_ids).lower()} (leave trace.shared_ids out)"
+                key=self.path,
+                problem=(
+                    f"hash_id_scope is {scope!r} and trace.shared_ids "
+                    f"{str(self.shared_ids).lower()}"
+                ),
+                remedy="leave trace.shared_ids out",
             )
         return shares
 

@@ -27,7 +27,7 @@ class AzureCsv(FileTrace):
         missing = [name for name in names if name not in table]
         if missing:
             wanted = f"{', '.join(PUBLISHED)} as published, or {', '.join(RELATIVE)}"
-            raise InputError(f"{self.path}: no column {missing[0]!r}; needs {wanted}")
+            raise InputError(key=self.path, problem=f"no column {missing[0]!r}; needs {wanted}")
         clock = _time_stamps if names == PUBLISHED else seconds
         times, prompts, outputs = (table[name] for name in names)
         arrival_s = clock(self.path, names[0], times)

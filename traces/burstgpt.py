@@ -25,7 +25,9 @@ class BurstGptCsv(FileTrace):
         )
         kept = answered > 0
         if not kept.any():
-            raise InputError(f"{self.path}: no request was answered (give another file)")
+            raise InputError(
+                key=self.path, problem="no request was answered", remedy="give another file"
+            )
         times = seconds(self.path, TIME, table[TIME])
         # A failed request may have no prompt; only the lengths of those that are kept must be
         # sound.

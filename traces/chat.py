@@ -79,15 +79,20 @@ class Chat(Trace):
     def __post_init__(self) -> None:
         if not 0 < self.new_probability <= 1 or self.max_prompt < 1 or self.max_output < 1:
             raise InputError(
-                f"new_probability is {self.new_probability}, max_prompt {self.max_prompt}, "
-                f"max_output {self.max_output}; the first must be above 0 and at most 1, the "
-                "others at least 1",
                 key="chat",
+                problem=(
+                    f"new_probability is {self.new_probability}, max_prompt {self.max_prompt}, "
+                    f"max_output {self.max_output}; the first must be above 0 and at most 1, the "
+                    "others at least 1"
+                ),
             )
         if not 0 < self.answer_scale < inf:
             raise InputError(
-                f"answer_scale is {self.answer_scale}: no finite number above 0 (1: as recorded)",
                 key="chat",
+                problem=(
+                    f"answer_scale is {self.answer_scale}: no finite number above 0 (1: as "
+                    "recorded)"
+                ),
             )
 
     @abstractmethod
@@ -98,8 +103,9 @@ class Chat(Trace):
         """num_rows turns in order of arrival; a conversation is a session."""
         if num_rows is None:
             raise InputError(
-                "turns are drawn per arrival, without an end (give the number of rows)",
                 key="chat",
+                problem="turns are drawn per arrival, without an end",
+                remedy="give the number of rows",
             )
         check_least(0, num_rows=num_rows)
         self.check_limit(max_len)
@@ -112,9 +118,12 @@ class Chat(Trace):
         """Raise InputError unless all cut rows are shorter than max_len."""
         if max_len is not None and self.max_prompt + self.max_output >= max_len:
             raise InputError(
-                f"max_prompt={self.max_prompt} + max_output={self.max_output}: is not below "
-                f"{max_len} (lower one)",
                 key="chat",
+                problem=(
+                    f"max_prompt={self.max_prompt} + max_output={self.max_output}: is not below "
+                    f"{max_len}"
+                ),
+                remedy="lower one",
             )
 
     def cut(self, talks: Conversations, turns: Column) -> Rows:

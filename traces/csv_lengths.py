@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
 from testbed.core.units import PositiveTokens
-from testbed.traces.contents import with_unknown
+from testbed.traces.contents import with_answers, with_unknown
 from testbed.traces.files import (
     MAX_LEN,
     flags,
@@ -34,6 +34,7 @@ DEFAULTS = (
     "priority",
     "max_new_tokens",
     "think_s",
+    "answer_of",
 )
 RESULTS = (  # what a run's own requests.csv says of them besides
     "request_id",
@@ -65,8 +66,9 @@ class CsvLengths(FileTrace):
     The content of a prompt is ids separated by spaces, one for each tokens_per_id tokens. As in
     Mooncake's traces, an id identifies these tokens and all before them. The last id may cover
     fewer tokens. With tokens_per_id=1 the ids are token ids. A row without ids has a content that
-    no other has. ignored_columns: names of columns that say nothing here; any other column that
-    nothing reads is refused.
+    no other has. answer_of: the row, counted from 0, with whose prompt and answer a row's prompt
+    begins, empty for none; then that answer is found. ignored_columns: names of columns that say
+    nothing here; any other column that nothing reads is refused.
     """
 
     path: str
@@ -81,6 +83,7 @@ class CsvLengths(FileTrace):
     priority_column: str = "priority"
     max_new_tokens_column: str = "max_new_tokens"
     think_column: str = "think_s"
+    answer_of_column: str = "answer_of"
     ignored_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -97,7 +100,7 @@ class CsvLengths(FileTrace):
         def column(name: str, read: Callable[[str, str, Sequence[str]], Any]) -> Any:
             return read(self.path, name, table[name]) if name in table else None
 
-        return Rows(
+        rows = Rows(
             prompt_len=prompts,
             output_len=outputs,
             arrival_s=column(self.arrival_column, seconds),
@@ -110,6 +113,20 @@ class CsvLengths(FileTrace):
             max_new_tokens=column(self.max_new_tokens_column, lengths),
             think_s=column(self.think_column, think_times),
         )
+        if self.answer_of_column not in table:
+            return rows
+        return with_answers(self.path, rows, self._answered(table[self.answer_of_column]))
+
+    def _answered(self, texts: Sequence[str]) -> list[int | None]:
+        """The row whose answer each row contains; None if the cell is empty."""
+        wrong = next((i for i, cell in enumerate(texts) if cell and not cell.isdecimal()), None)
+        if wrong is not None:
+            raise InputError(
+                key=f"{self.path}, line {wrong + 2}, column {self.answer_of_column}",
+                problem=f"{texts[wrong][:40]!r} is no number of a row",
+                remedy="from 0, or empty",
+            )
+        return [int(cell) if cell else None for cell in texts]
 
     def _table(self) -> Mapping[str, Sequence[str]]:
         """The columns of lengths, and the optional columns that the file has."""
@@ -122,6 +139,7 @@ class CsvLengths(FileTrace):
             self.priority_column,
             self.max_new_tokens_column,
             self.think_column,
+            self.answer_of_column,
         )
         renamed = [name for name in optional if name not in DEFAULTS]
         others = [name for name in optional if name in DEFAULTS]
@@ -142,13 +160,19 @@ class CsvLengths(FileTrace):
                 ids = tuple(map(int, text.split()))
             except ValueError:
                 raise InputError(
-                    f"{where}: {text[:40]!r} is not whole numbers separated by spaces (fix it)"
+                    key=where,
+                    problem=f"{text[:40]!r} is not whole numbers separated by spaces",
+                    remedy="fix it",
                 ) from None
             wanted = -(-prompt_len // self.tokens_per_id)
             if ids and len(ids) != wanted:
                 raise InputError(
-                    f"{where}: {len(ids)} ids for {prompt_len} tokens, {wanted} wanted at one for "
-                    f"each {self.tokens_per_id} (give as many, or set trace.tokens_per_id)"
+                    key=where,
+                    problem=(
+                        f"{len(ids)} ids for {prompt_len} tokens, {wanted} wanted at one for each "
+                        f"{self.tokens_per_id}"
+                    ),
+                    remedy="give as many, or set trace.tokens_per_id",
                 )
             all_ids.append(ids)
         return with_unknown(all_ids, prompts.tolist(), self.tokens_per_id)
@@ -188,7 +212,8 @@ class PlainData(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise InputError(
-            f"the pickle: names {module}.{name} (only plain lists of numbers are read)"
+            key="the pickle",
+            problem=f"names {module}.{name} (only plain lists of numbers are read)",
         )
 
 
@@ -203,13 +228,13 @@ def read_pairs(path: str) -> Rows:
     except OSError:
         raise
     except Exception as error:  # a damaged pickle may end in any
-        raise InputError(f"{path}: is no pickle that can be read: {error}") from error
+        raise InputError(key=path, problem=f"is no pickle that can be read: {error}") from error
     if (
         not isinstance(pairs, list)
         or not pairs
         or any(not isinstance(p, list | tuple) or len(p) != 2 for p in pairs)
     ):
-        raise InputError(f"{path}: contains no list of (prompt, output) pairs")
+        raise InputError(key=path, problem="contains no list of (prompt, output) pairs")
     return Rows(
         *columns([(_length(path, prompt), _length(path, output)) for prompt, output in pairs])
     )
@@ -221,8 +246,11 @@ def _length(path: str, tokens: object) -> int:
     if type(length) is int and 1 <= length <= MAX_LEN:
         return length
     raise InputError(
-        f"{path}: contains {reprlib.repr(tokens)}, which is neither a length from 1 to {MAX_LEN} "
-        "nor a list of token ids"
+        key=path,
+        problem=(
+            f"contains {reprlib.repr(tokens)}, which is neither a length from 1 to {MAX_LEN} nor a "
+            "list of token ids"
+        ),
     )
 
 

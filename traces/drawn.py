@@ -17,7 +17,9 @@ class Drawn(Trace):
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         """num_rows draws; rows of max_len tokens or more are drawn again."""
         if num_rows is None:
-            raise InputError(f"{self.label}: a drawn trace has no end (give the number of rows)")
+            raise InputError(
+                key=self.label, problem="a drawn trace has no end", remedy="give the number of rows"
+            )
         return self.of_lengths(*self.lengths(num_rows, seed, max_len))
 
     def lengths(self, num_rows: int, seed: int, max_len: int | None) -> tuple[Column, Column]:
@@ -30,7 +32,9 @@ class Drawn(Trace):
             if kept.shape[1] == num_rows:
                 return kept[0], kept[1]
         raise InputError(
-            f"{self.label}: hardly any row is shorter than {max_len} tokens (raise the limit)"
+            key=self.label,
+            problem=f"hardly any row is shorter than {max_len} tokens",
+            remedy="raise the limit",
         )
 
     @property

@@ -54,7 +54,7 @@ def open_text(path: str) -> Iterator[TextIO]:
             yield file
     except tuple(kind for kind, _ in PROBLEMS) as error:
         problem = next(text for kind, text in PROBLEMS if isinstance(error, kind))
-        raise InputError(f"{path}: {problem}") from error
+        raise InputError(key=path, problem=problem) from error
 
 
 def read_table(
@@ -75,14 +75,17 @@ def read_table(
         lines.pop()
     if len(lines) < 2:
         raise InputError(
-            f"{path}: {'has a header but no rows' if lines else 'is empty'} (give a file with rows)"
+            key=path,
+            problem="has a header but no rows" if lines else "is empty",
+            remedy="give a file with rows",
         )
     header = [str(unguarded(name.strip())) for name in lines[0]]
     _check_header(path, header)
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(header):
             raise InputError(
-                f"{path}, line {number}: {len(line)} fields where the header has {len(header)}"
+                key=f"{path}, line {number}",
+                problem=f"{len(line)} fields where the header has {len(header)}",
             )
     places = places_of(path, header, names, optional, ignored, remedy)
     return {
@@ -94,12 +97,20 @@ def _check_header(path: str, header: Sequence[str]) -> None:
     """Raise InputError for a file of another kind that can be told by its first line."""
     if header[0].startswith(("# HELP", "# TYPE")):
         raise InputError(
-            f"{path}: is a dump of metrics, which lists no requests (give a log of requests, or "
-            "their lengths as a CSV; trace=random draws lengths around two means)"
+            key=path,
+            problem="is a dump of metrics, which lists no requests",
+            remedy=(
+                "give a log of requests, or their lengths as a CSV; trace=random draws lengths "
+                "around two means"
+            ),
         )
     separator = next((mark for mark in (";", "\t") if len(header) == 1 and mark in header[0]), None)
     if separator:
-        raise InputError(f"{path}: its columns are not separated by commas (save it with commas)")
+        raise InputError(
+            key=path,
+            problem="its columns are not separated by commas",
+            remedy="save it with commas",
+        )
 
 
 def places_of(
@@ -120,23 +131,28 @@ def places_of(
         if name not in places:
             has = ", ".join(header)
             raise InputError(
-                f"{path}: no column {name!r}; it has {has} (rename one, or name it in the trace's "
-                "config)"
+                key=path,
+                problem=f"no column {name!r}; it has {has}",
+                remedy="rename one, or name it in the trace's config",
             )
         if header.count(name) > 1:
             raise InputError(
-                f"{path}: two columns are named {name!r} (rename or remove one of them)"
+                key=path,
+                problem=f"two columns are named {name!r}",
+                remedy="rename or remove one of them",
             )
     others = [name for name in header if name not in places]
     for name in set(optional) - places.keys():
         renamed = [other for other in OTHER_NAMES.get(name, ()) if other in others]
         if alike := renamed or get_close_matches(name, others, 1, ALIKE):
             raise InputError(
-                f"{path}: nothing reads column {alike[0]!r}; did you mean {name!r}? ({remedy})"
+                key=path,
+                problem=f"nothing reads column {alike[0]!r}; did you mean {name!r}?",
+                remedy=remedy,
             )
     unread = next((name for name in others if name not in ignored), None)
     if unread is not None:
-        raise InputError(f"{path}: nothing reads column {unread!r} ({remedy})")
+        raise InputError(key=path, problem=f"nothing reads column {unread!r}", remedy=remedy)
     return places
 
 
@@ -206,8 +222,9 @@ def require(
         row = int(np.argmin(sound))
         text = texts[row][:40]
         raise InputError(
-            f"{path}, line {row + 2}, column {column}: {text!r} is not {wanted} (fix or remove the "
-            "line)"
+            key=f"{path}, line {row + 2}, column {column}",
+            problem=f"{text!r} is not {wanted}",
+            remedy="fix or remove the line",
         )
 
 
@@ -235,11 +252,30 @@ def _parsed(text: str, path: str, what: str, first_line: int = 1) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         hint = f"not valid JSON, or truncated (copy or download {what} again)"
-        raise InputError(f"{path}, line {first_line - 1 + error.lineno}: {hint}") from error
+        raise InputError(
+            key=f"{path}, line {first_line - 1 + error.lineno}", problem=hint
+        ) from error
     except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
         raise InputError(
-            f"{path}, line {first_line}: JSON that cannot be read: {error}; mend it"
+            key=f"{path}, line {first_line}",
+            problem=f"JSON that cannot be read: {error}",
+            remedy="mend it",
         ) from error
+
+
+def read_json_or_lines(path: str) -> Any:
+    """The content of a JSON file; of a file with an object on each line, a list of them."""
+    with open_text(path) as file:
+        text = file.read()
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        rest = text[error.pos :].lstrip()
+        if error.msg != "Extra data" or not rest.startswith("{"):
+            return _parsed(text, path, "it")
+    except (ValueError, RecursionError):
+        return _parsed(text, path, "it")
+    return [item for _, item in json_lines(path)]
 
 
 def json_lines(
@@ -260,11 +296,13 @@ def json_lines(
             if isinstance(item, dict):
                 wrong = next(filter(None, problems(item)), None)
             if wrong:
-                raise InputError(f"{path}, line {number}: {wrong} (fix or remove the line)")
+                raise InputError(
+                    key=f"{path}, line {number}", problem=wrong, remedy="fix or remove the line"
+                )
             has_items = True
             yield number, item
     if not has_items:
-        raise InputError(f"{path}: is empty (give a file with rows)")
+        raise InputError(key=path, problem="is empty", remedy="give a file with rows")
 
 
 def unread_key(item: Mapping[str, Any], known: Collection[str]) -> str | None:
@@ -284,7 +322,7 @@ def wrong_time(
     item: Mapping[str, Any], key: str, unit: str = "seconds", least: float = 0.0
 ) -> str | None:
     """The fault of the time at `key` of an item, which must be a finite number of at least `least`
-    in `unit`; None where nothing is.
+    in `unit`; None if nothing is.
     """
     value: Any = item.get(key)
     sound = type(value) in (int, float) and least <= value and abs(value) <= LATEST
@@ -292,7 +330,7 @@ def wrong_time(
 
 
 def plain_or_packed(path: Path) -> Path | None:
-    """The file of this name or, if there is none, with .gz appended; None where neither exists."""
+    """The file of this name or, if there is none, with .gz appended; None if neither exists."""
     return next(
         (file for file in (path, path.with_name(f"{path.name}.gz")) if file.is_file()), None
     )

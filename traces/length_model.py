@@ -91,9 +91,10 @@ def load_model(name: str, kind: str) -> Any:
     )
     if model["kind"] != kind:
         raise InputError(
-            f"is not a model of {kind} (choose one of {', '.join(names)})",
             key="model",
             value=repr(name),
+            problem=f"is not a model of {kind}",
+            remedy=f"choose one of {', '.join(names)}",
         )
     return model
 

@@ -52,7 +52,9 @@ class MooncakeJsonl(FileTrace):
         super().__init__(path)
         if time_unit not in UNITS:
             raise InputError(
-                f"must be one of {', '.join(UNITS)}", key="trace.time_unit", value=repr(time_unit)
+                key="trace.time_unit",
+                value=repr(time_unit),
+                problem=f"must be one of {', '.join(UNITS)}",
             )
         check_least(1, tokens_per_id=tokens_per_id)
         if num_requests is not None:
@@ -66,8 +68,9 @@ class MooncakeJsonl(FileTrace):
         items = listed[: self.num_requests]
         if self.num_requests is not None and len(items) < self.num_requests:
             raise InputError(
-                f"{self.path}: has {len(items)} requests, and trace.num_requests is "
-                f"{self.num_requests} (give fewer, or null for all)"
+                key=self.path,
+                problem=f"has {len(items)} requests, and trace.num_requests is {self.num_requests}",
+                remedy="give fewer, or null for all",
             )
         self._check_ids(items)
         arrival_s = self._times(items)
@@ -86,10 +89,12 @@ class MooncakeJsonl(FileTrace):
         )
 
     def _times(self, items: Sequence[Mapping[str, Any]]) -> Floats | None:
-        """The time of each request in s; None where the file has none."""
+        """The time of each request in s; None if the file has none."""
         times = [item[TIME] for item in items if TIME in item]
         if 0 < len(times) < len(items):
-            raise InputError(f"{self.path}: some lines have no timestamp (give all of them one)")
+            raise InputError(
+                key=self.path, problem="some lines have no timestamp", remedy="give all of them one"
+            )
         return np.array(times) / UNITS[self.time_unit] if times else None
 
     def _problems(self, item: Any) -> Iterator[str | None]:
@@ -115,8 +120,11 @@ class MooncakeJsonl(FileTrace):
             wanted = -(-length // self.tokens_per_id)
             if count not in (0, wanted):
                 raise InputError(
-                    f"{self.path}, line {number}: {count} hash_ids for {wanted} blocks of "
-                    f"{self.tokens_per_id} tokens ({_hint(items)})"
+                    key=f"{self.path}, line {number}",
+                    problem=(
+                        f"{count} hash_ids for {wanted} blocks of {self.tokens_per_id} tokens "
+                        f"({_hint(items)})"
+                    ),
                 )
 
 

@@ -116,9 +116,9 @@ class NormalLengths(Trace):
             value = getattr(self, f"{name}_{part}")
             if value is not None:
                 raise InputError(
-                    f"needs trace.{name}",
                     key=f"trace.{name}_{part}",
-                    value=str(value),
+                    value=value,
+                    problem=f"needs trace.{name}",
                     remedy="give both",
                 )
 
@@ -128,13 +128,17 @@ class NormalLengths(Trace):
         spread = self._spread(name, floor, end)
         least = floor if spread.least is None else spread.least
         if spread.most is not None and least > spread.most:
-            raise InputError(f"{low}={least}: is above {high}={spread.most} (swap them)")
+            raise InputError(
+                key=low, value=least, problem=f"is above {high}={spread.most}", remedy="swap them"
+            )
         lowest, highest = spread.limits
         kind = "lengths" if spread.whole else "waits"
         if lowest > highest:
             raise InputError(
-                f"{mean}={spread.mean}: {kind} would be from {lowest:g} to {highest:g} {unit} "
-                f"(give {low} and {high} on both sides of it)"
+                key=mean,
+                value=spread.mean,
+                problem=f"{kind} would be from {lowest:g} to {highest:g} {unit}",
+                remedy=f"give {low} and {high} on both sides of it",
             )
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
@@ -143,18 +147,21 @@ class NormalLengths(Trace):
             return self._talks(self.num_conversations, seed, max_len)
         if self.turns > 1:
             raise InputError(
-                "a turn is sent after the answer before it (choose arrivals=sessions)",
                 key="trace.turns",
-                value=str(self.turns),
+                value=self.turns,
+                problem="a turn is sent after the answer before it",
+                remedy="choose arrivals=sessions",
             )
         rows = self._talks(num_rows, seed, max_len)
         if len(rows) < num_rows:
             raise InputError(
-                f"{num_rows - len(rows):,} of "
-                f"{num_rows:,} requests have {max_len:,} tokens or more (lower "
-                "trace.prompt_tokens_max, or raise workload.max_len)",
                 key="trace.prompt_tokens",
-                value=str(self.prompt_tokens),
+                value=self.prompt_tokens,
+                problem=(
+                    f"{num_rows - len(rows):,} of {num_rows:,} requests have {max_len:,} tokens or "
+                    "more"
+                ),
+                remedy="lower trace.prompt_tokens_max, or raise workload.max_len",
             )
         return replace(rows, turns=None)
 
@@ -181,12 +188,26 @@ class NormalLengths(Trace):
         talk, turn = np.nonzero(fits)
         talk_of_row = np.unique(talk, return_inverse=True)[1]
         each = tokens_per_id(self.prefix_tokens)
-        ids = owned_ids(prompts[fits], talk_of_row, self.prefix_tokens, beginnings[talk], each)
+        ids, answer_id = owned_ids(
+            prompts[fits],
+            talk_of_row,
+            self.prefix_tokens,
+            beginnings[talk],
+            each,
+            outputs[fits],
+        )
         after: list[tuple[int, ...]] = [
             () if number == 0 else (row - 1,) for row, number in enumerate(turn.tolist())
         ]
         links = Turns(talk_of_row, after, waits[fits], np.zeros(len(after)))
-        return Rows(prompts[fits], outputs[fits], prompt_ids=ids, tokens_per_id=each, turns=links)
+        return Rows(
+            prompts[fits],
+            outputs[fits],
+            prompt_ids=ids,
+            tokens_per_id=each,
+            turns=links,
+            answer_id=answer_id,
+        )
 
     def _lengths(self, name: str, shape: tuple[int, int], seed: int) -> Table:
         """New tokens of each turn, or those of its answer."""

@@ -66,7 +66,9 @@ class RagPulseJsonl(FileTrace):
                 ids = [value for key, value in item.items() if key != "token_length"]
                 has_id = len(ids) == 1 and type(ids[0]) is int
                 if not has_id or wrong_count(item, "token_length", least=0):
-                    raise InputError(f"{path}, line {number}: is not one id and its token_length")
+                    raise InputError(
+                        key=f"{path}, line {number}", problem="is not one id and its token_length"
+                    )
                 yield ids[0], (next(numbers), item["token_length"])
 
 

@@ -51,10 +51,13 @@ class RandomLengths(Drawn):
         self.outputs = max(lowest, 1), max(highest, 1)
         if prefix_len + self.inputs[0] < 1:
             raise InputError(
-                "a prompt may have no token with "
-                f"input_ratio={input_ratio}, num_special={num_special} (raise it, or prefix_len)",
                 key="trace.input_len",
-                value=str(input_len),
+                value=input_len,
+                problem=(
+                    f"a prompt may have no token with input_ratio={input_ratio}, "
+                    f"num_special={num_special}"
+                ),
+                remedy="raise it, or prefix_len",
             )
 
     @property
@@ -83,14 +86,14 @@ class RandomLengths(Drawn):
         return self._starting(prompts, outputs, np.arange(len(prompts)))
 
     def _starting(self, prompts: Column, outputs: Column, starts: Column) -> Rows:
-        """Rows whose prompts have the same content behind the beginning where they start alike."""
+        """Rows whose prompts have the same content behind the beginning if they start alike."""
         each = tokens_per_id(self.shared_len)
-        ids = owned_ids(prompts, starts, self.shared_len, np.zeros_like(starts), each)
+        ids, _ = owned_ids(prompts, starts, self.shared_len, np.zeros_like(starts), each)
         return Rows(prompts, outputs, prompt_ids=ids, tokens_per_id=each)
 
 
 def _range(mean: int, name: str, ratio: float) -> tuple[int, int]:
     """The smallest and the largest length."""
     if not 0 <= ratio < 1:
-        raise InputError("must be at least 0 and below 1", key=f"trace.{name}", value=str(ratio))
+        raise InputError(key=f"trace.{name}", value=ratio, problem="must be at least 0 and below 1")
     return math.floor(mean * (1 - ratio)), math.ceil(mean * (1 + ratio))

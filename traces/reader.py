@@ -63,7 +63,9 @@ class FileTrace(Trace):
         rows = self._whole if max_len is None else self._whole.at_most(max_len)
         if not len(rows):
             limit = "" if max_len is None else f" of less than {max_len} tokens"
-            raise InputError(f"{self.path}: no row{limit} (raise it or give another file)")
+            raise InputError(
+                key=self.path, problem=f"no row{limit}", remedy="raise it or give another file"
+            )
         if num_rows is None:
             return rows
         check_least(0, num_rows=num_rows)

@@ -59,7 +59,9 @@ class ServeGenFolder(Trace):
     def __init__(self, path: str, start_s: Seconds = 0.0, duration_s: Seconds = 3600.0) -> None:
         if start_s < 0 or not duration_s > 0:
             raise InputError(
-                f"trace.start_s={start_s}, duration_s={duration_s}: must be at least 0, and above 0"
+                key="trace.start_s",
+                value=f"{start_s}, duration_s={duration_s}",
+                problem="must be at least 0, and above 0",
             )
         self.path = str(path)
         self.start_s, self.end_s = start_s, start_s + duration_s
@@ -67,25 +69,32 @@ class ServeGenFolder(Trace):
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         if Path(self.path).is_file():
             raise InputError(
-                f"{self.path}: is a file, and trace=servegen reads a folder of clients (a list of "
-                "requests is for trace=csv or trace=mooncake)"
+                key=self.path,
+                problem=(
+                    "is a file, and trace=servegen reads a folder of clients (a list of requests "
+                    "is for trace=csv or trace=mooncake)"
+                ),
             )
         if num_rows is not None:
             raise InputError(
-                f"{self.path}: its clients determine arrival times (choose arrivals=replay)"
+                key=self.path,
+                problem="its clients determine arrival times",
+                remedy="choose arrivals=replay",
             )
         names = sorted(Path(self.path).glob("chunk-*-trace.csv"), key=_client_number)
         if not names:
             raise InputError(
-                f"{self.path}: no file chunk-*-trace.csv (give a folder such as "
-                "data/language/m-small)"
+                key=self.path,
+                problem="no file chunk-*-trace.csv",
+                remedy="give a folder such as data/language/m-small",
             )
         rng = stream(seed, "servegen")
         parts = [part for name in names for part in self._client(name, rng)]
         if not any(len(times) for times, *_ in parts):
             raise InputError(
-                f"{self.path}: no client sends from {self.start_s:g} s to {self.end_s:g} s (choose "
-                "other times)"
+                key=self.path,
+                problem=f"no client sends from {self.start_s:g} s to {self.end_s:g} s",
+                remedy="choose other times",
             )
         times, prompts, outputs = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(times, kind="stable")
@@ -119,8 +128,9 @@ class ServeGenFolder(Trace):
         starts = [line[0] for line in lines]
         if any(later <= start for start, later in pairwise(starts)):
             raise InputError(
-                f"{path}: its windows do not follow each other in time; sort its lines by their "
-                "start"
+                key=path,
+                problem="its windows do not follow each other in time",
+                remedy="sort its lines by their start",
             )
         last_s = starts[-1] - starts[-2] if len(starts) > 1 else 600.0
         ends = [*starts[1:], *(start + last_s for start in starts[-1:])]
@@ -138,7 +148,9 @@ class ServeGenFolder(Trace):
             }
         except UNREADABLE as error:
             hint = f"not ServeGen's format, times with {' and '.join(LENGTHS)} as tables of shares"
-            raise InputError(f"{path}: {hint} ({type(error).__name__}: {error})") from error
+            raise InputError(
+                key=path, problem=f"{hint} ({type(error).__name__}: {error})"
+            ) from error
         return {
             start: [_distribution(path, table) for table in both]
             for start, both in tables.items()
@@ -169,7 +181,8 @@ def _numbers(path: str, number: int, line: list[str]) -> tuple[float, float, str
         values = float(start), float(rate), pattern, float(shape)
     except ValueError:
         raise InputError(
-            f"{path}, line {number}: needs start, rate, cv, distribution, shape, scale"
+            key=f"{path}, line {number}",
+            problem="needs start, rate, cv, distribution, shape, scale",
         ) from None
     least, most = SHAPES
     sound = (
@@ -179,9 +192,12 @@ def _numbers(path: str, number: int, line: list[str]) -> tuple[float, float, str
     )
     if pattern not in ("", "Gamma", "Weibull") or not sound:
         raise InputError(
-            f"{path}, line {number}: {pattern} gaps from {start} s on, of rate {rate} and shape "
-            f"{shape}; they must be Gamma or Weibull, of at most {MAX_RATE:,.0f} requests/s and "
-            f"shape {least} to {most:,.0f}"
+            key=f"{path}, line {number}",
+            problem=(
+                f"{pattern} gaps from {start} s on, of rate {rate} and shape {shape}; they must be "
+                f"Gamma or Weibull, of at most {MAX_RATE:,.0f} requests/s and shape {least} to "
+                f"{most:,.0f}"
+            ),
         )
     return values
 
@@ -191,8 +207,9 @@ def _client_number(path: Path) -> int:
     number = path.name.removeprefix("chunk-").removesuffix("-trace.csv")
     if not (number.isascii() and number.isdigit()):
         raise InputError(
-            f"{path}: the client of this file is {number!r}, which is no number (name it "
-            "chunk-I-trace.csv, from 0 on)"
+            key=path,
+            problem=f"the client of this file is {number!r}, which is no number",
+            remedy="name it chunk-I-trace.csv, from 0 on",
         )
     return int(number)
 
@@ -215,6 +232,6 @@ def _distribution(path: Path, table: Mapping[int, float]) -> tuple[Column, Float
     are_shares = (shares >= 0).all() and 0 < shares.sum() < np.inf
     if not are_shares or min(table) < 0 or max(table) > MAX_LEN:
         raise InputError(
-            f"{path}: shares must be finite and at least 0, lengths from 0 to {MAX_LEN}"
+            key=path, problem=f"shares must be finite and at least 0, lengths from 0 to {MAX_LEN}"
         )
     return np.array(list(table), np.int64).clip(1), shares / shares.sum()

@@ -29,7 +29,7 @@ class ShareGptJson(FileTrace):
     def read(self) -> Rows:
         content = read_json(self.path)
         if not isinstance(content, list) or not content:
-            raise InputError(f"{self.path}: must be a JSON list with at least one item")
+            raise InputError(key=self.path, problem="must be a JSON list with at least one item")
         rounds = [
             (number, *self._first_round(number, item))
             for number, item in enumerate(content, start=1)
@@ -41,15 +41,18 @@ class ShareGptJson(FileTrace):
         ]
         if not kept:
             raise InputError(
-                f"{self.path}: no conversation has a human message and an answer (give ShareGPT's "
-                "JSON)"
+                key=self.path,
+                problem="no conversation has a human message and an answer",
+                remedy="give ShareGPT's JSON",
             )
         numbers, prompts, outputs = zip(*kept, strict=True)
         prompt_len, output_len = (self._count_tokens(column) for column in (prompts, outputs))
         bad = np.flatnonzero((prompt_len < 1) | (output_len < 1))
         if len(bad):
             raise InputError(
-                f"{self.path}, item {numbers[bad[0]]}: a text has no tokens (remove the item)"
+                key=f"{self.path}, item {numbers[bad[0]]}",
+                problem="a text has no tokens",
+                remedy="remove the item",
             )
         return Rows(prompt_len, output_len)
 
@@ -59,8 +62,11 @@ class ShareGptJson(FileTrace):
             messages = [(str(m["from"]), str(m["value"])) for m in item["conversations"]]
         except (KeyError, TypeError) as error:
             raise InputError(
-                f"{self.path}, item {number}: not a ShareGPT conversation; each item needs a list "
-                "'conversations' of {'from', 'value'}"
+                key=f"{self.path}, item {number}",
+                problem=(
+                    "not a ShareGPT conversation; each item needs a list 'conversations' of "
+                    "{'from', 'value'}"
+                ),
             ) from error
         for place, (speaker, prompt) in enumerate(messages):
             if speaker in HUMAN:
@@ -85,11 +91,15 @@ def _load(path: str) -> Any:
         tokenizers = import_module("tokenizers")
     except ImportError as error:
         raise InputError(
-            f"{path}: counting tokens needs the package tokenizers (install it first)"
+            key=path,
+            problem="counting tokens needs the package tokenizers",
+            remedy="install it first",
         ) from error
     try:
         return tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the Rust side raises bare Exception
         raise InputError(
-            f"{path}: not a tokenizer (give the model's tokenizer.json from Hugging Face)"
+            key=path,
+            problem="not a tokenizer",
+            remedy="give the model's tokenizer.json from Hugging Face",
         ) from error

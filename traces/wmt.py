@@ -41,8 +41,9 @@ class WmtCsv(FileTrace):
         super().__init__(self.path)
         if self.registered_prefix < 0:
             raise InputError(
-                f"trace {self.path}: registered_prefix={self.registered_prefix}: must be 0 or more "
-                "tokens"
+                key=f"trace {self.path}: registered_prefix",
+                value=self.registered_prefix,
+                problem="must be 0 or more tokens",
             )
 
     def read(self) -> Rows:
@@ -59,6 +60,8 @@ class WmtCsv(FileTrace):
         if not len(chosen):
             years = ", ".join(sorted({" ".join(year.split()) for year in table["year"]})[:9])
             raise InputError(
-                f"{self.path}: year={self.year}: is none of the file's years ({years})"
+                key=f"{self.path}: year",
+                value=self.year,
+                problem=f"is none of the file's years ({years})",
             )
         return rows.take(chosen)

@@ -20,7 +20,10 @@ from testbed.experiments.arena.isolated import Failure, isolated
 from testbed.experiments.arena.standings import Cells
 from testbed.experiments.arena.suites import Suite
 from testbed.experiments.runs.whole_files import write_json
+from testbed.memory.protocols import ForeseesChains
 from testbed.run.identity import code_hash, folder_hash
+from testbed.run.oracles import is_oracle
+from testbed.run.parts import locate
 from testbed.version import release
 
 CELL_S, CHECK_S, MEASURE_S = 60.0, 120.0, 300.0  # limits of one call
@@ -41,7 +44,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Games:
-    """What was played.
+    """The games that were played.
 
     about: suite, rules and versions, by which a result is verified. rows: of each entrant and bound
     that has all of them, by condition and seed. out: why others have not, by name.
@@ -92,8 +95,15 @@ def admitted(text: str) -> Entrant | Failure:
     _find(entrant)
     if entrant.target is None or entrant.kind == ROUTER:
         return entrant
+    if reads_future(locate(entrant.target.replace(":", "."), "entrant")):
+        return Failure("reads the future, as bounds may (take it out of the constructor)")
     broken = check(entrant.target, num_examples=EXAMPLES)
     return entrant if broken is None else Failure(f"breaks the contract: {broken}")
+
+
+def reads_future(kind: Any) -> bool:
+    """Whether objects of a class get true output lengths, or the prompts to come."""
+    return is_oracle(kind) or issubclass(kind, ForeseesChains)
 
 
 def _find(entrant: Entrant) -> None:
@@ -117,7 +127,7 @@ def digest(text: str) -> str:
 
 
 def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch: Launch) -> Games:
-    """All games of the named entrants and of the bounds. Raises InputError where a bound fails."""
+    """All games of the named entrants and of the bounds. Raises InputError if a bound fails."""
     entrants, out = admit(names)
     conditions = measure(suite, rules)
     playing = {entrant.name: entrant for entrant in (*BOUNDS, *entrants)}
@@ -163,7 +173,7 @@ def measure(suite: Suite, rules: Rules) -> list[Condition]:
     for case in suite.cases:
         answer = isolated(conditions_of, suite, case, rules.words, limit_s=MEASURE_S)
         if isinstance(answer, Failure):
-            raise InputError(f"--suite {suite.name}: {case.name}: {answer.reason}")
+            raise InputError(key=f"--suite {suite.name}: {case.name}", problem=answer.reason)
         conditions += answer
     return conditions
 
@@ -171,7 +181,9 @@ def measure(suite: Suite, rules: Rules) -> list[Condition]:
 def _check_bounds(out: Mapping[str, str]) -> None:
     failed = next((bound.name for bound in BOUNDS if bound.name in out), None)
     if failed is not None:
-        raise InputError(f"arena: {failed}, which stands beside all, failed: {out[failed]}")
+        raise InputError(
+            key="arena", problem=f"{failed}, which stands beside all, failed: {out[failed]}"
+        )
 
 
 def rejecting(rows: Mapping[str, Cells]) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""What stands beside every table of the arena: no cache, random victims, LRU, Belady, and a pool
-that evicts nothing.
+"""Bounds beside every table of the arena: no cache, random victims, LRU, Belady, and a pool that
+evicts nothing.
 """
 
 from collections.abc import Iterable, Sequence

@@ -44,7 +44,7 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """What one run measured.
+    """The measures of one run.
 
     hits: share of the prompts' tokens that a cache had. computed: tokens of prompts that were
     computed, those of preempted requests included. idle_memory: share of the pool that is reserved
@@ -130,7 +130,7 @@ def row_of(condition: Condition, entrant: Entrant, rules: Sequence[str], seed: i
     row = row_of_run(configured(words_of(scaled, entrant.words, rules, seed)))
     changed = changed_code(before)
     if changed:
-        raise InputError(f"changes code of the simulator: {changed}")
+        raise InputError(key=entrant.name, problem=f"changes code of the simulator: {changed}")
     return row
 
 

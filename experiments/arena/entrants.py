@@ -1,4 +1,4 @@
-"""What the arena compares: eviction orders, memory policies, schedulers and routers, by name,
+"""Entrants of the arena: eviction orders, memory policies, schedulers and routers, by name,
 MODULE:CLASS or FILE.py:CLASS.
 """
 
@@ -72,12 +72,12 @@ def entrant_of(text: str) -> Entrant:
         return _of_class(name, name)
     kinds = [group] if group else [kind for kind in KINDS if name in names_of(kind)]
     if len(kinds) != 1 or kinds[0] not in KINDS or name not in names_of(kinds[0]):
-        raise InputError(f"{text}: {_problem(name, kinds)}")
+        raise InputError(key=text, problem=_problem(name, kinds))
     return Entrant(text, kinds[0], _words(kinds[0], name))
 
 
 def _problem(name: str, kinds: Sequence[str]) -> str:
-    """What is wrong with a name."""
+    """The fault of a name."""
     if len(kinds) > 1:
         return f"is of several groups (say which, as in {kinds[0]}={name})"
     known = [other for kind in KINDS for other in names_of(kind)]
@@ -92,7 +92,7 @@ def _of_file(name: str) -> Entrant:
     file, _, cls = name.rpartition(":")
     path = Path(file).resolve()
     if not path.is_file():
-        raise InputError(f"{name}: there is no file {file} (give FILE.py:CLASS)")
+        raise InputError(key=name, problem=f"there is no file {file}", remedy="give FILE.py:CLASS")
     sys.path.insert(0, str(path.parent))
     entrant = _of_class(name, f"{path.stem}:{cls}")
     return Entrant(name, entrant.kind, entrant.words, str(path.parent), content_hash(path))
@@ -103,7 +103,7 @@ def _of_class(name: str, target: str) -> Entrant:
     kind = next((kind for kind, base in KINDS.items() if _is_kind(cls, base)), None)
     if kind is None:
         bases = ", ".join(base.__name__ for base in KINDS.values())
-        raise InputError(f"{name}: is none of {bases} (derive it from one)")
+        raise InputError(key=name, problem=f"is none of {bases}", remedy="derive it from one")
     hashes = [content_hash(path) for path in plug_in_files(target.replace(":", ".")).values()]
     return Entrant(name, kind, _words(kind, target), source="".join(hashes)[:64])
 

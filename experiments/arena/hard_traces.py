@@ -33,7 +33,9 @@ class Stories(Trace):
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         """See Trace.rows; the prompts have no end."""
         if num_rows is None:
-            raise InputError(f"{type(self).__name__}: has no end (give arrivals.num_requests)")
+            raise InputError(
+                key=type(self).__name__, problem="has no end", remedy="give arrivals.num_requests"
+            )
         stories = self.stories(num_rows, stream(seed, "stories"))
         num_ids = ceil_div(self.prompt_tokens, TOKENS_PER_ID)
         return Rows(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from testbed.experiments.runs.progress import one_line
+from testbed.experiments.runs.error_lines import one_line
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["testbed.experiments.arena.preloaded"])

@@ -41,17 +41,22 @@ def read(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         named = {"about", "entrants", "rows"} <= content.keys()
     except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"--verify {path}: cannot be read ({error})") from None
+        raise InputError(key="--verify", value=path, problem=f"cannot be read ({error})") from None
     if not named:
-        raise InputError(f"--verify {path}: is no result of the arena (give its arena.json)")
+        raise InputError(
+            key="--verify",
+            value=path,
+            problem="is no result of the arena",
+            remedy="give its arena.json",
+        )
     return content
 
 
 def differences(
     content: Mapping[str, Any], suite: Suite, folder: Path, launch: Launch, sample: int | None
 ) -> list[str]:
-    """Where a result is not what its entrants give here: versions, suite, entrants, and rows; of
-    these all, or so many that a fixed seed draws.
+    """Differences between a result and what its entrants give here: versions, suite, entrants, and
+    rows; of these all, or so many that a fixed seed draws.
     """
     about, rules = content["about"], Rules(str(content["about"].get("rules")))
     found = _of_versions(about, suite)

@@ -51,7 +51,9 @@ def kind_of(policy: Any) -> str:
         if isinstance(cls, type) and issubclass(cls, KINDS[kind]):
             return kind
     bases = ", ".join(KINDS[kind].__name__ for kind in SCORED)
-    raise InputError(f"policy: {policy!r} is no class of {bases}, nor a pair (class, parameters)")
+    raise InputError(
+        key="policy", problem=f"{policy!r} is no class of {bases}, nor a pair (class, parameters)"
+    )
 
 
 @cache

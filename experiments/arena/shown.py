@@ -50,7 +50,7 @@ def _cells(standing: Standing) -> list[str]:
 
 
 def lines_of(games: Games, num_seeds: int) -> list[str]:
-    """What was played, how to read the ranks, and who does not count."""
+    """The games, how to read the ranks, and the entrants that do not count."""
     about = games.about
     return [
         f"suite {about['suite']} ({about['suite_hash']}), rules of {about['rules']}, {num_seeds} "

@@ -28,7 +28,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Suite:
-    """What every entrant runs.
+    """The cells that every entrant runs.
 
     pools: blocks of the pool as shares of the workload's working set, the different full blocks of
     its prompts. loads: rates as shares of the knee, the rate at which LRU serves when every request
@@ -91,13 +91,15 @@ SUITES = {
 
 
 def suite_of(name: str, mooncake: str | None = None, agents: str | None = None) -> Suite:
-    """The suite of this name, with the files of Mooncake's and agents' traces where they are given.
+    """The suite of this name, with the files of Mooncake's and agents' traces if they are given.
     Raises InputError for an unknown name.
     """
     if name not in SUITES:
         raise InputError(
-            f"--suite {name}: is no suite{did_you_mean(name, [*SUITES])} (choose from "
-            f"{', '.join(SUITES)})"
+            key="--suite",
+            value=name,
+            problem=f"is no suite{did_you_mean(name, [*SUITES])}",
+            remedy=f"choose from {', '.join(SUITES)}",
         )
     cases = list(SUITES[name].cases)
     if mooncake is not None:

@@ -68,7 +68,9 @@ def arena(
     if verify is not None:
         return _verify(verify, runs, launch, sample, _text(mooncake), _text(agents))
     if sample is not None:
-        raise InputError(f"--sample {sample}: belongs to --verify FILE (leave it out)")
+        raise InputError(
+            key="--sample", value=sample, problem="belongs to --verify FILE", remedy="leave it out"
+        )
     from testbed.experiments.arena.bench import Rules, play
     from testbed.experiments.arena.entrants import shipped
 
@@ -135,5 +137,5 @@ def _text(path: Path | None) -> str | None:
     if path is None:
         return None
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file")
+        raise InputError(key=path, problem="there is no such file")
     return str(path.resolve())

@@ -22,8 +22,8 @@ def bench(
 ) -> None:
     """Measure the speed of the simulator.
 
-    On one core, with all records in memory; each measurement in a process of its own. Where
-    AISimulate is installed, its speed on the same requests is measured too, in turn with ours.
+    On one core, with all records in memory; each measurement in a process of its own. If AISimulate
+    is installed, its speed on the same requests is measured too, in turn with ours.
     """
     from testbed.experiments.cli.output import plain_table, show
     from testbed.experiments.runs import rival_speed

@@ -66,20 +66,22 @@ def software(
     from testbed.experiments.real.validation import software_fit
     from testbed.experiments.real.validation.fit_report import report
     from testbed.experiments.real.validation.log_replay import PROFILE_COST
-    from testbed.experiments.runs.progress import spoken
+    from testbed.experiments.runs.progress import status_line
 
     request = LogRequest("calibrate fit software", words, workload, blocks_from_log, config_dir)
     logs, servers = request.replayed()
     config = servers[0].config
     if config.cost.name != PROFILE_COST:
         raise InputError(
-            "software times: need a measured profile's costs (set cost=profile cost.path=FILE)"
+            key="software times",
+            problem="need a measured profile's costs",
+            remedy="set cost=profile cost.path=FILE",
         )
     names = [*software_fit.KEYS, *software_fit.front_ends(logs)]
     problem = software_fit.Problem(logs, [server.config for server in servers], names)
     notes = [line for server in servers for line in server.notes]
     show(*dict.fromkeys(notes))
-    with spoken(problem.progress):
+    with status_line(problem.progress):
         fitted = software_fit.fit(problem)
     show(*report(fitted, problem.names))
     if out:
@@ -245,9 +247,13 @@ def constants(
     from testbed.experiments.runs.run_store import RunStore
 
     if file is None and kind == "2023":
-        raise InputError("2023: needs the lengths (testbed calibrate fit constants 2023 LENGTHS)")
+        raise InputError(
+            key="2023",
+            problem="needs the lengths",
+            remedy="testbed calibrate fit constants 2023 LENGTHS",
+        )
     if file is not None and kind == "beams":
-        raise InputError(f"beams: reads no file (leave out {file})")
+        raise InputError(key="beams", problem="reads no file", remedy=f"leave out {file}")
     if kind == "sampler":
         print("\n".join(report(file)))
         return

@@ -173,10 +173,17 @@ def seeds_of(words: list[str], count: int | None) -> list[int]:
     if word is None:
         return list(range(count or USUAL_SEEDS))
     if count is not None:
-        raise InputError(f"--seeds {count}: does not go with {word} (give one of them)")
+        raise InputError(
+            key="--seeds",
+            value=count,
+            problem=f"does not go with {word}",
+            remedy="give one of them",
+        )
     seed = word.partition("=")[2]
     if not seed.isdecimal():
-        raise InputError(f"{word}: must be one whole number (--seeds N searches with several)")
+        raise InputError(
+            key=word, problem="must be one whole number", remedy="--seeds N searches with several"
+        )
     return [int(seed)]
 
 

@@ -29,16 +29,17 @@ def check(
     A memory policy: every clause in pools of several sizes; prints the first violated clause and
     the shortest sequence of calls that violates it; so is an eviction order. A scheduler is
     simulated and every plan compared with its outcome; so is a preemption rule; a cost model
-    computes costs in spans and one by one. Exit code 1 where a clause is violated.
+    computes costs in spans and one by one. Exit code 1 if a clause is violated.
     """
     from testbed.checks.checking import check
     from testbed.experiments.cli.json_answers import check_answer
     from testbed.experiments.cli.output import print_json
-    from testbed.experiments.runs.progress import Progress, plug_in_line, spoken
+    from testbed.experiments.runs.error_lines import plug_in_line
+    from testbed.experiments.runs.progress import Progress, status_line
 
     values = dict(parameter(text) for text in parameters)
     histories = Progress("histories")
-    with spoken(lambda: f"checking {plug_in}{histories}"):
+    with status_line(lambda: f"checking {plug_in}{histories}"):
         broken = check(
             plug_in,
             num_slots=slots,
@@ -71,5 +72,5 @@ def parameter(text: str) -> tuple[str, Any]:
 
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise InputError(f"{text!r} is not NAME=VALUE")
+        raise InputError(key=text, problem="is not NAME=VALUE")
     return name, yaml.safe_load(value)

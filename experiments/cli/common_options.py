@@ -41,7 +41,7 @@ class CommonOptions:
 
     @contextmanager
     def in_force(self, terminated: Handler) -> Iterator[None]:
-        """Keep to them while the body runs. terminated: handles SIGTERM meanwhile, where there is a
+        """Keep to them while the body runs. terminated: handles SIGTERM meanwhile, if there is a
         time limit.
         """
         limit = nullcontext() if self.limit_s is None else time_limit(self.limit_s, terminated)
@@ -73,8 +73,8 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not (seconds > 0 and isfinite(seconds)):
-        given = f"{LIMIT_OPTION} {text}".rstrip()
-        raise InputError(f"{given}: must be a number of seconds above 0")
+        problem = "must be a number of seconds above 0"
+        raise InputError(key=LIMIT_OPTION, value=text or None, problem=problem)
     return seconds
 
 

@@ -107,11 +107,15 @@ def _refuse_what_has_no_form(
 
     if files.figure and not any(charts(comparison.runs)):
         raise InputError(
-            f"--figure {files.figure}: no run has a table to draw (run them again with "
-            "outputs=tables)"
+            key="--figure",
+            value=files.figure,
+            problem="no run has a table to draw",
+            remedy="run them again with outputs=tables",
         )
     if json and seeds:
-        raise InputError("--json: has no means over seeds (leave --json or --seeds out)")
+        raise InputError(
+            key="--json", problem="has no means over seeds", remedy="leave --json or --seeds out"
+        )
 
 
 def _show_seeds(comparison: "Comparison", seeds: int, folder: Path) -> None:

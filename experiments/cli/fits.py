@@ -49,9 +49,9 @@ def fits(
 ) -> None:
     """Say what a server of vLLM or SGLang, or this project's engine, holds on a GPU.
 
-    Where it would not start, the reason. Weights, activation and KV cache in GiB, the lines that
-    the server logs of its pool, of vLLM the longest max-model-len, and the smallest tensor
-    parallelism that starts. Nothing is simulated.
+    If it would not start, the reason. Weights, activation and KV cache in GiB, the lines that the
+    server logs of its pool, of vLLM the longest max-model-len, and the smallest tensor parallelism
+    that starts. Nothing is simulated.
     """
     from testbed.sglang.command import SGLANG
 
@@ -74,10 +74,12 @@ def _values(words: tuple[str, ...]) -> dict[str, str]:
     for word in words:
         key, _, value = word.partition("=")
         if key not in KEYS or not value:
-            raise InputError(f"{word}: is not read (give {', '.join(f'{k}=' for k in KEYS)})")
+            raise InputError(
+                key=word, problem="is not read", remedy=f"give {', '.join(f'{k}=' for k in KEYS)}"
+            )
         values[key] = value
     if "gpu" not in values:
-        raise InputError("fits: names no GPU (gpu=NAME)")
+        raise InputError(key="fits", problem="names no GPU", remedy="gpu=NAME")
     return values
 
 
@@ -95,7 +97,11 @@ class OfVllm:
         """Raise InputError for an option that is given."""
         given = next((name for name, value in vars(self).items() if value), None)
         if given is not None:
-            raise InputError(f"--{given.replace('_', '-')}: is of vLLM's servers (leave it out)")
+            raise InputError(
+                key=f"--{given.replace('_', '-')}",
+                problem="is of vLLM's servers",
+                remedy="leave it out",
+            )
 
     def answer(self, command: str, gpu: str) -> tuple[Any, list[str]]:
         """The answer, and its lines."""

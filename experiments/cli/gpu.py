@@ -61,8 +61,10 @@ def record(
 
     if (from_vllm is None) == (url is None):
         raise InputError(
-            'gpu record: needs --from-vllm "vllm serve MODEL ..." or --url http://HOST:PORT, and '
-            "not both"
+            key="gpu record",
+            problem=(
+                'needs --from-vllm "vllm serve MODEL ..." or --url http://HOST:PORT, and not both'
+            ),
         )
     unread = {"python": python} if url else {"model": model, "api_key": api_key}
     refuse_given(unread, "--url" if url else "--from-vllm")
@@ -87,7 +89,7 @@ def verify(
 ) -> int:
     """Check the GPU engine against transformers.
 
-    By logits: random models of every family, in scenarios that cover every path. Exit code 1 where
+    By logits: random models of every family, in scenarios that cover every path. Exit code 1 if
     a check fails.
     """
     return int(not gpu_commands.verify_engine(models, scenarios, out))
@@ -100,7 +102,7 @@ def verify_launches(
     """Check the GPU engine's graphs, launches ahead and drafts against its plain path.
 
     On the model's shape with random weights in bf16: the first tokens that differ must be about as
-    likely, by a tolerance from two batch sizes of the plain path. Exit code 1 where one is not.
+    likely, by a tolerance from two batch sizes of the plain path. Exit code 1 if one is not.
     """
     return int(not gpu_commands.verify_launches(model))
 
@@ -133,7 +135,7 @@ def verify_parallel(
     """Check the engine on several GPUs against itself on one.
 
     Random weights; prefix hits, swaps, forks, beams, chunks, launches ahead. Logits may differ by
-    twice what two batch sizes on one GPU do. Exit code 1 where they differ by more.
+    twice what two batch sizes on one GPU do. Exit code 1 if they differ by more.
     """
     return int(not gpu_commands.verify_parallel(model, gpus))
 
@@ -150,7 +152,7 @@ def verify_profile(
     """Check a profile of the GPU engine against random batches on the engine.
 
     On as many GPUs as the profile is of, with numbers of sequences that it has no point at. Exit
-    code 1 where the mean time of decodes, or of iterations with prompts, is wrong by more than 5%.
+    code 1 if the mean time of decodes, or of iterations with prompts, is wrong by more than 5%.
     """
     return int(not gpu_commands.verify_profile(profile, batches, seed, out))
 
@@ -184,12 +186,14 @@ def pairs(
     validate pairs simulates them and writes the table, without a GPU.
     """
     missing = gpu_commands.run_pairs(out, limit_s)
-    reasons = {
-        "ended with the error above": missing.failed,
-        f"not begun within {limit_s:g} s (--limit-s gives more)": missing.late,
-    }
-    if texts := [f"{', '.join(names)}: {reason}" for reason, names in reasons.items() if names]:
-        raise InputError("; ".join(texts))
+    if missing.failed:
+        raise InputError(key=", ".join(missing.failed), problem="ended with the error above")
+    if missing.late:
+        raise InputError(
+            key=", ".join(missing.late),
+            problem=f"not begun within {limit_s:g} s",
+            remedy="--limit-s gives more",
+        )
 
 
 app.command(measure)

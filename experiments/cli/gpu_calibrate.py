@@ -60,7 +60,7 @@ Keep = Annotated[Path, Parameter(metavar="DIR", help="--system vllm: keep its lo
 @Parameter(name="*")
 @dataclass(frozen=True)
 class KernelOptions:
-    """What only the systems kernels and engine read; None: not given."""
+    """Options that only the systems kernels and engine read; None: not given."""
 
     model: ModelNames | None = None
     tp: Degree | None = None
@@ -71,7 +71,7 @@ class KernelOptions:
     def calibrate(self, out: Path, *, with_engine: bool) -> None:
         """Measure the kernels, and iterations of the engine if asked."""
         if not self.model:
-            raise InputError("--model: is missing (testbed list model)")
+            raise InputError(key="--model", problem="is missing", remedy="testbed list model")
         gpu_commands.calibrate(
             self.model,
             tp=self.tp or 1,
@@ -86,7 +86,7 @@ class KernelOptions:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class VllmOptions:
-    """What only the system vllm reads; None: not given."""
+    """Options that only the system vllm reads; None: not given."""
 
     from_vllm: OfVllm | None = None
     python: Python | None = None
@@ -98,7 +98,12 @@ class VllmOptions:
         from testbed.experiments.real.vllm_engine.calibrate_vllm import calibrate as calibrate_vllm
 
         if self.from_vllm is None:
-            raise InputError('--system vllm: needs the server (--from-vllm "vllm serve MODEL ...")')
+            raise InputError(
+                key="--system",
+                value="vllm",
+                problem="needs the server",
+                remedy='--from-vllm "vllm serve MODEL ..."',
+            )
         python, limit_s = self.python or sys.executable, self.limit_s or LIMIT_S
         calibrate_vllm(self.from_vllm, python, out, self.keep, limit_s)
 

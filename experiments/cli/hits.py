@@ -44,7 +44,7 @@ def hits(
     Prompts come one at a time and without a clock, so that the share depends on the trace, the
     size and the eviction order alone. No order finds more than Belady's. The overrides name a
     model and a server, from which the GiB of a block and the sizes of the pools follow. A block
-    has policy.block_size tokens; where that is not given, it has as many tokens as one id of the
+    has policy.block_size tokens; if that is not given, it has as many tokens as one id of the
     trace names, or 16. For example:
 
     testbed hits trace=mooncake trace.path=FILE model=llama-3-8b
@@ -82,7 +82,9 @@ def _numbers(sizes: str) -> list[int]:
     names = [name for name in sizes.split(",") if name]
     for name in names:
         if not name.strip().isdecimal() or int(name) < 1:
-            raise InputError(f"--sizes {sizes}: {name!r} is no number of blocks (at least 1)")
+            raise InputError(
+                key="--sizes", value=sizes, problem=f"{name!r} is no number of blocks (at least 1)"
+            )
     return [int(name) for name in names]
 
 
@@ -90,7 +92,11 @@ def _names(orders: str) -> list[str]:
     """The orders of `--orders`, each once."""
     names = list(dict.fromkeys(name.strip() for name in orders.split(",") if name.strip()))
     if not names:
-        raise InputError("--orders: names no eviction order (`testbed list eviction` shows them)")
+        raise InputError(
+            key="--orders",
+            problem="names no eviction order",
+            remedy="`testbed list eviction` shows them",
+        )
     return names
 
 

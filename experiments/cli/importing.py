@@ -113,8 +113,9 @@ def _check_file_name(name: str, config: Path) -> None:
     """Raise InputError for a model's name that leads into another folder."""
     if name in (".", "..") or Path(name).name != name:
         raise InputError(
-            f"{config}: its model is called {name!r}, which is no name of a file (give --name or "
-            "--out)"
+            key=config,
+            problem=f"its model is called {name!r}, which is no name of a file",
+            remedy="give --name or --out",
         )
 
 

@@ -1,5 +1,5 @@
-"""The answers of `--json`: the fields of each dataclass are the keys of a JSON object, described in
-JSON.md. A field may be added; none is renamed or removed without a line in CHANGELOG.md.
+"""The answers of `--json`: the fields of each dataclass are the keys of a JSON object, and a table
+of the site. A field may be added; none is renamed or removed without a line in CHANGELOG.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """An option of a config group."""
+    """An option of a config group.
+
+    Attributes:
+        kind: the config group, such as `policy`
+        name: the option's name
+        option: the override that selects it, such as `policy=paged`
+        source: `built in`, `user folder`, or `package NAME`
+        target: the class that is built; empty if the option is only values
+        about: a line about it
+    """
 
     kind: str
     name: str
@@ -33,14 +42,27 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices:
-    """The answer of `testbed list --json`."""
+    """The answer of `testbed list --json`.
+
+    Attributes:
+        choices: every option, in the order of the groups
+    """
 
     choices: list[Choice]
 
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """What every command with --json prints where the answer is no."""
+    """The answer of every command with --json if it is no.
+
+    Attributes:
+        kind: `does not start`, `does not fit`, or `is not met`
+        message: the whole line
+        problem: what is wrong
+        key: the option or key that it is about; empty if it is about none alone
+        value: its value
+        remedy: a way out; empty without one
+    """
 
     kind: str
     message: str
@@ -52,17 +74,48 @@ class NoAnswer:
 
 @dataclass(frozen=True)
 class RunAnswer:
-    """The answer of `testbed run --json`."""
+    """The answer of `testbed run --json`.
+
+    Attributes:
+        folder: the run folder
+        is_new: false: the folder was complete, and nothing was run
+        notes: on the command of `--from-vllm` or `--from-sglang`: its overrides, the lines that the
+            server would log, ignored options
+        summary: the folder's `summary.json`
+        intervals: with `--sensitivity` a row for each figure
+    """
 
     folder: str
     is_new: bool
     notes: list[str]
     summary: dict[str, object]
+    intervals: "list[SensitiveFigure]"
+
+
+@dataclass(frozen=True)
+class SensitiveFigure:
+    """The smallest and the largest value of a run's figure.
+
+    Attributes:
+        figure: such as `ttft_mean_s`, in s, or `preemptions`
+        lowest: the smallest simulated value
+        highest: the largest simulated value
+    """
+
+    figure: str
+    lowest: float
+    highest: float
 
 
 @dataclass(frozen=True)
 class SweptPoint:
-    """A point of a sweep, or with seeds one run of it."""
+    """A point of a sweep, or with seeds one run of it.
+
+    Attributes:
+        values: the value of every override
+        folder: the name of its run folder
+        summary: its `summary.json`
+    """
 
     values: dict[str, str]
     folder: str
@@ -71,7 +124,15 @@ class SweptPoint:
 
 @dataclass(frozen=True)
 class SweptMean:
-    """A number of a setting, over its seeds."""
+    """A number of a setting, over its seeds.
+
+    Attributes:
+        values: the value of each axis but the seed
+        quantity: the number with its unit, such as `TTFT p99, s`
+        mean: the mean over the seeds
+        half_width: half of its 95% interval; null for one seed
+        num_seeds: the number of seeds
+    """
 
     values: dict[str, str]
     quantity: str
@@ -82,7 +143,16 @@ class SweptMean:
 
 @dataclass(frozen=True)
 class SweepAnswer:
-    """The answer of `testbed run -m --json`."""
+    """The answer of `testbed run -m --json`.
+
+    Attributes:
+        table: the CSV with every number of every point
+        figure: its figure; null if no axis is a number with three values
+        notes: as of one run, those of all points
+        points: in the order of the command line
+        means: the main numbers of each setting; a setting is the points that differ in their seed
+            alone
+    """
 
     table: str
     figure: str | None
@@ -93,7 +163,16 @@ class SweepAnswer:
 
 @dataclass(frozen=True)
 class CheckAnswer:
-    """The answer of `testbed check --json`."""
+    """The answer of `testbed check --json`.
+
+    Attributes:
+        plug_in: MODULE:CLASS
+        keeps_contract: whether it keeps every clause; if not, the exit code is 1
+        clause: the number of the broken clause
+        problem: what is broken; empty if nothing is
+        place: FILE:LINE of the plug-in that raised an error; empty without one
+        calls: the shortest calls that break the clause
+    """
 
     plug_in: str
     keeps_contract: bool
@@ -105,7 +184,13 @@ class CheckAnswer:
 
 @dataclass(frozen=True)
 class TriedRate:
-    """A rate that `testbed capacity` has simulated."""
+    """A rate that `testbed capacity` has simulated.
+
+    Attributes:
+        rate: requests/s
+        share_inside: share of the requests that meet the SLO
+        goodput: requests/s that meet it
+    """
 
     rate: float
     share_inside: float
@@ -114,7 +199,16 @@ class TriedRate:
 
 @dataclass(frozen=True)
 class SeedCapacity:
-    """The capacity with one seed."""
+    """The capacity with one seed.
+
+    Attributes:
+        seed: the seed
+        rate: the highest rate that meets the SLO, requests/s
+        share_inside: the share that meets it at that rate
+        goodput: requests/s that meet it at that rate
+        tried: every simulated rate, ascending
+        overload: that the server did not keep up with the arrivals at that rate; empty if it did
+    """
 
     seed: int
     rate: float
@@ -128,6 +222,13 @@ class SeedCapacity:
 class SensitiveCapacity:
     """The smallest and the largest `rate`, or `share_inside` at the rate found, with costs and
     arrivals varied.
+
+    Attributes:
+        seed: the seed
+        metric: `rate`, requests/s, over costs; `share_inside` at the rate found, over costs and
+            arrivals
+        lowest: the smallest value
+        highest: the largest value
     """
 
     seed: int
@@ -138,7 +239,18 @@ class SensitiveCapacity:
 
 @dataclass(frozen=True)
 class CapacityAnswer:
-    """The answer of `testbed capacity --json`."""
+    """The answer of `testbed capacity --json`.
+
+    Attributes:
+        rate: the highest rate that meets the SLO, requests/s, mean of the seeds
+        half_width: half of its 95% interval; null for one seed
+        share: the share of requests that must meet the SLO
+        costs: the source of the costs and their tested error; empty on a GPU
+        future_read: what the runs read of the future, as no real server can; empty if they read
+            nothing
+        seeds: the capacity with each seed
+        intervals: with `--sensitivity` two rows for each seed
+    """
 
     rate: float
     half_width: float | None
@@ -151,7 +263,15 @@ class CapacityAnswer:
 
 @dataclass(frozen=True)
 class MendNumber:
-    """A number of a server with a change, over the seeds."""
+    """A number of a server with a change, over the seeds.
+
+    Attributes:
+        quantity: the number with its unit
+        mean: the mean; null if a seed has none
+        half_width: half of its 95% interval
+        difference: from the server as it is, seed by seed
+        difference_half_width: half of the difference's 95% interval
+    """
 
     quantity: str
     mean: float | None
@@ -162,7 +282,18 @@ class MendNumber:
 
 @dataclass(frozen=True)
 class MendChange:
-    """A change of a server, or the server as it is."""
+    """A change of a server, or the server as it is.
+
+    Attributes:
+        change: as an engineer writes it
+        words: the overrides that make it
+        note: what to know of it; empty for nothing
+        verdict: `mends`, `mends, and answers later`, `some fewer`, `not distinguishable`, `changes
+            nothing`, `other costs: not compared` or `makes it worse`; empty for the server as it is
+        numbers: over the seeds
+        num_overloaded: seeds on which the server did not keep up with the arrivals
+        num_rejected: requests that were rejected, over all seeds
+    """
 
     change: str
     words: list[str]
@@ -175,7 +306,16 @@ class MendChange:
 
 @dataclass(frozen=True)
 class MendAnswer:
-    """The answer of `testbed mend --json`."""
+    """The answer of `testbed mend --json`.
+
+    Attributes:
+        preempts: whether the server as it is preempts on any seed
+        costs: the source of the costs and their tested error
+        seeds: the seeds of every change
+        server: the server as it is
+        changes: the best first
+        failed: changes whose runs failed, each with the reason; they have no verdict
+    """
 
     preempts: bool
     costs: str
@@ -187,7 +327,15 @@ class MendAnswer:
 
 @dataclass(frozen=True)
 class HitRate:
-    """What an eviction order finds at one cache size."""
+    """Hits of an eviction order at one cache size.
+
+    Attributes:
+        order: the eviction order; `belady` is the bound of all
+        num_blocks: the cache's size
+        gib: the same in GiB
+        blocks_found: blocks that all prompts together find
+        share: their tokens, as a share of the tokens of all prompts
+    """
 
     order: str
     num_blocks: int
@@ -198,7 +346,17 @@ class HitRate:
 
 @dataclass(frozen=True)
 class HitsAnswer:
-    """The answer of `testbed hits --json`."""
+    """The answer of `testbed hits --json`.
+
+    Attributes:
+        num_prompts: prompts of the trace
+        prompt_tokens: tokens of all prompts
+        block_size: tokens of a block
+        block_bytes: bytes of a block, over all GPUs together
+        stored_blocks: different full blocks of all prompts
+        pools: blocks of the server's pool by name, each with the pools above it
+        rates: a row for each order and size
+    """
 
     num_prompts: int
     prompt_tokens: int
@@ -211,7 +369,13 @@ class HitsAnswer:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run of `testbed compare`."""
+    """A run of `testbed compare`.
+
+    Attributes:
+        name: its name in this comparison
+        folder: its run folder
+        on_gpu: whether it ran on a GPU; else it was simulated
+    """
 
     name: str
     folder: str
@@ -220,7 +384,12 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Difference:
-    """A config key whose values differ between runs."""
+    """A config key whose values differ between runs.
+
+    Attributes:
+        key: the dotted key of the config
+        values: the value of each run by its name; `-` if it has no such key
+    """
 
     key: str
     values: dict[str, str]
@@ -228,7 +397,18 @@ class Difference:
 
 @dataclass(frozen=True)
 class ComparedNumber:
-    """A number of one run."""
+    """A number of one run.
+
+    Attributes:
+        group: the heading of the number
+        quantity: the number's name
+        unit: its unit
+        run: the run's name
+        value: null if the run has none
+        change: from the reference; null for the reference itself
+        change_unit: `%`, or `points` of a share
+        reference: the run that the change is from
+    """
 
     group: str
     quantity: str
@@ -242,7 +422,14 @@ class ComparedNumber:
 
 @dataclass(frozen=True)
 class ComparisonAnswer:
-    """The answer of `testbed compare --json`."""
+    """The answer of `testbed compare --json`.
+
+    Attributes:
+        runs: in the order of the command line
+        differences: config keys whose values differ
+        numbers: a row per number and run
+        remarks: read them before the numbers
+    """
 
     runs: list[ComparedRun]
     differences: list[Difference]
@@ -252,7 +439,15 @@ class ComparisonAnswer:
 
 @dataclass(frozen=True)
 class MetricError:
-    """A metric of a log and of its simulation."""
+    """A metric of a log and of its simulation.
+
+    Attributes:
+        log: the log's path
+        metric: such as `ttft_s_mean`
+        real: measured
+        simulated: simulated
+        error_percent: of the simulation, in percent of the real value; null if that is 0
+    """
 
     log: str
     metric: str
@@ -263,7 +458,16 @@ class MetricError:
 
 @dataclass(frozen=True)
 class Effect:
-    """A metric of the simulated server with and without a change."""
+    """A metric of the simulated server with and without a change.
+
+    Attributes:
+        log: the log's path
+        change: the words of `--what-if`
+        metric: such as `ttft_s_mean`
+        unchanged: simulated without the change
+        changed: simulated with it
+        effect_percent: of the change, in percent
+    """
 
     log: str
     change: str
@@ -275,7 +479,14 @@ class Effect:
 
 @dataclass(frozen=True)
 class Sensitive:
-    """The smallest and the largest simulated value of a metric, with costs and arrivals varied."""
+    """The smallest and the largest simulated value of a metric, with costs and arrivals varied.
+
+    Attributes:
+        log: the log's path
+        metric: such as `ttft_s_mean`
+        lowest: the smallest simulated value
+        highest: the largest simulated value
+    """
 
     log: str
     metric: str
@@ -285,7 +496,16 @@ class Sensitive:
 
 @dataclass(frozen=True)
 class ValidationAnswer:
-    """The answer of `testbed validate --json`."""
+    """The answer of `testbed validate --json`.
+
+    Attributes:
+        errors: a row per log and metric
+        effects: a row per `--what-if`, log and metric
+        notes: remarks on the logs, their servers and the errors
+        within_percent: the limit of `--within`
+        is_within: whether every error is within it; if not, the exit code is 1
+        intervals: a row per log and metric, if costs and arrivals were varied
+    """
 
     errors: list[MetricError]
     effects: list[Effect]

@@ -21,7 +21,7 @@ from testbed.experiments.runs.choice_names import (
     names_of,
     plug_ins_of,
 )
-from testbed.experiments.runs.progress import one_line
+from testbed.experiments.runs.error_lines import one_line
 
 MODEL_CLASS = "testbed.core.specs.ModelSpec"  # of the shapes that ship
 BUILT_IN, USER_FOLDER = "built in", "user folder"
@@ -45,7 +45,7 @@ def list_choices(
     _check_groups(groups)
     folders = [config_dir] if config_dir else []
     if folders and not folders[0].is_dir():
-        raise InputError(f"--config-dir {folders[0]}: no such folder")
+        raise InputError(key="--config-dir", value=folders[0], problem="no such folder")
     choices = [choice for group in groups or GROUPS for choice in choices_of(group, folders)]
     if json:
         print_json(Choices(choices))
@@ -59,7 +59,9 @@ def _check_groups(groups: Sequence[str]) -> None:
     for group in groups:
         if group not in GROUPS:
             raise InputError(
-                f"no group {group!r}{did_you_mean(group, GROUPS)}; choose from {', '.join(GROUPS)}"
+                key=group,
+                problem=f"is no group{did_you_mean(group, GROUPS)}",
+                remedy=f"choose from {', '.join(GROUPS)}",
             )
 
 

@@ -26,6 +26,9 @@ States = Annotated[bool, Parameter(help="random configurations cache the states 
 Offload = Annotated[
     bool, Parameter(help="random servers have a cache below the device, stepped one by one")
 ]
+Lmcache = Annotated[
+    bool, Parameter(help="random servers have LMCache below the device, stepped one by one")
+]
 Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
 Configs = Annotated[
     Path | None,
@@ -90,6 +93,7 @@ def lockstep(
     served: ServedCommand = NO_COMMAND,
     drawn: RandomRuns = NONE_DRAWN,
     offload: Offload = False,
+    lmcache: Lmcache = False,
     histories: Histories = None,
     capacity: Capacity = False,
     configs: Configs = None,
@@ -97,7 +101,7 @@ def lockstep(
     """Compare the scheduler of the installed vLLM or SGLang with ours.
 
     Both serve one workload, every iteration taking the same time; prints how many iterations
-    decide the same, the first that does not, and the shortest such workload. Exit code 1 where one
+    decide the same, the first that does not, and the shortest such workload. Exit code 1 if one
     differs. Unless a release is given, it is the nearest to the installed one. For example:
 
     testbed lockstep vllm server.num_blocks=400 '~server.kv_memory_gib'
@@ -116,6 +120,7 @@ def lockstep(
             overrides,
             capacity=capacity,
             offload=offload,
+            lmcache=lmcache,
             histories=histories,
             configs=configs,
         )
@@ -124,6 +129,10 @@ def lockstep(
         from testbed.experiments.real.lockstep.vllm_offload import check_offloading
 
         return _printed(check_offloading(drawn.random or 20, drawn.seed, drawn.requests))
+    if lmcache:
+        from testbed.experiments.real.lockstep.lmcache_offload import check_lmcache
+
+        return _printed(check_lmcache(drawn.random or 20, drawn.seed, drawn.requests))
     if histories:
         from testbed.experiments.real.lockstep.manager_histories import check_histories
 
@@ -172,7 +181,7 @@ def _compare(server: str, drawn: RandomRuns, words: Sequence[str]) -> int:
 
 
 def _printed(lines: Iterable[str]) -> int:
-    """Print them as they come; 1 where there is more than the one that counts."""
+    """Print them as they come; 1 if there is more than the one that counts."""
     count = 0
     for line in lines:
         print(line, flush=True)
@@ -186,7 +195,9 @@ def _refuse(option: str, value: object, server: str) -> None:
 
     if value:
         other = "vllm" if server == "sglang" else "sglang"
-        raise InputError(f"{option}: is of testbed lockstep {other} (leave it out)")
+        raise InputError(
+            key=option, problem=f"is of testbed lockstep {other}", remedy="leave it out"
+        )
 
 
 def _check_configs(folder: Path) -> int:
@@ -224,7 +235,7 @@ def _served(overrides: Sequence[str], served: ServedCommand) -> list[str]:
 
 
 def _differs(server: str, name: str, overrides: Sequence[str], requests: Any) -> bool:
-    """Whether a run decides anything differently; prints the report. requests: None where the
+    """Whether a run decides anything differently; prints the report. requests: None if the
     configuration has some.
     """
     from testbed.experiments.real.lockstep.capacities import third_column

@@ -35,6 +35,14 @@ def main(words: Sequence[str] | None = None) -> int:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminated)
     _write_whole_lines()
+    try:
+        return _ended(words)
+    except MemoryError as error:  # also of a refusal, which imports
+        return _out_of_memory(words, error)
+
+
+def _ended(words: Sequence[str]) -> int:
+    """Answer these words, or print in one line why not; the exit code. Raises MemoryError."""
     options = NO_OPTIONS
     try:
         options, words = separated(words)
@@ -47,6 +55,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the output has closed it, as `head` does
         _drop_output()
         return exit_codes.CLOSED_OUTPUT
+    except MemoryError:
+        raise
     except Exception as error:
         if options.debug:
             raise
@@ -67,7 +77,7 @@ def _answered(words: Sequence[str]) -> int:
 
 
 def _write_whole_lines() -> None:
-    """Give standard output a buffer where it has none (PYTHONUNBUFFERED): without one, Python
+    """Give standard output a buffer if it has none (PYTHONUNBUFFERED): without one, Python
     loses what is left of a text that the disk has taken in part, and raises nothing.
     """
     out = sys.stdout
@@ -78,7 +88,7 @@ def _write_whole_lines() -> None:
 
 
 def _drop_output() -> None:
-    """What is left in the buffer of standard output goes nowhere."""
+    """Drops what is left in the buffer of standard output."""
     with suppress(OSError, ValueError):  # no file, as under a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -95,9 +105,9 @@ def call(command: str, arguments: Sequence[str] = ()) -> int | None:
     try:
         code: int | None = application(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        from testbed.experiments.cli.usage_errors import sentence
+        from testbed.experiments.cli.usage_errors import refusal_of
 
-        raise InputError(sentence(error, words)) from None
+        raise refusal_of(error, words) from None
     return code
 
 
@@ -110,11 +120,11 @@ def version() -> str:
 
 
 def _refused(words: Sequence[str], error: Exception) -> int:
-    """Print an error as one line that begins with the command; the exit code. Where the answer is
-    no, --json prints it as JSON too.
+    """Print an error as one line that begins with the command; the exit code. If the answer is no,
+    --json prints it as JSON too.
     """
     from testbed.experiments.cli.usage_errors import command_of
-    from testbed.experiments.runs.progress import one_line
+    from testbed.experiments.runs.error_lines import one_line
 
     if isinstance(error, OSError) and error.filename is None:
         _drop_output()
@@ -130,8 +140,18 @@ def _refused(words: Sequence[str], error: Exception) -> int:
     return exit_codes.NO
 
 
+def _out_of_memory(words: Sequence[str], error: MemoryError) -> int:
+    """Print that memory does not suffice, which must import nothing; the exit code."""
+    needed = f" {error}" if str(error) else ""
+    way_out = "ask for less, or allow the process more"
+    print(
+        f"testbed {words[0]}: error: memory: does not suffice{needed} ({way_out})", file=sys.stderr
+    )
+    return exit_codes.BAD_INPUT
+
+
 def _way_out(words: Sequence[str], error: Exception) -> str:
-    """Where a plug-in may have broken its contract during a run: what finds the fault."""
+    """The way out if a plug-in may have broken its contract during a run: what finds the fault."""
     named = plug_ins_in(words)
     is_fault = named and words[0] != "check" and not isinstance(error, (InputError, OSError))
     if not (is_fault or isinstance(error, PlugInError)):

@@ -32,7 +32,7 @@ def mend(
     The server runs as it is, then with fewer sequences, with more memory or a larger pool, with
     other budgets of a batch, with swapping and with a watermark, all on the same seeds. Prints a
     table with 95% intervals, the best change first, and the differences seed by seed. A change
-    whose runs fail has no verdict. Exit code 1 where the server preempts and no change mends it.
+    whose runs fail has no verdict. Exit code 1 if the server preempts and no change mends it.
 
     testbed mend "vllm serve MODEL" gpu=h100-80gb trace=csv trace.path=FILE arrivals=replay
     """
@@ -41,7 +41,9 @@ def mend(
     from testbed.run.override_words import key_of
 
     if seed := next((word for word in overrides if key_of(word) == "seed"), None):
-        raise InputError(f"{seed}: is not read (--seeds N runs the seeds 0 to N - 1)")
+        raise InputError(
+            key=seed, problem="is not read", remedy="--seeds N runs the seeds 0 to N - 1"
+        )
     words = [*(f"--config-dir={folder}" for folder in config_dir or ()), *overrides]
     launcher = tuple(word for word in words if is_of_hydra(word))
     others = tuple(word for word in words if word not in launcher)

@@ -106,5 +106,10 @@ def seed_words(words: Sequence[str], seeds: int | None) -> list[str]:
     if seeds is None:
         return []
     if seed_word := next((word for word in words if key_of(word) == "seed"), None):
-        raise InputError(f"--seeds {seeds}: does not go with {seed_word} (give one of them)")
+        raise InputError(
+            key="--seeds",
+            value=seeds,
+            problem=f"does not go with {seed_word}",
+            remedy="give one of them",
+        )
     return [f"seed={','.join(map(str, range(seeds)))}"]

@@ -17,7 +17,7 @@ from testbed.experiments.cli.parameters import (
     Override,
     Picture,
 )
-from testbed.experiments.cli.served_command import NO_COMMAND, VllmCommand
+from testbed.experiments.cli.served_command import NO_COMMAND, SglangCommand, VllmCommand
 from testbed.run.override_words import key_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,13 @@ Precision = Annotated[
 Everything = Annotated[bool, Parameter(help="simulate every deployment that fits: slower")]
 Runs = Annotated[Path, Parameter(metavar="DIR", help="folders of the simulated runs")]
 Page = Annotated[Path, Parameter(metavar="FILE", help="write one page; its rows open their runs")]
+Sensitivity = Annotated[
+    bool,
+    Parameter(
+        help="also say how far costs, and arrivals moved by up to 10 ms, move the answer of the "
+        "cheapest deployment, as capacity --sensitivity does"
+    ),
+]
 Fronts = Annotated[Picture, Parameter(help="draw the Pareto fronts")]
 
 
@@ -52,20 +59,22 @@ def plan(
     all: Everything = False,
     config_dir: ConfigFolders | None = None,
     from_vllm: VllmCommand | None = None,
+    from_sglang: SglangCommand | None = None,
     runs: Runs = RUNS,
     html: Page | None = None,
     figure: Fronts | None = None,
+    sensitivity: Sensitivity = False,
     json: AsJson = False,
 ) -> int:
     """Find the cheapest deployment that keeps an SLO.
 
-    A deployment is a combination of the overrides' comma-separated values. slo.ttft_s=... (s to
-    the first token), slo.tpot_s=... (s per later token), slo.itl_s=... (s between two tokens) or
+    A deployment is a combination of the overrides' comma-separated values. slo.ttft_s=... (s to the
+    first token), slo.tpot_s=... (s per later token), slo.itl_s=... (s between two tokens) or
     slo.e2e_s=... (s to the last token) are among the overrides; a request meets all of them. With
-    arrivals.rate=..., or arrivals without a rate, it ranks what keeps the SLO at that load; else
-    it finds each deployment's highest rate and ranks by the cost of a request. What arithmetic
-    excludes is not simulated. Complete runs are read, so the same line continues a stopped plan;
-    hydra/launcher=joblib, ray or submitit_slurm distributes the runs. For example:
+    arrivals.rate=..., or arrivals without a rate, it ranks what keeps the SLO at that load; else it
+    finds each deployment's highest rate and ranks by the cost of a request. Deployments that
+    arithmetic excludes are not simulated. Complete runs are read, so the same line continues a
+    stopped plan; hydra/launcher=joblib, ray or submitit_slurm distributes the runs. For example:
 
     testbed plan model=llama-3.1-8b gpu=h100-80gb,l40s replicas=1,2 slo.ttft_s=1 arrivals.rate=8
 
@@ -73,36 +82,54 @@ def plan(
     replicas=1,2 --gpus 2 slo.ttft_s=1 arrivals.rate=8
     """
     from testbed.experiments.plan.deployment_plan import Request, planned
+    from testbed.experiments.plan.space import ServerCommand
 
+    if from_vllm is not None and from_sglang is not None:
+        raise InputError(
+            key="--from-sglang", problem="goes with no --from-vllm", remedy="give one of them"
+        )
     _check_folders(figure, html)
     words = NO_COMMAND.words(overrides, config_dir or [])
     unseeded = tuple(word for word in words if key_of(word) != SEED)
     numbers, rate = tuple(seeds_of(words, seeds)), _rate(prices)
+    command = ServerCommand(from_vllm, from_sglang)
     request = Request(
-        unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=from_vllm
+        unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=command
     )
     answer = planned(request, _report)
+    lines = _lines(answer, sensitivity=sensitivity)
     _write(answer, html, figure, runs)
     if json:
-        _print_json(answer)
+        _print_json(answer, lines)
     else:
-        _show(answer, runs, figure, html)
+        _show(answer, lines, runs, figure, html)
     return exit_codes.ANSWERED if answer.ranked else exit_codes.NO
 
 
-def _print_json(answer: "Plan") -> None:
+def _lines(answer: "Plan", *, sensitivity: bool) -> list[str]:
+    """What was asked and what came out, with how sensitive that is if asked."""
+    from testbed.experiments.plan.shown import lines_of
+
+    if not sensitivity:
+        return lines_of(answer)
+    from testbed.experiments.plan.sensitive import sensitive_lines
+
+    return [*lines_of(answer), *sensitive_lines(answer)]
+
+
+def _print_json(answer: "Plan", lines: list[str]) -> None:
     from testbed.experiments.cli.output import print_json
     from testbed.experiments.plan.json_answer import plan_answer
 
-    print_json(plan_answer(answer))
+    print_json(plan_answer(answer, lines))
 
 
-def _show(answer: "Plan", runs: Path, *files: Path | None) -> None:
+def _show(answer: "Plan", lines: list[str], runs: Path, *files: Path | None) -> None:
     """Print the lines and the tables, and where the files are."""
     from testbed.experiments.cli.output import plain_table, show
-    from testbed.experiments.plan.shown import lines_of, shortened, tables_of
+    from testbed.experiments.plan.shown import shortened, tables_of
 
-    show(*lines_of(answer))
+    show(*lines)
     for title, head, rows in tables_of(answer):
         show("", title, plain_table(head, shortened(head, rows)))
     show("", f"run: a folder of {runs}, by the beginning of its name")
@@ -119,7 +146,9 @@ def _check_folders(*files: Path | None) -> None:
     """Raise InputError for a file that could not be written, before anything is simulated."""
     for file in files:
         if file is not None and not file.parent.is_dir():
-            raise InputError(f"{file}: the folder {file.parent} does not exist (make it first)")
+            raise InputError(
+                key=file, problem=f"the folder {file.parent} does not exist", remedy="make it first"
+            )
 
 
 def _write(answer: "Plan", html: Path | None, figure: Path | None, runs: Path) -> None:

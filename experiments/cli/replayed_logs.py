@@ -80,14 +80,18 @@ class LogRequest:
 
                 near = did_you_mean(path, self.others)
                 raise InputError(
-                    f"{path}: no such log{near}; give the path of a requests.jsonl, JSON or CSV"
+                    key=path,
+                    problem=f"no such log{near}",
+                    remedy="give the path of a requests.jsonl, JSON or CSV",
                 )
         if not paths:
-            raise InputError(f"LOG: is missing (see testbed {self.command} --help)")
+            raise InputError(
+                key="LOG", problem="is missing", remedy=f"see testbed {self.command} --help"
+            )
         if self.workload and len(paths) > 1:
             raise InputError(
-                f"--workload: is the workload of a single log ({self.command} the others "
-                "separately)"
+                key="--workload",
+                problem=f"is the workload of a single log ({self.command} the others separately)",
             )
         return paths
 
@@ -109,7 +113,7 @@ class LogRequest:
             return None
         number = given[-1].partition("=")[2]
         if not (number.isascii() and number.isdigit()):
-            raise InputError(f"{given[-1]}: must be a whole number of at least 0")
+            raise InputError(key=given[-1], problem="must be a whole number of at least 0")
         return int(number)
 
     def replayed(self) -> "tuple[list[VllmLog], list[LoggedServer]]":

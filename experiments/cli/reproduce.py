@@ -225,7 +225,11 @@ def _whole(name: str) -> str:
 
 def _unknown_figure(name: str, choices: Sequence[str]) -> InputError:
     near = did_you_mean(name, choices)
-    return InputError(f"figure {name!r}: is unknown{near} (choose from {', '.join(choices)})")
+    return InputError(
+        key=f"figure {name!r}",
+        problem=f"is unknown{near}",
+        remedy=f"choose from {', '.join(choices)}",
+    )
 
 
 def plot(
@@ -243,7 +247,9 @@ def plot(
     table = folder / f"{figure}.csv"
     if not table.is_file():
         raise InputError(
-            f"{table}: no such file (testbed reproduce {figure} --out {folder} writes it)"
+            key=table,
+            problem="no such file",
+            remedy=f"testbed reproduce {figure} --out {folder} writes it",
         )
     from testbed.experiments.look.plots import save
     from testbed.experiments.paper.reproduction import load
@@ -262,6 +268,8 @@ def _inches(size: str) -> tuple[float, float]:
     inches = (float(match[1]), float(match[2])) if match else (0.0, 0.0)
     if not all(SMALLEST <= length <= LARGEST for length in inches):
         raise InputError(
-            f"--size {size}: no width and height of {SMALLEST} to {LARGEST} inches (such as 7x3.5)"
+            key="--size",
+            value=size,
+            problem=f"no width and height of {SMALLEST} to {LARGEST} inches (such as 7x3.5)",
         )
     return inches

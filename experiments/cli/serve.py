@@ -68,7 +68,8 @@ def serve(
     """Serve a simulated server behind OpenAI's API, in real time.
 
     Clients, load balancers and autoscalers run against any policy, model and GPU. Answers are
-    placeholder words that come when the simulation says so. For example:
+    placeholder words that come when the simulation says so. Requests name the model as the
+    command of --from-vllm or --from-sglang serves it, or as model= does. For example:
 
     testbed serve model=opt-13b policy=paged --port 8000
     """
@@ -79,12 +80,23 @@ def serve(
     from testbed.serving.http_server import ServeOptions, serve
 
     if not 0 < port < 65536:
-        raise InputError(f"--port {port}: must be from 1 to 65535")
+        raise InputError(key="--port", value=port, problem="must be from 1 to 65535")
     words = served.words(overrides, config_dir or [])
     limits = Limits(max_unfinished=max_queue, max_connections=max_connections)
     serve(
         configured(words),
-        ServeOptions(host, port, speed, output_lengths, tokenizer, api_key, log, drain_s, limits),
+        ServeOptions(
+            host,
+            port,
+            speed,
+            output_lengths,
+            tokenizer,
+            api_key,
+            log,
+            drain_s,
+            limits,
+            served.names,
+        ),
     )
 
 
@@ -96,5 +108,7 @@ def _check_installed() -> None:
         import testbed.serving.http_server  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"serve: {error.name} is not installed (install kvcache-testbed[serve])"
+            key="serve",
+            problem=f"{error.name} is not installed",
+            remedy="install kvcache-testbed[serve]",
         ) from None

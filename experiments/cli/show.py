@@ -41,7 +41,9 @@ def charts(
 
     drawn = charts_of(read_run(run.name, run))
     if not drawn:
-        raise InputError(f"{run}: has no tables to draw (run it again with outputs=tables)")
+        raise InputError(
+            key=run, problem="has no tables to draw", remedy="run it again with outputs=tables"
+        )
     out = out or run / CHARTS
     out.parent.mkdir(parents=True, exist_ok=True)
     save(figure_of(drawn, columns=3), out)
@@ -126,5 +128,5 @@ def timeline(
 def _interval(start: float, stop: float | None) -> tuple[float, float | None]:
     """[start, stop) in s; stop None means the end of the run."""
     if stop is not None and stop <= start:
-        raise InputError(f"--from {start:g} --to {stop:g}: is an empty interval")
+        raise InputError(key=f"--from {start:g} --to {stop:g}", problem="is an empty interval")
     return start, stop

@@ -1,4 +1,4 @@
-"""Errors of the command-line library as one line: `what was given: what is wrong (what to do)`."""
+"""Errors of the command-line library as refusals."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
@@ -15,6 +15,7 @@ from cyclopts import (
     ValidationError,
 )
 
+from testbed.core.errors import InputError
 from testbed.core.spelling import did_you_mean
 from testbed.experiments.cli.app import application
 
@@ -27,29 +28,30 @@ def command_of(words: Sequence[str]) -> str:
     return " ".join(("testbed", *chain))
 
 
-def sentence(error: CycloptsError, words: Sequence[str]) -> str:
-    """One line that says what was given, what is wrong, and which --help explains it."""
-    command = command_of(words)
-    for error_class, phrase in PHRASES.items():
+def refusal_of(error: CycloptsError, words: Sequence[str]) -> InputError:
+    """What was given, what is wrong, and which --help explains it."""
+    remedy = f"{command_of(words)} --help"
+    for error_class, refusal in REFUSALS.items():
         if isinstance(error, error_class):
-            return f"{phrase(error)} ({command} --help)"
-    return f"{' '.join(str(error).split())} ({command} --help)"
+            return refusal(error).with_remedy(remedy)
+    return InputError(key=_name(error), problem=" ".join(str(error).split()), remedy=remedy)
 
 
-def _unknown_option(error: UnknownOptionError) -> str:
+def _unknown_option(error: UnknownOptionError) -> InputError:
     word = (error.token.keyword or error.token.value).partition("=")[0]
     names = [name for argument in error.argument_collection for name in argument.names]
     options = ["--help", *(name for name in names if name.startswith("--"))]
-    return f"{word}: no such option{did_you_mean(word, options)}"
+    return InputError(key=word, problem=f"no such option{did_you_mean(word, options)}")
 
 
-def _unknown_command(error: UnknownCommandError) -> str:
+def _unknown_command(error: UnknownCommandError) -> InputError:
     word = (error.unused_tokens or [""])[0]
     app = error.app or application
     names = list(names_of_commands(app))
     kind = "option" if word.startswith("-") else "command"
     near = did_you_mean(word, [*names, "--help", "--version", "--debug"])
-    return f"{word}: no such {kind}{near}; choose from {', '.join(names)}"
+    remedy = f"choose from {', '.join(names)}"
+    return InputError(key=word, problem=f"no such {kind}{near}", remedy=remedy)
 
 
 def names_of_commands(app: App) -> Iterator[str]:
@@ -57,42 +59,42 @@ def names_of_commands(app: App) -> Iterator[str]:
     yield from (name for name in app.resolved_commands() if not name.startswith("-"))
 
 
-def _not_converted(error: CoercionError) -> str:
-    word = f"{_name(error)} {error.token.value}" if error.token else _name(error)
+def _not_converted(error: CoercionError) -> InputError:
+    value = error.token.value if error.token else None
     choices = get_args(error.target_type)
-    if choices and all(isinstance(choice, str) for choice in choices) and error.token:
-        near = did_you_mean(error.token.value, choices)
-        return f"{word}: must be one of {', '.join(choices)}{near}"
-    types = [target for target in choices or (error.target_type,) if target is not type(None)]
-    expected = " or ".join(TYPES.get(target, f"a {target}") for target in types)
-    return f"{word}: must be {expected}"
+    if choices and all(isinstance(choice, str) for choice in choices) and value is not None:
+        near = did_you_mean(value, choices)
+        problem = f"must be one of {', '.join(choices)}{near}"
+    else:
+        types = [target for target in choices or (error.target_type,) if target is not type(None)]
+        problem = "must be " + " or ".join(TYPES.get(target, f"a {target}") for target in types)
+    return InputError(key=_name(error), value=value, problem=problem)
 
 
-def _refused_value(error: ValidationError) -> str:
+def _refused_value(error: ValidationError) -> InputError:
     tokens = error.argument.tokens if error.argument else []
     values = " ".join(token.value for token in tokens)
-    return f"{_name(error)} {values}: {error.exception_message}"
+    return InputError(key=_name(error), value=values, problem=error.exception_message)
 
 
-def _missing(error: MissingArgumentError) -> str:
-    if error.keyword:
-        return f"{error.keyword}: has no value"
-    return f"{_name(error)}: is missing"
+def _missing(error: MissingArgumentError) -> InputError:
+    problem = "has no value" if error.keyword else "is missing"
+    return InputError(key=error.keyword or _name(error), problem=problem)
 
 
-def _given_twice(error: RepeatArgumentError) -> str:
-    return f"{error.token.keyword}: is given twice"
+def _given_twice(error: RepeatArgumentError) -> InputError:
+    return InputError(key=error.token.keyword, problem="is given twice")
 
 
-def _unused(error: UnusedCliTokensError) -> str:
-    return f"{(error.unused_tokens or [''])[0]}: nothing reads it"
+def _unused(error: UnusedCliTokensError) -> InputError:
+    return InputError(key=(error.unused_tokens or [""])[0], problem="nothing reads it")
 
 
 def _name(error: Any) -> str:
     return str(error.argument.name) if error.argument else "the command"
 
 
-PHRASES: dict[type[CycloptsError], Callable[[Any], str]] = {
+REFUSALS: dict[type[CycloptsError], Callable[[Any], InputError]] = {
     UnknownOptionError: _unknown_option,
     UnknownCommandError: _unknown_command,
     CoercionError: _not_converted,

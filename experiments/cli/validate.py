@@ -221,6 +221,9 @@ def iterations(folder: StepsFolder, /, *, profile: VllmProfile) -> None:
 
     compared = served_iterations.predicted_iterations(folder, read_profile(profile))
     show(plain_table(served_iterations.HEAD, served_iterations.table(compared)))
+    if around := list(served_iterations.around_prompts(compared)):
+        show("", "four iterations around a lone one with prompts:")
+        show(plain_table(served_iterations.AROUND, around))
 
 
 SweptFolder = Annotated[
@@ -284,7 +287,10 @@ def transfers(
     spec = gpu_named(gpu)
     if spec.transfers is None:
         raise InputError(
-            f"--gpu {spec.name}: names no measured transfers (testbed gpu measure transfers)"
+            key="--gpu",
+            value=spec.name,
+            problem="names no measured transfers",
+            remedy="testbed gpu measure transfers",
         )
     points = rows(read_transfers(spec), SECTION)
     show(plain_table(measured.BY_METHOD, measured.by_method(points)))

@@ -20,7 +20,7 @@ from testbed.experiments.real.validation.deviations import (
 )
 from testbed.experiments.real.validation.log_replay import notes, replay
 from testbed.experiments.real.validation.log_sensitivity import PREEMPTIONS, intervals
-from testbed.experiments.runs.progress import short_names
+from testbed.experiments.runs.error_lines import short_names
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.study.cost_spread import rule
 from testbed.study.sensitivity import Interval

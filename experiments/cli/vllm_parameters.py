@@ -26,4 +26,6 @@ def refuse_given(parameters: Mapping[str, object], choice: str) -> None:
     for name, value in parameters.items():
         if value is not None:
             option = name.replace("_", "-")
-            raise InputError(f"--{option}: nothing reads it with {choice} (leave it out)")
+            raise InputError(
+                key=f"--{option}", problem=f"nothing reads it with {choice}", remedy="leave it out"
+            )

@@ -21,7 +21,7 @@ def prepare_working_folder(words: Sequence[str]) -> None:
         here = os.getcwd()
     except FileNotFoundError:
         raise InputError(
-            "the working folder: has been deleted (change to one that exists)"
+            key="the working folder", problem="has been deleted", remedy="change to one that exists"
         ) from None
     if names_a_plug_in(words):
         put_last(here)

@@ -13,8 +13,8 @@ from testbed.core.errors import InputError
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.mend.changes import NONE, Change, changes_of
 from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
-from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.vllm_server import translation
 from testbed.run.override_words import key_of
@@ -39,14 +39,14 @@ MENDED = 0.5  # of the preemptions at least
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a change with a seed, in a process of the launcher: its summary, or its error."""
+    """One run of a change with a seed, in a process of the launcher: its summary or refusal."""
 
     words: tuple[str, ...]
     seed: int
     runs: Path
     working_folder: str
 
-    def __call__(self) -> dict[str, Any] | str:
+    def __call__(self) -> dict[str, Any] | InputError:
         os.chdir(self.working_folder)
         if names_a_plug_in(self.words):
             put_last(self.working_folder)
@@ -54,7 +54,7 @@ class Trial:
             config = configured([*self.words, f"seed={self.seed}", "outputs=summary"])
             return run_into(config, self.runs).summary
         except (Exception, SystemExit) as error:  # not every one can leave another process
-            return one_line(error)
+            return as_refusal(error)
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class Tried:
     summaries: Sequence[Mapping[str, Any]]
 
     def mean(self, name: str) -> Interval | None:
-        """A number over the seeds; None where a seed has none."""
+        """A number over the seeds; None if a seed has none."""
         values = self._values(name)
         return None if values is None else interval(values)
 
     def less(self, name: str, reference: "Tried") -> Interval | None:
-        """The difference from the reference, seed by seed; None where a seed has none."""
+        """The difference from the reference, seed by seed; None if a seed has none."""
         values, others = self._values(name), reference._values(name)
         return None if values is None or others is None else paired(values, others)
 
@@ -145,24 +145,24 @@ class Search:
     launcher: tuple[str, ...] = ()
 
     def found(self) -> Mending:
-        """Run the server, then its changes if it preempts. Raises InputError where the server
+        """Run the server, then its changes if it preempts. Raises InputError if the server
         itself cannot run on one of the seeds.
         """
         server = translation.served(self.command, self.words).server
         as_it_is = self._tried([NONE])[NONE]
-        if isinstance(as_it_is, str):
-            raise InputError(as_it_is)
+        if isinstance(as_it_is, InputError):
+            raise as_it_is
         if not as_it_is.num_preempted:
             return Mending(self.seeds, as_it_is, (), {})
         batch = interval([of["batch"]["mean_per_iteration"] for of in as_it_is.summaries]).mean
         results = self._tried(changes_of(server, batch))
         tried = [result for result in results.values() if isinstance(result, Tried)]
-        failed = {change: text for change, text in results.items() if isinstance(text, str)}
+        failed = {of: str(error) for of, error in results.items() if isinstance(error, InputError)}
         return Mending(self.seeds, as_it_is, sorted(tried, key=_rank(as_it_is)), failed)
 
-    def _tried(self, changes: Sequence[Change]) -> dict[Change, Tried | str]:
+    def _tried(self, changes: Sequence[Change]) -> dict[Change, Tried | InputError]:
         """The runs of each change, or the reason why one of them is missing."""
-        results = dict[Change, Tried | str]()
+        results = dict[Change, Tried | InputError]()
         jobs = dict[Change, list[Trial]]()
         for change in changes:
             try:
@@ -170,7 +170,7 @@ class Search:
             except InputError as error:
                 if change is NONE:
                     raise
-                results[change] = one_line(error)
+                results[change] = error
                 continue
             here = (self.runs.absolute(), os.getcwd())
             jobs[change] = [Trial(words, seed, *here) for seed in self.seeds]
@@ -192,8 +192,10 @@ class Search:
         return tuple(words)
 
 
-def _gathered(change: Change, outcomes: Sequence[dict[str, Any] | str]) -> Tried | str:
-    error = next((outcome for outcome in outcomes if isinstance(outcome, str)), None)
+def _gathered(
+    change: Change, outcomes: Sequence[dict[str, Any] | InputError]
+) -> Tried | InputError:
+    error = next((outcome for outcome in outcomes if isinstance(outcome, InputError)), None)
     if error is not None:
         return error
     return Tried(change, [outcome for outcome in outcomes if isinstance(outcome, dict)])

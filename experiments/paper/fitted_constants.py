@@ -110,7 +110,11 @@ class Fit:
             jacobian += np.outer(after - now - jacobian @ step, step) / (step @ step)
             now = after
         raise InputError(
-            f"no fit within {TOLERANCE:.1%} in {MAX_ROUNDS} rounds; the last: {x * self.unit}"
+            key="the fit",
+            problem=(
+                f"is not within {TOLERANCE:.1%} after {MAX_ROUNDS} rounds; the last: "
+                f"{x * self.unit}"
+            ),
         )
 
     def report(self, x: Vector) -> None:
@@ -180,7 +184,8 @@ def kept_us(path: Path | None = None) -> dict[Kind, float]:
         first, last = rows.sort_values("groups").iloc[[0, -1]].to_dict("records")
         if first["groups"] == last["groups"]:
             raise InputError(
-                f"{path or KEPT}: {kind} {width} has one number of groups; a slope needs two"
+                key=path or KEPT,
+                problem=f"{kind} {width} has one number of groups; a slope needs two",
             )
         us[kind, width] = (last["median_us"] - first["median_us"]) / (
             last["groups"] - first["groups"]

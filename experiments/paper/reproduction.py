@@ -41,7 +41,8 @@ from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study,
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
-from testbed.experiments.runs.progress import left, one_line, spoken
+from testbed.experiments.runs.error_lines import as_refusal
+from testbed.experiments.runs.progress import left, status_line
 from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.whole_files import remove_leftovers, write_text
 
@@ -84,7 +85,9 @@ class Alternative:
         named = {(figure, setting) for figure in self.rows for setting in self.rows[figure]}
         missing = named - {(figure, setting) for figure, setting, *_ in keys}
         if missing:
-            raise InputError(f"{self.name}: no judged row of {sorted(missing)[0]} in {KEY}")
+            raise InputError(
+                key=self.name, problem=f"no judged row of {sorted(missing)[0]} in {KEY}"
+            )
         return keys
 
 
@@ -232,7 +235,7 @@ def perform(
     tasks = Tasks(groups, jobs)
     workers = Parallel(min(jobs, tasks.total) or 1, batch_size=1, return_as="generator_unordered")
     work = [delayed(carry_out)(at, task, store) for at, task in tasks.waiting.items()]
-    with spoken(tasks.progress):
+    with status_line(tasks.progress):
         try:
             for at, rows in workers(work):
                 del tasks.waiting[at]
@@ -280,9 +283,9 @@ def carry_out(
 ) -> tuple[tuple[int, int], list[Row]]:
     """Perform a task, perhaps in a worker process.
 
-    An error becomes one line here, because its class might not be pickled back.
+    An error becomes a refusal here, because its class might not be pickled back.
     """
     try:
         return at, with_future(task.work(store), store)
     except Exception as error:
-        raise InputError(f"{task.label}: {one_line(error)}") from error
+        raise as_refusal(error).within(task.label) from error

@@ -132,7 +132,7 @@ def _challenge(
     results = search.simulations.outcomes([(each, *rates[each][place]) for each in asked])
     for candidate, result in zip(asked, results, strict=True):
         if isinstance(result, Failure):
-            verdicts[candidate] = Pruned(candidate.deployment, REFUSED, result.message)
+            verdicts[candidate] = Pruned.by(result.error, candidate.deployment, REFUSED)
         elif result.share_inside < search.question.share:
             missed[candidate].append(result)
 

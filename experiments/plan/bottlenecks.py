@@ -1,4 +1,4 @@
-"""What limits a candidate in its runs."""
+"""The limits of a candidate in its runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,9 +17,9 @@ FULL = 0.9  # of the pool, over time
 
 
 def limit_of(outcome: Outcome, loads: Mapping[str, float], question: Question) -> str:
-    """What limits a run.
+    """The limit of a run.
 
-    MEMORY where requests are preempted or the pool is full; LINK where of all engines' resources
+    MEMORY if requests are preempted or the pool is full; LINK if of all engines' resources
     the hand-overs' link is the busiest by `loads` (`Bounds.loads`); else PREFILL or DECODE, by the
     objective that is nearer to its limit or farther beyond.
     """
@@ -43,7 +43,7 @@ def strains(outcome: Outcome, question: Question) -> list[tuple[str, float]]:
 
 
 def broken(outcomes: Sequence[Outcome], question: Question) -> str:
-    """Which objective is missed by how much, on average over the runs."""
+    """The objectives that are missed, and by how much, on average over the runs."""
     texts = []
     for name, limit_s in question.objectives.items():
         values = [_percentile(outcome, name, question) for outcome in outcomes]
@@ -55,7 +55,7 @@ def broken(outcomes: Sequence[Outcome], question: Question) -> str:
 
 
 def _percentile(outcome: Outcome, name: str, question: Question) -> float | None:
-    """What the question's share of the requests has at most, in s; None if none was answered."""
+    """The most that the question's share of the requests has, in s; None if none was answered."""
     value: float | None = outcome.summary[LIMITED.get(name, name)][question.percentile]
     return value
 

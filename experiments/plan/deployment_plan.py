@@ -13,8 +13,16 @@ from testbed.experiments.plan.prices import Rate
 from testbed.experiments.plan.pruning import check_not_empty, examined
 from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.simulations import Simulations
-from testbed.experiments.plan.space import Candidate, deployments
-from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses, Pruned, Verdict
+from testbed.experiments.plan.space import NO_COMMAND, Candidate, ServerCommand, deployments
+from testbed.experiments.plan.verdicts import (
+    REFUSED,
+    Dearer,
+    Keeps,
+    Misses,
+    Pruned,
+    Verdict,
+    check_one_reason,
+)
 from testbed.experiments.runs.words import WITH_MARKS, chosen, is_of_hydra
 
 RATE = "arrivals.rate"
@@ -92,8 +100,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is made of. num_gpus: of every deployment; None: any. everything: simulate all
-    that fits. command: of a vLLM server, to which the words are overrides.
+    """The inputs of a plan. num_gpus: of every deployment; None: any. everything: simulate all
+    that fits. command: of a server, to which the words are overrides.
     """
 
     words: tuple[str, ...]
@@ -104,7 +112,7 @@ class Request:
     prices: Rate
     runs: Path
     everything: bool = False
-    command: str | None = None
+    command: ServerCommand = NO_COMMAND
 
 
 def planned(request: Request, report: Callable[[str], None]) -> Plan:
@@ -143,17 +151,26 @@ def planned(request: Request, report: Callable[[str], None]) -> Plan:
 def _check(request: Request) -> None:
     """Raise InputError for numbers that make no sense, and for words that a plan does not take."""
     if not 0 < request.share <= 1:
-        raise InputError(f"--share {request.share}: must be above 0 and at most 1")
+        raise InputError(
+            key="--share", value=request.share, problem="must be above 0 and at most 1"
+        )
     values = chosen(request.words)
     for key in (RATE, SEED):
         if "," in values.get(key, ""):
             raise InputError(
-                f"{key}={values[key]}: is no choice of a deployment (--seeds N gives seeds; a plan "
-                "is for one rate)"
+                key=key,
+                value=values[key],
+                problem="is no choice of a deployment",
+                remedy="--seeds N gives seeds; a plan is for one rate",
             )
     for key, value in values.items():
         if key.startswith(OF_THE_LOAD) and "," in value and key not in WITH_MARKS:
-            raise InputError(f"{key}={value}: is no choice of a deployment (give one value)")
+            raise InputError(
+                key=key,
+                value=value,
+                problem="is no choice of a deployment",
+                remedy="give one value",
+            )
 
 
 def _is_of_launcher(word: str) -> bool:
@@ -163,31 +180,34 @@ def _is_of_launcher(word: str) -> bool:
 def _question(request: Request, candidates: Sequence[Candidate]) -> Question:
     slo = candidates[0].config.slo
     if not slo:
-        raise InputError("no objective is given (add slo.ttft_s=... or slo.tpot_s=...)")
+        raise InputError(
+            key="slo",
+            problem="no objective is given",
+            remedy="add slo.ttft_s=... or slo.tpot_s=...",
+        )
     for candidate in candidates:
         for name in ("stop_at_latency", "window_s"):
             if getattr(candidate.config, name) is not None:
                 raise InputError(
-                    f"{name}: a run that stops before its end leaves out the slowest requests, "
-                    "which a plan counts (set it to null)"
+                    key=name,
+                    problem=(
+                        "a run that stops before its end leaves out the slowest requests, which a "
+                        "plan counts"
+                    ),
+                    remedy="set it to null",
                 )
     return Question(slo, request.share, request.seeds, request.precision)
 
 
 def _mode(words: Sequence[str], candidates: Sequence[Candidate]) -> Mode:
-    """At the load of the words; without a rate where arrivals have one, at capacity."""
+    """At the load of the words; without a rate if arrivals have one, at capacity."""
     has_rate = "rate" in candidates[0].config.arrivals.parameters
     return AT_CAPACITY if has_rate and RATE not in chosen(words) else AT_LOAD
 
 
 def _check_simulated(verdicts: Sequence[Verdict]) -> None:
-    """Raise InputError where every simulation failed for one reason, an error of the words."""
+    """Raise InputError if every simulation failed for one reason, an error of the words."""
     if any(isinstance(verdict, Keeps | Misses | Dearer) for verdict in verdicts):
         return
-    reasons = {
-        verdict.reason
-        for verdict in verdicts
-        if isinstance(verdict, Pruned) and verdict.limit == REFUSED
-    }
-    if len(reasons) == 1:
-        raise InputError(reasons.pop())
+    pruned = [verdict for verdict in verdicts if isinstance(verdict, Pruned)]
+    check_one_reason([ruled_out for ruled_out in pruned if ruled_out.limit == REFUSED])

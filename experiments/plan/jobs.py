@@ -7,7 +7,7 @@ from typing import Any
 from testbed.api import capacity
 from testbed.core.errors import InputError
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
-from testbed.experiments.runs.progress import one_line
+from testbed.experiments.runs.error_lines import as_refusal
 from testbed.run.result import front_end
 from testbed.run.summaries import ID, RUN
 from testbed.study.knee import NoRate
@@ -17,7 +17,7 @@ SUMMARIES = {"outputs": "summary"}
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run. rate: requests/s, None where the words say when requests arrive."""
+    """A finished run. rate: requests/s, None if the words say when requests arrive."""
 
     rate: float | None
     seed: int
@@ -32,7 +32,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs are simulated: the folder of their folders, and that in which the user is."""
+    """The place in which runs are simulated: the folder of their folders, and that in which the
+    user is.
+    """
 
     runs: Path
     working_folder: Path
@@ -51,10 +53,10 @@ class RunJob:
         try:
             return self.simulated()
         except (Exception, SystemExit) as error:  # not every error can leave a launcher's process
-            return Failure(one_line(error), is_answer=False)
+            return Failure(as_refusal(error), is_answer=False)
 
     def simulated(self) -> Outcome:
-        """The run; raises InputError where none can be made of it."""
+        """The run; raises InputError if none can be made of it."""
         if names_a_plug_in(self.words):
             put_last(str(self.place.working_folder))
         rate = {} if self.rate is None else {"rate": self.rate}
@@ -63,27 +65,28 @@ class RunJob:
         inside = summary["slo"]["share_inside"]
         if inside is None:
             raise InputError(
-                "arrivals: no request arrives (give more of them, by arrivals.rate or "
-                "arrivals.duration_s)"
+                key="arrivals",
+                problem="no request arrives",
+                remedy="give more of them, by arrivals.rate or arrivals.duration_s",
             )
         return Outcome(self.rate, self.seed, inside, summary)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The message of a job that gave no result. is_answer: it says something of the deployment, as
+    """The refusal of a job that gave no result. is_answer: it says something of the deployment, as
     a search without an end does; else the job has failed, and so has its plan. rates: of its runs,
-    where it was a search.
+    if it was a search.
     """
 
-    message: str
+    error: InputError
     is_answer: bool
     rates: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Searched:
-    """A rate search. highest: the run at the highest rate that keeps the SLO, None where none does;
+    """A rate search. highest: the run at the highest rate that keeps the SLO, None if none does;
     missed: that at the lowest rate above it, or else the nearest; kept: those at rates that keep
     it. rates: all that were simulated.
     """
@@ -112,10 +115,10 @@ class SearchJob:
         try:
             return self.searched(tried)
         except (Exception, SystemExit) as error:  # not every error can leave a launcher's process
-            return Failure(one_line(error), isinstance(error, NoRate), tuple(sorted(tried)))
+            return Failure(as_refusal(error), isinstance(error, NoRate), tuple(sorted(tried)))
 
     def searched(self, tried: dict[float, float]) -> Searched:
-        """The search, which adds the share inside at each rate to `tried`; raises InputError where
+        """The search, which adds the share inside at each rate to `tried`; raises InputError if
         every rate keeps the SLO, or a run cannot be made.
         """
         if names_a_plug_in(self.words):
@@ -131,7 +134,7 @@ class SearchJob:
         )
 
     def _missed(self, tried: dict[float, float], highest: float | None) -> float | None:
-        """The lowest rate above the highest one that keeps the SLO; where none does, that at which
+        """The lowest rate above the highest one that keeps the SLO; if none does, that at which
         most requests do.
         """
         if highest is None:
@@ -140,7 +143,7 @@ class SearchJob:
         return min(above, default=None)
 
     def _highest(self, tried: dict[float, float]) -> float | None:
-        """The answer of the search, which adds the share inside at each rate to `tried`; None where
+        """The answer of the search, which adds the share inside at each rate to `tried`; None if
         every rate that was tried misses the SLO.
         """
         try:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from testbed.experiments.plan.deployment_plan import Plan
 from testbed.experiments.plan.rows import Row, rows_of
-from testbed.experiments.plan.shown import lines_of
 
 
 @dataclass(frozen=True)
@@ -22,8 +21,8 @@ class PlanAnswer:
     deployments: list[Row]
 
 
-def plan_answer(plan: Plan) -> PlanAnswer:
-    """The question, the counts and every row."""
+def plan_answer(plan: Plan, lines: list[str]) -> PlanAnswer:
+    """The question, the counts and every row. lines: what the command prints above its tables."""
     question = plan.question
     return PlanAnswer(
         slo=question.objectives,
@@ -31,6 +30,6 @@ def plan_answer(plan: Plan) -> PlanAnswer:
         seeds=question.seeds,
         unit=plan.prices.unit,
         num_simulations=plan.num_simulations,
-        lines=lines_of(plan),
+        lines=lines,
         deployments=rows_of(plan),
     )

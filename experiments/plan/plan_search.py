@@ -1,4 +1,4 @@
-"""What both searches of a plan use: the question, arithmetic, simulations and prices."""
+"""Parts that both searches of a plan use: the question, arithmetic, simulations and prices."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ class Search:
         return [results[start : start + size] for start in range(0, len(results), size)]
 
     def hourly(self, candidate: Candidate) -> float:
-        """What an hour of the candidate costs."""
+        """The cost of an hour of the candidate."""
         return self.prices.hourly(candidate)
 
 
 def per_million(hourly: float, rate: float) -> float:
-    """What a million requests cost that are served at a rate in requests/s."""
+    """The cost of a million requests that are served at a rate in requests/s."""
     return hourly / (rate * HOUR_S) * MILLION

@@ -1,4 +1,4 @@
-"""What an hour of a deployment costs: its GPU hours, or money by the user's own prices."""
+"""The price of an hour of a deployment: its GPU hours, or money by the user's own prices."""
 
 import tomllib
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ class Rate(Protocol):
 
     @property
     def unit(self) -> str:
-        """What an hour is counted in."""
+        """The unit of an hour's price."""
 
     @property
     def source(self) -> str:
-        """Where the numbers come from."""
+        """The source of the numbers."""
 
     def hourly(self, candidate: Candidate) -> float:
-        """What an hour of the whole deployment costs."""
+        """The price of an hour of the whole deployment."""
 
 
 class GpuHours:
@@ -61,23 +61,27 @@ class Prices:
         price = self.per_gpu_hour.get(gpu)
         if price is None:
             near = did_you_mean(gpu, list(self.per_gpu_hour))
-            raise InputError(f"{self.path}: per_gpu_hour has no {gpu}{near} (add its price)")
+            raise InputError(
+                key=self.path, problem=f"per_gpu_hour has no {gpu}{near}", remedy="add its price"
+            )
         return price
 
 
 def read_prices(path: Path) -> Prices:
-    """The prices of a TOML file such as experiments/examples/prices.toml; raises InputError where
+    """The prices of a TOML file such as experiments/examples/prices.toml; raises InputError if
     it is no such file.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+        raise InputError(key=path, problem=f"cannot be read: {error}") from None
     unknown = [key for key in values if key not in KEYS]
     missing = [key for key in KEYS if key not in values]
     if unknown or missing or not isinstance(values["per_gpu_hour"], dict):
         named = ", ".join([*unknown, *missing]) or "per_gpu_hour"
-        raise InputError(f"{path}: {named}: is no file of prices (it has {', '.join(KEYS)})")
+        raise InputError(
+            key=f"{path}: {named}", problem=f"is no file of prices (it has {', '.join(KEYS)})"
+        )
     for gpu, price in values["per_gpu_hour"].items():
         _check_price(path, gpu, price)
     return Prices(path, str(values["date"]), str(values["currency"]), values["per_gpu_hour"])
@@ -86,4 +90,6 @@ def read_prices(path: Path) -> Prices:
 def _check_price(path: Path, gpu: str, price: Any) -> None:
     is_number = isinstance(price, int | float) and not isinstance(price, bool)
     if not is_number or not (isfinite(price) and price > 0):
-        raise InputError(f"{path}: per_gpu_hour.{gpu}={price!r}: must be a number above 0")
+        raise InputError(
+            key=f"{path}: per_gpu_hour.{gpu}", value=repr(price), problem="must be a number above 0"
+        )

@@ -1,4 +1,4 @@
-"""What is left of a space before anything is simulated, and why the rest is not."""
+"""Deployments that are left of a space before a simulation, and the reasons of the others."""
 
 import json
 from collections.abc import Sequence
@@ -7,12 +7,10 @@ from dataclasses import replace
 from testbed.core.errors import AnswerIsNo, DoesNotFit, DoesNotStart, InputError
 from testbed.experiments.plan.bounds import DOES_NOT_FIT
 from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
-from testbed.experiments.plan.verdicts import REFUSED, Pruned
-from testbed.experiments.runs.progress import one_line
+from testbed.experiments.plan.verdicts import REFUSED, Pruned, check_one_reason
 from testbed.run.build import build
 from testbed.run.config import RunConfig
 from testbed.run.workload import make_workload
-from testbed.vllm.command import FLAG
 
 SIZE = "number of GPUs"
 SAME = "same run"
@@ -24,7 +22,7 @@ def examined(
     """The candidates of a space, and the deployments that are none. num_gpus: of every candidate;
     None: any number.
 
-    Raises InputError where every deployment is refused for one reason that is not its memory: it is
+    Raises InputError if every deployment is refused for one reason that is not its memory: it is
     an error of the words.
     """
     candidates, pruned = list[Candidate](), list[Pruned]()
@@ -39,9 +37,8 @@ def examined(
             candidates.append(checked)
         else:
             pruned.append(Pruned(deployment, SAME, f"has the runs of {first.deployment.name}"))
-    reasons = {ruled_out.reason for ruled_out in pruned if ruled_out.limit == REFUSED}
-    if len(pruned) == len(space) and len(reasons) == 1 and pruned[0].limit == REFUSED:
-        raise InputError(reasons.pop())
+    if len(pruned) == len(space) and pruned and pruned[0].limit == REFUSED:
+        check_one_reason([ruled_out for ruled_out in pruned if ruled_out.limit == REFUSED])
     return candidates, pruned
 
 
@@ -57,7 +54,9 @@ def check_not_empty(candidates: Sequence[Candidate], pruned: Sequence[Pruned]) -
         for limit, them in counts.items()
     ]
     raise AnswerIsNo(
-        f"the space: no deployment of {len(pruned)} is left: {'; '.join(texts)} (give other values)"
+        key="the space",
+        problem=f"no deployment of {len(pruned)} is left: {'; '.join(texts)}",
+        remedy="give other values",
     )
 
 
@@ -72,13 +71,12 @@ def _checked(deployment: Deployment, num_gpus: int | None) -> Candidate | Pruned
         if has_cause(error, OSError):
             raise
         first = _first(error)
-        text = one_line(first).removeprefix(f"{FLAG}: ")
         is_small = isinstance(first, DoesNotFit | DoesNotStart)
-        return Pruned(deployment, DOES_NOT_FIT if is_small else REFUSED, text)
+        return Pruned.by(first, deployment, DOES_NOT_FIT if is_small else REFUSED)
     return candidate
 
 
-def _first(error: InputError) -> BaseException:
+def _first(error: InputError) -> InputError:
     """The InputError that others wrap."""
     first, cause = error, error.__cause__ or error.__context__
     while cause is not None:

@@ -1,4 +1,4 @@
-"""What a plan is asked: the SLO, the share of requests that must keep it, and with which seeds."""
+"""The question to a plan: the SLO, the share of requests that must keep it, and the seeds."""
 
 from dataclasses import dataclass
 

@@ -12,7 +12,7 @@ from testbed.experiments.runs.run_words import way_of
 
 @dataclass(frozen=True)
 class Row:
-    """One deployment. What a verdict has no number for is None; text cells are empty.
+    """One deployment. Numbers that a verdict lacks are None; text cells are empty.
 
     rank: 1 for the cheapest that keeps the SLO. rate: requests/s of the runs, mean of the seeds.
     per_million_requests, per_million_tokens (of output): in the plan's unit, with half of the 95%
@@ -54,13 +54,13 @@ def per_gpu(candidate: Candidate, outcome: Outcome) -> float:
 
 
 def per_user(outcome: Outcome) -> float | None:
-    """Output tokens/s of a request; None where outputs have one token."""
+    """Output tokens/s of a request; None if outputs have one token."""
     time_s = outcome.summary["tpot_s"]["mean"]
     return 1 / time_s if time_s else None
 
 
 def _difference(verdict: Keeps, plan: Plan) -> str:
-    """How it differs from the cheapest, with a remark where their times come another way."""
+    """How it differs from the cheapest, with a remark if their times come another way."""
     best = plan.ranked[0]
     if verdict is best:
         return "cheapest"

@@ -31,7 +31,7 @@ TEXTS = ("limited by", WHY, "less the cheapest", "costs", RUN)
 
 
 def lines_of(plan: Plan) -> list[str]:
-    """What was asked and what came out."""
+    """Lines of the question and its answer."""
     question = plan.question
     objectives = [
         f"{name.removesuffix('_s').upper()} {seconds:g} s"
@@ -86,7 +86,7 @@ def _behind(plan: Plan) -> Iterator[str]:
 
 
 def _tied(plan: Plan) -> str:
-    """Which deployments cost as little as the data can tell."""
+    """Deployments whose cost the data do not distinguish from the least."""
     tied = [row for row in rows_of(plan) if _is_tied(row)]
     best = plan.ranked[0].candidate.deployment.name
     if len(tied) < 2:
@@ -100,7 +100,7 @@ def _is_tied(row: Row) -> bool:
 
 
 def _nearest(plan: Plan) -> str:
-    """The nearest miss and what breaks it, where nothing keeps the SLO."""
+    """The nearest miss and what breaks it, if nothing keeps the SLO."""
     if not plan.misses:
         return "nothing keeps the SLO: no deployment is simulated (see the reasons)"
     nearest = plan.misses[0]
@@ -112,8 +112,8 @@ def _nearest(plan: Plan) -> str:
 
 
 def _costs(plan: Plan) -> list[str]:
-    """What the times rest on, with a remark where they come in several ways, and the deployments
-    that read the future.
+    """The source of the times, with a remark if there are several, and the deployments that read
+    the future.
     """
     summaries = {
         verdict.candidate.deployment.name: verdict.outcomes[0].summary

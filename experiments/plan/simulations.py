@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from testbed.core.errors import InputError
 from testbed.experiments.plan.jobs import Failure, Outcome, Place, RunJob, Searched, SearchJob
 from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.space import Candidate
@@ -73,7 +72,7 @@ class Simulations:
     def _launched(
         self, jobs: Sequence[RunJob] | Sequence[SearchJob], candidates: Sequence[Candidate]
     ) -> list[Any]:
-        """The results of the jobs; raises InputError where one has failed: a plan without it would
+        """The results of the jobs; raises InputError if one has failed: a plan without it would
         rank the others as if it missed the SLO.
         """
         if not jobs:
@@ -81,5 +80,5 @@ class Simulations:
         results = [*launched(self.launcher, jobs, self._place.runs)]
         for candidate, result in zip(candidates, results, strict=True):
             if isinstance(result, Failure) and not result.is_answer:
-                raise InputError(f"{candidate.deployment.name}: {result.message}")
+                raise result.error.within(candidate.deployment.name)
         return results

@@ -9,7 +9,8 @@ from itertools import product
 
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.sweep_words import values_of
-from testbed.experiments.vllm_server.translation import expand
+from testbed.experiments.sglang_server import translation as of_sglang
+from testbed.experiments.vllm_server import translation as of_vllm
 from testbed.run.config import RunConfig
 from testbed.run.override_words import key_of
 
@@ -27,15 +28,30 @@ LABELS = {
 }
 
 
+@dataclass(frozen=True)
+class ServerCommand:
+    """The command of a server of vLLM or SGLang, to which words are overrides; or none of both."""
+
+    vllm: str | None = None
+    sglang: str | None = None
+
+    def expand(self, words: Sequence[str]) -> tuple[str, ...]:
+        """The words of a run of this server; raises InputError if it would not start."""
+        return tuple(of_vllm.expand(self.vllm, of_sglang.expand(self.sglang, words)))
+
+
+NO_COMMAND = ServerCommand()
+
+
 @dataclass(frozen=True, eq=False)
 class Deployment:
     """A point of the space. chosen: its value on each axis; words: those of its runs, without rate
-    and seed, before those of `command`, a vLLM server's, which its values change.
+    and seed, before those of `command`, which its values change.
     """
 
     chosen: Mapping[str, str]
     words: tuple[str, ...]
-    command: str | None = None
+    command: ServerCommand = NO_COMMAND
 
     @property
     def name(self) -> str:
@@ -66,15 +82,15 @@ class Candidate:
 
     @property
     def as_simulated(self) -> RunConfig:
-        """What decides its runs: one engine gives the same run behind every router."""
+        """The values that decide its runs: one engine gives the same run behind every router."""
         return replace(self.config, router=None) if self.config.replicas == 1 else self.config
 
 
-def deployments(words: Sequence[str], command: str | None = None) -> list[Deployment]:
+def deployments(words: Sequence[str], command: ServerCommand = NO_COMMAND) -> list[Deployment]:
     """Every combination of comma-separated values, as `testbed run -m` reads them, in the words'
-    order. Words without a system are of vLLM's. command: of a vLLM server.
+    order. Words without a system are of vLLM's, unless the command is of SGLang's.
     """
-    if not any(key_of(word) == SYSTEM for word in words):
+    if command.sglang is None and not any(key_of(word) == SYSTEM for word in words):
         words = [USUAL_SYSTEM, *words]
     if not any(key_of(word).partition(".")[0] == COST for word in words):
         words = [*words, OF_ONE_SOURCE]
@@ -89,12 +105,12 @@ def deployments(words: Sequence[str], command: str | None = None) -> list[Deploy
 
 
 def candidate_of(deployment: Deployment) -> Candidate:
-    """The candidate; raises InputError where the configuration makes no sense, or vLLM would not
-    start.
+    """The candidate; raises InputError if the configuration makes no sense, or the server would
+    not start.
     """
     with redirect_stderr(StringIO()):  # notes on each server
-        words = tuple(expand(deployment.command, deployment.words))
-    return Candidate(replace(deployment, words=words, command=None), configured(words))
+        words = deployment.command.expand(deployment.words)
+    return Candidate(replace(deployment, words=words, command=NO_COMMAND), configured(words))
 
 
 def label_of(key: str) -> str:

@@ -1,8 +1,10 @@
-"""What a plan says of a candidate, as values."""
+"""Verdicts of a plan on candidates, as values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
+from testbed.core.errors import InputError
 from testbed.experiments.plan.jobs import Failure, Outcome, Searched
 from testbed.experiments.plan.space import Candidate, Deployment
 from testbed.study.replications import Interval, interval
@@ -22,11 +24,20 @@ def rate_of(candidate: Candidate, outcome: Outcome) -> float:
 
 @dataclass(frozen=True)
 class Pruned:
-    """Not simulated. limit: the check that removed it, or a limit of `bounds`; reason: why."""
+    """Not simulated. limit: the check that removed it, or a limit of `bounds`; reason: why.
+
+    error: the refusal of a deployment that cannot be built or simulated.
+    """
 
     deployment: Deployment
     limit: str
     reason: str
+    error: InputError | None = None
+
+    @classmethod
+    def by(cls, error: InputError, deployment: Deployment, limit: str) -> Self:
+        """A deployment that this refusal removes."""
+        return cls(deployment, limit, str(error), error)
 
 
 @dataclass(frozen=True)
@@ -90,11 +101,19 @@ class Misses:
 def refused(
     candidate: Candidate, results: Sequence[Outcome | Failure] | Sequence[Searched | Failure]
 ) -> Pruned | None:
-    """The verdict by the first job that gave no result; None where every one did."""
+    """The verdict by the first job that gave no result; None if every one did."""
     for result in results:
         if isinstance(result, Failure):
-            return Pruned(candidate.deployment, REFUSED, result.message)
+            return Pruned.by(result.error, candidate.deployment, REFUSED)
     return None
+
+
+def check_one_reason(pruned: Sequence[Pruned]) -> None:
+    """Raise the refusal of all of them if it is one: an error of the words."""
+    errors = {ruled_out.reason: ruled_out.error for ruled_out in pruned}
+    error = next(iter(errors.values()), None)
+    if len(errors) == 1 and error is not None:
+        raise error
 
 
 Verdict = Pruned | Keeps | Dearer | Misses

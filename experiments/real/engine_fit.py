@@ -1,5 +1,5 @@
-"""What this project's engine holds on each GPU, from the words of its run: `testbed fits "testbed
-run engine=gpu ..." gpu=NAME`. Nothing is simulated.
+"""The memory of this project's engine on each GPU, from the words of its run: `testbed fits
+"testbed run engine=gpu ..." gpu=NAME`. Nothing is simulated.
 """
 
 import shlex
@@ -55,10 +55,10 @@ def engine_fit(command: str, gpu: str) -> EngineFit:
     try:
         words = shlex.split(command)[len(COMMAND) :]
     except ValueError as error:
-        raise InputError(f"{command}: cannot be read: {error}") from None
+        raise InputError(key=command, problem=f"cannot be read: {error}") from None
     config = configured([*words, f"gpu={gpu}"])
     if config.engine is None or config.engine.device == "cpu":
-        raise InputError(f"{command}: counts an engine on GPUs (engine=gpu)")
+        raise InputError(key=command, problem="counts an engine on GPUs", remedy="engine=gpu")
     pool, drafter = _pool_and_drafter(config)
     server, block_size = config.server, block_size_of(config.policy) or 1
     held = held_memory(config.model, pool, block_size, config.engine, drafter)

@@ -108,8 +108,11 @@ def length_file(text: str) -> tuple[str, str]:
         name, path = "sharegpt", text
     if name not in FILE_READERS:
         raise InputError(
-            f"--lengths {text}: no trace {name!r} (choose from {', '.join(FILE_READERS)})"
+            key="--lengths",
+            value=text,
+            problem=f"no trace {name!r}",
+            remedy=f"choose from {', '.join(FILE_READERS)}",
         )
     if not Path(path).is_file():
-        raise InputError(f"--lengths {text}: no such file as {path}")
+        raise InputError(key="--lengths", value=text, problem=f"no such file as {path}")
     return name, path

@@ -11,15 +11,15 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from testbed.core.errors import InputError
-from testbed.core.spelling import no_key
+from testbed.core.spelling import UnknownKey
 from testbed.experiments.runs import own_options
 from testbed.experiments.runs.choice_names import CONF, GROUPS
-from testbed.experiments.runs.progress import one_line
+from testbed.experiments.runs.error_lines import flat
 from testbed.experiments.runs.unread_values import check_unread
 from testbed.experiments.runs.words import OF_HYDRA, Words, read_words
 from testbed.run.config import RunConfig
@@ -67,9 +67,11 @@ def plain(config: DictConfig) -> dict[str, Any]:
     try:
         values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
-        raise InputError(f"{error.full_key}: has no value (set {error.full_key}=...)") from error
+        raise InputError(
+            key=error.full_key, problem="has no value", remedy=f"set {error.full_key}=..."
+        ) from error
     except OmegaConfBaseException as error:
-        raise _refusal_behind(error) or InputError(f"{error.full_key}: {error.msg}") from error
+        raise _refusal_behind(error) or InputError(key=error.full_key, problem=error.msg) from error
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 
@@ -109,8 +111,8 @@ def _kept(name: str, choices: tuple[str, ...]) -> DictConfig:
 def composed_by_hydra(
     name: str, words: Sequence[str], folders: Sequence[Any] = (), *, whole: bool = False
 ) -> DictConfig:
-    """What Hydra composes from words in its own grammar. folders: of options besides those that
-    ship, and where the primary config may be; whole: with Hydra's own part.
+    """The values that Hydra composes from words in its own grammar. folders: of options besides
+    those that ship, and where the primary config may be; whole: with Hydra's own part.
     """
     own_options.register()
     places = [CONF, *(folder.resolve() for folder in folders)]
@@ -128,13 +130,15 @@ def set_value(config: DictConfig, override: Override) -> None:
     """
     key, word = str(override.key_or_group), str(override.input_line)
     if override.is_sweep_override():
-        raise InputError("has several values (-m runs each; quote a text with commas)", key=word)
+        raise InputError(
+            key=word, problem="has several values", remedy="-m runs each; quote a text with commas"
+        )
     if override.is_delete():
         return _delete(config, key)
     is_new = override.is_add() or override.is_force_add()
     value = override.value()
     if override.is_add() and not isinstance(value, dict | list) and _is_given(config, key):
-        raise InputError(f"has a value already ({key}=... changes it)", key=word)
+        raise InputError(key=word, problem=f"has a value already ({key}=... changes it)")
     if not is_new:
         check_key(key, config)
     OmegaConf.update(config, key, value, merge=True, force_add=is_new)
@@ -168,10 +172,21 @@ def refusals(words: Sequence[str]) -> Iterator[None]:
         yield
     except OverrideParseException as error:
         raise InputError(
-            f"{error.override}: is no option (KEY=VALUE; quote a value with brackets or commas)"
+            key=error.override,
+            problem="is no option",
+            remedy="KEY=VALUE; quote a value with brackets or commas",
+        ) from None
+    except MissingConfigException as error:
+        listed = ", ".join(error.options or ())
+        raise InputError(
+            key=error.missing_cfg_file or "--config-name",
+            problem="is in no folder of configurations",
+            remedy=f"choose from {listed}" if listed else "",
         ) from None
     except (HydraException, OmegaConfBaseException) as error:
-        raise _refusal_behind(error) or InputError(one_line(error)) from error
+        kind = type(error).__name__
+        refusal = _refusal_behind(error) or InputError(key=kind, problem=flat(str(error)))
+        raise refusal from error
 
 
 def _explained(name: str, read: Words) -> InputError | None:
@@ -189,9 +204,9 @@ def _explained(name: str, read: Words) -> InputError | None:
         owner = place.partition(".")[0]
         if key not in config.hydra.runtime.choices:
             return InputError(
-                f"the chosen {owner} has no {group} (choose another {owner}=..., or leave "
-                f"{key}=... out)",
                 key=key,
+                problem=f"the chosen {owner} has no {group}",
+                remedy=f"choose another {owner}=..., or leave {key}=... out",
             )
     return None
 
@@ -212,7 +227,7 @@ def check_key(key: str, config: DictConfig, also: Sequence[str] = ()) -> None:
     node = OmegaConf.select(config, above) if above else config
     if not isinstance(node, DictConfig) or last not in list(node):
         values = OmegaConf.to_container(config)
-        raise InputError(no_key(key, [*also, *_keys(values), *GROUPS, *OF_HYDRA]))
+        raise UnknownKey(key, [*also, *_keys(values), *GROUPS, *OF_HYDRA])
 
 
 def _keys(values: Any, above: str = "") -> Iterator[str]:

@@ -50,8 +50,9 @@ def check_results(folder: Path) -> None:
     """Raise InputError for a result that was changed after the run."""
     if changed := changed_result(folder):
         raise InputError(
-            f"{changed}: was changed after the run, so it is no result of it (testbed run with "
-            "--again writes the folder anew)"
+            key=changed,
+            problem="was changed after the run, so it is no result of it",
+            remedy="testbed run with --again writes the folder anew",
         )
 
 

@@ -15,7 +15,7 @@ from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, KEYS, names_of
 from testbed.experiments.runs.compose import check_key, composed, typed_config
-from testbed.experiments.runs.progress import one_line
+from testbed.experiments.runs.error_lines import flat
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
 from testbed.experiments.sglang_server import translation as of_sglang
@@ -23,7 +23,6 @@ from testbed.experiments.vllm_server import translation as of_vllm
 from testbed.memory.policy import MemoryPolicy
 from testbed.run.build_checks import KINDS
 from testbed.run.config import RunConfig
-from testbed.run.machine import block_size_of
 from testbed.run.override_words import key_of
 from testbed.run.parts import Part
 from testbed.run.result import Views
@@ -140,10 +139,12 @@ def _with_server_command(overrides: Sequence[str], options: dict[str, Any]) -> S
     if not given:
         return overrides
     if len(given) > 1:
-        raise InputError(f"{', '.join(given)}: only one server's command may be given")
+        raise InputError(key=", ".join(given), problem="only one server's command may be given")
     ((name, command),) = given.items()
     if not isinstance(command, str):
-        raise InputError(f"{name}={reprlib.repr(command)}: must be a command as one text")
+        raise InputError(
+            key=name, value=reprlib.repr(command), problem="must be a command as one text"
+        )
     option_words = [
         f"{SHORT.get(key, key)}={value}"
         for key, value in options.items()
@@ -158,7 +159,9 @@ def _check_no_pool(overrides: Sequence[str], options: Mapping[str, Any]) -> None
     keys = [*options, *(key_of(word) for word in overrides)]
     if pool := next((key for key in keys if key.startswith(POOL)), None):
         raise InputError(
-            f"{pool} does not go with a policy that is made already, with its pool; give the class"
+            key=pool,
+            problem="does not go with a policy that is made already, with its pool",
+            remedy="give the class",
         )
 
 
@@ -167,8 +170,6 @@ def _composed(requested: Requested) -> DictConfig:
     config = composed("run", requested.words)
     for group, part in requested.parts.items():
         config[group]["_target_"] = part.name
-        if group == "policy" and (size := block_size_of(part)):  # costs may depend on it
-            OmegaConf.update(config, f"{group}.block_size", size, force_add=True)
     for name, part in requested.policy_parts.items():
         config.policy[name]["_target_"] = part.name
     for key, spec in requested.specs.items():
@@ -188,7 +189,9 @@ def _set(config: DictConfig, key: str, value: Any, *, is_free: bool) -> None:
     except OmegaConfBaseException as error:
         if isinstance(error, ConfigKeyError):  # of a mapping
             check_key(str(error.full_key), config, tuple(SHORT))
-        raise InputError(one_line(error), key=key, value=str(reprlib.repr(value))) from error
+        raise InputError(
+            key=key, value=reprlib.repr(value), problem=flat(error.msg or "")
+        ) from error
 
 
 def _typed(requested: Requested, config: DictConfig) -> RunConfig:

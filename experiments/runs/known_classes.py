@@ -1,7 +1,7 @@
-"""Which classes the file of a run may name: those of `testbed list`, and what these are made of.
+"""Classes that the file of a run may name: those of `testbed list`, and what these are made of.
 
 A file from elsewhere names what it likes, and a name is enough to import a module and to call what
-it contains. So a class is looked up here before it is loaded. A plug-in is loaded where the user
+it contains. So a class is looked up here before it is loaded. A plug-in is loaded if the user
 names it on the command line.
 """
 
@@ -33,8 +33,12 @@ def check_classes(values: Any, source: object, plug_ins: Collection[str] = ()) -
         if name not in allowed:
             shown = ":".join(name.rpartition(".")[::2])
             raise InputError(
-                f"{source}: {key}={name}: is no class of `testbed list` ({OPTION} {shown} loads "
-                "it, which runs its code)"
+                key=f"{source}: {key}",
+                value=name,
+                problem=(
+                    f"is no class of `testbed list` ({OPTION} {shown} loads it, which runs its "
+                    "code)"
+                ),
             )
 
 

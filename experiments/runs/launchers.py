@@ -1,4 +1,4 @@
-"""Where the jobs of a sweep run: in this process, by a backend of joblib, or on a cluster by
+"""Launchers of the jobs of a sweep: in this process, by a backend of joblib, or on a cluster by
 submitit. The words are those of a Hydra user: hydra/launcher=joblib hydra.launcher.n_jobs=4.
 """
 
@@ -32,7 +32,7 @@ OF_ANY_CLUSTER = (
 
 def launched(words: Sequence[str], jobs: Sequence[Job], folder: Path) -> Iterable[Any]:
     """The results of the jobs, in their order, from the launcher that the words name; one by one
-    where it runs them in this process.
+    if it runs them in this process.
 
     A job and its result must pickle. folder: where a cluster's files are written. Raises InputError
     for a launcher, or a setting of it, that does not exist, and for one that is not installed.
@@ -50,12 +50,17 @@ def launched(words: Sequence[str], jobs: Sequence[Job], folder: Path) -> Iterabl
             return _by_joblib(name, settings, jobs)
     except ImportError as error:
         raise InputError(
-            f"{LAUNCHER}={name}: needs the package {error.name} (pip install {error.name})"
+            key=LAUNCHER,
+            value=name,
+            problem=f"needs the package {error.name}",
+            remedy=f"pip install {error.name}",
         ) from None
     choices = [BASIC, *BACKENDS, *CLUSTERS]
     raise InputError(
-        f"{LAUNCHER}={name}: is no launcher{did_you_mean(name, choices)} (choose from "
-        f"{', '.join(choices)})"
+        key=LAUNCHER,
+        value=name,
+        problem=f"is no launcher{did_you_mean(name, choices)}",
+        remedy=f"choose from {', '.join(choices)}",
     )
 
 
@@ -71,8 +76,8 @@ def _check_settings(name: str, settings: Mapping[str, Any], known: Sequence[str]
     unknown = next((key for key in settings if key not in known), None)
     if unknown is not None:
         raise InputError(
-            f"is no setting of {LAUNCHER}={name}{did_you_mean(unknown, known)}",
             key=f"hydra.launcher.{unknown}",
+            problem=f"is no setting of {LAUNCHER}={name}{did_you_mean(unknown, known)}",
         )
 
 
@@ -133,7 +138,7 @@ def _by_submitit(
     try:
         executor.update_parameters(**named)
     except (NameError, TypeError) as error:
-        raise InputError(str(error), key="hydra.launcher") from None
+        raise InputError(key="hydra.launcher", problem=str(error)) from None
     with executor.batch():
         tasks = [executor.submit(job) for job in jobs]
     return [task.result() for task in tasks]

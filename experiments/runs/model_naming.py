@@ -29,13 +29,13 @@ class Name(NamedTuple):
 
 @cache
 def _table() -> dict[str, Any]:
-    """What model_names.toml says."""
+    """The table of model_names.toml."""
     path = Path(__file__).with_name("model_names.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def name_of(hf_name: str, models: Sequence[str]) -> Name:
-    """A name of Hugging Face as one of ours; as it is, without its owner, where none is meant."""
+    """A name of Hugging Face as one of ours; as it is, without its owner, if none is meant."""
     short = hf_name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
     bits = fp8 = None
     for quantiser in _table()["quantiser"]:
@@ -48,7 +48,7 @@ def name_of(hf_name: str, models: Sequence[str]) -> Name:
 
 
 def _unquantised(short: str, models: Sequence[str]) -> tuple[str, int | None]:
-    """Our name of a model, and its longest sequence where that is not ours."""
+    """Our name of a model, and its longest sequence if that is not ours."""
     same, other = _table()["same_shape"], _table()["other_weights"]
     if version := VERSION.search(short):  # mistral-7b-v0.1 has another shape than its successors
         plain = short[: version.start()]

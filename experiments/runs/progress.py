@@ -1,81 +1,16 @@
-"""Lines for people: the progress of a long run, an error with its cause, paths by the ends that
-distinguish them.
-"""
+"""Lines for people: the progress of a long run."""
 
-import re
 import sys
-import sysconfig
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from testbed.run.simulate import Counts
 
-EXIT_BAD_INPUT = 2
-# The project, Python's own library, and folders of what is installed
-NOT_PLUG_INS = (Path(__file__).parents[2], Path(sysconfig.get_path("stdlib")))
-INSTALLED = {"site-packages", "dist-packages"}
 SPEAK_S = 10.0
-ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
-
-
-def one_line(error: BaseException) -> str:
-    """The message of an error, prefixed by its file or type where the message does not name
-    them, and followed by the line of the plug-in that raised it, if one did.
-    """
-    line = plug_in_line(error)
-    return f"{_message(error)} ({line})" if line else _message(error)
-
-
-def plug_in_line(error: BaseException) -> str:
-    """FILE:LINE of the innermost call of code that is neither this project's nor installed; empty
-    without one.
-    """
-    place = ""
-    for cause in (error, error.__cause__):
-        for frame in traceback.extract_tb(cause.__traceback__) if cause else ():
-            path = Path(frame.filename)
-            is_ours = any(map(path.is_relative_to, NOT_PLUG_INS))
-            if path.is_file() and not is_ours and INSTALLED.isdisjoint(path.parts):
-                place = f"{path.name}:{frame.lineno}"
-    return place
-
-
-def _message(error: BaseException) -> str:
-    if isinstance(error, OSError):
-        return _flat(f"{error.filename or 'output'}: {error.strerror or error}")
-    if isinstance(error, SystemExit):
-        return f"a plug-in: calls sys.exit({error.code!r}) (raise an error instead)"
-    if isinstance(error, ValueError):
-        return _flat(str(error))
-    hydra = type(error).__module__.startswith(("hydra", "omegaconf"))  # without importing them
-    return _flat(
-        str(error).partition("Config search path")[0]
-        if hydra
-        else f"{type(error).__name__}: {error}"
-    )
-
-
-def short_names(paths: Sequence[Path]) -> list[str]:
-    """The shortest end of each path that distinguishes it from the others."""
-    parts = [path.resolve().parts for path in paths]
-    for depth in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(path_parts[-depth:]) for path_parts in parts]
-        if len(set(names)) == len(names):
-            return names
-    return names
-
-
-def _flat(message: str) -> str:
-    """A message on one line, without the addresses by which Python shows objects."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    text = " ".join(line if line.endswith((".", ":", ";")) else f"{line};" for line in lines)
-    return ADDRESS.sub("", text).rstrip("; ") or "unknown error"
 
 
 def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[None]:
@@ -92,7 +27,7 @@ def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[Non
         rate = pace(done, num_requests, seconds)
         return f"simulating: {done:,} of {num_requests:,} requests ({rate})"
 
-    return spoken(text)
+    return status_line(text)
 
 
 def pace(done: int, total: int, seconds: float) -> str:
@@ -134,9 +69,9 @@ class Progress:
 
 
 @contextmanager
-def spoken(text: Callable[[], str]) -> Iterator[None]:
-    """While the body runs, print a line every ten seconds; does not change the body. Where SIGINT
-    or SIGTERM ends it, its exception notes the line.
+def status_line(text: Callable[[], str]) -> Iterator[None]:
+    """While the body runs, print a line every ten seconds; does not change the body. If SIGINT or
+    SIGTERM ends it, its exception notes the line.
     """
     began, done = time.monotonic(), threading.Event()
 

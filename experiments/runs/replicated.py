@@ -32,7 +32,7 @@ def setting_means(groups: Sequence[Setting]) -> Iterator[SettingMean]:
 
 
 def explained(groups: Sequence[Setting]) -> str:
-    """What the cells of the tables are."""
+    """The meaning of the cells of the tables."""
     counts = sorted({len(group.points) for group in groups})
     numbers = " or ".join(map(str, counts))
     return f"cells: mean of {numbers} seeds ± half of its 95% interval (Student's t)"
@@ -108,7 +108,7 @@ def _values(quantity: Quantity, group: Setting) -> dict[str, float]:
 
 
 def _mean(quantity: Quantity, group: Setting) -> str:
-    """The mean; a dash where a seed lacks the number, for a mean of the others would be another
+    """The mean; a dash if a seed lacks the number, for a mean of the others would be another
     one.
     """
     values = _values(quantity, group)

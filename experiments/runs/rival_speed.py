@@ -124,7 +124,9 @@ def write_requests(workload: Workload, folder: Path) -> dict[str, Path]:
 
 
 def execution_spec(trace: Path) -> Mapping[str, Any]:
-    """What AISimulate's EngineReplayRuntime runs: one vLLM worker with fixed times (0.13.0)."""
+    """The specification that AISimulate's EngineReplayRuntime runs: one vLLM worker with fixed
+    times (0.13.0).
+    """
     rank = {
         "backend": "vllm",
         "block_size": BLOCK_SIZE,
@@ -187,7 +189,7 @@ def serve(ours: str, path: str) -> Served:
 
 def check_latencies(name: str, served: Mapping[str, list[Served]]) -> None:
     """Both simulators have computed the same: their mean latencies agree to a thousandth (to ten
-    digits where nothing is preempted)."""
+    digits if nothing is preempted)."""
     answers = {simulator: measured[0].e2e_ms for simulator, measured in served.items()}
     if max(answers.values()) > min(answers.values()) * (1 + 1e-3):
         print(f"{name}: the mean latencies in ms differ: {answers}", file=sys.stderr)

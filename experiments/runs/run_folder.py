@@ -14,7 +14,12 @@ import yaml
 
 from testbed.core.errors import InputError
 from testbed.core.spelling import dotted
-from testbed.engine.recorder import request_columns, span_columns, with_identity
+from testbed.engine.recorder import (
+    request_columns,
+    span_columns,
+    span_columns_in_parts,
+    with_identity,
+)
 from testbed.experiments.runs.folder_contents import (
     CONTENTS,
     changed_result,
@@ -28,6 +33,7 @@ from testbed.experiments.runs.whole_files import (
     whole_folder,
     write_cells,
     write_json,
+    write_numbers,
     write_text,
 )
 from testbed.run.build import Setup, build
@@ -123,28 +129,30 @@ def _complete(
 
 def _has(folder: Path, name: str, *, again: bool) -> bool:
     """Whether the folder has the complete run of this id, which is not to be run again; raises
-    InputError where it has another's.
+    InputError if it has another's.
     """
     summary = None if again else complete(folder)
     if summary is None:
         return False
     if summary[RUN].get(ID, name) != name:
         raise InputError(
-            f"{folder}: has another run (--again replaces it; hydra.run.dir=... names another "
-            "folder)"
+            key=folder,
+            problem="has another run",
+            remedy="--again replaces it; hydra.run.dir=... names another folder",
         )
     return not (was_edited(folder) or changed_result(folder))
 
 
 def _summary_of(folder: Path, name: str) -> dict[str, Any]:
-    """The summary of the run of this id; raises InputError where another process has meanwhile put
+    """The summary of the run of this id; raises InputError if another process has meanwhile put
     its own run there.
     """
     summary = complete(folder)
     if summary is None or summary[RUN].get(ID, name) != name:
         raise InputError(
-            f"{folder}: another process has written its run there meanwhile (give each run a "
-            "folder of its own, by hydra.run.dir=...)"
+            key=folder,
+            problem="another process has written its run there meanwhile",
+            remedy="give each run a folder of its own, by hydra.run.dir=...",
         )
     return summary
 
@@ -157,7 +165,7 @@ def save(result: Result, folder: Path) -> None:
     identity = identify(config)
     summary = complete(folder)
     if summary is not None and summary[RUN].get(ID) != identity.id:
-        raise InputError(f"{folder}: has another run (name a folder of its own)")
+        raise InputError(key=folder, problem="has another run", remedy="name a folder of its own")
     with whole_folder(folder, is_ours, lambda: False) as new:
         write_everything(new, result.setup, result)
         _complete(new, config, identity, result.summary)
@@ -176,8 +184,9 @@ def _named(part: Part, key: str) -> Part:
     is_class = inspect.isclass(part.target) and part.target.__module__ != "__main__"
     if not part.is_named and not is_class:
         raise InputError(
-            "is an object, which a run folder cannot record (give a class of a module)",
             key=key,
+            problem="is an object, which a run folder cannot record",
+            remedy="give a class of a module",
         )
     inner = {
         name: _named(value, dotted(key, name))
@@ -193,9 +202,10 @@ def serve(setup: Setup, folder: Path) -> dict[str, Any]:
         from testbed.kernels.engine.serve import serve_into
     except ImportError as error:
         raise InputError(
-            f"needs the package {error.name} (install torch and CuPy, or omit engine=gpu)",
             key="engine",
             value="gpu",
+            problem=f"needs the package {error.name}",
+            remedy="install torch and CuPy, or omit engine=gpu",
         ) from None
     summary = serve_into(folder, setup)
     if setup.config.outputs == "full":
@@ -212,13 +222,14 @@ def write_everything(folder: Path, setup: Setup, result: Result) -> None:
     """Write the tables of requests and of iteration spans, the meaning of their columns, and, with
     full outputs, their charts.
     """
-    requests = with_identity(request_columns(result.recorder), setup.workload.rows)
-    spans = span_columns(result.recorder)
+    recorder = result.recorder
+    requests = with_identity(request_columns(recorder), setup.workload.rows)
     write_cells(folder / "requests.csv", requests)
-    write_cells(folder / "iterations.csv", spans)
-    write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))
     if setup.config.outputs == "full":
-        _draw(folder, requests, spans, setup)
+        _draw(folder, requests, span_columns(recorder), setup)
+    del requests
+    write_numbers(folder / "iterations.csv", span_columns_in_parts(recorder))
+    write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))
 
 
 def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:
@@ -237,26 +248,31 @@ def read_config(folder: Path, plug_ins: Collection[str] = ()) -> RunConfig:
     path = folder / CONFIG
     if not path.is_file():
         raise InputError(
-            f"{folder}: not a run folder, it has no {CONFIG} (`testbed run` writes one)"
+            key=folder,
+            problem=f"not a run folder, it has no {CONFIG}",
+            remedy="`testbed run` writes one",
         )
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+        raise InputError(
+            key=path, problem=f"cannot be read: {' '.join(str(error).split())}"
+        ) from error
     check_classes(values, path, plug_ins)
     check_unchanged(folder)
     try:
         return RunConfig.from_values(values)
     except InputError as error:
-        raise InputError(f"{path}: not the config of a run: {error}") from error
+        raise InputError(key=path, problem=f"not the config of a run: {error}") from error
 
 
 def check_unchanged(folder: Path) -> None:
-    """Raise InputError where the config or a result in a run folder is not that of its run."""
+    """Raise InputError if the config or a result in a run folder is not that of its run."""
     if was_edited(folder):
         raise InputError(
-            f"{folder / CONFIG}: was changed after the run, so it is another run's (testbed run "
-            "simulates that one)"
+            key=folder / CONFIG,
+            problem="was changed after the run, so it is another run's",
+            remedy="testbed run simulates that one",
         )
     check_results(folder)
 
@@ -264,7 +280,7 @@ def check_unchanged(folder: Path) -> None:
 def changed_since(
     folder: Path, config: RunConfig, part: tuple[float, float | None], end_s: float, shown: str
 ) -> Iterator[str]:
-    """A remark where a simulation repeated to its end stops at another time than the folder's;
+    """A remark if a simulation repeated to its end stops at another time than the folder's;
     `shown`: the output.
     """
     summary = complete(folder) if part[1] is None and config.window_s is None else None

@@ -86,7 +86,9 @@ def gpu_of_profile(path: str) -> GpuSpec:
     gpu = gpu_of_device(device)
     if gpu is None:
         raise InputError(
-            f"{path}: no data sheet of {device} (write its values as 'gpu' into the profile)"
+            key=path,
+            problem=f"no data sheet of {device}",
+            remedy="write its values as 'gpu' into the profile",
         )
     return gpu
 

@@ -1,4 +1,4 @@
-"""What a run was, in words for the terminal and for pages: from the part `run` of its summary."""
+"""A run in words for the terminal and for pages: from the part `run` of its summary."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,7 +7,6 @@ from testbed.experiments.runs.part_words import part_words
 from testbed.experiments.runs.quantities import number
 from testbed.run.simulate import PROFILE
 from testbed.run.summaries import RUN, source_of_costs
-from testbed.vllm.pages import logged_lines
 
 SERVED = "model", "server", "num_gpus"
 ALIKE = 1.01  # pools of one memory in whole blocks of two sizes
@@ -38,6 +37,8 @@ def run_words(run: Mapping[str, Any]) -> dict[str, str]:
 def _vllms_lines(run: Mapping[str, Any]) -> dict[str, str]:
     if "kv_cache_tokens" not in run:
         return {}
+    from testbed.vllm.pages import logged_lines  # of few runs
+
     numbers = run["kv_cache_tokens"], run["max_model_len"], run["max_concurrency"]
     return {"vLLM's log": "; ".join(logged_lines(*numbers))}
 
@@ -65,7 +66,7 @@ def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def future_read_by(summary: Mapping[str, Any]) -> str:
-    """What a run reads of the future, in words; empty where it reads nothing."""
+    """Values of the future that a run reads, in words; empty if it reads nothing."""
     return summary.get(RUN, {}).get("future_read") or ""
 
 
@@ -86,7 +87,7 @@ def remark_on_pools(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A remark where the costs of some runs were measured and those of others derived or computed;
+    """A remark if the costs of some runs were measured and those of others derived or computed;
     runs: simulated summaries by name.
     """
     ways = {name: way_of(summary) for name, summary in runs.items()}

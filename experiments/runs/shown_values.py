@@ -34,7 +34,7 @@ def value_lines(words: Sequence[str]) -> Iterator[str]:
 
 
 def job_config(words: Sequence[str], *, resolved: bool) -> str:
-    """What `--cfg job` of Hydra prints: the configuration that the words compose, as YAML."""
+    """The text of `--cfg job` of Hydra: the configuration that the words compose, as YAML."""
     return OmegaConf.to_yaml(composed("run", sweep_points(words)[0]), resolve=resolved)
 
 

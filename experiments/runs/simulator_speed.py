@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from testbed.experiments.runs.progress import spoken
+from testbed.experiments.runs.progress import status_line
 from testbed.experiments.runs.run_store import RunStore
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.replay import Prompt, replay
@@ -93,7 +93,7 @@ def fastest(
     """
     speeds: list[Speed] = []
     print(f"measuring {name}", file=sys.stderr, flush=True)
-    with spoken(lambda: f"{name}, run {len(speeds) + 1} of {repeats}"):
+    with status_line(lambda: f"{name}, run {len(speeds) + 1} of {repeats}"):
         for _ in range(repeats):
             with get_context("spawn").Pool(1) as pool:
                 speeds.append(pool.apply(work, arguments))

@@ -1,4 +1,4 @@
-"""What drafts bring on the GPU engine, beside what the simulator predicts with the same luck."""
+"""The speed-up by drafts on the GPU engine, beside the simulator's with the same draws."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -63,13 +63,21 @@ def measured_speed_up(config: RunConfig) -> SpeedUp:
     """
     if config.engine is None or config.speculation is None:
         missing = "speculation" if config.engine else "engine"
-        raise InputError(f"gpu speed-up: the runs have no {missing} (engine=gpu speculation=ngram)")
+        raise InputError(
+            key="gpu speed-up",
+            problem=f"the runs have no {missing}",
+            remedy="engine=gpu speculation=ngram",
+        )
     plain = replace(config, speculation=None)
     served, served_plain = _served(config), _served(plain)
     drafts = served[SPECULATION]
     if not drafts["drafted"]:
-        raise InputError("gpu speed-up: nothing was drafted (give a workload that repeats itself)")
-    part = with_luck(config.speculation, drafts)
+        raise InputError(
+            key="gpu speed-up",
+            problem="nothing was drafted",
+            remedy="give a workload that repeats itself",
+        )
+    part = with_draws(config.speculation, drafts)
     simulated = run(replace(config, engine=None, speculation=part)).summary
     simulated_plain = run(replace(plain, engine=None)).summary
     return SpeedUp(
@@ -81,7 +89,7 @@ def measured_speed_up(config: RunConfig) -> SpeedUp:
     )
 
 
-def with_luck(speculation: Part, drafts: Mapping[str, Any]) -> Part:
+def with_draws(speculation: Part, drafts: Mapping[str, Any]) -> Part:
     """The speculation with the shares that were counted in a run."""
     rates = drafts["accepted_by_place"] or [0.0]
     part = speculation.updated(acceptance=Part(PerPosition, {"rates": rates}))
@@ -98,5 +106,7 @@ def _served(config: RunConfig) -> Mapping[str, Any]:
 def _token_s(summary: Mapping[str, Any]) -> float:
     mean = summary["tpot_s"]["mean"]
     if mean is None:
-        raise InputError("gpu speed-up: no request has two tokens (give longer outputs)")
+        raise InputError(
+            key="gpu speed-up", problem="no request has two tokens", remedy="give longer outputs"
+        )
     return float(mean)

@@ -157,7 +157,7 @@ def futures_of(points: Sequence[Point]) -> dict[str, list[str]]:
 
 
 def _name_of(point: Point, names: Sequence[str]) -> str:
-    """What is different about a point."""
+    """The values in which a point differs."""
     return " ".join(f"{name}={point.chosen[name]}" for name in names if name in point.chosen)
 
 
@@ -227,7 +227,7 @@ def _panel(table: pd.DataFrame, column: str, x_label: str) -> Chart:
 
 
 def _curve(name: str, points: pd.DataFrame, column: str) -> Series:
-    """The curve of one name; where several rows have one x, their mean with a band."""
+    """The curve of one name; if several rows have one x, their mean with a band."""
     if points["x"].is_unique:
         return Series(name, points["x"], points[column])
     groups = [(x, group.dropna().tolist()) for x, group in points.groupby("x")[column]]

@@ -39,13 +39,17 @@ def _listed(override: Override) -> Iterator[str]:
     if isinstance(pattern, Glob) and group in GROUPS:
         yield from pattern.filter([name for name in names_of(group) if name != CUSTOM])
     elif isinstance(pattern, Glob) or not override.is_discrete_sweep():
-        raise InputError(f"{override.input_line}: lists no values (give them with commas between)")
+        raise InputError(
+            key=override.input_line,
+            problem="lists no values",
+            remedy="give them with commas between",
+        )
     else:  # Hydra writes a colon, as of MODULE:CLASS, with a backslash before it
         yield from (text.replace("\\:", ":") for text in override.sweep_string_iterator())
 
 
 def _parsed(word: str) -> Override | None:
-    """The word as Hydra reads it; None where it is no override, which composing reports."""
+    """The word as Hydra reads it; None if it is no override, which composing reports."""
     try:
         return OverridesParser.create().parse_overrides([word])[0]
     except HydraException:

@@ -24,7 +24,7 @@ def check_unread(typed: RunConfig) -> None:
 
 
 def _check_memory(server: ServerConfig, model: str) -> None:
-    """Raise InputError for another memory of a GPU that ships where the pool is given, so that
+    """Raise InputError for another memory of a GPU that ships if the pool is given, so that
     nothing reads it.
     """
     if server.num_blocks is None and model not in server.kv_memory_gib:
@@ -33,11 +33,12 @@ def _check_memory(server: ServerConfig, model: str) -> None:
     if sheet is not None and server.gpu.memory_bytes != sheet:
         pool_key = "num_blocks" if server.num_blocks is not None else f"kv_memory_gib.{model}"
         raise InputError(
-            "nothing reads it, for "
-            f"server.{pool_key} gives the pool (~server.kv_memory_gib and server.num_blocks=null "
-            f"compute it from the memory)",
             key="server.gpu.memory_bytes",
-            value=str(server.gpu.memory_bytes),
+            value=server.gpu.memory_bytes,
+            problem=(
+                f"nothing reads it, for server.{pool_key} gives the pool (~server.kv_memory_gib "
+                "and server.num_blocks=null compute it from the memory)"
+            ),
         )
 
 
@@ -58,25 +59,30 @@ def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
         unread: tuple[Any, ...] = choices.parameters.get(name), _of_system(typed, name), {}
         if value in (unread if name in OF_SYSTEMS else (_usual_roofline().get(name),)):
             continue
-        key = f"cost.roofline.{name}={value}: nothing reads it, for"
+        key = f"cost.roofline.{name}"
         if name in OF_SYSTEMS:
             raise InputError(
-                f"{key} software times are those of cost.choices (set cost.choices.{name})"
+                key=key,
+                value=value,
+                problem="nothing reads it, for software times are those of cost.choices",
+                remedy=f"set cost.choices.{name}",
             )
         if make_cost(typed.cost, typed.model, typed.server).fingerprint is not None:
             raise InputError(
-                f"{key} cost=auto takes a profile here (cost=analytic "
-                f"cost.efficiencies.{name}={value})"
+                key=key,
+                value=value,
+                problem="nothing reads it, for cost=auto takes a profile here",
+                remedy=f"cost=analytic cost.efficiencies.{name}={value}",
             )
 
 
 def _of_system(typed: RunConfig, name: str) -> Any:
-    """What the configured software has where a roofline and choices have this."""
+    """The software's value of the key that a roofline and choices have."""
     return getattr(typed.software, "name" if name == "software" else name, None)
 
 
 def _check_software(typed: RunConfig, choices: Part) -> None:
-    """Raise InputError for software times of the user's own where the costs are whole iterations of
+    """Raise InputError for software times of the user's own if the costs are whole iterations of
     a system, which have its software in them.
     """
     from testbed.cost.sections import SYSTEM
@@ -86,11 +92,10 @@ def _check_software(typed: RunConfig, choices: Part) -> None:
     own = [name for name, value in usual.items() if choices.parameters.get(name) != value]
     if own and SYSTEM in (cost_of(typed).fingerprint or {}):
         raise InputError(
-            "nothing reads it, for the costs "
-            "are whole iterations, with their software (leave it out; cost.iterations=null takes "
-            "none of another system)",
             key=f"cost.choices.{own[0]}",
-            value=str(choices.parameters[own[0]]),
+            value=choices.parameters[own[0]],
+            problem="nothing reads it, for the costs are whole iterations, with their software",
+            remedy="leave it out; cost.iterations=null takes none of another system",
         )
 
 
@@ -114,7 +119,7 @@ def _usual_roofline() -> dict[str, Any]:
 
 
 def _stated(group: str, name: str) -> dict[str, Any]:
-    """What the file of an option states."""
+    """The values that the file of an option states."""
     values = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"))
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items() if key != "defaults"}

@@ -42,8 +42,8 @@ class UserRequests(Workload):
     requests: tuple[Request, ...] = ()
 
     def optional_fields(self) -> tuple[str, ...]:
-        """What the requests have, of `session`, `priority` (0 is that of a request without) and
-        `max_new_tokens`.
+        """The columns that the requests have, of `session`, `priority` (0 is that of a request
+        without) and `max_new_tokens`.
         """
         with_session = any(request.session is not None for request in self.requests)
         with_priority = any(request.priority for request in self.requests)
@@ -86,9 +86,11 @@ class FrameTrace(CsvLengths):
             present = [name for name in names if name in self.columns] or names[:1]
             if len(present) > 1:
                 raise InputError(
-                    f"the data frame has columns {' and '.join(present)}, which are the "
-                    "same (keep one)",
                     key="trace",
+                    problem=(
+                        f"the data frame has columns {' and '.join(present)}, which are the same"
+                    ),
+                    remedy="keep one",
                 )
             named[f"{what}_column"] = present[0]
         super().__init__("the data frame", tokens_per_id=1, **named)
@@ -119,8 +121,9 @@ def user_trace(options: Mapping[str, Any], words: Sequence[str]) -> Workload | T
         requested = next((key for key in keys if key.partition(".")[0] in OF_REQUESTS), None)
         if requested:
             raise InputError(
-                f"{requested}: does not apply to a list of requests, which have these values "
-                "(remove it)"
+                key=requested,
+                problem="does not apply to a list of requests, which have these values",
+                remedy="remove it",
             )
         return user_requests(trace)
     return FrameTrace(trace) if hasattr(trace, "columns") and hasattr(trace, "iloc") else None
@@ -131,12 +134,12 @@ def user_requests(requests: Sequence[Any]) -> UserRequests:
     wrong = next((item for item in requests if not isinstance(item, Request)), None)
     if wrong is not None:
         raise InputError(
-            f"a list must contain testbed.core.request.Request, not {type(wrong).__name__}",
             key="trace",
+            problem=f"a list must contain testbed.core.request.Request, not {type(wrong).__name__}",
         )
     ordered = tuple(sorted(map(plain_request, requests), key=lambda request: request.arrival_ps))
     if len({request.request_id for request in ordered}) < len(ordered):
-        raise InputError("two requests have the same request_id", key="trace")
+        raise InputError(key="trace", problem="two requests have the same request_id")
     limits = [request.max_new_tokens for request in ordered]
     listed = [request.prompt_ids for request in ordered if request.prompt_ids is not None]
     rows = Rows(
@@ -162,8 +165,10 @@ def the_only(name: str, values: set[int], otherwise: int) -> int:
     """The only value of a list's requests, or `otherwise` if there is none."""
     if len(values) > 1:
         raise InputError(
-            f"the requests have more than one {name}, {sorted(values)}; a list may have one",
             key="trace",
+            problem=(
+                f"the requests have more than one {name}, {sorted(values)}; a list may have one"
+            ),
         )
     return next(iter(values), otherwise)
 
@@ -183,22 +188,29 @@ def plain_request(original: Request) -> Request:
         session=session,
         priority=plain_int(f"{name}: priority", original.priority, least=None),
         max_new_tokens=plain_limit(name, original),
+        answer_id=None
+        if original.answer_id is None
+        else plain_int(f"{name}: answer_id", original.answer_id, 0),
     )
     if not is_truth_value(original.beam):
-        raise InputError(f"{name}: beam is {original.beam!r}; it must be True or False")
+        raise InputError(
+            key=f"{name}: beam", value=repr(original.beam), problem="must be True or False"
+        )
     if request.arrival_ps > LAST_S * PS:
         raise InputError(
-            f"{name} arrives at {request.arrival_ps / PS:,.6g} s; time ends at {LAST_S:,} s"
+            key=name,
+            problem=f"arrives at {request.arrival_ps / PS:,.6g} s; time ends at {LAST_S:,} s",
         )
     if request.registered_prefix > request.prompt_len:
         raise InputError(
-            f"{name}: its prefix of {request.registered_prefix} tokens is longer than its prompt"
+            key=name,
+            problem=f"its prefix of {request.registered_prefix} tokens is longer than its prompt",
         )
     return request._replace(beam=bool(original.beam), prompt_ids=plain_ids(name, request))
 
 
 def plain_limit(name: str, request: Request) -> int | None:
-    """The declared output tokens, at least the true ones; None where none are declared."""
+    """The declared output tokens, at least the true ones; None if none are declared."""
     if request.max_new_tokens is None:
         return None
     return plain_int(f"{name}: max_new_tokens", request.max_new_tokens, request.output_len)
@@ -206,25 +218,34 @@ def plain_limit(name: str, request: Request) -> int | None:
 
 def plain_ids(name: str, request: Request) -> tuple[int, ...] | None:
     """The ids of the prompt, as Python's own numbers: one for each tokens_per_id tokens, of which
-    the last may be left out where it stands for fewer.
+    the last may be left out if it stands for fewer.
     """
     tokens_per_id = request.tokens_per_id
     if request.prompt_ids is None:
         if tokens_per_id != 1:
             raise InputError(
-                f"{name}: tokens_per_id={tokens_per_id} without prompt_ids (leave it out)"
+                key=name,
+                problem=f"tokens_per_id={tokens_per_id} without prompt_ids",
+                remedy="leave it out",
             )
         return None
     if not hasattr(request.prompt_ids, "__len__"):
-        raise InputError(f"{name}: prompt_ids is {request.prompt_ids!r}; it must be a tuple of ids")
+        raise InputError(
+            key=f"{name}: prompt_ids",
+            value=repr(request.prompt_ids),
+            problem="must be a tuple of ids",
+        )
     ids = tuple(
         plain_int(f"{name}: one of prompt_ids", value, least=None) for value in request.prompt_ids
     )
     num_whole, num_rest = divmod(request.prompt_len, tokens_per_id)
     if not num_whole <= len(ids) <= num_whole + bool(num_rest):
         raise InputError(
-            f"{name}: {len(ids)} prompt_ids of {tokens_per_id} tokens each do not name a prompt of "
-            f"{request.prompt_len} tokens"
+            key=name,
+            problem=(
+                f"{len(ids)} prompt_ids of {tokens_per_id} tokens each do not name a prompt of "
+                f"{request.prompt_len} tokens"
+            ),
         )
     return ids
 
@@ -234,11 +255,13 @@ def plain_int(name: str, value: Any, least: int | None) -> int:
     try:
         number = index(value)
     except TypeError:
-        raise InputError(f"{name} is {value!r}; it must be a whole number") from None
+        raise InputError(key=name, value=repr(value), problem="must be a whole number") from None
     if is_truth_value(value):
-        raise InputError(f"{name} is {value!r}; it must be a whole number")
+        raise InputError(key=name, value=repr(value), problem="must be a whole number")
     if least is not None and not least <= number < 1 << 63:
-        raise InputError(f"{name} is {number}; it must be at least {least}, and fit into 64 bits")
+        raise InputError(
+            key=name, value=number, problem=f"must be at least {least}, and fit into 64 bits"
+        )
     return number
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -74,7 +74,7 @@ def whole_folder(
                 _keep_others(place, temporary, stale)
                 _put(temporary, place)
         except OSError as error:
-            named = str(error.filename).replace(str(temporary), str(folder))
+            named = str(error.filename or folder).replace(str(temporary), str(folder))
             raise OSError(error.errno, error.strerror, named) from error
 
 
@@ -181,6 +181,16 @@ def write_cells(path: Path, columns: Mapping[str, Any]) -> None:
             some = slice(start, start + ROWS_AT_ONCE)
             cells = [_cells(column[some]) for column in columns.values()]
             table.writerows(zip(*cells, strict=True))
+
+
+def write_numbers(path: Path, parts: Iterable[Mapping[str, Any]]) -> None:
+    """Write the same of columns of numbers alone, which come some rows at a time."""
+    with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n", quoting=quoting([]))
+        for place, columns in enumerate(parts):
+            if not place:
+                table.writerow(columns)
+            table.writerows(zip(*map(_cells, columns.values()), strict=True))
 
 
 def _are_numbers(column: Any) -> bool:

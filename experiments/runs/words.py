@@ -14,7 +14,7 @@ from pathlib import Path
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
-from testbed.core.spelling import did_you_mean, no_key
+from testbed.core.spelling import UnknownKey, did_you_mean
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
     CLASS,
@@ -36,7 +36,6 @@ from testbed.experiments.vllm_server.release_words import (
     words_of_groups,
 )
 from testbed.run.override_words import key_of
-from testbed.vllm.pages import pages_of
 
 FOLDER = "--config-dir="
 NAME = "--config-name="  # of the primary config, run by default
@@ -55,7 +54,7 @@ ENGINE = "engine"  # a group that is not listed: gpu or nothing
 
 @dataclass(frozen=True)
 class Choice:
-    """An option of a group. key: of the word, with its signs; at: the place of the option, where it
+    """An option of a group. key: of the word, with its signs; at: the place of the option, if it
     is not that of the group.
     """
 
@@ -71,7 +70,7 @@ class Choice:
 
     @property
     def node(self) -> str:
-        """Where the option's values are."""
+        """The place of the option's values."""
         return ORDER if self.group == "order" else self.at or self.group
 
     def is_own(self, folders: Sequence[Path]) -> bool:
@@ -83,22 +82,26 @@ class Choice:
         """This choice; raises InputError for an option that the group does not have."""
         if self.group == ENGINE and self.name in NONE:
             raise InputError(
-                f"{self.word}: the simulator serves where no engine is given (leave it out)"
+                key=self.word,
+                problem="the simulator serves where no engine is given",
+                remedy="leave it out",
             )
         if self.group == ENGINE and self.name != GPU_ENGINE:
             raise InputError(
-                f"{self.word}: is no engine (engine={GPU_ENGINE}; engine.device=cpu computes on a "
-                "CPU)"
+                key=self.word,
+                problem="is no engine",
+                remedy=f"engine={GPU_ENGINE}; engine.device=cpu computes on a CPU",
             )
         if self.group not in GROUPS:
             return self
         usual = KEYS.get(self.group, self.group)
         if usual != self.group and not self.at and self.key != usual:
-            raise InputError(f"{self.word}: is chosen by {usual}={self.name}")
+            raise InputError(key=self.word, problem=f"is chosen by {usual}={self.name}")
         if self.name in NONE:
             raise InputError(
-                f"{self.word}: selects nothing (leave {self.group} out; `testbed list "
-                f"{self.group}` shows the options)"
+                key=self.word,
+                problem="selects nothing",
+                remedy=f"leave {self.group} out; `testbed list {self.group}` shows the options",
             )
         if self.name not in names_of(self.group, folders):
             _check_class(self.group, self.name, folders)
@@ -131,7 +134,7 @@ class Value:
 @dataclass(frozen=True)
 class Words:
     """A command line. choices, values: words of Hydra's; folders: of the user's options; name: of
-    the primary config, where the words say one.
+    the primary config, if the words say one.
     """
 
     choices: tuple[str, ...]
@@ -175,7 +178,7 @@ def is_of_hydra(word: str) -> bool:
     if not key.startswith(("hydra.", "hydra/")):
         return False
     if key not in OF_HYDRA and not key.startswith("hydra.launcher."):
-        raise InputError(no_key(key, OF_HYDRA))
+        raise UnknownKey(key, OF_HYDRA)
     return True
 
 
@@ -204,13 +207,15 @@ def user_folders(arguments: Sequence[str]) -> list[Path]:
     ]
     for folder in folders:
         if not folder.is_dir():
-            raise InputError(f"--config-dir {folder}: no such folder")
+            raise InputError(key="--config-dir", value=folder, problem="no such folder")
         for group in GROUPS:
             taken = set(names_of(group)) & {path.stem for path in (folder / group).glob("*.yaml")}
             if taken:
                 raise InputError(
-                    f"--config-dir {folder}: {group}/{min(taken)}.yaml has the name of one that "
-                    "ships; give it another name"
+                    key="--config-dir",
+                    value=folder,
+                    problem=f"{group}/{min(taken)}.yaml has the name of one that ships",
+                    remedy="give it another name",
                 )
     return folders
 
@@ -226,8 +231,8 @@ def _parsed(text: str) -> Choice | Value:
 
 
 def _with_marks(value: Value, own: set[str]) -> str:
-    """The value as Hydra's word: quoted where commas are no sweep, added where the key may be new,
-    and taken out where it becomes an empty mapping, which merging would not change.
+    """The value as Hydra's word: quoted if commas are no sweep, added if the key may be new,
+    and taken out if it becomes an empty mapping, which merging would not change.
     """
     word, text = value.word, value.word.partition("=")[2]
     if text.strip("{ }") == "" and "{" in text:
@@ -252,10 +257,13 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
     meant = name_of(name, names)
     if meant.model not in names:
         raise InputError(
-            f"has no shape here{did_you_mean(meant.model, names)} (`testbed list "
-            "model` shows those that ship, testbed import model makes one of a config.json)",
             key="model",
-            value=str(name),
+            value=name,
+            problem=f"has no shape here{did_you_mean(meant.model, names)}",
+            remedy=(
+                "`testbed list model` shows those that ship, testbed import model makes one of a "
+                "config.json"
+            ),
         )
     words = [f"model={meant.model}"]
     if meant.max_len is not None:
@@ -267,11 +275,13 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
 
 
 def hybrid_words(choices: Mapping[str, str]) -> list[str]:
-    """What vLLM's hybrid manager is here, for a model with windows or states under vLLM's system;
-    nothing where the words say which policy serves.
+    """The policy that stands for vLLM's hybrid manager, for a model with windows or states under
+    vLLM's system; nothing if the words say which policy serves.
     """
     if release_chosen(choices) is None or "policy" in choices:
         return []
+    from testbed.vllm.pages import pages_of  # few runs are of vLLM's system
+
     model = choices.get("model", "")
     if model not in model_names() or not pages_of(read_model(model), 1, 16).is_grouped:
         return []
@@ -283,7 +293,7 @@ def hybrid_words(choices: Mapping[str, str]) -> list[str]:
 
 def _another_server(server: str, gpu: str, keys: Sequence[str]) -> list[str]:
     """A server like the first one, but for its GPU; what sizes the pool by the memory is left out
-    where the words give the pool.
+    if the words give the pool.
     """
     is_sized = f"{server}.num_blocks" in keys
     names = ("num_gpus",) if is_sized else ("num_gpus", "memory_utilization", "workspace_gib")
@@ -300,22 +310,28 @@ def _check_class(group: str, name: str, folders: Sequence[Path]) -> None:
     if CLASS.fullmatch(name):
         if CUSTOM not in names:
             raise InputError(
-                f"{group}={name}: takes no class (`testbed list {group}` shows the options)"
+                key=group,
+                value=name,
+                problem="takes no class",
+                remedy=f"`testbed list {group}` shows the options",
             )
         return
     plug_ins = [point.name for point in plug_ins_of(group)]
     if name in plug_ins or name in files_of(group, folders):
         return
     choices = [*names, *plug_ins]
-    near, listed = did_you_mean(name, choices), f"; choose from {', '.join(choices)}"
-    way_out = _as_class(name) if CUSTOM in names and not near else ""
-    raise InputError(f"no {group}/{name}{near or listed}{way_out}")
+    near = did_you_mean(name, choices)
+    remedy = "" if near else f"choose from {', '.join(choices)}{_as_class(name, names)}"
+    raise InputError(key=group, value=name, problem=f"is no option{near}", remedy=remedy)
 
 
-def _as_class(name: str) -> str:
-    """How a class would be named, behind the options that an unknown name might have meant."""
+def _as_class(name: str, names: Sequence[str]) -> str:
+    """How a class would be named in a group that takes one, behind the options that an unknown
+    name might have meant.
+    """
     module, _, last = name.rpartition(".")
-    return f" (a class is written MODULE:CLASS, such as {module or 'my_module'}:{last})"
+    written = f"; a class is written MODULE:CLASS, such as {module or 'my_module'}:{last}"
+    return written if CUSTOM in names else ""
 
 
 def _check_targets(choices: Sequence[Choice], words: Iterable["Choice | Value"]) -> None:
@@ -328,17 +344,21 @@ def _check_targets(choices: Sequence[Choice], words: Iterable["Choice | Value"])
         group = node.rpartition(".")[2]
         if last == "_target_" and group in GROUPS and node not in custom:
             raise InputError(
-                f"{word.word}: would run under the name of another {group} (set "
-                f"{KEYS.get(group, group)}={CUSTOM})"
+                key=word.word,
+                problem=f"would run under the name of another {group}",
+                remedy=f"set {KEYS.get(group, group)}={CUSTOM}",
             )
 
 
 def _check_default_server(choices: Sequence[Choice], folders: Sequence[Path]) -> None:
-    """Raise InputError for a model without a default server, where no server is selected."""
+    """Raise InputError for a model without a default server, if no server is selected."""
     if any(choice.key in ("server", "gpu") for choice in choices):
         return
     for name in (choice.name for choice in choices if choice.group == "model"):
         if name not in model_names() and f"{HIDDEN}{name}" not in files_of("server", folders):
             raise InputError(
-                "has no default server (add server=... or gpu=...)", key="model", value=str(name)
+                key="model",
+                value=name,
+                problem="has no default server",
+                remedy="add server=... or gpu=...",
             )

@@ -49,8 +49,11 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     server = server_of(replace(read, values=values), gpu, folders)
     if server.option is None:
         raise InputError(
-            f"{FLAG}: --model-path: is a config.json, which `testbed fits` reads; to simulate it, "
-            "testbed import model its config.json, and add --config-dir . model=NAME"
+            key=f"{FLAG}: --model-path",
+            problem=(
+                "is a config.json, which `testbed fits` reads; to simulate it, testbed import "
+                "model its config.json, and add --config-dir . model=NAME"
+            ),
         )
     words = [*overrides_of(server), *model_words(server.model, server.option)]
     lines = [" ".join(words)]
@@ -68,7 +71,10 @@ def _check_policy(choices: dict[str, str]) -> None:
     for key in ("policy", "policy.block_size"):
         if key in choices:
             raise InputError(
-                f"{key}: the command has the pool in tokens, and its own policy and pages (give "
-                f"--page-size or --disable-radix-cache in {FLAG}, or +system=sglang with "
-                "server.num_blocks)"
+                key=key,
+                problem="the command has the pool in tokens, and its own policy and pages",
+                remedy=(
+                    f"give --page-size or --disable-radix-cache in {FLAG}, or +system=sglang with "
+                    "server.num_blocks"
+                ),
             )

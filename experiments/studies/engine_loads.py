@@ -83,7 +83,7 @@ class Figures(NamedTuple):
 
 
 def common_words(model: str, profile: Mapping[str, Any]) -> list[str]:
-    """What the words of all loads have in common; the server is the profile's GPU."""
+    """The words that all loads have in common; the server is the profile's GPU."""
     return [
         f"model={model}",
         f"server={gpu_name(profile['fingerprint']['device'])}",
@@ -101,7 +101,7 @@ def gpu_name(device: str) -> str:
         gpu: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         if gpu.get("device") == device:
             return str(gpu["name"])
-    raise InputError(f"{device}: no GPU of that device ships (testbed list gpu)")
+    raise InputError(key=device, problem="no GPU of that device ships", remedy="testbed list gpu")
 
 
 def calibrated(model: str, out: Path) -> Path:
@@ -182,8 +182,8 @@ def interval_table(loads: Sequence[Load], common: Sequence[str], profile: Path) 
 def computing(
     loads: Sequence[Load], common: Sequence[str], profile: Path, out: Path
 ) -> Iterator[str]:
-    """What the GPU computed, measured / by the profile, in Markdown: seconds of iterations with and
-    without prompts. Where the GPU waits for a prompt's launch, in turn, the measured ones have it.
+    """The GPU's times, measured / by the profile, in Markdown: seconds of iterations with and
+    without prompts. If the GPU waits for a prompt's launch, in turn, the measured ones have it.
     """
     yield "| planned | requests/s | decodes, s | with prompts, s |"
     yield "|---|---|---|---|"

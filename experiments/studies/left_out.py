@@ -25,7 +25,7 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost
 from testbed.cost.attention_times import DecodeTable, PrefillTable
-from testbed.cost.auto import MEASURED, ROOFLINE, Costs, by_way, carried, suited
+from testbed.cost.auto import MEASURED, ROOFLINE, Costs, adapted_choices, by_way, carried
 from testbed.cost.interpolation import Knots
 from testbed.cost.known_profiles import Known
 from testbed.cost.kv_groups import WindowTable
@@ -82,7 +82,8 @@ def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]
         gpu = gpu_of_device(shard.device) or shard.gpu
         if gpu is None:
             raise InputError(
-                f"{folder}: no data sheet of {shard.device}; nothing can be derived for it"
+                key=folder,
+                problem=f"no data sheet of {shard.device}; nothing can be derived for it",
             )
         yield Known(shard.profile(), replace(gpu, device=shard.device))
 
@@ -143,7 +144,7 @@ def _predictions(
 
 def _measured(model: ModelSpec, server: ServerSpec, profile: Any) -> ProfileCost:
     choices = _config().cost.parameters["choices"].make("cost.choices")
-    return ProfileCost(model, server, profile, suited(choices, profile))
+    return ProfileCost(model, server, profile, adapted_choices(choices, profile))
 
 
 @cache

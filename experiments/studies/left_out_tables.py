@@ -39,8 +39,8 @@ def held_back_rows(folders: Sequence[Path], every: int) -> Iterator[list[str]]:
     """The errors of every so many rows of AIConfigurator's tables, predicted from the others."""
     if len(folders) != 1 or every < 2:
         raise InputError(
-            "--held-back: takes one folder of AIConfigurator's, and at least 2; 5 is every fifth "
-            "row"
+            key="--held-back",
+            problem="takes one folder of AIConfigurator's, and at least 2; 5 is every fifth row",
         )
     for names, group in pd.DataFrame(held_back(folders[0], every)).groupby(["kind", "section"]):
         off = 100 * group["error"].dropna().abs()

@@ -88,13 +88,17 @@ def simulated(runs: Path, profile: Path, stage: Stage, out: Path | None = None) 
     """
     path, software = runs / "measured.csv", runs / "software.csv"
     if not path.is_file():
-        raise InputError(f"{path}: no such file (testbed gpu pairs writes it, on a GPU)")
+        raise InputError(
+            key=path, problem="no such file", remedy="testbed gpu pairs writes it, on a GPU"
+        )
     table = pd.read_csv(path)
     table.index = pd.Index([f"{row.series}-{row.load:g}-{row.seed}" for row in table.itertuples()])
     pairs = [pair for pair in PAIRS if pair.name in table.index]
     if not pairs:
         raise InputError(
-            f"{runs}: has no measured run of a pair (run testbed gpu pairs on a GPU first)"
+            key=runs,
+            problem="has no measured run of a pair",
+            remedy="run testbed gpu pairs on a GPU first",
         )
     ours = [simulate(pair, with_costs(pair, stage, profile, software), out) for pair in pairs]
     places = [(pair.name, pair.series.about, pair.load) for pair in pairs]
@@ -119,7 +123,7 @@ def simulate(pair: Pair, config: dict[str, Any], out: Path | None) -> Mapping[st
 
 def with_costs(pair: Pair, stage: Stage, profile: Path, software: Path) -> dict[str, Any]:
     """The values of a simulated pair's config, with the profile, and with the measured software
-    times where the profile has no launches, which hold them.
+    times if the profile has no launches, which hold them.
     """
     values: dict[str, Any] = pair.config(stage)
     del values["engine"]

@@ -1,4 +1,4 @@
-"""What `testbed fits` answers: the memory of a server, and vLLM's own two lines."""
+"""The answer of `testbed fits`: the memory of a server, and vLLM's own two lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +22,9 @@ GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them la
 class Fit:
     """The answer of `testbed fits --json`; GiB on each GPU.
 
-    weights_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null where the command gives
-    the pool; activation_rmse_gib is the residual of their fit. offloaded_tokens: of the CPU cache
-    that the command asks for.
+    weights_gib, adapters_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null if the
+    command gives the pool; activation_rmse_gib is the residual of their fit. offloaded_tokens: of
+    the CPU cache that the command asks for.
     """
 
     release: str
@@ -32,6 +32,7 @@ class Fit:
     gpu: str
     num_gpus: int
     weights_gib: float | None
+    adapters_gib: float | None
     activation_gib: float | None
     non_torch_gib: float | None
     cuda_graphs_gib: float | None
@@ -61,7 +62,7 @@ class Question:
 
     @property
     def server(self) -> Server:
-        """Raises InputError where vLLM would not start."""
+        """Raises InputError if vLLM would not start."""
         return server_of(
             self.command,
             self.gpu,
@@ -88,7 +89,7 @@ def fit_of(
     model: str | None = None,
     folders: Sequence[Path] = (),
 ) -> Fit:
-    """The answer for a command; raises InputError where vLLM would not start.
+    """The answer for a command; raises InputError if vLLM would not start.
 
     scratch_by_slot: the concurrency is that of `Pages.concurrency_by_slot`. model: whose shape the
     command's has; None: the command's own. folders: of a user's options.
@@ -104,6 +105,7 @@ def fit_of(
         gpu=server.gpu.name,
         num_gpus=server.limits.num_gpus,
         weights_gib=memory.weights if memory else None,
+        adapters_gib=memory.adapters if memory else None,
         activation_gib=memory.activation if memory else None,
         non_torch_gib=memory.non_torch if memory else None,
         cuda_graphs_gib=memory.cuda_graphs if memory else None,
@@ -130,8 +132,7 @@ def _started(question: Question) -> Server:
         smallest = _smallest(question)
         if smallest is None:
             raise
-        enough = f"{error}; --tensor-parallel-size {smallest} starts"
-        raise DoesNotStart(enough) from None
+        raise error.with_remedy(f"--tensor-parallel-size {smallest} starts") from None
 
 
 def concurrency(server: Server) -> float:
@@ -153,13 +154,18 @@ def _concurrency_by_slot(server: Server) -> float:
     pages, num_seqs = server.pages, server.limits.max_num_seqs
     if not pages.scratch:
         raise InputError(
-            "--scratch-by-slot: the server has no states of drafts (a model with states, and "
-            "--speculative-config)"
+            key="--scratch-by-slot",
+            problem="the server has no states of drafts",
+            remedy="a model with states, and --speculative-config",
         )
     if num_seqs * pages.scratch >= server.num_blocks:
         raise InputError(
-            f"--scratch-by-slot: {num_seqs} running slots of {pages.scratch} pages leave nothing "
-            f"of {server.num_blocks} (a smaller --max-num-seqs)"
+            key="--scratch-by-slot",
+            problem=(
+                f"{num_seqs} running slots of {pages.scratch} pages leave nothing of "
+                f"{server.num_blocks}"
+            ),
+            remedy="a smaller --max-num-seqs",
         )
     return pages.concurrency_by_slot(server.num_blocks, server.model.max_len, num_seqs)
 
@@ -233,6 +239,7 @@ def lines_of(fit: Fit) -> list[str]:
 def _sizes(fit: Fit) -> list[tuple[str, float | None]]:
     return [
         ("weights", fit.weights_gib),
+        ("LoRA adapters", fit.adapters_gib or None),
         ("activation of the profiling run", fit.activation_gib),
         ("other memory (CUDA, NCCL)", fit.non_torch_gib),
         ("CUDA graphs", fit.cuda_graphs_gib or None),

@@ -17,7 +17,7 @@ from testbed.run.config import ServerConfig
 from testbed.run.parts import Part, locate
 from testbed.speculation.drafter_memory import drafter_memory
 from testbed.speculation.speculation import Speculation
-from testbed.vllm.command import FLAG, OFF, ON, Command
+from testbed.vllm.command import OFF, ON, Command
 from testbed.vllm.option_table import options_of
 from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.releases import Release, release_numbered
@@ -44,23 +44,12 @@ KEYS = {
 
 def value_of(name: str, root: DictConfig) -> Any:
     """The value of `${vllm_server:NAME}` in a configuration."""
-    try:
-        return VALUES[name](Configured(root, release_numbered(root.release)))
-    except InputError as error:
-        raise type(error)(_in_keys(str(error))) from None
-
-
-def _in_keys(refusal: str) -> str:
-    """A refusal of a command in the words of a configuration, which has no options."""
-    text = refusal.replace(f"{FLAG}: ", "")
-    for option, key in KEYS.items():
-        text = text.replace(option, key)
-    return text
+    return VALUES[name](Configured(root, release_numbered(root.release)))
 
 
 def without_read_utilization(config: DictConfig, values: dict[str, Any]) -> dict[str, Any]:
     """The values of a configuration whose `server.num_blocks` this module computes, without the
-    utilization that it has read where it gave the pool: nothing reads it again.
+    utilization that it has read if it gave the pool: nothing reads it again.
     """
     pools = _pools(config.server)
     if values["server"]["num_blocks"] is not None or any(
@@ -78,8 +67,10 @@ class Configured:
         self.model = read(ModelSpec, _plain(config.model), "model")
         if self.model.chunks is not None:
             raise InputError(
-                f"model={self.model.name}: has layers of chunked attention, whose cache in vLLM is "
-                "not simulated (leave out +system, or choose another model)"
+                key="model",
+                value=self.model.name,
+                problem="has layers of chunked attention, whose cache in vLLM is not simulated",
+                remedy="leave out +system, or choose another model",
             )
         self.gpu = read(GpuSpec, _plain(config.server.gpu), "server.gpu")
         self.num_gpus = _count("server.num_gpus", config.server.num_gpus)
@@ -99,18 +90,18 @@ class Configured:
             values["--enable-chunked-prefill"] = "false"
         policy = locate(str(self.config.policy["_target_"]), "policy")
         values["--enable-prefix-caching"] = ON if hasattr(policy, "publish") else OFF
-        return Command(None, values, options_of(values))
+        return Command(None, values, options_of(values), keys=KEYS)
 
     @property
     def server(self) -> Server:
-        """Raises InputError where vLLM would not start."""
+        """Raises InputError if vLLM would not start."""
         return server_with(
             self.command, self.model, self.gpu, self.release, speculation=self.speculation
         )
 
     @property
     def speculation(self) -> Speculation | None:
-        """Who drafts, if anybody does; only its memory is asked for."""
+        """The drafter, if there is one; only its memory is asked for."""
         values = self.config.get("speculation")
         if values is None:
             return None
@@ -133,7 +124,9 @@ def _pools(server: DictConfig) -> DictConfig:
     pools = server.get("kv_memory_gib") or OmegaConf.create()
     if not isinstance(pools, DictConfig):
         raise InputError(
-            f"server.kv_memory_gib={pools!r}: must be a table of values by name (MODEL: GIB)"
+            key="server.kv_memory_gib",
+            value=repr(pools),
+            problem="must be a table of values by name (MODEL: GIB)",
         )
     return pools
 
@@ -141,14 +134,18 @@ def _pools(server: DictConfig) -> DictConfig:
 def _count(key: str, value: object) -> int:
     """The value of a key that counts; raises InputError for any other, which no option takes."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{key}={value!r}: must be a whole number of at least 1")
+        raise InputError(key=key, value=repr(value), problem="must be a whole number of at least 1")
     return value
 
 
 def _share(value: object) -> float:
     """The memory utilization; raises InputError for what is no share."""
     if not isinstance(value, int | float) or not 0 < value <= 1:
-        raise InputError(f"server.memory_utilization={value!r}: must be above 0 and at most 1")
+        raise InputError(
+            key="server.memory_utilization",
+            value=repr(value),
+            problem="must be above 0 and at most 1",
+        )
     return value
 
 
@@ -173,7 +170,7 @@ def _block_size(configured: Configured) -> int:
 
 
 def _num_blocks(configured: Configured) -> int | None:
-    """The blocks of one size for all layers; None where another rule sizes the pool."""
+    """The blocks of one size for all layers; None if another rule sizes the pool."""
     block_size = configured.config.policy.get("block_size")
     is_grouped = configured.model.name in _pools(configured.config.server)
     if (

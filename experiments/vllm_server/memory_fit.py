@@ -97,8 +97,9 @@ def _activation_fit(start_ups: Sequence[StartUp]) -> tuple[float, float, float]:
         by_batch.setdefault(key, []).append(row)
     if len(by_batch) < FEWEST_SHAPES:
         raise InputError(
-            f"{len(by_batch)} shapes and limits: too few for a fit (log start-ups of at least "
-            f"{FEWEST_SHAPES})"
+            key=f"{len(by_batch)} shapes and limits",
+            problem="too few for a fit",
+            remedy=f"log start-ups of at least {FEWEST_SHAPES}",
         )
     rows = np.array([np.mean(logged, axis=0) for logged in by_batch.values()])
     coefficients, *_ = np.linalg.lstsq(rows[:, :2], rows[:, 2], rcond=None)
@@ -112,7 +113,7 @@ def predicted(logged: StartUp, memory_terms: Terms) -> ServerMemory:
 
 
 def errors_by_shape(start_ups: Sequence[StartUp]) -> list[ShapeError]:
-    """The errors of each shape, the shape left out of its fit; empty where they are too few."""
+    """The errors of each shape, the shape left out of its fit; empty if they are too few."""
     names = list(dict.fromkeys(logged.model.name for logged in start_ups))
     if len(names) <= FEWEST_SHAPES:
         return []

@@ -45,8 +45,11 @@ def model_named(
     """
     if not name:
         raise InputError(
-            "model: the server's command names none (vllm serve MODEL, sglang serve --model-path "
-            "MODEL)"
+            key="model",
+            problem=(
+                "the server's command names none (vllm serve MODEL, sglang serve --model-path "
+                "MODEL)"
+            ),
         )
     if (Path(name) / "config.json").is_file():
         path = Path(name) / "config.json"
@@ -64,7 +67,7 @@ def model_named(
         return Named(shape, None, cached)
     choices = ", ".join(names_of("model", folders))
     way_out = f"give a folder with its config.json; or add model= of {choices}"
-    raise InputError(f"model {name}: has no shape here ({way_out})")
+    raise InputError(key="model", value=name, problem="has no shape here", remedy=way_out)
 
 
 def _changed(shape: ModelSpec, name: Name) -> ModelSpec:
@@ -94,10 +97,11 @@ def gpu_named(name: str | None, folders: Sequence[Path] = ()) -> GpuSpec:
         files[name] = Path(name)
     if name not in files:
         if near := did_you_mean(name or "", files):
-            raise InputError(f"no gpu/{name}{near}")
+            raise InputError(key="gpu", value=name, problem=f"is no GPU{near}")
         raise InputError(
-            "gpu: the server's command does not say on which GPU (add gpu=NAME of "
-            f"{', '.join(sorted(files))})"
+            key="gpu",
+            problem="the server's command does not say on which GPU",
+            remedy=f"add gpu=NAME of {', '.join(sorted(files))}",
         )
     sheet = yaml.safe_load(files[name].read_text(encoding="utf-8"))
     stated = {key: value for key, value in sheet.items() if key not in ("defaults", "_target_")}

@@ -1,11 +1,12 @@
 """The server of a command whose words name the model, the GPU and the drafter."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from testbed.core.specs import ModelSpec
-from testbed.experiments.vllm_server.named import gpu_named, model_named
+from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
 from testbed.experiments.vllm_server.speculative_config import speculative_of
 from testbed.vllm.command import Command
 from testbed.vllm.memory import Limits, Terms
@@ -24,7 +25,7 @@ def server_of(
     for_memory: bool = False,
 ) -> Server:
     """The server of a command on a GPU. Raises InputError for an option that changes the answer and
-    is not modelled, and where vLLM would refuse to start.
+    is not modelled, and if vLLM would refuse to start.
 
     of: terms of the memory (default: those that ship). for_memory: only memory is asked for, so
     that options which change only time are read over.
@@ -35,8 +36,22 @@ def server_of(
     named = model_named(command.model, folders, transformers=release.transformers)
     speculative = speculative_of(command.values.get("--speculative-config"), release, folders)
     speculation = None if speculative is None else speculative.speculation
-    server = server_with(command, named.shape, sheet, release, of, speculation)
+    model_type = _model_type(named)
+    server = server_with(command, named.shape, sheet, release, of, speculation, model_type)
     return replace(server, option=named.option, notes=notes, speculative=speculative)
+
+
+def _model_type(named: Named) -> str | None:
+    """The model_type of the config.json that a shape was read from, empty if it has none; None:
+    the shape ships.
+    """
+    if named.config is None:
+        return None
+    try:
+        values = json.loads(named.config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(values.get("model_type", "")) if isinstance(values, dict) else ""
 
 
 def sized_server(command: Command, gpu: str) -> tuple[ModelSpec, Limits, float]:

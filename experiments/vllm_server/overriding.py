@@ -78,7 +78,7 @@ def replaced_values(
 ) -> dict[str, str]:
     """The values of a command's options, in which those of overrides replace its own.
 
-    options: by override. num_gpus: the option that server=GPU-xN gives where the command does not.
+    options: by override. num_gpus: the option that server=GPU-xN gives if the command does not.
     """
     replaced = dict(values)
     for key, option in options.items():
@@ -103,27 +103,32 @@ def _check_fixed(choices: Mapping[str, str]) -> None:
         if plain in DRAFTER:
             problem = "decides the pages (give --speculative-config in the command)"
         if problem is not None:
-            raise InputError(f"{plain}={value}: beside {FLAG}: {problem}")
+            raise InputError(key=plain, value=value, problem=f"beside {FLAG}: {problem}")
 
 
 def _cache_type(value: str) -> str:
     if value not in CACHE_TYPES:
         raise InputError(
-            f"model.kv_dtype_bytes={value}: beside {FLAG}: none of {', '.join(CACHE_TYPES)} "
-            "(--kv-cache-dtype in the command)"
+            key="model.kv_dtype_bytes",
+            value=value,
+            problem=f"beside {FLAG}: none of {', '.join(CACHE_TYPES)}",
+            remedy="--kv-cache-dtype in the command",
         )
     return CACHE_TYPES[value]
 
 
 def _pool_gib(text: str) -> float | None:
-    """GiB over all GPUs that an override gives; None where it gives none."""
+    """GiB over all GPUs that an override gives; None if it gives none."""
     values: Any = yaml.safe_load(text)
     if not values:
         return None
     numbers = list(values.values()) if isinstance(values, dict) else [values]
     if len(numbers) != 1 or isinstance(numbers[0], bool) or not isinstance(numbers[0], int | float):
         raise InputError(
-            f"{POOL_GIB}={text}: beside {FLAG}: must be one pool, of the command's model "
-            f"({BYTES} in the command)"
+            key=POOL_GIB,
+            value=text,
+            problem=(
+                f"beside {FLAG}: must be one pool, of the command's model ({BYTES} in the command)"
+            ),
         )
     return float(numbers[0])

@@ -33,13 +33,13 @@ def check_old_words(words: Sequence[str]) -> None:
     for word in words:
         plain = word.lstrip("+")
         if match := OLD_SYSTEM.fullmatch(plain):
-            raise InputError(f"{word}: is now +system={SYSTEM} {KEY}={match['number']}")
+            raise InputError(key=word, problem=f"is now +system={SYSTEM} {KEY}={match['number']}")
         if match := OLD_POLICY.fullmatch(plain):
-            raise InputError(f"{word}: is now {match['policy']} {KEY}=0.{match['minor']}")
+            raise InputError(key=word, problem=f"is now {match['policy']} {KEY}=0.{match['minor']}")
         if plain in OLD_SCHEDULERS:
-            raise InputError(f"{word}: is now {OLD_SCHEDULERS[plain]}")
+            raise InputError(key=word, problem=f"is now {OLD_SCHEDULERS[plain]}")
         if plain.partition("=")[0] in OLD_KEYS:
-            raise InputError(f"{word}: follows from the release ({KEY}=NUMBER)")
+            raise InputError(key=word, problem=f"follows from the release ({KEY}=NUMBER)")
 
 
 def quoted(word: str) -> str:
@@ -72,7 +72,7 @@ def words_of_release(release: Release) -> list[str]:
 
 
 def software_words(choices: Mapping[str, str]) -> list[str]:
-    """The measured software times of the release, where they are not those of the system."""
+    """The measured software times of the release, if they are not those of the system."""
     release = release_chosen(choices)
     if release is None or "software" in choices:
         return []

@@ -7,6 +7,7 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.vllm_server.named import model_named
+from testbed.vllm.command import FLAG
 from testbed.vllm.releases import Release
 from testbed.vllm.server import Speculative
 
@@ -29,8 +30,8 @@ def speculative_of(
     num_drafts = values.get("num_speculative_tokens")
     if type(num_drafts) is not int or num_drafts < 1:
         raise _refusal(
-            f"num_speculative_tokens={num_drafts!r}: must be a whole number of at least 1 (give "
-            "it, even where the model's config has one)"
+            f"num_speculative_tokens={num_drafts!r}: must be a whole number of at least 1",
+            "give it, even where the model's config has one",
         )
     return _made(values, num_drafts, release, folders)
 
@@ -50,7 +51,7 @@ def _made(
         return Speculative(Heads(num_drafts), ("speculation=heads", count))
     option = model_named(str(model), folders).option
     if option is None:
-        raise _refusal(f"model={model}: has no shape of ours (testbed list model)")
+        raise _refusal(f"model={model}: has no shape of ours", "testbed list model")
     words = "speculation=draft_model", f"speculation.drafter={option}", count
     return Speculative(DraftModel(num_drafts, option), words)
 
@@ -82,18 +83,18 @@ def _read(text: str) -> Mapping[str, Any]:
     except json.JSONDecodeError:
         values = None
     if not isinstance(values, dict):
-        raise _refusal(f"{text}: is no JSON object (give one; keys behind a dot are not read)")
+        raise _refusal(f"{text}: is no JSON object", "give one; keys behind a dot are not read")
     unknown = next((name for name in values if name not in KNOWN), None)
     if unknown is not None:
         raise _refusal(
-            f"{unknown}: is not modelled (leave it out to see the server without it; read are "
-            f"{', '.join(KNOWN)})"
+            f"{unknown}: is not modelled",
+            f"leave it out to see the server without it; read are {', '.join(KNOWN)}",
         )
     return values
 
 
 def _method(values: Mapping[str, Any]) -> str:
-    """The method, by vLLM's rules where it is not given."""
+    """The method, by vLLM's rules if it is not given."""
     method, model = values.get("method"), values.get("model")
     if method is None and model is None:
         raise _refusal("has neither method nor model")
@@ -104,11 +105,11 @@ def _method(values: Mapping[str, Any]) -> str:
         method = "mtp"
     if method not in (NGRAM, NGRAM_GPU, DRAFT_MODEL, *HEADS):
         raise _refusal(
-            f"method={method}: is not modelled (choose from {NGRAM}, {NGRAM_GPU}, {DRAFT_MODEL}, "
-            f"{', '.join(HEADS)})"
+            f"method={method}: is not modelled",
+            f"choose from {NGRAM}, {NGRAM_GPU}, {DRAFT_MODEL}, {', '.join(HEADS)}",
         )
     return str(method)
 
 
-def _refusal(what: str) -> InputError:
-    return InputError(f"--from-vllm: {OPTION}: {what}")
+def _refusal(problem: str, remedy: str = "") -> InputError:
+    return InputError(key=f"{FLAG}: {OPTION}", problem=problem, remedy=remedy)

@@ -2,7 +2,7 @@
 
 A log is the text of one start-up at VLLM_LOGGING_LEVEL=DEBUG, with its command in a line (`vllm
 serve ...`) and the line "Memory profiling takes ...". A table is a CSV with a row for each start-up
-and the columns of LOGGED, and those of OPTIONS where they are not vLLM's defaults. Other tables in
+and the columns of LOGGED, and those of OPTIONS if they are not vLLM's defaults. Other tables in
 the folder have no column logged_*.
 """
 
@@ -63,16 +63,18 @@ class StartUp:
 
 def start_ups_of(folder: Path, gpu: str, model: str | None = None) -> list[StartUp]:
     """The start-ups of a folder, all on GPUs of one name; `model` is that of tables without such a
-    column. Raises InputError where there are none, and for a log or a row that cannot be read.
+    column. Raises InputError if there are none, and for a log or a row that cannot be read.
     """
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder (give one with logs of vLLM's start-ups)")
+        raise InputError(
+            key=folder, problem="no such folder", remedy="give one with logs of vLLM's start-ups"
+        )
     tables, logs = sorted(folder.glob("*.csv")), sorted(folder.glob("*.log"))
     start_ups = [start_up for path in tables for start_up in _rows(path, gpu, model)]
     if not start_ups:  # a table has its logs beside it
         start_ups = [_of_log(path, gpu) for path in logs]
     if not start_ups:
-        raise InputError(f"{folder}: has no *.log and no *.csv of start-ups")
+        raise InputError(key=folder, problem="has no *.log and no *.csv of start-ups")
     return start_ups
 
 
@@ -84,15 +86,17 @@ def _rows(path: Path, gpu: str, model: str | None) -> Iterator[StartUp]:
         return
     missing = [name for name in LOGGED if name not in columns]
     if missing:
-        raise InputError(f"{path}: has no column {', '.join(missing)}")
+        raise InputError(key=path, problem=f"has no column {', '.join(missing)}")
     if "model" not in columns and model is None:
-        raise InputError(f"{path}: has no column model (give --model NAME)")
+        raise InputError(key=path, problem="has no column model", remedy="give --model NAME")
     for number, row in enumerate(rows, start=2):
         where = f"{path}:{number}"
         try:
             yield _of_row({"model": model or "", **row}, where, gpu)
-        except ValueError as error:  # an InputError is one
-            raise InputError(f"{where}: {error}") from None
+        except InputError as error:
+            raise error.within(where) from None
+        except ValueError as error:
+            raise InputError(key=where, problem=error) from None
 
 
 def _of_row(row: Mapping[str, str], where: str, gpu: str) -> StartUp:
@@ -119,8 +123,9 @@ def _of_log(path: Path, gpu: str) -> StartUp:
             line for line, match in zip(lines, matches.values(), strict=True) if not match
         )
         raise InputError(
-            f"{path}: has no line {absent!r} (log a start-up at VLLM_LOGGING_LEVEL=DEBUG, below "
-            "its command)"
+            key=path,
+            problem=f"has no line {absent!r}",
+            remedy="log a start-up at VLLM_LOGGING_LEVEL=DEBUG, below its command",
         )
     logged = {name: float(value) for name, value in profiled.groupdict().items()}
     logged["kv"] = float(kv_memory["kv"])
@@ -128,7 +133,7 @@ def _of_log(path: Path, gpu: str) -> StartUp:
     try:
         return _start_up(read_command(command[0].strip()), str(path), gpu, logged, tokens)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise error.within(path) from None
 
 
 def _start_up(

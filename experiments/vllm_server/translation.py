@@ -21,6 +21,7 @@ from testbed.experiments.vllm_server.release_words import (
 )
 from testbed.run.override_words import key_of
 from testbed.vllm.command import FLAG, OFF, Command, read_command
+from testbed.vllm.lmcache import ChunkCache
 from testbed.vllm.offloading import Offloading
 from testbed.vllm.server import Server, plans_ahead
 
@@ -72,7 +73,10 @@ def served(text: str, others: Sequence[str]) -> Served:
     release = release_chosen({"system": SYSTEM} | choices)
     if release is None:
         raise InputError(
-            f"+system={choices['system']}: is not vLLM's server (leave it out, or +system={SYSTEM})"
+            key="+system",
+            value=choices["system"],
+            problem="is not vLLM's server",
+            remedy=f"leave it out, or +system={SYSTEM}",
         )
     server = server_of(command, gpu, user_folders(others), release=release)
     return Served(server, command, taken)
@@ -83,8 +87,13 @@ def _check_policy(server: Server, choices: Mapping[str, str]) -> None:
     policy = choices.get("policy", "")
     if server.pages.is_grouped and policy and not policy.startswith("grouped"):
         raise InputError(
-            f"policy={policy}: beside {FLAG}: the server's pool is shared by groups of layers, "
-            "which this policy has not (policy=grouped_caching_v1 or policy=grouped)"
+            key="policy",
+            value=policy,
+            problem=(
+                f"beside {FLAG}: the server's pool is shared by groups of layers, which this "
+                "policy has not"
+            ),
+            remedy="policy=grouped_caching_v1 or policy=grouped",
         )
 
 
@@ -92,14 +101,18 @@ def overrides_of(server: Server, command: Command) -> list[str]:
     """The overrides of a server, each a word of the command line."""
     if server.option is None:
         raise InputError(
-            f"{FLAG}: model {command.model}: is a config.json, which `testbed fits` reads; to "
-            "simulate it, testbed import model its config.json, and add --config-dir . model=NAME"
+            key=f"{FLAG}: model {command.model}",
+            problem=(
+                "is a config.json, which `testbed fits` reads; to simulate it, testbed import "
+                "model its config.json, and add --config-dir . model=NAME"
+            ),
         )
     model, limits, values = server.model, server.limits, command.values
     if model.chunks is not None:
         raise InputError(
-            f"{FLAG}: model {command.model}: has layers of chunked attention, whose cache is not "
-            "simulated (testbed fits says what the server holds)"
+            key=f"{FLAG}: model {command.model}",
+            problem="has layers of chunked attention, whose cache is not simulated",
+            remedy="testbed fits says what the server holds",
         )
     words = [
         f"model={server.option}",
@@ -165,7 +178,7 @@ def _pool_words(server: Server) -> list[str]:
 
 
 def _policy_words(server: Server) -> list[str]:
-    """Overrides for the policy: as in vLLM's manager, groups of layers where some layers store
+    """Overrides for the policy: as in vLLM's manager, groups of layers if some layers store
     less than all tokens. Without the hybrid manager all of them store all tokens.
     """
     if server.pages.is_grouped:
@@ -177,13 +190,21 @@ def _policy_words(server: Server) -> list[str]:
     return ["policy=prefix_caching_v1"] if len(server.model.groups) > 1 else []
 
 
-def _offloading_words(offloading: Offloading) -> list[str]:
-    """Overrides for vLLM's cache below the device, of as many blocks as it has."""
+def _offloading_words(offloading: Offloading | ChunkCache) -> list[str]:
+    """Overrides for the cache below the device, of as many blocks as it has."""
     size_gib = (offloading.num_bytes + 1) / GIB
-    prompt_only = str(offloading.prompt_only).lower()
+    if isinstance(offloading, ChunkCache):
+        policy = [
+            "policy=lmcache",
+            f"policy.chunk_size={offloading.chunk_size}",
+            f"policy.save_decode_cache={str(offloading.save_decode_cache).lower()}",
+            f"policy.min_retrieve_tokens={offloading.min_retrieve_tokens}",
+        ]
+    else:
+        prompt_only = str(offloading.prompt_only).lower()
+        policy = ["policy=vllm_offloading", f"policy.offload_prompt_only={prompt_only}"]
     return [
-        "policy=vllm_offloading",
-        f"policy.offload_prompt_only={prompt_only}",
+        *policy,
         "+tier@server.tiers.dram=dram",
         f"server.tiers.dram.size_gib={size_gib!r}",
     ]

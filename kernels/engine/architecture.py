@@ -76,8 +76,10 @@ def of_spec(spec: ModelSpec) -> Architecture:
     check_served(spec)
     if spec.name.startswith(("qwen3", "gemma")):
         raise InputError(
-            f"model={spec.name}: its network is not supported by the engine (run it without "
-            "engine=)"
+            key="model",
+            value=spec.name,
+            problem="its network is not supported by the engine",
+            remedy="run it without engine=",
         )
     if spec.ffn_matrices == 2:
         return Architecture(spec, "opt")
@@ -93,8 +95,10 @@ def check_served(spec: ModelSpec) -> None:
     check_plain(replace(spec, kv_dtype_bytes=None, window=None), "the engine")
     if spec.kv_dtype_bytes not in (None, 1, spec.dtype_bytes):
         raise InputError(
-            f"model.kv_dtype_bytes={spec.kv_dtype_bytes}: the engine's cache has the type of the "
-            f"weights or e4m3 (set 1, or {spec.dtype_bytes})"
+            key="model.kv_dtype_bytes",
+            value=spec.kv_dtype_bytes,
+            problem="the engine's cache has the type of the weights or e4m3",
+            remedy=f"set 1, or {spec.dtype_bytes}",
         )
 
 
@@ -104,7 +108,9 @@ def of_folder(folder: Path) -> Architecture:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path}: is missing (give a Hugging Face model folder)") from None
+        raise InputError(
+            key=path, problem="is missing", remedy="give a Hugging Face model folder"
+        ) from None
     family = _family(config, path)
     spec = model_of(path, folder.name)
     check_served(spec)
@@ -114,7 +120,7 @@ def of_folder(folder: Path) -> Architecture:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "llama3"):
         raise InputError(
-            f"{path}: RoPE of type {kind!r}: the engine supports default and llama3 only"
+            key=path, problem=f"RoPE of type {kind!r}: the engine supports default and llama3 only"
         )
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     bias = family == "qwen2" or bool(config.get("attention_bias"))
@@ -137,11 +143,18 @@ def _family(config: Mapping[str, Any], path: Path) -> str:
     family = config.get("model_type")
     if family not in FAMILIES:
         raise InputError(
-            f"{path}: model_type={family!r}: is not supported (choose one of {', '.join(FAMILIES)})"
+            key=f"{path}: model_type",
+            value=repr(family),
+            problem="is not supported",
+            remedy=f"choose one of {', '.join(FAMILIES)}",
         )
     for key, value in (OPT_ONLY if family == "opt" else GATED_ONLY).items():
         if config.get(key) not in (None, value):
-            raise InputError(f"{path}: {key}={config[key]!r}: the engine supports {value!r} only")
+            raise InputError(
+                key=f"{path}: {key}",
+                value=repr(config[key]),
+                problem=f"the engine supports {value!r} only",
+            )
     return str(family)
 
 

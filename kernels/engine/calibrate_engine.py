@@ -6,7 +6,7 @@ time. With --system engine all layers of the real model run in sequence as in an
 and with RoPE, the largest token counts first and without a pause: under load, at the clock that the
 power limit allows, which the note records. Batches are padded to the sizes of CUDA graphs
 (cuda_graph_sizes). Attention, moves and the other sections are those of the profile that ships for
-this GPU, or are measured first where none ships.
+this GPU, or are measured first if none ships.
 
 Then whole iterations are served twice. With a scheduler that plans ahead the host's work hides
 behind the GPU's, unless it is longer: the time of such iterations beyond the sum of all sections
@@ -249,9 +249,13 @@ def launch(
 
     hidden: iterations that were launched while the one before ran; waited_for: iterations of the
     same work, each launched when the one before had ended. `first` is by how much these last longer
-    than the GPU computes; `whole` is how long the host launches a hidden one.
+    than the GPU computes; `whole` is how long the host launches a hidden one, at most as long as
+    one that is waited for lasts: some 17 graphs with collectives fill the driver's queue, behind
+    which a hidden launch waits for the GPU, and no launch outlasts its own iteration.
     """
     hidden_us = beyond(hidden, cost, computing).median_us
     first = Timing(*(max(0.0, us - hidden_us) for us in beyond(waited_for, cost)))
-    whole = Timing.of([iteration.launch_s * 1e6 for iteration in hidden])
+    launching = Timing.of([iteration.launch_s * 1e6 for iteration in hidden])
+    lasts = Timing.of([lasting(iteration) * 1e6 for iteration in waited_for])
+    whole = Timing(*map(min, launching, lasts))
     return {"first": first, "whole": Timing(*map(max, first, whole))}

@@ -35,8 +35,9 @@ class CudaAttention(PlainAttention):
     def __init__(self, pools: Pools, layout: Blocks, windows: tuple[int | None, ...]) -> None:
         if pools.scales is not None and (size := pools.spec.head_size) not in FP8_SIZES:
             raise InputError(
-                f"model.kv_dtype_bytes=1: the kernels of e4m3 have head sizes {FP8_SIZES}, not "
-                f"{size}"
+                key="model.kv_dtype_bytes",
+                value="1",
+                problem=f"the kernels of e4m3 have head sizes {FP8_SIZES}, not {size}",
             )
         super().__init__(pools, layout, windows)
         blocks = pools.blocks(layout.block_size)

@@ -14,31 +14,42 @@ def check_speculation(setup: Setup) -> None:
     folder = (setup.config.engine or EngineConfig()).draft_weights
     if folder != EngineConfig().draft_weights and not isinstance(speculation, DraftModel):
         raise InputError(
-            f"engine.draft_weights={folder}: no model drafts (speculation=draft_model, or leave "
-            f"draft_weights out)"
+            key="engine.draft_weights",
+            value=folder,
+            problem="no model drafts",
+            remedy="speculation=draft_model, or leave draft_weights out",
         )
     if speculation is None:
         return
     name = type(speculation).__name__
     if not isinstance(speculation, NGram | DraftModel):
         raise InputError(
-            f"speculation: {name} has no weights that the engine could draft by "
-            f"(speculation=ngram or draft_model, or simulate)"
+            key="speculation",
+            problem=f"{name} has no weights that the engine could draft by",
+            remedy="speculation=ngram or draft_model, or simulate",
         )
     if scheduler.plans_ahead:
         raise InputError(
-            "speculation: the engine knows the drafts of an iteration when the one before is over, "
-            "so that it plans none ahead (scheduler=vllm_v1)"
+            key="speculation",
+            problem=(
+                "the engine knows the drafts of an iteration when the one before is over, so that "
+                "it plans none ahead"
+            ),
+            remedy="scheduler=vllm_v1",
         )
     if setup.config.server.num_gpus > 1:
         raise InputError(
-            f"server.num_gpus={setup.config.server.num_gpus}: the engine drafts on one GPU "
-            f"(server.num_gpus=1, or leave speculation out)"
+            key="server.num_gpus",
+            value=setup.config.server.num_gpus,
+            problem="the engine drafts on one GPU",
+            remedy="server.num_gpus=1, or leave speculation out",
         )
     if isinstance(speculation, NGram) and speculation.found_share != 1:
         raise InputError(
-            f"speculation.found_share={speculation.found_share:g}: the engine looks for drafts in "
-            f"the tokens themselves (leave found_share out)"
+            key="speculation.found_share",
+            value=f"{speculation.found_share:g}",
+            problem="the engine looks for drafts in the tokens themselves",
+            remedy="leave found_share out",
         )
     if isinstance(speculation, DraftModel):
         _check_drafter(speculation, setup.model)
@@ -49,16 +60,22 @@ def _check_drafter(speculation: DraftModel, model: ModelSpec) -> None:
     drafter = speculation.drafter(model)
     if drafter.vocab_size != model.vocab_size:
         raise InputError(
-            f"speculation.drafter={drafter.name}: has {drafter.vocab_size} tokens, and "
-            f"{model.name} has {model.vocab_size} (give a drafter with the same vocabulary)"
+            key="speculation.drafter",
+            value=drafter.name,
+            problem=f"has {drafter.vocab_size} tokens, and {model.name} has {model.vocab_size}",
+            remedy="give a drafter with the same vocabulary",
         )
     if drafter.max_len < model.max_len:
         raise InputError(
-            f"speculation.drafter={drafter.name}: serves up to {drafter.max_len} tokens, and "
-            f"model.max_len is {model.max_len} (set model.max_len={drafter.max_len})"
+            key="speculation.drafter",
+            value=drafter.name,
+            problem=f"serves up to {drafter.max_len} tokens, and model.max_len is {model.max_len}",
+            remedy=f"set model.max_len={drafter.max_len}",
         )
     if not speculation.takes_memory:
         raise InputError(
-            "speculation.takes_memory=false: a model that drafts on the engine takes memory (leave "
-            "takes_memory out)"
+            key="speculation.takes_memory",
+            value="false",
+            problem="a model that drafts on the engine takes memory",
+            remedy="leave takes_memory out",
         )

@@ -98,7 +98,9 @@ def with_one_prompt(iterations: Iterable[Iteration], decodes: int, length: int) 
 def _some(measured: list[Iteration], what: str) -> list[Iteration]:
     if not measured:
         raise InputError(
-            f"no iteration with {what} was measured (the pool or the model's max_len is too small)"
+            key="the iterations",
+            problem=f"no iteration with {what} was measured",
+            remedy="the pool or the model's max_len is too small",
         )
     return measured
 

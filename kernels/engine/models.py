@@ -25,7 +25,7 @@ class Model(NamedTuple):
 
 
 def architecture(weights: str, spec: ModelSpec, name: str = "model") -> Architecture:
-    """The architecture of a shape; raises InputError where that of a folder of weights is another.
+    """The architecture of a shape; raises InputError if that of a folder of weights is another.
 
     name: of the shape in the config.
     """
@@ -35,8 +35,10 @@ def architecture(weights: str, spec: ModelSpec, name: str = "model") -> Architec
     for field in ("num_layers", "num_kv_heads", "head_size", "window"):
         if getattr(arch.spec, field) != getattr(spec, field):
             raise InputError(
-                f"{weights}: {field}={getattr(arch.spec, field)}: {name}.{field} is "
-                f"{getattr(spec, field)} (take the config's model from the folder)"
+                key=f"{weights}: {field}",
+                value=getattr(arch.spec, field),
+                problem=f"{name}.{field} is {getattr(spec, field)}",
+                remedy="take the config's model from the folder",
             )
     check_served(spec)
     return replace(arch, spec=replace(arch.spec, kv_dtype_bytes=spec.kv_dtype_bytes))

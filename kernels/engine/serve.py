@@ -10,6 +10,7 @@ from typing import Any
 from torch import OutOfMemoryError
 
 from testbed.core.errors import InputError
+from testbed.core.request import without_answers
 from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture
@@ -75,8 +76,8 @@ def assemble(
     options: Options,
     lead: Alone = ALONE,
 ) -> GpuEngine:
-    """An engine for this scheduler, whose policy manages `pool`; by kernels where the weights
-    have 16 bits on a GPU. arch, weights: of rank 0, where `lead` leads workers.
+    """An engine for this scheduler, whose policy manages `pool`; by kernels if the weights
+    have 16 bits on a GPU. arch, weights: of rank 0, if `lead` leads workers.
     """
     clock = options.clock or WallClock()
     max_len = min(arch.spec.max_len, pool.max_len)
@@ -161,12 +162,15 @@ def _checked_layout(memory: Capabilities, arch: Architecture, options: Options) 
     """The layout of the policy's tables; InputError if the engine cannot serve it."""
     if memory.drops_tokens is not None:
         raise InputError(
-            f"{memory.name}: drops tokens, which the engine's attention does not support"
+            key=memory.name, problem="drops tokens, which the engine's attention does not support"
         )
     layout = layout_of(memory, arch.spec.num_kv_heads, arch.windows)
     if isinstance(layout, Pages) and options.debug:
         raise InputError(
-            "engine.debug=true: checks no tables of several groups (set engine.debug=false)"
+            key="engine.debug",
+            value="true",
+            problem="checks no tables of several groups",
+            remedy="set engine.debug=false",
         )
     return layout
 
@@ -174,10 +178,10 @@ def _checked_layout(memory: Capabilities, arch: Architecture, options: Options) 
 def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> dict[str, Any]:
     """Serve the workload and write the folder's tables; returns the summary without writing it.
 
-    engine: a result of `make_engine` for this setup, where the caller inspects it afterwards.
+    engine: a result of `make_engine` for this setup, if the caller inspects it afterwards.
     """
     with engine or make_engine(setup) as engine:
-        records = engine.serve(list(setup.workload))
+        records = engine.serve(without_answers(setup.workload))
         about = about_device(setup)
     counters = dict(setup.scheduler.policy.counters())
     summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
@@ -194,8 +198,8 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
 def make_engine(
     setup: Setup, weights: Weights | None = None, clock: WallClock | None = None
 ) -> GpuEngine:
-    """The engine of a setup, with workers where it has several GPUs; `weights` are the model's,
-    where they are in memory already. clock: a new one by default. Close it after use.
+    """The engine of a setup, with workers if it has several GPUs; `weights` are the model's,
+    if they are in memory already. clock: a new one by default. Close it after use.
     """
     _check(setup)
     options, num_gpus = engine_options(setup.config.engine), setup.config.server.num_gpus
@@ -238,7 +242,10 @@ def _parallel_engine(
     num_gpus = setup.config.server.num_gpus
     if weights is not None:
         raise InputError(
-            f"server.num_gpus={num_gpus}: the workers load their weights themselves (give none)"
+            key="server.num_gpus",
+            value=num_gpus,
+            problem="the workers load their weights themselves",
+            remedy="give none",
         )
     try:
         arch, own, lead = start(source, num_gpus)
@@ -283,12 +290,15 @@ def engine_options(options: EngineConfig | None) -> EngineConfig:
     if options.device == "cpu":
         return options
     if not options.device.startswith("cuda"):
-        raise InputError(f"engine.device={options.device}: must be cuda or cpu")
+        raise InputError(key="engine.device", value=options.device, problem="must be cuda or cpu")
     try:
         require_gpu()
     except KernelsUnavailable as error:
         raise InputError(
-            f"engine.device={options.device}: {error} (run it on a machine with one, or simulate)"
+            key="engine.device",
+            value=options.device,
+            problem=str(error),
+            remedy="run it on a machine with one, or simulate",
         ) from error
     return options
 
@@ -299,14 +309,22 @@ def _check(setup: Setup) -> None:
     _check_tiers(setup)
     if isinstance(setup.workload, AnswerDrivenWorkload):
         raise InputError(
-            "arrivals: the engine has no closed loop (simulate it, or replay time stamps)"
+            key="arrivals",
+            problem="the engine has no closed loop",
+            remedy="simulate it, or replay time stamps",
         )
     if not isinstance(setup.beams, SyntheticBeams):
         raise InputError(
-            "beams: the engine's searches follow the model's scores (leave beams out, or simulate)"
+            key="beams",
+            problem="the engine's searches follow the model's scores",
+            remedy="leave beams out, or simulate",
         )
     if setup.config.stop_at_latency is not None:
-        raise InputError("stop_at_latency: the engine serves every request; set it to null")
+        raise InputError(
+            key="stop_at_latency",
+            problem="the engine serves every request",
+            remedy="set it to null",
+        )
     _check_order(setup.scheduler)
 
 
@@ -315,16 +333,21 @@ def _check_tiers(setup: Setup) -> None:
     memory = setup.scheduler.memory
     if memory.offloads is not None or memory.loads_hits is not None:
         raise InputError(
-            f"policy={memory.name}: stores and loads in the steps of another server, which the "
-            "engine does not carry out (policy=tiered, or simulate)"
+            key="policy",
+            value=memory.name,
+            problem=(
+                "stores and loads in the steps of another server, which the engine does not carry "
+                "out"
+            ),
+            remedy="policy=tiered, or simulate",
         )
     tiers = setup.config.server.tiers or {}
     for name, tier in tiers.items():
         if len(tiers) > 1 or tier.read_bandwidth or tier.write_bandwidth:
             raise InputError(
-                f"server.tiers.{name}: the engine has one tier, in the host's memory, behind the "
-                f"GPU's "
-                "link (give one, without bandwidths, or simulate)"
+                key=f"server.tiers.{name}",
+                problem="the engine has one tier, in the host's memory, behind the GPU's link",
+                remedy="give one, without bandwidths, or simulate",
             )
 
 
@@ -335,9 +358,12 @@ def _check_order(scheduler: Scheduler) -> None:
     is_ranked = scheduler.steps_in_turn and not scheduler.serves_as_they_come
     if is_ranked and scheduler.memory.publishes is not None:
         raise InputError(
-            "order: with a prefix cache, vLLM's scheduler may let requests find blocks of a "
-            "preempted one that were never computed (leave order out, take a policy without a "
-            "prefix cache, or simulate)"
+            key="order",
+            problem=(
+                "with a prefix cache, vLLM's scheduler may let requests find blocks of a preempted "
+                "one that were never computed"
+            ),
+            remedy="leave order out, take a policy without a prefix cache, or simulate",
         )
 
 

@@ -26,23 +26,25 @@ def load_weights(
 
     def read(name: str) -> Tensor:
         if name not in files:
-            raise InputError(f"{folder}: the tensor {name} is in no *.safetensors file")
+            raise InputError(key=folder, problem=f"the tensor {name} is in no *.safetensors file")
         tensor: Tensor = files[name].get_tensor(name)
         if tensor.dtype not in DTYPES:
-            raise InputError(f"{folder}: {name} of type {tensor.dtype}: is none of {DTYPES}")
+            raise InputError(
+                key=folder, problem=f"{name} of type {tensor.dtype}: is none of {DTYPES}"
+            )
         return tensor
 
     def whole(name: str, shape: tuple[int, ...]) -> Tensor:
         tensor = read(name.removeprefix("model.") if bare else name)
         if tuple(tensor.shape) != shape:
             raise InputError(
-                f"{folder}: {name} of shape {list(tensor.shape)}: config.json requires "
-                f"{list(shape)}"
+                key=folder,
+                problem=f"{name} of shape {list(tensor.shape)}: config.json requires {list(shape)}",
             )
         return tensor
 
     def kv_scales() -> Tensor | None:
-        """[num_layers, 2, num_kv_heads], where the folder has scales of K and V."""
+        """[num_layers, 2, num_kv_heads], if the folder has scales of K and V."""
         num_layers, num_heads = arch.spec.num_layers, arch.spec.num_kv_heads
         names = [f"model.layers.{i}.self_attn.{x}_scale" for i in range(num_layers) for x in "kv"]
         if not any(name in files for name in names):
@@ -59,10 +61,16 @@ def safetensors_of(folder: Path) -> dict[str, Any]:
         from safetensors import safe_open
     except ModuleNotFoundError:
         raise InputError(
-            f"{folder}: needs safetensors (install kvcache-testbed[cuda13], or [cuda12])"
+            key=folder,
+            problem="needs safetensors",
+            remedy="install kvcache-testbed[cuda13], or [cuda12]",
         ) from None
     files: list[Any] = [safe_open(path, "pt") for path in sorted(folder.glob("*.safetensors"))]
     file_of = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (no mapping)
     if not file_of:
-        raise InputError(f"{folder}: no *.safetensors file here (give a Hugging Face model folder)")
+        raise InputError(
+            key=folder,
+            problem="no *.safetensors file here",
+            remedy="give a Hugging Face model folder",
+        )
     return file_of

@@ -94,7 +94,7 @@ def step_errors(
 
 
 def rows() -> Iterator[Sequence[Any]]:
-    """A row for each load and step; raises InputError where a step is wrong."""
+    """A row for each load and step; raises InputError if a step is wrong."""
     for case in CASES:
         _require(check(case), case.shape, str(case))
     pools = Pools(4 << 30)
@@ -119,7 +119,9 @@ def times(pools: Pools, load: Load) -> Iterator[Sequence[Any]]:
 def _require(errors: dict[str, float], shape: Shape, where: str) -> None:
     for step, error in errors.items():
         if error > TOLERANCE[shape.dtype]:
-            raise InputError(f"{step} is wrong on {where} by {error:.1e}: nothing was timed")
+            raise InputError(
+                key=step, problem=f"is wrong on {where} by {error:.1e}: nothing was timed"
+            )
 
 
 MEASUREMENT = Measurement("load,step,kv_bytes,median_us,low_us,high_us,from_python_us", rows)

@@ -15,7 +15,7 @@ from testbed.kernels.launch.compile import require_gpu
 
 def pinned(shape: Sequence[int], dtype: Any) -> Any:
     """An uninitialised torch tensor in host memory of its own (cudaHostAlloc), which is freed with
-    it. Raises InputError where the host has too little memory.
+    it. Raises InputError if the host has too little memory.
     """
     import torch
 
@@ -28,7 +28,9 @@ def pinned(shape: Sequence[int], dtype: Any) -> Any:
         memory = cuda.PinnedMemory(num_bytes)
     except cuda.runtime.CUDARuntimeError as error:
         raise InputError(
-            f"{num_bytes / GIB:.2f} GiB of pinned host memory: {error} (give tiers fewer slots)"
+            key="server.tiers",
+            problem=f"{num_bytes / GIB:.2f} GiB of pinned host memory: {error}",
+            remedy="give tiers fewer slots",
         ) from None
     buffer = cuda.PinnedMemoryPointer(memory, 0)
     return torch.frombuffer(buffer, dtype=dtype, count=num_values).view(tuple(shape))

@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 
 def all_reduce(num_gpus: int) -> list[Point]:
-    """Points (GPUs, bytes) of fp16 in graphs for a profile, on at most num_gpus GPUs; empty where
+    """Points (GPUs, bytes) of fp16 in graphs for a profile, on at most num_gpus GPUs; empty if
     there is only one.
     """
     num_gpus = min(num_gpus, torch.cuda.device_count())
@@ -90,11 +90,10 @@ def measure(num_gpus: int, cases: Sequence[Case]) -> list[tuple[Case, Timing]]:
     try:
         timings: list[Timing] = results.get(timeout=LIMIT_S)
     except Empty:
-        message = (
-            f"all-reduce over {num_gpus} GPUs: no result within {LIMIT_S} s (the ranks' errors are "
-            "above)"
-        )
-        raise InputError(message) from None
+        raise InputError(
+            key=f"all-reduce over {num_gpus} GPUs",
+            problem=f"no result within {LIMIT_S} s (the ranks' errors are above)",
+        ) from None
     finally:
         for process in ranks:
             process.join(timeout=10)
@@ -186,8 +185,10 @@ def require_gpus(num_gpus: Sequence[int], num_present: int) -> None:
     for number in num_gpus:
         if not 2 <= number <= num_present:
             raise InputError(
-                f"--gpus {number}: this machine has {num_present} GPUs (choose from 2 to "
-                f"{num_present})"
+                key="--gpus",
+                value=number,
+                problem=f"this machine has {num_present} GPUs",
+                remedy=f"choose from 2 to {num_present}",
             )
 
 

@@ -183,15 +183,17 @@ class PrefillInputs(Inputs):
 
 
 def shard_shape(model: ModelSpec, num_gpus: int, block_size: int = 16) -> Shape:
-    """The heads on one of num_gpus GPUs under tensor parallelism. Raises InputError where they
+    """The heads on one of num_gpus GPUs under tensor parallelism. Raises InputError if they
     cannot be divided.
     """
     if model.num_heads % num_gpus or (
         model.num_kv_heads % num_gpus and num_gpus % model.num_kv_heads
     ):
         raise InputError(
-            f"{model.name}: {model.num_heads}/{model.num_kv_heads} heads do not split over "
-            f"{num_gpus} GPUs"
+            key=model.name,
+            problem=(
+                f"{model.num_heads}/{model.num_kv_heads} heads do not split over {num_gpus} GPUs"
+            ),
         )
     kv_heads = max(1, model.num_kv_heads // num_gpus)
     return Shape(model.num_heads // num_gpus, kv_heads, model.head_size, block_size, torch.float16)

@@ -146,7 +146,7 @@ class Transfer:
         self()
         torch.cuda.synchronize()
         if not all(blocks.is_moved() for blocks, _ in self.parts):
-            raise InputError("a transfer moved wrong bytes; nothing was kept")
+            raise InputError(key="a transfer", problem="moved wrong bytes; nothing was kept")
 
 
 def link_rates(num_bytes: int) -> dict[str, float]:

@@ -90,7 +90,7 @@ def attention_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:
 
 
 def shipped(model: ModelSpec, num_gpus: int) -> dict[str, Any] | None:
-    """The profile that ships for this device, of which some sections will be replaced; None where
+    """The profile that ships for this device, of which some sections will be replaced; None if
     none ships.
     """
     here = fingerprint()
@@ -106,7 +106,7 @@ def check_device(profile: Mapping[str, Any], name: str) -> None:
     """Raise InputError for a profile, of this name, that was measured on another GPU."""
     here, there = fingerprint()["device"], profile["fingerprint"]["device"]
     if here != there:
-        raise InputError(f"{name}: was measured on {there}, this device is {here}")
+        raise InputError(key=name, problem=f"was measured on {there}, this device is {here}")
 
 
 def move_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:

@@ -57,7 +57,7 @@ Step = Callable[[int], object]  # on a stream
 
 class Case(NamedTuple):
     """One point: method (copies, batch, gather, kernel), way (out, in, peer); block_bytes is 0
-    where an extent is one block.
+    if an extent is one block.
     """
 
     method: str
@@ -190,7 +190,11 @@ def batch_of(pairs: Pairs, num_bytes: int) -> Step:
             ctypes.c_void_p(stream),
         )
         if error := copy(*arrays, count, *ends):
-            raise InputError(f"cudaMemcpyBatchAsync: error {error} (leave batch out of --methods)")
+            raise InputError(
+                key="cudaMemcpyBatchAsync",
+                problem=f"error {error}",
+                remedy="leave batch out of --methods",
+            )
 
     return call
 
@@ -219,7 +223,7 @@ class DecodeLoad:
             inside = [b - a for a, b in pairwise(ends) if a >= begin and b <= end]
             if inside and ends[-1] >= end:
                 return (end - begin) / times, float(np.median(inside)) / self.alone_us
-        raise InputError("the decodes ended before the transfers; nothing was kept")
+        raise InputError(key="the decodes", problem="ended before the transfers; nothing was kept")
 
     def _times_us(
         self, call: Call, times: int, replays: int, stream: torch.cuda.Stream
@@ -246,7 +250,7 @@ def measure(case: Case, memory: Memory, load: DecodeLoad, stream: torch.cuda.Str
         transfer.call()
         stream.synchronize()
         if not transfer.is_right():
-            raise InputError(f"{case}: the transfer moved wrong bytes; nothing was kept")
+            raise InputError(key=case, problem="the transfer moved wrong bytes; nothing was kept")
         alone: Timing = time_stream(transfer.call, REPEATS)
     during_us, slowdown = load.during(transfer.call, alone.median_us, stream)
     return [*point(*case, timing=alone), round(during_us, 3), round(slowdown, 3)]
@@ -259,8 +263,10 @@ def hardware_file(points: list[Point], before: Path) -> dict[str, object]:
         old = json.loads(before.read_text(encoding="utf-8"))
         if old["fingerprint"]["device"] != about["device"]:
             raise InputError(
-                f"--out {before}: was measured on {old['fingerprint']['device']} (choose another "
-                "file)"
+                key="--out",
+                value=before,
+                problem=f"was measured on {old['fingerprint']['device']}",
+                remedy="choose another file",
             )
         measured = {tuple(row[:2]) for row in points}
         others = [
@@ -283,7 +289,7 @@ def rows(ways: Sequence[str], methods: Sequence[str], out: Path) -> Iterator[Poi
     batch, gather, kernel.
     """
     if "peer" in ways and torch.cuda.device_count() < 2:
-        raise InputError("--ways peer: needs two GPUs, this machine has one")
+        raise InputError(key="--ways", value="peer", problem="needs two GPUs, this machine has one")
     load, stream, points = DecodeLoad(), torch.cuda.Stream(), list[Point]()
     for way in ways:
         memory = Memory(way)

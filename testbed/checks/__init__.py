@@ -1,1 +1,1 @@
-"""What `testbed check` tests of a plug-in: the contract, and fast ways against plain ones."""
+"""Tests of a plug-in by `testbed check`: the contract, and fast ways against plain ones."""

@@ -82,7 +82,9 @@ def check(
     target: Any = plug_in
     if isinstance(plug_in, str):
         if ":" not in plug_in and "." not in plug_in:
-            raise InputError(f"no class {plug_in!r}; give MODULE:CLASS")
+            raise InputError(
+                key="plug-in", value=plug_in, problem="is no class", remedy="give MODULE:CLASS"
+            )
         target = locate(plug_in.replace(":", "."), "plug-in")
     check_methods(target, "plug-in")
     Part(target, parameters).check_parameters(target, "")
@@ -123,8 +125,9 @@ def _check(
             make_cost()
         return check_cost(make_cost, num_examples)
     raise InputError(
-        f"{target.__name__}: is no MemoryPolicy, EvictionOrder, Scheduler, PreemptionRule or "
-        "CostModel (derive it from one of these; other plug-ins are checked by a run)"
+        key=target.__name__,
+        problem="is no MemoryPolicy, EvictionOrder, Scheduler, PreemptionRule or CostModel",
+        remedy="derive it from one of these; other plug-ins are checked by a run",
     )
 
 
@@ -136,15 +139,20 @@ def _check_policy(
         with plug_in_errors("policy", f"the policy of a pool of {pool.num_slots} slots"):
             built = make(pool)
         if not isinstance(built, MemoryPolicy):
-            raise InputError(f"{type(built).__name__} is no MemoryPolicy")
+            raise InputError(
+                key="policy",
+                value=type(built).__name__,
+                problem="is no MemoryPolicy",
+                remedy="derive it from testbed.memory.policy.MemoryPolicy",
+            )
     broken = check_policy(make, pools, num_examples, progress=progress)
     runs = (differs(make, pool, *_schedulers(make, pool)) for pool in pools)
     return broken or next(filter(None, runs), None)
 
 
 def with_tiers_taken(make: MakePolicy, pool: PoolSpec) -> PoolSpec:
-    """The pool with its last tier left out where a policy takes one tier less alone. What else is
-    wrong with the plug-in is found by its check.
+    """The pool with its last tier left out if a policy takes one tier less alone. Other faults
+    of the plug-in are found by its check.
     """
     fewer = replace(pool, tiers=pool.tiers[:-1])
     return fewer if not _takes(make, pool) and _takes(make, fewer) else pool
@@ -190,7 +198,7 @@ def _check_scheduler(
 
 
 def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | None:
-    """The first clause that a preemption rule breaks, where single sequences and groups run out of
+    """The first clause that a preemption rule breaks, if single sequences and groups run out of
     slots.
     """
     with plug_in_errors("preemption", Part(make_rule).name):
@@ -215,7 +223,7 @@ def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -
         ("host-slots", host_slots, 0),
     ):
         if number is not None and number < least:
-            raise InputError(f"--{name} {number}: must be at least {least}")
+            raise InputError(key=f"--{name}", value=number, problem=f"must be at least {least}")
     sizes: dict[str, Any] = {"num_slots": num_slots, "max_len": max_len}
     pools = [
         replace(pool, **{key: size for key, size in sizes.items() if size is not None})

@@ -89,7 +89,7 @@ EFFICIENCIES = Efficiencies(
 
 @dataclass(frozen=True)
 class Case:
-    """What is simulated: a policy in a pool, a scheduler with its parameters, a preemption rule."""
+    """The simulated case: a policy in a pool, a scheduler with parameters, a preemption rule."""
 
     make: MakePolicy
     pool: PoolSpec
@@ -100,7 +100,7 @@ class Case:
     def serve(self, requests: list[Request], prefix: int, fast_forward: bool = True) -> "Served":
         """Serve the requests by a policy and a scheduler made anew, which is watched in every plan.
         prefix: tokens of the registered prefix, 0 for none. fast_forward: several iterations are
-        taken at once where that changes nothing.
+        taken at once if that changes nothing.
         """
         lengths = dict[int, int]()
         seen = MappingProxyType(lengths)
@@ -129,8 +129,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Served:
-    """What a run left: its records, what the policy counted, what was decided when, whether a part
-    reads lengths.
+    """The traces of a run: its records, what the policy counted, what was decided when, whether a
+    part reads lengths.
     """
 
     recorder: Recorder
@@ -152,7 +152,7 @@ def differs(
     parameters: Mapping[str, Any] = LIMITS,
     rules: Sequence[MakeRule] = (),
 ) -> ClauseBroken | None:
-    """What simulations do not agree in: clause 7, 9 or 10; None where they agree.
+    """The disagreement of simulations: clause 7, 9 or 10; None if they agree.
 
     rules: the preemption rules, by default those that the policy takes.
     """
@@ -176,7 +176,7 @@ def differs(
 
 
 def broken_by(case: Case, requests: list[Request], prefix: int) -> ClauseBroken | None:
-    """The clause that is broken where a case serves these requests."""
+    """The clause that is broken if a case serves these requests."""
     try:
         return disagreement(case, requests, prefix)
     except ClauseBroken as error:
@@ -228,8 +228,8 @@ def described(request: Request) -> str:
 
 
 def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBroken | None:
-    """What a run does not agree in with one step by step, with the same again, or with one of
-    another future.
+    """The disagreement of a run with one step by step, with the same again, or with one of another
+    future.
     """
     fast = case.serve(requests, prefix)
     if parts := unequal(fast, case.serve(requests, prefix)):
@@ -306,7 +306,7 @@ def unequal(first: Served, other: Served) -> list[str]:
 
 
 def registered(memory: Capabilities, num_tokens: int) -> int:
-    """Register a prefix of num_tokens tokens where the policy can store it; its length, or 0."""
+    """Register a prefix of num_tokens tokens if the policy can store it; its length, or 0."""
     if not num_tokens or memory.registers_prefixes is None:
         return 0
     try:

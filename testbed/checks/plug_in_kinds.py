@@ -1,4 +1,4 @@
-"""Which kind of plug-in a class is that a user names."""
+"""The kind of plug-in that a class is."""
 
 import inspect
 from typing import Any

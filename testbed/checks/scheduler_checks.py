@@ -1,4 +1,4 @@
-"""What a scheduler must keep to at every call of a run (clauses 17 to 20), and what it decided."""
+"""Checks of a scheduler at every call of a run (clauses 17 to 20), and its decisions."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ class Decision(NamedTuple):
 
 
 class Watcher:
-    """What a scheduler must keep to in every plan, and which requests it has not answered yet."""
+    """Checks of every plan of a scheduler, and the requests that it has not answered yet."""
 
     def __init__(self, env: Environment, limits: Mapping[str, Any]) -> None:
         self.env = env
@@ -83,7 +83,7 @@ class Watcher:
 
 
 def decision_of(scheduler: Scheduler, plan: Plan, now_ps: int) -> Decision:
-    """What a plan decides."""
+    """The decisions of a plan."""
     state = scheduler.state
     moved = plan.preempted, plan.swapped_in, plan.rejected, state.running.values()
     chunks = ((c.group.request.request_id, c.seq.seq_id, *c[2:]) for c in plan.chunks)

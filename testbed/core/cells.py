@@ -17,14 +17,14 @@ NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?(%| [a-z]+)?")
 
 
 def guarded(value: object) -> object:
-    """What to write for a cell: the value itself where it is no text, or no formula."""
+    """The text that is written for a cell: the value itself if it is no text, or no formula."""
     if isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value):
         return f"'{value}"
     return value
 
 
 def unguarded(value: object) -> object:
-    """What was written: the inverse of `guarded`."""
+    """The text that was written: the inverse of `guarded`."""
     if isinstance(value, str) and value.startswith("'") and FORMULA.match(value):
         return value[1:]
     return value

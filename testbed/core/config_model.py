@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import core_schema
 
 from testbed.core.errors import InputError
-from testbed.core.spelling import dotted, no_key
+from testbed.core.spelling import UnknownKey, dotted
 
 T = TypeVar("T")
 # No text stands for a number, no number for true; numbers are finite; every key is known.
@@ -50,7 +50,7 @@ PROBLEMS = {  # by the type of a pydantic error; its context and the field's uni
 def model(cls: type[T]) -> type[T]:
     """A frozen dataclass that raises InputError for a value against its field's annotation.
 
-    A mapping of its fields stands for it where a field of another model, or `read`, wants one.
+    A mapping of its fields stands for it if a field of another model, or `read`, wants one.
     """
     cls.__get_pydantic_core_schema__ = classmethod(_schema)  # type: ignore[attr-defined]
     checked_class: Any = dataclass(frozen=True, slots=True, config=CONFIG)(cls)
@@ -115,24 +115,24 @@ def refusal_of(error: ValidationError, cls: Any, key: str = "") -> InputError:
             break  # the member of a union, which is no part of the key
         above, key, holder, hint = key, dotted(key, part), hint, inner
     if kind == UNKNOWN:
-        return InputError(no_key(key, [dotted(above, name) for name in names_of(holder)]))
+        return UnknownKey(key, [dotted(above, name) for name in names_of(holder)])
     if kind == "value_error":
         own = first["ctx"]["error"]
-        return own if isinstance(own, InputError) else InputError(dotted(key, own))
+        return own if isinstance(own, InputError) else InputError(key=key, problem=own)
     if kind == "missing" and isinstance(part, int):  # of a tuple, whose values are `value`
         problem = f"must have {len(get_args(plain_hint(holder)))} values"
-        return InputError(problem, key=above, value=repr(value))
+        return InputError(key=above, value=repr(value), problem=problem)
     if kind == "missing":
-        return InputError(f"{key} is not given; say {key}=...")
+        return InputError(key=key, problem="is not given", remedy=f"say {key}=...")
     if kind == "dataclass_type":
         name = dotted(key, names_of(hint)[0])
         problem = f"must be a group of values; give {name}=..."
-        return InputError(problem, key=key, value=repr(value))
+        return InputError(key=key, value=repr(value), problem=problem)
     unit = "".join(f" {mark.unit}" for mark in marks_of(hint) if isinstance(mark, Unit))
     otherwise = first["msg"].replace("Input should be", "must be")
     facts = {**first.get("ctx", {}), "unit": unit, "key": key}
     problem = PROBLEMS.get(kind, otherwise).format_map(facts)
-    return InputError(problem, key=key, value=repr(value))
+    return InputError(key=key, value=repr(value), problem=problem)
 
 
 def hint_of(hint: Any, part: str | int) -> Any:

@@ -1,23 +1,54 @@
 """The exceptions: errors in the user's input, and errors in a plug-in's code."""
 
+from copy import copy
+from typing import Any, Self
+
 
 class InputError(ValueError):
     """Bad input. Its text is `KEY=VALUE: PROBLEM (REMEDY)` in one line, without what is not given.
 
-    Code decides by the class and these fields, never by the text. value: as it is shown. A problem
-    without a key names its input itself.
+    Code decides by the class and these fields, never by the text.
+
+    Args:
+        key: what is wrong: a dotted name, an option of a command, a file with its line, a class.
+        value: what was given, shown by `str`; None: the key says all.
+        problem: what is wrong with it, as a clause about the key.
+        remedy: what to do about it.
     """
 
     def __init__(
-        self, problem: str, *, key: str = "", value: str | None = None, remedy: str = ""
+        self, *, key: object, problem: object, value: object = None, remedy: str = ""
     ) -> None:
-        super().__init__(problem)
-        self.problem, self.key, self.value, self.remedy = problem, key, value, remedy
+        super().__init__()
+        self.key, self.problem, self.remedy = str(key), str(problem), remedy
+        self.value = None if value is None else str(value)
 
     def __str__(self) -> str:
-        given = self.key if self.value is None else f"{self.key}={self.value}"
-        text = f"{given}: {self.problem}" if given else self.problem
+        """An option and its value are shown as they are typed, with a space between."""
+        joint = " " if self.key.rpartition(": ")[2].startswith("--") else "="
+        given = self.key if self.value is None else f"{self.key}{joint}{self.value}"
+        text = f"{given}: {self.problem}"
         return f"{text} ({self.remedy})" if self.remedy else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _blank, (type(self),), vars(self)
+
+    def within(self, key: object) -> Self:
+        """The same refusal of a part of `key`, such as a line of that file."""
+        of_part = copy(self)
+        of_part.key = f"{key}: {self.key}"
+        return of_part
+
+    def with_remedy(self, remedy: str) -> Self:
+        """The same refusal with one more thing to do about it."""
+        of_more = copy(self)
+        of_more.remedy = f"{self.remedy}; {remedy}" if self.remedy else remedy
+        return of_more
+
+
+def _blank(kind: type[InputError]) -> InputError:
+    """An error of this class before its fields are set, as copies and pickles begin."""
+    return kind.__new__(kind)
 
 
 class AnswerIsNo(InputError):
@@ -38,7 +69,7 @@ def check_least(least: int, **values: int) -> None:
     """Raise InputError for the first of these values, by name, that is below the least one."""
     for name, value in values.items():
         if value < least:
-            raise InputError(f"{name}={value}: must be at least {least}")
+            raise InputError(key=name, value=value, problem=f"must be at least {least}")
 
 
 class PlugInError(RuntimeError):

@@ -27,10 +27,10 @@ from testbed.core.specs import ModelSpec
 
 
 def vision_params(config: Mapping[str, Any]) -> int | None:
-    """Weights of the matrices of a vision transformer; None without one, or where its file does not
+    """Weights of the matrices of a vision transformer; None without one, or if its file does not
     say its size.
 
-    A layer has four matrices of attention and two of a feed-forward network, or three where it is
+    A layer has four matrices of attention and two of a feed-forward network, or three if it is
     gated (Pixtral); patches are embedded by one more. Projectors are not counted.
     """
     vision = config.get("vision_config")
@@ -69,7 +69,9 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def uncounted_parts(path: Path, shape: ModelSpec) -> str:
-    """What a config.json names beside its language model, and no weight of the shape stands for."""
+    """Parts that a config.json names beside its language model, and no weight of the shape stands
+    for.
+    """
     if path.suffix == ".yaml":
         return ""
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -112,9 +114,13 @@ def _contents(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         config = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not a JSON file (give the config.json of a model)") from error
+        raise InputError(
+            key=path, problem="not a JSON file", remedy="give the config.json of a model"
+        ) from error
     if not isinstance(config, dict):
-        raise InputError(f"{path}: not a JSON object (give the config.json of a model)")
+        raise InputError(
+            key=path, problem="not a JSON object", remedy="give the config.json of a model"
+        )
     return config
 
 
@@ -124,13 +130,14 @@ def _described(
     """The shape that a config.json describes, and what was read of it."""
     kind = config.get("model_type")
     if not isinstance(kind, str):
-        raise InputError(f"{path}: model_type={kind!r}: must be text")
+        raise InputError(key=f"{path}: model_type", value=repr(kind), problem="must be text")
     text, class_name = text_of(config)
     if text["model_type"] not in supported():
         listed = ", ".join((*supported(), *types()["text"], *types()["alias"]))
         raise InputError(
-            f"{path}: model_type {kind!r} is none of the supported model types ({listed}); write "
-            "the ModelSpec by hand"
+            key=path,
+            problem=f"model_type {kind!r} is none of the supported model types ({listed})",
+            remedy="write the ModelSpec by hand",
         )
     fields = Fields(text, path, class_name, transformers=transformers)
     try:
@@ -140,9 +147,9 @@ def _described(
         shape = replace(shape, vision_params=vision_params(config), masks_images=masks or None)
         return shape, fields
     except InputError as error:
-        if error.key == str(path):
+        if error.key.startswith(str(path)):
             raise
-        raise InputError(str(error), key=str(path)) from None
+        raise error.within(path) from None
 
 
 def _called(config: Mapping[str, Any], path: Path) -> str:
@@ -228,9 +235,12 @@ def _check_per_layer_parts(fields: Fields) -> None:
     for key in ("num_kv_shared_layers", "hidden_size_per_layer_input", "use_double_wide_mlp"):
         if fields.get(key, 0):
             raise InputError(
-                f"{key}={fields.get(key)!r}: is not supported (write the ModelSpec "
-                "by hand: layers that share K and V cache none of their own)",
-                key=str(fields.path),
+                key=f"{fields.path}: {key}",
+                value=repr(fields.get(key)),
+                problem="is not supported",
+                remedy=(
+                    "write the ModelSpec by hand: layers that share K and V cache none of their own"
+                ),
             )
 
 
@@ -244,8 +254,8 @@ def _check_embedding(fields: Fields, kind: str, hidden: int) -> None:
     """Raise InputError for an OPT whose embedding is narrower than its layers."""
     if kind == "opt" and fields.get("word_embed_proj_dim", hidden) != hidden:
         raise InputError(
-            "word_embed_proj_dim differs from hidden_size (OPT-350M): not supported",
-            key=str(fields.path),
+            key=fields.path,
+            problem="word_embed_proj_dim differs from hidden_size (OPT-350M): not supported",
         )
 
 
@@ -262,7 +272,8 @@ def head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
         return fields.whole(key)
     if hidden % heads:
         raise InputError(
-            f"hidden_size {hidden} is no multiple of {heads} heads (set head_dim)",
-            key=str(fields.path),
+            key=fields.path,
+            problem=f"hidden_size {hidden} is no multiple of {heads} heads",
+            remedy="set head_dim",
         )
     return hidden // heads

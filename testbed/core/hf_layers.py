@@ -26,14 +26,14 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
         allowed = {FULL, STATE}
     if not isinstance(listed, list) or len(listed) < num_layers or not set(listed) <= allowed:
         raise InputError(
-            f"layer_types: must list {num_layers} of {', '.join(sorted(allowed))}",
-            key=str(fields.path),
+            key=f"{fields.path}: layer_types",
+            problem=f"must list {num_layers} of {', '.join(sorted(allowed))}",
         )
     return _last_is_full(kind, listed[:num_layers])
 
 
 def _kinds_of_class(fields: Fields, kind: str, num_layers: int) -> list[str]:
-    """The kinds of layers where the file does not list them."""
+    """The kinds of layers if the file does not list them."""
     windows = types()["windows"]
     if kind in windows["pattern"]:
         pattern = fields.whole("sliding_window_pattern", windows["pattern"][kind])
@@ -133,7 +133,7 @@ def latent_of(fields: Fields, kind: str) -> Latent:
 
 def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
     """The experts of a model's type, whose weights have `bits` bits (None: those of its dtype);
-    None for a type without experts. Raises InputError where dense layers stand between those of
+    None for a type without experts. Raises InputError if dense layers stand between those of
     experts.
     """
     names = next((entry for entry in types()["experts"] if kind in entry["types"]), None)
@@ -142,7 +142,8 @@ def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
     if any(fields.get(key, value) != value for key, value in names["uniform"].items()):
         keys = ", ".join(names["uniform"])
         raise InputError(
-            f"{keys}: dense layers between those of experts are not supported", key=str(fields.path)
+            key=f"{fields.path}: {keys}",
+            problem="dense layers between those of experts are not supported",
         )
     size = fields.whole(names["size"])
     some = {key: fields.count(name) for key, name in names["some"].items()}
@@ -166,7 +167,7 @@ def _experts_beside_dense(fields: Fields, bits: float | None) -> Experts | None:
 
 
 def experts_in(fields: Fields, pattern: Counter[str], bits: float | None) -> Experts | None:
-    """The experts of a Nemotron-H's layers, where some have any (Nemotron 3). Raises InputError for
+    """The experts of a Nemotron-H's layers, if some have any (Nemotron 3). Raises InputError for
     those that work on a narrower vector.
     """
     if not pattern["E"]:
@@ -216,8 +217,9 @@ def pattern_of(fields: Fields, kind: str) -> Counter[str]:
     pattern = fields.get("hybrid_override_pattern", "")
     if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*-E"):
         raise InputError(
-            f"hybrid_override_pattern={pattern!r}: must consist of M, *, - and E",
-            key=str(fields.path),
+            key=f"{fields.path}: hybrid_override_pattern",
+            value=repr(pattern),
+            problem="must consist of M, *, - and E",
         )
     return Counter(pattern)
 
@@ -229,7 +231,9 @@ def _state_bytes(fields: Fields, key: str, usual: int) -> int:
         return usual
     if not isinstance(state_type, str) or state_type not in DTYPE_BYTES:
         raise InputError(
-            f"{key}={state_type!r}: must be one of {', '.join(DTYPE_BYTES)}", key=str(fields.path)
+            key=f"{fields.path}: {key}",
+            value=repr(state_type),
+            problem=f"must be one of {', '.join(DTYPE_BYTES)}",
         )
     return DTYPE_BYTES[state_type]
 
@@ -275,7 +279,7 @@ def dtype_bytes(fields: Fields) -> int:
     dtype = fields.get("torch_dtype") or fields.get("dtype") or "float16"
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise InputError(
-            f"weights of {dtype!r}: none of {', '.join(DTYPE_BYTES)}: not supported",
-            key=str(fields.path),
+            key=fields.path,
+            problem=f"weights of {dtype!r}: none of {', '.join(DTYPE_BYTES)}: not supported",
         )
     return min(DTYPE_BYTES[dtype], 2)

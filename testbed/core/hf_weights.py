@@ -11,7 +11,7 @@ MXFP4_BITS = 4 + 8 / 32  # a weight, and its share of the scale of 32 of them
 
 
 def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
-    """Bits of a weight of the layers, and of the experts where these are quantized apart; None for
+    """Bits of a weight of the layers, and of the experts if these are quantized apart; None for
     the dtype's.
     """
     config = fields.get("quantization_config", {})
@@ -28,10 +28,10 @@ def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
         group = config.get("group_size", 128)
         return (bits + (16 + bits) / group if type(group) is int and group > 0 else bits), None
     raise InputError(
-        f"quantization_config.quant_method={method!r}: is none of fp8, mxfp4, gptq, "
-        "awq, or compressed-tensors of one group of weights (give the unquantized config.json, and "
-        "weight_bits)",
-        key=str(fields.path),
+        key=f"{fields.path}: quantization_config.quant_method",
+        value=repr(method),
+        problem="is none of fp8, mxfp4, gptq, awq, or compressed-tensors of one group of weights",
+        remedy="give the unquantized config.json, and weight_bits",
     )
 
 
@@ -53,7 +53,7 @@ def fp8_products(fields: Fields) -> bool | None:
 
 
 def kv_bytes(fields: Fields) -> int | None:
-    """Bytes of a cached value where the checkpoint says them (llm-compressor's kv_cache_scheme);
+    """Bytes of a cached value if the checkpoint says them (llm-compressor's kv_cache_scheme);
     None: those of the model. Raises InputError for a scheme of other values than floats of 8 bits.
     """
     config = fields.get("quantization_config", {})
@@ -62,14 +62,15 @@ def kv_bytes(fields: Fields) -> int | None:
         return None
     if (scheme.get("type"), scheme.get("num_bits")) != ("float", 8):
         raise InputError(
-            f"quantization_config.kv_cache_scheme={scheme!r}: must be floats of 8 bits",
-            key=str(fields.path),
+            key=f"{fields.path}: quantization_config.kv_cache_scheme",
+            value=repr(scheme),
+            problem="must be floats of 8 bits",
         )
     return 1
 
 
 def _compressed_bits(config: Mapping[str, Any]) -> float | None:
-    """Bits of a weight of llm-compressor's format, with 16 for the scale of a group; None where
+    """Bits of a weight of llm-compressor's format, with 16 for the scale of a group; None if
     groups differ or the format is not one of plain integers or floats.
     """
     groups = config.get("config_groups")

@@ -1,6 +1,4 @@
-"""What the layers of today's models are made of beyond one full attention and one feed-forward
-network.
-"""
+"""Layers of models beyond one full attention and one feed-forward network."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -51,7 +49,7 @@ class Chunks:
 
 @model
 class Rope:
-    """Lengths that follow from a rope which stretches positions, where they differ from max_len."""
+    """Lengths that follow from a rope which stretches positions, if they differ from max_len."""
 
     usual_len: Annotated[
         PositiveTokens | None, doc("vLLM's longest sequence unless told (LongRoPE); null: max_len")
@@ -139,6 +137,7 @@ class States:
     def __post_init__(self) -> None:
         if (self.state_bytes > 0) == (self.num_tokens > 0):
             raise InputError(
-                f"state_bytes={self.state_bytes}, num_tokens={self.num_tokens} (give one of them)",
                 key="states",
+                problem=f"state_bytes={self.state_bytes}, num_tokens={self.num_tokens}",
+                remedy="give one of them",
             )

@@ -21,6 +21,11 @@ def shipped(name: str) -> dict[str, Any]:
     ModelSpec.
     """
     if name not in model_names():
-        raise InputError(f"model {name}: is unknown (choose one of {', '.join(model_names())})")
+        raise InputError(
+            key="model",
+            value=name,
+            problem="is unknown",
+            remedy=f"choose one of {', '.join(model_names())}",
+        )
     contents: dict[str, Any] = json.loads((MODELS / f"{name}.json").read_text(encoding="utf-8"))
     return contents

@@ -17,7 +17,7 @@ ROWS_AT_ONCE = 1 << 12  # of a workload that become requests
 
 
 class Incoming(NamedTuple):
-    """What is known of a request on arrival: everything but its output length.
+    """A request as it is known on arrival: everything but its output length.
 
     Attributes:
         request_id: its number, in order of arrival.
@@ -29,10 +29,13 @@ class Incoming(NamedTuple):
         prompt_ids: the prompt's content, one id for each tokens_per_id tokens; None: content that
             no other request has.
         tokens_per_id: 1: token ids; 512: the hash ids of Mooncake traces.
-        session: the conversation or job to which it belongs; None where it is unknown.
+        session: the conversation or job to which it belongs; None if it is unknown.
         priority: its class; a smaller number is more urgent, as in vLLM.
         max_new_tokens: output tokens of each sequence at most, which its client declares; None: no
             limit is declared.
+        answer_id: names what it generates, so that a later prompt may contain it: of the tokens of
+            prompt and answer together, those from k * tokens_per_id on have the id answer_id + k,
+            unless they are all in the prompt. None: no prompt contains it.
     """
 
     request_id: int
@@ -46,6 +49,7 @@ class Incoming(NamedTuple):
     session: int | None = None
     priority: int = 0
     max_new_tokens: int | None = None
+    answer_id: int | None = None
 
 
 class Request(NamedTuple):
@@ -65,12 +69,12 @@ class Request(NamedTuple):
     session: int | None = None
     priority: int = 0
     max_new_tokens: int | None = None
+    answer_id: int | None = None
 
     @property
     def incoming(self) -> Incoming:
         """The request without its output length, which schedulers and policies may read."""
-        request_id, arrival_ps, prompt_len, _, *known = self
-        incoming: Incoming = tuple.__new__(Incoming, (request_id, arrival_ps, prompt_len, *known))
+        incoming: Incoming = tuple.__new__(Incoming, self[:3] + self[4:])
         return incoming
 
     @property
@@ -80,14 +84,14 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Which rows wait for which. A row waits only for earlier rows of the same session.
+    """The rows that each row waits for. A row waits only for earlier rows of the same session.
 
     Attributes:
         session: the session of each row, numbered from 0 in the order in which they start.
         after: the rows whose answers a row waits for.
         wait_s: seconds from the end of the last of them, or without any from the start of the
             session, until the row is sent.
-        answer_s: the response time of a recorded server in seconds, 0 where it is unknown; it
+        answer_s: the response time of a recorded server in seconds, 0 if it is unknown; it
             serves only to estimate the order of rows.
     """
 
@@ -101,14 +105,17 @@ class Turns:
         if not waits.all():
             row = int(np.argmin(waits))
             raise InputError(
-                f"row {row}: wait_s={self.wait_s[row]}: must be a finite time of at least 0 s"
+                key=f"row {row}: wait_s",
+                value=self.wait_s[row],
+                problem="must be a finite time of at least 0 s",
             )
         for row, before in enumerate(self.after):
             session = self.session[row]
             if any(not 0 <= other < row or self.session[other] != session for other in before):
                 raise InputError(
-                    f"row {row}: after={before}: a row may only wait for earlier rows of its "
-                    "session"
+                    key=f"row {row}: after",
+                    value=before,
+                    problem="a row may only wait for earlier rows of its session",
                 )
 
     def __len__(self) -> int:
@@ -137,17 +144,19 @@ class Rows:
     Attributes:
         prompt_len: tokens.
         output_len: tokens of each sequence.
-        arrival_s: time stamps in seconds from the first request; None where the trace has none.
+        arrival_s: time stamps in seconds from the first request; None if the trace has none.
         prompt_ids: the content of each prompt (see Incoming), or None.
         tokens_per_id: tokens that an id names.
         registered_prefix: leading tokens of every prompt that are a registered prefix.
-        turns: which rows wait for the answers to others, where the trace records it; `take` and
+        turns: which rows wait for the answers to others, if the trace records it; `take` and
             `at_most` drop it.
-        num_seqs: sequences of each row; None where the run's config determines it.
-        beam: whether these are a beam; None where the run's config determines it.
-        session: of each row; None where the trace has none.
-        priority: of each row; None where the trace has none.
-        max_new_tokens: declared output tokens at most; None where no row declares any.
+        num_seqs: sequences of each row; None if the run's config determines it.
+        beam: whether these are a beam; None if the run's config determines it.
+        session: of each row; None if the trace has none.
+        priority: of each row; None if the trace has none.
+        max_new_tokens: declared output tokens at most; None if no row declares any.
+        answer_id: the first id of what each row generates (see Incoming), below 0 if no prompt
+            contains it; None if the trace does not say which prompts contain answers.
         think_s: seconds between the answer to the session's row before and the row, which a closed
             loop heeds.
     """
@@ -165,6 +174,7 @@ class Rows:
     priority: Column | None = None
     max_new_tokens: Column | None = None
     think_s: Seconds | None = None
+    answer_id: Column | None = None
 
     def __post_init__(self) -> None:
         counts = {
@@ -176,12 +186,15 @@ class Rows:
         for name, column in counts.items():
             if column is not None and len(column) and int(column.min()) < 1:
                 row = int(np.argmax(column < 1))
-                raise InputError(f"row {row}: {name}={column[row]}: must be at least 1")
+                raise InputError(
+                    key=f"row {row}: {name}", value=column[row], problem="must be at least 1"
+                )
         if self.max_new_tokens is not None and (self.max_new_tokens < self.output_len).any():
             row = int(np.argmax(self.max_new_tokens < self.output_len))
             raise InputError(
-                f"row {row}: max_new_tokens={self.max_new_tokens[row]}: is less than its output of "
-                f"{self.output_len[row]} tokens"
+                key=f"row {row}: max_new_tokens",
+                value=self.max_new_tokens[row],
+                problem=f"is less than its output of {self.output_len[row]} tokens",
             )
 
     def __len__(self) -> int:
@@ -196,8 +209,9 @@ class Rows:
         """The content ids, tokens per id and length of every prompt."""
         if self.prompt_ids is None:
             raise InputError(
-                "the trace: has no prompt content (choose a trace with prompt ids for a prefix "
-                "cache)"
+                key="the trace",
+                problem="has no prompt content",
+                remedy="choose a trace with prompt ids for a prefix cache",
             )
         for ids, prompt_len in zip(self.prompt_ids, self.prompt_len.tolist(), strict=True):
             yield ids, self.tokens_per_id, prompt_len
@@ -209,7 +223,7 @@ class Rows:
             index: their numbers, in the order wanted.
         """
         of_request = "prompt_len", "output_len", "arrival_s", "num_seqs", "beam"
-        names = (*of_request, "session", "priority", "max_new_tokens", "think_s")
+        names = (*of_request, "session", "priority", "max_new_tokens", "think_s", "answer_id")
         chosen: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else column[index]
             for name in names
@@ -260,7 +274,7 @@ class Workload:
         return self.rows.prompt_ids is not None or self.rows.registered_prefix > 0
 
     def optional_fields(self) -> tuple[str, ...]:
-        """What the requests have, of `session`, `priority` and `max_new_tokens`."""
+        """The columns that the requests have, of `session`, `priority` and `max_new_tokens`."""
         rows = self.rows
         columns = {
             "session": rows.sessions,
@@ -293,3 +307,14 @@ class Workload:
         yield of(rows.sessions, None)
         yield of(rows.priority, 0)
         yield of(rows.max_new_tokens, None)
+        yield repeat(None, num) if rows.answer_id is None else known(rows.answer_id[some])
+
+
+def known(ids: Column) -> list[int | None]:
+    """The ids, of which those below 0 are none."""
+    return [None if each < 0 else each for each in ids.tolist()]
+
+
+def without_answers(requests: Iterable[Request]) -> list[Request]:
+    """The requests, of which no prompt contains an answer: a model says something else."""
+    return [request._replace(answer_id=None) for request in requests]

@@ -15,7 +15,7 @@ PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
 @dataclass(frozen=True)
 class Program:
-    """What starts a server: `NAME serve`, or `python -m MODULE`.
+    """A program that starts a server: `NAME serve`, or `python -m MODULE`.
 
     flag: our option that has the command. example: the words behind `serve`, for messages.
     """
@@ -43,13 +43,16 @@ class Program:
         options = self._options(words)
         if options is None:
             raise InputError(
-                f"{self.flag} {text[:80]!r}: is not a command of its server ({self.name} serve "
-                f"{self.example} ..., or python -m {self.module})"
+                key=f"{self.flag} {text[:80]!r}",
+                problem=(
+                    f"is not a command of its server ({self.name} serve {self.example} ..., or "
+                    f"python -m {self.module})"
+                ),
             )
         return environment, options
 
     def _options(self, words: Sequence[str]) -> list[str] | None:
-        """The words behind the program; None where another is named."""
+        """The words behind the program; None if another is named."""
         if list(words[:2]) == [self.name, "serve"]:
             return list(words[2:])
         if words and PYTHON.fullmatch(words[0]) and list(words[1:3]) == ["-m", self.module]:
@@ -63,7 +66,7 @@ def _words(text: str, program: Program) -> list[str]:
     try:
         return shlex.split(text.replace("\\\n", " "))
     except ValueError as error:
-        raise InputError(f"{program.flag}: cannot be read: {error}") from None
+        raise InputError(key=program.flag, problem=f"cannot be read: {error}") from None
 
 
 def _kubernetes_words(text: str, program: Program) -> list[str]:
@@ -71,9 +74,15 @@ def _kubernetes_words(text: str, program: Program) -> list[str]:
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise InputError(f"{program.flag}: args: cannot be read as YAML: {error}") from None
+        raise InputError(
+            key=f"{program.flag}: args", problem=f"cannot be read as YAML: {error}"
+        ) from None
     if not isinstance(values, dict) or not isinstance(values.get("args"), list):
-        raise InputError(f"{program.flag}: args: is no list of words (give a container's args)")
+        raise InputError(
+            key=f"{program.flag}: args",
+            problem="is no list of words",
+            remedy="give a container's args",
+        )
     command = values.get("command", [])
     words = [str(word) for word in (*(command if isinstance(command, list) else []),)]
     arguments = [str(word) for word in values["args"]]

@@ -27,9 +27,10 @@ def check_known_shape(model: ModelSpec) -> None:
         here, there = getattr(model, name), getattr(shipped_model, name)
         if here != there:
             raise InputError(
-                f"{model.name} has {there} (give the model another name: model.name=...)",
                 key=f"model.{name}",
-                value=str(here),
+                value=here,
+                problem=f"{model.name} has {there}",
+                remedy="give the model another name: model.name=...",
             )
 
 
@@ -38,7 +39,8 @@ def check_plain(model: ModelSpec, who: str) -> None:
     if not model.is_plain:
         parts = ", ".join(name for name in SPECIAL if getattr(model, name) is not None)
         raise InputError(
-            f"has {parts}, which {who} does not support (cost=analytic does)",
             key="model",
-            value=str(model.name),
+            value=model.name,
+            problem=f"has {parts}, which {who} does not support",
+            remedy="cost=analytic does",
         )

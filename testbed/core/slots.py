@@ -36,7 +36,7 @@ class Extent(NamedTuple):
 
 
 class GroupTable(NamedTuple):
-    """Where the tokens of a sequence lie in one KV group.
+    """The slots of a sequence's tokens in one KV group.
 
     Attributes:
         group: the group's number.
@@ -242,7 +242,7 @@ Answers: TypeAlias = list[Grant] | Refusal
 
 
 class CacheHit:
-    """What a cache has of a sequence's tokens: the handle that `lookup` gives and `admit` takes.
+    """The cached tokens of a sequence: the handle that `lookup` gives and `admit` takes.
 
     It pins nothing, and is valid until the policy changes other than by a `load` with it. A policy
     derives a class of its own, which remembers where the tokens are.
@@ -283,8 +283,8 @@ class Lease(NamedTuple):
 
 
 class Keep(Enum):
-    """What a released sequence leaves behind, besides a `Lease`: nothing that can be found, or what
-    the policy caches.
+    """Contents that a released sequence leaves, besides a `Lease`: nothing that can be found, or
+    what the policy caches.
     """
 
     NOTHING = "nothing"

@@ -120,25 +120,34 @@ class ModelSpec:
             object.__setattr__(self, "kv_dtype_bytes", None)
         if self.num_heads % self.num_kv_heads:
             raise InputError(
-                f"model {self.name}: {self.num_heads} heads do not share {self.num_kv_heads} heads "
-                "of K and V evenly (num_heads, num_kv_heads)"
+                key="model",
+                value=self.name,
+                problem=(
+                    f"{self.num_heads} heads do not share {self.num_kv_heads} heads of K and V "
+                    "evenly (num_heads, num_kv_heads)"
+                ),
             )
         if self.fp8_products and not 8 <= (self.weight_bits or 16) < FP8_BITS:
             raise InputError(
-                f"model {self.name}: fp8_products: its weights have "
-                f"{self.weight_bits or 8 * self.dtype_bytes:g} bits "
-                "(weight_bits=8, or fp8_products=null)"
+                key=f"model {self.name}: fp8_products",
+                problem=f"its weights have {self.weight_bits or 8 * self.dtype_bytes:g} bits",
+                remedy="weight_bits=8, or fp8_products=null",
             )
         in_window = self.window.num_layers if self.window else 0
         if self.num_attention_layers < max(in_window, 1):
             raise InputError(
-                f"model {self.name}: {self.num_layers} layers are too few for {in_window} of "
-                f"window and {self.num_layers - self.num_attention_layers} of states"
+                key="model",
+                value=self.name,
+                problem=(
+                    f"{self.num_layers} layers are too few for {in_window} of window and "
+                    f"{self.num_layers - self.num_attention_layers} of states"
+                ),
             )
         if self.experts and self.experts.num_dense_layers > self.ffn_layers:
             raise InputError(
-                f"model {self.name}: experts.num_dense_layers={self.experts.num_dense_layers}: "
-                f"there are only {self.ffn_layers} layers"
+                key=f"model {self.name}: experts.num_dense_layers",
+                value=self.experts.num_dense_layers,
+                problem=f"there are only {self.ffn_layers} layers",
             )
 
     def is_shaped_like(self, other: "ModelSpec") -> bool:
@@ -272,7 +281,7 @@ class ModelSpec:
 
     @property
     def expert_params(self) -> int:
-        """Weights of one expert of one layer; 0 where there are none."""
+        """Weights of one expert of one layer; 0 if there are none."""
         return self.ffn_matrices * self.hidden_size * self.experts.size if self.experts else 0
 
     @property
@@ -347,9 +356,13 @@ class ModelSpec:
         """
         if self.has_uneven_heads and num_gpus > self.num_kv_heads:
             raise InputError(
-                f"model {self.name}: its {self.num_kv_heads} heads of K and V in full attention do "
-                f"not go round {num_gpus} GPUs, and those of windows do: not modelled (give at "
-                f"most {self.num_kv_heads} GPUs)"
+                key="model",
+                value=self.name,
+                problem=(
+                    f"its {self.num_kv_heads} heads of K and V in full attention do not go round "
+                    f"{num_gpus} GPUs, and those of windows do: not modelled"
+                ),
+                remedy=f"give at most {self.num_kv_heads} GPUs",
             )
         return max(1, num_gpus // (1 if self.latent else self.num_kv_heads))
 
@@ -400,9 +413,9 @@ class TierSpec:
     def __post_init__(self) -> None:
         if self.shared and None in (self.read_bandwidth, self.write_bandwidth):
             raise InputError(
-                "a shared tier has one link, whose speed the GPUs' data sheet does "
-                "not say (give its read_bandwidth and write_bandwidth)",
                 key="server.tiers",
+                problem="a shared tier has one link, whose speed the GPUs' data sheet does not say",
+                remedy="give its read_bandwidth and write_bandwidth",
             )
 
 
@@ -433,7 +446,7 @@ class ServerSpec:
         return tuple(name for name, tier in (self.tiers or {}).items() if tier.shared)
 
     def kv_pool_bytes(self, model: ModelSpec) -> int:
-        """Bytes for the KV cache of `model`, summed over the GPUs; negative where the weights do
+        """Bytes for the KV cache of `model`, summed over the GPUs; negative if the weights do
         not fit.
         """
         if model.name in self.kv_memory_gib:
@@ -459,8 +472,8 @@ class ServerSpec:
         blocks = pool_bytes // (token_bytes * block_size)
         if blocks < 1:
             raise DoesNotFit(
-                "leaves no memory for a KV cache",
                 key=f"{model.name} on {self.name}",
+                problem="leaves no memory for a KV cache",
                 remedy="choose a larger server",
             )
         return blocks * block_size

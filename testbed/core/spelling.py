@@ -3,20 +3,25 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from testbed.core.errors import InputError
+
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """A question that ends a message, or nothing where no known name is like this one."""
+    """A question that ends a message, or nothing if no known name is like this one."""
     names = list(choices)
     longer = [other for other in names if name and other.startswith((f"{name}-", f"{name}_"))]
     close = longer or get_close_matches(name, names, n=1)  # h100 begins h100-80gb
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def no_key(key: str, choices: Iterable[str]) -> str:
-    """The refusal of a key that nothing reads, with the known key that is most like it."""
-    near = nearest(key, choices)
-    hint = f"did you mean {near}?" if near else "remove it;"
-    return f"no key {key!r}: nothing reads it; {hint} testbed run --values shows all keys"
+class UnknownKey(InputError):
+    """A key that nothing reads. near: the known key that is most like it; None: none is."""
+
+    def __init__(self, key: str, choices: Iterable[str]) -> None:
+        self.near = nearest(key, choices)
+        hint = f"; did you mean {self.near}?" if self.near else ""
+        remedy = "testbed run --values shows all keys"
+        super().__init__(key=key, problem=f"nothing reads it{hint}", remedy=remedy)
 
 
 def nearest(key: str, choices: Iterable[str]) -> str | None:

@@ -1,4 +1,6 @@
-"""What tensor parallelism adds to a layer: all-reduces, measured or of a ring over the links."""
+"""The time that tensor parallelism adds to a layer: all-reduces, measured or of a ring over the
+links.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -51,6 +53,8 @@ def layer_s(by_degree: Mapping[int, float], num_gpus: int) -> float:
     if num_gpus not in by_degree:
         degrees = ", ".join(map(str, by_degree))
         raise InputError(
-            f"parallel_layer_s has no cost for {num_gpus} GPUs (it has {degrees}; add one)"
+            key="parallel_layer_s",
+            problem=f"has no cost for {num_gpus} GPUs",
+            remedy=f"it has {degrees}; add one",
         )
     return by_degree[num_gpus]

@@ -23,7 +23,7 @@ class Efficiencies(SoftwareTimes):
 
     experiments/conf/efficiencies/h200.yaml explains them. repeated_read, parallel_layer_s and
     extra_s are those of `sections.Choices`. launch_s: the host launches an iteration with prompts,
-    while the one before is computed where it is ahead.
+    while the one before is computed if it is ahead.
     """
 
     attention_bandwidth: PositiveShare = 1.0
@@ -171,8 +171,8 @@ class AnalyticCost(IterationCost):
         return 2 * self.model.num_layers * one_s
 
     def _verification_ps(self, work: Work) -> int:
-        """What the peak allows for attention of several queries in each decode, which read their
-        context once; 0 without drafts, whose attention memory bounds.
+        """The least time at the peak of attention of several queries in each decode, which read
+        their context once; 0 without drafts, whose attention memory bounds.
         """
         if not work.draft_tokens:
             return 0

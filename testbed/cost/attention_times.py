@@ -1,4 +1,4 @@
-"""Attention of an iteration: mixed batches where the profile measured them, else prefill and
+"""Attention of an iteration: mixed batches if the profile measured them, else prefill and
 decodes added.
 """
 
@@ -43,7 +43,7 @@ class Attention:
             return points if scale == 1 else [(key, round(ps * scale)) for key, ps in points]
 
         def decode_span(points: Rows) -> Callable[[Work, int], Affine]:
-            chosen = scaled(of_kind(points, choices.block_size, spread))
+            chosen = scaled(of_kind(points, choices.measured_block, spread))
             return DecodeTable(chosen, num_layers, unequal).span
 
         self._repeated_read = choices.repeated_read
@@ -86,7 +86,7 @@ class DecodeTable:
 
     Between measured numbers of sequences, times are blended at equal mean context. `points` are of
     one block size and one spread of lengths; `unequal` says what unequal lengths add to equal ones,
-    None where `points` are of unequal ones already.
+    None if `points` are of unequal ones already.
     """
 
     def __init__(
@@ -142,7 +142,9 @@ def of_kind(points: Rows, block_size: int, spread: str) -> Rows:
     if not chosen:
         kinds = sorted({key[:2] for key, _ in points})
         raise InputError(
-            f"no decode attention of block size {block_size}, {spread} lengths; measured: {kinds}"
+            key="decode attention",
+            problem=f"was not measured at block size {block_size}, {spread} lengths",
+            remedy=f"measured: {kinds}",
         )
     return chosen
 

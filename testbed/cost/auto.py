@@ -48,7 +48,7 @@ def auto_cost(
     """Costs of `model` on `server`; their fingerprint says which way they came.
 
     source: the GPU of the shipped profiles. path: more profiles, which come first. Without it come
-    first those of whole iterations of a system, of the folder `iterations` that ships, where one is
+    first those of whole iterations of a system, of the folder `iterations` that ships, if one is
     of this model and GPU; then those of the choices' system. attainable: measured shares of memory
     bandwidth by GPU. roofline: where no profile is near; its byte_kv_bandwidth also serves a
     profile of a wider cache. Software times are the choices', but for a fitted profile's own, and
@@ -68,12 +68,12 @@ def auto_cost(
     profile = best_shipped(question) if path is None else best_profile(question, path)
     if profile is None:
         return _roofline_cost(model, server, choices, roofline, path)
-    return ProfileCost(model, server, profile, suited(choices, profile))
+    return ProfileCost(model, server, profile, adapted_choices(choices, profile))
 
 
 class Question(NamedTuple):
-    """What decides the best profile; `share` is the GPU's of `attainable`, the rest as in
-    auto_cost.
+    """The question that decides the best profile; `share` is the GPU's of `attainable`, the rest as
+    in auto_cost.
     """
 
     model: ModelSpec
@@ -87,7 +87,7 @@ class Question(NamedTuple):
 
 
 def best_profile(question: Question, path: str | Path | None = None) -> Mapping[str, Any] | None:
-    """The nearest profile, carried to the model and the GPU; None where none is near."""
+    """The nearest profile, carried to the model and the GPU; None if none is near."""
     model, gpu, num_gpus, source, software, iterations, share, byte_kv_bandwidth = question
     server = ServerSpec("any", gpu, num_gpus)
     of_system = [] if path else of_systems(iterations, software, gpu)
@@ -112,18 +112,21 @@ def best_shipped(question: Question) -> Mapping[str, Any] | None:
 def _check_whole_iterations(
     path: str | Path | None, candidates: Sequence["Known"], measured: "Known | None"
 ) -> None:
-    """Raise InputError where the user's file has whole iterations of a system that are not those of
+    """Raise InputError if the user's file has whole iterations of a system that are not those of
     the run: they are not carried elsewhere, and other costs would not compare with them.
     """
     named = candidates[0] if path is not None and not Path(path).is_dir() else None
     if named is not None and named.is_whole and named is not measured:
         own = named.profile["fingerprint"]
         raise InputError(
-            f"has whole iterations of {own['system']} with {named.model.name} on "
-            f"{named.profile['num_gpus']} x {own['device']}, which are not carried to another "
-            "model, GPU or type of K and V (leave cost.path out for costs from other profiles)",
             key="cost.path",
-            value=str(path),
+            value=path,
+            problem=(
+                f"has whole iterations of {own['system']} with {named.model.name} on "
+                f"{named.profile['num_gpus']} x {own['device']}, which are not carried to another "
+                "model, GPU or type of K and V"
+            ),
+            remedy="leave cost.path out for costs from other profiles",
         )
 
 
@@ -134,45 +137,50 @@ def _roofline_cost(
     roofline: Efficiencies,
     path: str | Path | None,
 ) -> AnalyticCost:
-    """A roofline with the choices' software times; InputError where the user asked for more."""
+    """A roofline with the choices' software times; InputError if the user asked for more."""
     if path is not None:
         raise InputError(
-            f"has no profile of {model.name}'s shape and types on "
-            f"{server.num_gpus} GPU(s), and none near it (import one; without a path it is a "
-            "roofline)",
             key="cost.path",
-            value=str(path),
+            value=path,
+            problem=(
+                f"has no profile of {model.name}'s shape and types on {server.num_gpus} GPU(s), "
+                "and none near it (import one; without a path it is a roofline)"
+            ),
         )
     if choices.experts != BALANCED:
         raise InputError(
-            f"no profile of {model.name} is at hand, "
-            "and a roofline is balanced (import profile makes one; cost.path=FILE)",
             key="cost.choices.experts",
-            value=str(choices.experts),
+            value=choices.experts,
+            problem=(
+                f"no profile of {model.name} is at hand, and a roofline is balanced (import "
+                "profile makes one; cost.path=FILE)"
+            ),
         )
     for name in OF_PROFILES:
         if getattr(choices, name) != getattr(Choices(), name):
             raise InputError(
-                "nothing reads it, for no profile "
-                f"of {model.name} is at hand, and the times are a roofline (cost.roofline.NAME=X)",
                 key=f"cost.choices.{name}",
-                value=str(getattr(choices, name)),
+                value=getattr(choices, name),
+                problem=(
+                    f"nothing reads it, for no profile of {model.name} is at hand, and the times "
+                    "are a roofline"
+                ),
+                remedy="cost.roofline.NAME=X",
             )
     software = {name: getattr(choices, name) for name in OF_SYSTEMS}
     return AnalyticCost(model, server, replace(roofline, **software))
 
 
-def suited(choices: Choices, profile: Mapping[str, Any]) -> Choices:
+def adapted_choices(choices: Choices, profile: Mapping[str, Any]) -> Choices:
     """The choices with a block size that the profile has, the next larger one if it can, and with
-    its own software times where they were fitted on a server's log, or are in whole iterations.
+    its own software times if they were fitted on a server's log, or are in whole iterations.
     """
     section = choices.decode_section
     if has(profile, section) and len(profile["sections"][section]["axes"]) == 4:
         sizes = sorted({key[0] for key, _ in rows(profile, section) if key[1] == choices.spread})
-        larger = (size for size in sizes if size >= choices.block_size)
-        choices = replace(
-            choices, block_size=next(larger, sizes[-1] if sizes else choices.block_size)
-        )
+        block = choices.measured_block
+        larger = (size for size in sizes if size >= block)
+        choices = replace(choices, block_size=next(larger, sizes[-1] if sizes else block))
     if not {"software_fitted_on", SYSTEM} & set(profile["fingerprint"]):
         return choices
     return replace(choices, **asdict(SoftwareTimes()))

@@ -93,11 +93,19 @@ def derive(
 def _check_source(fingerprint: Mapping[str, Any]) -> None:
     """Raise InputError unless the profile has measured times of kernels."""
     if fingerprint["source"] == "derived":
-        raise InputError("only a measured profile can be carried to another GPU")
+        raise InputError(
+            key="the profile",
+            problem="is derived: only a measured one can be carried to another GPU",
+            remedy="give the measured one",
+        )
     if system := fingerprint.get(SYSTEM):
         raise InputError(
-            f"the profile has whole iterations of {system}, which are not carried to another GPU, "
-            "model or system (give one of kernels: testbed gpu calibrate without --system)"
+            key="the profile",
+            problem=(
+                f"has whole iterations of {system}, which are not carried to another GPU, "
+                "model or system"
+            ),
+            remedy="give one of kernels: testbed gpu calibrate without --system",
         )
 
 

@@ -63,10 +63,12 @@ def of_systems(iterations: str | None, system: str | None, gpu: GpuSpec) -> Iter
     if iterations is not None:
         if not shipped(iterations):
             raise InputError(
-                "no such folder of profiles ships (null: take none; "
-                "cost.path=FILE: a profile of yours)",
                 key="cost.iterations",
-                value=str(iterations),
+                value=iterations,
+                problem=(
+                    "no such folder of profiles ships (null: take none; cost.path=FILE: a profile "
+                    "of yours)"
+                ),
             )
         yield from profiles_of(iterations, gpu)
     yield from profiles_of(system, gpu)
@@ -84,7 +86,7 @@ def profiles_of(system: str | None, gpu: GpuSpec) -> Iterator[Known]:
 
 def check_shipped_sheet(fingerprint: Mapping[str, Any], gpu: GpuSpec) -> None:
     """Times that were measured on a device of a shipped profile follow its data sheet alone, even
-    where their own file has none. Raises InputError where the GPU's differs.
+    if their own file has none. Raises InputError if the GPU's differs.
     """
     for profile in shipped():
         measured_there = fingerprint.get("device") == profile["fingerprint"]["device"]

@@ -104,8 +104,8 @@ class WindowTable:
         """
         if not work.windows:
             raise InputError(
-                f"work.windows is empty; it counts what decodes read in windows of {self._size} "
-                "tokens"
+                key="work.windows",
+                problem=f"is empty; it counts what decodes read in windows of {self._size} tokens",
             )
         num_seqs, reads = work.decode_seqs, work.windows[0]
         growing, curve = reads.growing, self._shorter.curve(num_seqs)

@@ -81,9 +81,9 @@ def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) ->
         measured = dict.fromkeys(key[0] for key, _ in points)
         if distribution not in measured:
             raise InputError(
-                f"the profile has {', '.join(measured)}; choose of them",
                 key="cost.choices.experts",
-                value=str(distribution),
+                value=distribution,
+                problem=f"the profile has {', '.join(measured)}; choose of them",
             )
         return Knots(
             (key[1], ps * model.num_expert_layers) for key, ps in points if key[0] == distribution
@@ -93,9 +93,9 @@ def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) ->
         return table(profile, "experts", of_distribution)
     if distribution != BALANCED:
         raise InputError(
-            f"{model.name} has no experts; leave it out",
             key="cost.choices.experts",
-            value=str(distribution),
+            value=distribution,
+            problem=f"{model.name} has no experts; leave it out",
         )
     return _nothing
 

@@ -52,7 +52,8 @@ class LinkTimes:
         if not self.has(method, way):
             measured = ", ".join(" ".join(kind) for kind in self._times)
             raise InputError(
-                f"transfers {way} by {method}: were not measured (the file has {measured})"
+                key=f"transfers {way} by {method}",
+                problem=f"were not measured (the file has {measured})",
             )
         extent_bytes = ceil_div(num_bytes, num_extents)
         return self._times[method, way](block_bytes, extent_bytes, num_extents)
@@ -100,7 +101,7 @@ class MeasuredLink:
 
 
 def measured_link(model: ModelSpec, server: ServerSpec | None) -> MeasuredLink | None:
-    """The link of a server whose GPU names measured transfers; None where its data sheet has to
+    """The link of a server whose GPU names measured transfers; None if its data sheet has to
     do.
     """
     if server is None or server.gpu.transfers is None:
@@ -121,13 +122,15 @@ def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:
         device = content["fingerprint"]["device"]
         section = content["sections"][SECTION]
     except (KeyError, TypeError) as error:
-        raise InputError(f"{file}: not a {kind} ({error!r})") from error
+        raise InputError(key=file, problem=f"not a {kind} ({error!r})") from error
     check_section(SECTION, section, f"{file}, section {SECTION}", {SECTION: (AXES,)})
     if gpu.device != device:
         raise InputError(
-            f"measured on {device}, the server has {gpu.name} "
-            f"({gpu.device}); server.gpu.transfers=null takes its data sheet",
             key="server.gpu.transfers",
-            value=str(name),
+            value=name,
+            problem=(
+                f"measured on {device}, the server has {gpu.name} ({gpu.device}); "
+                "server.gpu.transfers=null takes its data sheet"
+            ),
         )
     return content

@@ -22,7 +22,7 @@ class Moved(NamedTuple):
         target: the tier's name that is written.
         length: slots of each transfer.
         num_transfers: how many.
-        num_runs: runs of adjacent slots in the tier below, where `counted` has found them.
+        num_runs: runs of adjacent slots in the tier below, if `counted` has found them.
     """
 
     source: str
@@ -33,7 +33,7 @@ class Moved(NamedTuple):
 
     @property
     def extents(self) -> int:
-        """Runs of adjacent slots; the transfers where runs were not counted."""
+        """Runs of adjacent slots; the transfers if runs were not counted."""
         return self.num_transfers if self.num_runs is None else self.num_runs
 
 
@@ -54,7 +54,7 @@ def counted(moves: Iterable[Move]) -> tuple[Moved, ...]:
 
 
 class WindowReads(NamedTuple):
-    """What the decodes of an iteration read in each layer whose window has one size.
+    """Reads of the decodes of an iteration in each layer whose window has one size.
 
     Attributes:
         size: tokens of the window.
@@ -71,7 +71,7 @@ class WindowReads(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one iteration does, in counts; never in block ids. Decodes and prompts run together.
+    """The work of one iteration, in counts; never in block ids. Decodes and prompts run together.
 
     Attributes:
         decode_seqs: sequences that write one token each.
@@ -79,9 +79,9 @@ class Work(NamedTuple):
             attention.
         decode_max_context: tokens that the longest of them reads.
         decode_repeated: reads of a token that another decode of this iteration reads in the same
-            slots: a token that n decodes share counts n - 1 times. Who shares it without decoding
-            does not count: a prompt in prefill, a sequence that only keeps its slots, the pin of a
-            registered prefix.
+            slots: a token that n decodes share counts n - 1 times. Sequences that share it without
+            decoding do not count: a prompt in prefill, a sequence that only keeps its slots, the
+            pin of a registered prefix.
         prefill: (new tokens, tokens already stored) of every sequence in prefill.
         num_requests: requests that are running: the software time of each counts too.
         copies: (length in slots, how many) on the device.
@@ -110,7 +110,8 @@ class Work(NamedTuple):
     @property
     def num_tokens(self) -> int:
         """Tokens that pass through the linear layers."""
-        return self.decode_seqs + self.draft_tokens + sum([new for new, _ in self.prefill])
+        decodes = self.decode_seqs + self.draft_tokens
+        return decodes + sum([new for new, _ in self.prefill]) if self.prefill else decodes
 
     @property
     def num_outputs(self) -> int:
@@ -164,7 +165,8 @@ def read_work(row: Mapping[str, Any]) -> Work:
             values[name] = tuple(map(tuple, json.loads(cell))) if name in LISTS else int(cell)
         except (KeyError, ValueError, TypeError) as error:
             raise InputError(
-                f"{PREFIX}{name} is missing or unreadable ({error}): is it of a GPU run?"
+                key=f"{PREFIX}{name}",
+                problem=f"is missing or unreadable ({error}): is it of a GPU run?",
             ) from None
     values["moves"] = tuple(Moved(*fields) for fields in values["moves"])
     values["windows"] = tuple(WindowReads(*fields) for fields in values["windows"])
@@ -268,7 +270,9 @@ def extra_ps(extra: tuple[tuple[str, int], ...], costs_s: Mapping[str, float]) -
     except KeyError as name:
         names = ", ".join(costs_s) or "none"
         raise InputError(
-            f"the policy counts {name}, for which the cost model has no cost (it knows {names})"
+            key=f"the policy's count {name}",
+            problem="has no cost in the cost model",
+            remedy=f"it knows {names}",
         ) from None
 
 
@@ -282,7 +286,8 @@ class CostModel(ABC):
         windows: the sizes of sliding windows, in tokens, for which `Work.windows` counts what
             decodes read.
         verifies_as_prompts: whether sequences with draft tokens are launched as prompts are.
-        fingerprint: who measured the times, when and on which device; None if nobody did.
+        fingerprint: who measured the times, when and on which device; None if they were not
+            measured.
         fit: the errors of a measured profile.
         provenance: what times without a fingerprint are; empty: unknown.
         software: the system whose software times are charged, None for configured ones; NO_SOFTWARE
@@ -333,7 +338,7 @@ class CostModel(ABC):
         return Affine(self.iteration(work), growth_ps=0, steps=1)
 
     def least(self, num_tokens: int) -> int:
-        """Picoseconds that no iteration over so many tokens is below, whatever they read; 0 where
+        """Picoseconds that no iteration over so many tokens is below, whatever they read; 0 if
         nothing is known. `testbed plan` excludes deployments by it.
 
         Args:
@@ -342,10 +347,10 @@ class CostModel(ABC):
         return 0
 
     def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
-        """How the host launches an iteration; None where `iteration` and `decode` have its time.
+        """How the host launches an iteration; None if `iteration` and `decode` have its time.
 
-        What is planned while another iteration computes is launched meanwhile, so that only the
-        rest is waited for. Decodes are launched no longer than they compute.
+        An iteration that is planned while another one computes is launched meanwhile, so that only
+        the rest is waited for. Decodes are launched no longer than they compute.
 
         Args:
             decode_seqs: sequences that decode.
@@ -369,5 +374,7 @@ class CostModel(ABC):
             moves: what it moves.
         """
         raise InputError(
-            f"{type(self).__name__}: has no time for transfers between tiers (define transfer())"
+            key=type(self).__name__,
+            problem="has no time for transfers between tiers",
+            remedy="define transfer()",
         )

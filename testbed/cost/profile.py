@@ -177,7 +177,7 @@ def _scaled(section: Mapping[str, Any], factor: float) -> dict[str, Any]:
 def _stand_ins(
     profile: Mapping[str, Any], server: ServerSpec, measured_link: MeasuredLink | None
 ) -> dict[str, str]:
-    """Where the times come from that the profile lacks, by what takes them."""
+    """Sources of the times that the profile lacks, by what takes them."""
     stand_ins = dict[str, str]()
     if measured_link is None and not has(profile, "swap"):
         stand_ins["swap"] = SWAP_STAND_IN
@@ -199,7 +199,7 @@ def _system_of(
     choices: Choices, overheads_ps: Mapping[str, int], fingerprint: Mapping[str, Any]
 ) -> str | None:
     """The name of the system whose software times are charged: the choices', else this project's
-    engine, where `testbed gpu calibrate` measured it; None where the times are the user's own,
+    engine, where `testbed gpu calibrate` measured it; None if the times are the user's own,
     fitted on a log, or none.
     """
     is_of_user = (
@@ -213,8 +213,11 @@ def check_shard(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> 
     profiled = ModelSpec(**profile["model"])
     if not model.is_shaped_like(profiled) or profile["num_gpus"] != num_gpus:
         raise InputError(
-            f"the profile is of {profiled.name} on {profile['num_gpus']} GPU(s), the run is of "
-            f"{model.name} on {num_gpus}{_other_value(profiled, model)}"
+            key="the profile",
+            problem=(
+                f"is of {profiled.name} on {profile['num_gpus']} GPU(s), the run is of "
+                f"{model.name} on {num_gpus}{_other_value(profiled, model)}"
+            ),
         )
 
 
@@ -226,12 +229,16 @@ def check_data_sheet(source: GpuSpec, gpu: GpuSpec, names: Iterable[str] = KERNE
         value, own = getattr(gpu, name), getattr(source, name)
         if source.name == gpu.name and None not in (own, value) and value != own:
             raise InputError(
-                "nothing reads it, for the times were "
-                f"measured on {gpu.name}, which has {_number(own)} (cost=analytic computes them; "
-                "server.gpu.name=X server.gpu.device='' server.gpu.transfers=null is another GPU, "
-                "for which they are derived)",
                 key=f"server.gpu.{name}",
-                value=str(_number(value)),
+                value=_number(value),
+                problem=(
+                    f"nothing reads it, for the times were measured on {gpu.name}, which has "
+                    f"{_number(own)}"
+                ),
+                remedy=(
+                    "cost=analytic computes them; server.gpu.name=X server.gpu.device='' "
+                    "server.gpu.transfers=null is another GPU, for which they are derived"
+                ),
             )
 
 
@@ -240,7 +247,7 @@ def _number(value: float | None) -> str:
 
 
 def _other_value(profiled: ModelSpec, model: ModelSpec) -> str:
-    """The first value of the shape that differs, where the names of the models are the same."""
+    """The first value of the shape that differs, if the names of the models are the same."""
     if profiled.name != model.name:
         return ""
     there = replace(profiled, max_len=model.max_len, tied_embedding=model.tied_embedding)

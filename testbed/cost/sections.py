@@ -17,6 +17,7 @@ from testbed.core.units import Positive, PositiveCount, PositiveTokens, Seconds,
 from testbed.cost.software import SoftwareTimes
 
 BATCH = ("num_seqs", "total_context")
+USUAL_BLOCK = 16  # tokens
 OF_KERNEL = ("block_size", "spread", *BATCH)
 AxesOf = Mapping[str, tuple[tuple[str, ...], ...]]  # the possible axes of each section
 AXES: AxesOf = {
@@ -83,15 +84,17 @@ def check_profile(profile: Mapping[str, Any], where: object) -> None:
     sections = profile.get("sections")
     if type(num_gpus) is not int or num_gpus < 1:
         raise InputError(
-            f"{where}: num_gpus is {num_gpus!r}; it must be a whole number of at least 1"
+            key=f"{where}: num_gpus",
+            value=repr(num_gpus),
+            problem="must be a whole number of at least 1",
         )
     if not isinstance(profile.get("fingerprint"), Mapping):
         raise InputError(
-            f"{where}: has no fingerprint, which says who measured what on which device"
+            key=where, problem="has no fingerprint, which says who measured what on which device"
         )
     check_sizes(profile.get("cuda_graph_sizes"), f"{where}, cuda_graph_sizes")
     if not isinstance(sections, Mapping) or not sections:
-        raise InputError(f"{where}: has no sections (a profile has measured points)")
+        raise InputError(key=where, problem="has no sections (a profile has measured points)")
     for name, section in sections.items():
         check_section(name, section, f"{where}, section {name}")
 
@@ -103,7 +106,7 @@ def check_sizes(sizes: Any, where: str) -> None:
     if not isinstance(sizes, list | tuple) or not all(
         type(size) is int and size >= 1 for size in sizes
     ):
-        raise InputError(f"{where}: {sizes!r} is no list of whole numbers of at least 1")
+        raise InputError(key=where, problem=f"{sizes!r} is no list of whole numbers of at least 1")
 
 
 def check_section(name: str, section: Any, where: str, axes_of: AxesOf = AXES) -> None:
@@ -112,26 +115,33 @@ def check_section(name: str, section: Any, where: str, axes_of: AxesOf = AXES) -
     """
     if name not in axes_of:
         names = ", ".join(axes_of)
-        raise InputError(f"{where}: nothing reads it; a profile's sections are {names}")
+        raise InputError(key=where, problem=f"nothing reads it; a profile's sections are {names}")
     if not isinstance(section, Mapping) or not section.get("axes") or not section.get("points"):
-        raise InputError(f"{where}: needs axes and at least one point")
+        raise InputError(key=where, problem="needs axes and at least one point")
     axes = tuple(section["axes"])
     if axes not in axes_of[name]:
         raise InputError(
-            f"{where}: axes are {', '.join(map(str, axes))}; must be {', '.join(axes_of[name][0])}"
+            key=where,
+            problem=f"axes are {', '.join(map(str, axes))}; must be {', '.join(axes_of[name][0])}",
         )
     number_of_key = dict[tuple[Any, ...], int]()
     for number, row in enumerate(section["points"], start=1):
         point = f"{where}, point {number}"
         if not isinstance(row, list) or len(row) <= len(axes):
-            raise InputError(f"{point}: {row!r} is not {len(axes)} axis values and a time")
+            raise InputError(
+                key=point, problem=f"{row!r} is not {len(axes)} axis values and a time"
+            )
         key = tuple(row[: len(axes)])
         if not all(map(_is_axis_value, key)):
-            raise InputError(f"{point}: {list(key)} must be names or whole numbers of at least 0")
+            raise InputError(
+                key=point, problem=f"{list(key)} must be names or whole numbers of at least 0"
+            )
         _check_value(name, row[len(axes)], point)
         if key in number_of_key:
             raise InputError(
-                f"{point}: {list(key)} was measured in point {number_of_key[key]} too; keep one"
+                key=point,
+                problem=f"{list(key)} was measured in point {number_of_key[key]} too",
+                remedy="keep one",
             )
         number_of_key[key] = number
 
@@ -150,7 +160,7 @@ def _check_value(section: str, value: Any, point: str) -> None:
         least, most, allowed = 0.0, math.inf, "of at least 0"
     is_number = type(value) in (int, float) and math.isfinite(value)
     if not is_number or not least <= value <= most:
-        raise InputError(f"{point}: {value!r} is not a number {allowed}")
+        raise InputError(key=point, problem=f"{value!r} is not a number {allowed}")
 
 
 def read_profile(path: str | Path) -> dict[str, Any]:
@@ -173,16 +183,21 @@ def measured_file(
     file = next((path for path in (Path(name), shipped / f"{name}.json") if path.is_file()), None)
     if file is None:
         names = ", ".join(sorted(path.stem for path in shipped.glob("*.json")))
-        raise InputError(f"{culprit}: neither a file nor one of {names}")
+        raise InputError(key=culprit, problem=f"neither a file nor one of {names}")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not a {kind}, which is a JSON file ({error})") from error
+        raise InputError(
+            key=file, problem=f"not a {kind}, which is a JSON file ({error})"
+        ) from error
     if not isinstance(content, dict):
-        raise InputError(f"{file}: not a {kind}, which is a JSON object with 'format': {FORMAT}")
+        raise InputError(
+            key=file, problem=f"not a {kind}, which is a JSON object with 'format': {FORMAT}"
+        )
     if content.get("format") != FORMAT:
         raise InputError(
-            f"{file.name}: {kind} format {content.get('format')}, this version reads {FORMAT}"
+            key=file.name,
+            problem=f"{kind} format {content.get('format')}, this version reads {FORMAT}",
         )
     return file, content
 
@@ -201,7 +216,9 @@ def rows(profile: Mapping[str, Any], section: str) -> Rows:
     if not has(profile, section):
         name, names = profile["model"]["name"], ", ".join(profile["sections"])
         raise InputError(
-            f"the profile of {name} has no section {section}, which this run needs; it has {names}"
+            key=f"the profile of {name}",
+            problem=f"has no section {section}, which this run needs",
+            remedy=f"it has {names}",
         )
     body = profile["sections"][section]
     width = len(body["axes"])
@@ -221,7 +238,8 @@ def jumps(profile: Mapping[str, Any], section: str) -> bool:
     if between not in BETWEEN:
         name = profile["model"]["name"]
         raise InputError(
-            f"section {section} of {name}: between is {between!r}, not one of {', '.join(BETWEEN)}"
+            key=f"section {section} of {name}",
+            problem=f"between is {between!r}, not one of {', '.join(BETWEEN)}",
         )
     return bool(between == "next")
 
@@ -239,19 +257,20 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class Choices(SoftwareTimes):
-    """Which of the measured alternatives is used, in seconds; experiments/conf/cost/profile.yaml
+    """The measured alternative that is used, in seconds; experiments/conf/cost/profile.yaml
     explains every value.
 
-    kernel: "paged" (ours), "paper" (the paper's design) or "contiguous". swap_waits: "by layer"
-    (see with_swaps), or "all in": no layer runs before everything has come in, and what goes out
-    hides behind computing. overhead_per_worker_s: of an iteration, for each GPU, whose worker gets
-    its input in turn. parallel_layer_s: by number of GPUs, launches that wait for the slowest; one
-    GPU needs no entry. repeated_read: of a shared token, as a share of a first read
-    (kernels/results/h200-shared-reads.csv: 0.42 with our kernel, 0.28 with the paper's). extra_s:
-    of what a policy counts by name.
+    block_size: of the measured decodes; None: that of the policy (run/machine.py), USUAL_BLOCK
+    if it has none. kernel: "paged" (ours), "paper" (the paper's design) or "contiguous".
+    swap_waits: "by layer" (see with_swaps), or "all in": no layer runs before everything has
+    come in, and what goes out hides behind computing. overhead_per_worker_s: of an iteration,
+    for each GPU, whose worker gets its input in turn. parallel_layer_s: by number of GPUs,
+    launches that wait for the slowest; one GPU needs no entry. repeated_read: of a shared
+    token, as a share of a first read (kernels/results/h200-shared-reads.csv: 0.42 with our
+    kernel, 0.28 with the paper's). extra_s: of what a policy counts by name.
     """
 
-    block_size: PositiveTokens = 16
+    block_size: PositiveTokens | None = None
     kernel: str = "paged"
     spread: str = "ragged"
     swap: str = "fused"
@@ -267,8 +286,15 @@ class Choices(SoftwareTimes):
     def __post_init__(self) -> None:
         for name, values in KNOWN.items():
             if getattr(self, name) not in values:
-                raise InputError(f"{name}: {getattr(self, name)} is not one of {', '.join(values)}")
+                raise InputError(
+                    key=name, problem=f"{getattr(self, name)} is not one of {', '.join(values)}"
+                )
         check_sizes(self.cuda_graph_sizes, "cuda_graph_sizes")
+
+    @property
+    def measured_block(self) -> int:
+        """Tokens of a block whose measured times are read."""
+        return USUAL_BLOCK if self.block_size is None else self.block_size
 
     @property
     def decode_section(self) -> str:

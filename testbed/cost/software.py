@@ -10,13 +10,13 @@ from testbed.cost.model import Work
 
 @dataclass(frozen=True, slots=True)
 class SoftwareTimes:
-    """What a system's software adds to the kernels, in seconds.
+    """Times that a system's software adds to the kernels, in seconds.
 
     overhead_s: an iteration (one graph launch, inputs in, tokens out). More for each running
     request, scheduled token, sequence that takes a step or is prefilled, and for each running
     request on each GPU, to hand its input on. sequences_per_fork: a fork takes as long as so many
-    sequences. software: the system whose times these are, None where they are the profile's or the
-    user's own. A time of None is the measured one, or zero where none was measured.
+    sequences. software: the system whose times these are, None if they are the profile's or the
+    user's own. A time of None is the measured one, or zero if none was measured.
     """
 
     overhead_s: Seconds | None = None
@@ -60,7 +60,7 @@ class Charged:
 def charged(
     times: SoftwareTimes, num_gpus: int, measured_ps: Mapping[str, int], worker_s: float = 0.0
 ) -> Charged:
-    """What iterations on num_gpus GPUs are charged for software.
+    """Software times that iterations on num_gpus GPUs are charged.
 
     measured_ps: picoseconds of an "iteration", a "request" and a "token". worker_s: seconds of each
     GPU's worker in an iteration.

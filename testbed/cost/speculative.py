@@ -1,6 +1,6 @@
 """Iterations with speculative decoding: the model verifies, then the drafter drafts."""
 
-from testbed.core.slots import ceil_div
+from testbed.core.slots import ceil_div, record
 from testbed.cost.model import CostModel, Launch, Moved, Work
 
 
@@ -10,12 +10,12 @@ class SpeculativeCost(CostModel):
 
     The first pass computes all tokens of the iteration, because the drafter stores K and V of them
     too; each later one computes a token of each sequence, and reads one token more. Drafts are
-    proposed for the whole batch or not at all. Where the model's cost verifies as prompts, drafts
-    are computed by its kernels for prompts; see `verified_as_prompts`.
+    proposed for the whole batch or not at all. If the model's cost verifies as prompts, drafts are
+    computed by its kernels for prompts; see `verified_as_prompts`.
 
     Attributes:
         cost: the cost of the model's own iterations.
-        drafter: the cost of the drafter's passes; None where drafts take no time of the GPU.
+        drafter: the cost of the drafter's passes; None if drafts take no time of the GPU.
         num_drafts: drafts of a sequence.
         off_above: the most requests for which drafts are proposed; None: there is no such limit.
     """
@@ -66,11 +66,12 @@ class SpeculativeCost(CostModel):
         )
         context = work.decode_context + sum([new + stored for new, stored in work.prefill])
         longest = max([work.decode_max_context, *(new + stored for new, stored in work.prefill)])
-        later = [
-            Work(num_seqs, context + step * num_seqs, longest + step)
-            for step in range(1, 1 if is_off else self.num_drafts)
-        ]
-        return sum([self.drafter.iteration(work) for work in (first, *later)])
+        whole_ps = self.drafter.iteration(first)
+        for step in range(1, 1 if is_off else self.num_drafts):
+            reads = context + step * num_seqs, longest + step, 0
+            later: Work = record(Work, (num_seqs, *reads, (), 0, (), (), (), 0, (), 0))
+            whole_ps += self.drafter.iteration(later)
+        return whole_ps
 
 
 def verified_as_prompts(work: Work, num_drafts: int) -> Work:

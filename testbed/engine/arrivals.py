@@ -32,7 +32,7 @@ class ArrivalProcess(ABC):
         """Arrival times in order, in picoseconds.
 
         Args:
-            rows: a whole trace where the process replays time stamps, else None.
+            rows: a whole trace if the process replays time stamps, else None.
             seed: of what is drawn.
         """
 
@@ -40,7 +40,7 @@ class ArrivalProcess(ABC):
 def positive(**values: float) -> None:
     for name, value in values.items():
         if not value > 0:
-            raise InputError("must be above 0", key=f"arrivals.{name}", value=str(value))
+            raise InputError(key=f"arrivals.{name}", value=value, problem="must be above 0")
 
 
 class Poisson(ArrivalProcess):
@@ -84,8 +84,12 @@ class Slotted(ArrivalProcess):
         excess_s = abs(round(duration_s / slot_s) * slot_s - duration_s)
         if slot_s < 1 / PS or duration_s / slot_s > MAX_SLOTS or excess_s > duration_s / MAX_SLOTS:
             raise InputError(
-                f"arrivals.duration_s is {duration_s} and arrivals.slot_s {slot_s}; it must be a "
-                f"whole number of slots of at least 1e-12 s (1 ps), and at most {MAX_SLOTS:,}"
+                key="arrivals.duration_s",
+                value=duration_s,
+                problem=(
+                    f"must be a whole number of slots of arrivals.slot_s={slot_s}, of at least "
+                    f"1e-12 s (1 ps) each, and at most {MAX_SLOTS:,}"
+                ),
             )
         self.rate = rate
         self.duration_s = duration_s
@@ -117,15 +121,17 @@ class Replay(ArrivalProcess):
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
         if rows is None or rows.arrival_s is None:
             raise InputError(
-                "arrivals=replay needs a trace with time stamps: this has none; choose "
-                "arrivals=poisson"
+                key="arrivals",
+                value="replay",
+                problem="needs a trace with time stamps: this has none",
+                remedy="choose arrivals=poisson",
             )
         return np.rint(rows.arrival_s / self.speedup * PS).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerDrivenWorkload(Workload):
-    """Rows that go out as answers come: arrival_ps is the earliest time of each, 0 where answers
+    """Rows that go out as answers come: arrival_ps is the earliest time of each, 0 if answers
     alone decide.
     """
 
@@ -149,7 +155,7 @@ class SessionWorkload(AnswerDrivenWorkload):
 
 @dataclass(frozen=True, slots=True)
 class BoundedWorkload(AnswerDrivenWorkload):
-    """Rows that go out in their order at arrival_ps, but later where max_in_flight of them are
+    """Rows that go out in their order at arrival_ps, but later if max_in_flight of them are
     unanswered: the next one goes out when an answer ends.
     """
 
@@ -173,8 +179,10 @@ class AnswerDriven(ArrivalProcess):
             seed: not read.
         """
         raise InputError(
-            f"{type(self).__name__} has no arrival times (each depends on when an answer ends)",
             key="arrivals",
+            problem=(
+                f"{type(self).__name__} has no arrival times (each depends on when an answer ends)"
+            ),
         )
 
     @abstractmethod
@@ -189,18 +197,17 @@ class AnswerDriven(ArrivalProcess):
         """
 
     def check_no_turns(self, rows: Rows) -> None:
-        """Raise InputError where some rows wait for the answers to others.
+        """Raise InputError if some rows wait for the answers to others.
 
         Args:
             rows: of the trace.
         """
         if rows.turns is not None:
             raise InputError(
-                "this trace says which request waits for which "
-                "answer, and its think times (choose arrivals=sessions, whose at_once is the "
-                "concurrency)",
                 key="arrivals",
-                value=str(type(self).__name__),
+                value=type(self).__name__,
+                problem="this trace says which request waits for which answer, and its think times",
+                remedy="choose arrivals=sessions, whose at_once is the concurrency",
             )
 
 
@@ -219,7 +226,7 @@ class Concurrency(AnswerDriven):
         self.num_requests = num_requests
 
     def workload(self, rows: Rows, num_seqs: int, beam: bool, seed: int) -> BoundedWorkload:
-        """All rows in their order; refused where some wait for the answers to others."""
+        """All rows in their order; refused if some wait for the answers to others."""
         self.check_no_turns(rows)
         at_once = np.zeros(len(rows), np.int64)
         return BoundedWorkload(rows, at_once, num_seqs, beam, self.concurrency)
@@ -238,7 +245,7 @@ class Sessions(AnswerDriven):
     ) -> None:
         if at_once < 1:
             raise InputError(
-                "must be at least 1 session", key="arrivals.at_once", value=str(at_once)
+                key="arrivals.at_once", value=at_once, problem="must be at least 1 session"
             )
         self.at_once = at_once
         self.start_gap_s = start_gap_s
@@ -251,9 +258,13 @@ class Sessions(AnswerDriven):
         turns = rows.turns if rows.turns is not None else turns_in_order(rows)
         if turns is None:
             raise InputError(
-                "arrivals=sessions needs a trace that says which request waits for which answer: "
-                "trace=agent_sessions, trace=guidellm, or a CSV with a column session "
-                "(arrivals=closed_loop sends any trace by concurrency)"
+                key="arrivals",
+                value="sessions",
+                problem="needs a trace that says which request waits for which answer",
+                remedy=(
+                    "trace=agent_sessions, trace=guidellm, or a CSV with a column session; "
+                    "arrivals=closed_loop sends any trace by concurrency"
+                ),
             )
         if self.max_think_s is not None:
             turns = replace(turns, wait_s=np.minimum(turns.wait_s, self.max_think_s))
@@ -298,8 +309,13 @@ def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_
         drawn += len(times[-1])
         if drawn > 10 * expected + MAX_BURST:
             raise InputError(
-                f"arrivals.burstiness is {1 / shape:g}: of {expected:,.0f} requests that "
-                f"are expected in {duration_s:g} s, {drawn:,} come at once; choose less"
+                key="arrivals.burstiness",
+                value=f"{1 / shape:g}",
+                problem=(
+                    f"of {expected:,.0f} requests that are expected in {duration_s:g} s, {drawn:,} "
+                    "come at once"
+                ),
+                remedy="choose less",
             )
         gaps = rng.gamma(shape, 1 / (rate * shape), size=int(expected * 1.1) + 64)
         times.append(start + np.cumsum(gaps))

@@ -1,4 +1,4 @@
-"""What the engine asserts of plug-ins: always in constant time a span, and now and then what takes
+"""Assertions of the engine on plug-ins: always in constant time a span, and now and then what takes
 longer.
 """
 

@@ -55,8 +55,13 @@ class Benchmark(AnswerDriven):
             seconds *= len(rows) / self.rate / seconds[-1]
         if seconds[-1] > LAST_S:
             raise InputError(
-                f"arrivals.rate is {self.rate}: the last of {len(rows)} requests comes after "
-                f"{seconds[-1]:,.6g} s, and time ends at {LAST_S:,.0f} s (give a higher rate)"
+                key="arrivals.rate",
+                value=self.rate,
+                problem=(
+                    f"the last of {len(rows)} requests comes after {seconds[-1]:,.6g} s, and time "
+                    f"ends at {LAST_S:,.0f} s"
+                ),
+                remedy="give a higher rate",
             )
         times_ps = np.rint(seconds * PS).astype(np.int64)
         if self.max_in_flight is None:

@@ -1,4 +1,4 @@
-"""Who sends the requests: an open loop at their own times, or a closed one, as answers come."""
+"""Senders of requests: an open loop at their own times, or a closed one, as answers come."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from testbed.engine.listeners import Listener
 
 
 class Door(Protocol):
-    """Where clients submit requests: an engine, or a fleet of them."""
+    """The interface by which clients submit requests: an engine, or a fleet of them."""
 
     def submit(self, request: Request) -> bool:
         """A request arrives now. False if it is rejected at once."""
@@ -50,8 +50,8 @@ class OpenLoop:
 class ClosedLoop(Listener):
     """Sends the requests of a session workload to an engine, which reports when each has ended.
 
-    A request that is rejected or cancelled has ended too: its session goes on. What follows an
-    answer at once misses the plan that is made at that very moment, as a client's would.
+    A request that is rejected or cancelled has ended too: its session goes on. A request that
+    follows an answer at once misses the plan that is made at that very moment, as a client's would.
     """
 
     def __init__(self, clock: Clock, engine: Door, workload: SessionWorkload) -> None:
@@ -182,7 +182,7 @@ class BoundedLoop(Listener):
 
 
 class Client(Protocol):
-    """Who sends the requests of a run."""
+    """The sender of the requests of a run."""
 
     def start(self) -> None:
         """Send the first ones, and arrange for the rest."""

@@ -1,8 +1,7 @@
 """The time of an engine: the clocks of a simulation, of a simulation in real time, and of a GPU.
 
-An engine's loop is a generator. It yields what its alarm or its executor gave it to wait for, and
-whoever runs the loop (SimPy, or a `WallClock`) resumes it then. Time is a whole number of
-picoseconds.
+An engine's loop is a generator. It yields the event of its alarm or its executor, and the driver of
+the loop (SimPy, or a `WallClock`) resumes it then. Time is a whole number of picoseconds.
 """
 
 from abc import ABC, abstractmethod
@@ -17,8 +16,8 @@ class Alarm(ABC):
 
     @abstractmethod
     def set(self, at_ps: int) -> Any:
-        """What the engine's loop has to yield to be resumed at at_ps; UNBOUNDED: when the alarm is
-        brought forward.
+        """The event that the engine's loop yields to be resumed at at_ps; UNBOUNDED: when the alarm
+        is brought forward.
         """
 
     @abstractmethod

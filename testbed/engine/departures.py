@@ -4,21 +4,21 @@ from collections.abc import Iterable
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
-from testbed.engine.audience import Audience
 from testbed.engine.executor import Executor, Flight
+from testbed.engine.handover_hooks import HandoverHooks
 from testbed.engine.meter import Meter
+from testbed.engine.notifications import Listeners
 from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
-from testbed.engine.sides import Side
 from testbed.sched.plan import Plan
 from testbed.sched.scheduler import Scheduler
 
 
 class Departures:
     """Each request leaves the scheduler, the executor, the outputs and the meter; then it is
-    recorded, and the audience hears of it.
+    recorded, and the listeners are called.
 
-    side: the engine's part in hand-overs, if it has one, which may take an answered group over.
+    hooks: the engine's part in hand-overs, if it has one, which may take an answered group over.
     """
 
     def __init__(
@@ -28,33 +28,33 @@ class Departures:
         outputs: Outputs,
         meter: Meter,
         recorder: Recorder,
-        audience: Audience,
+        listeners: Listeners,
     ) -> None:
-        self.side: Side | None = None
+        self.hooks: HandoverHooks | None = None
         self._scheduler = scheduler
         self._executor = executor
         self._outputs = outputs
         self._meter = meter
         self._recorder = recorder
-        self._audience = audience
+        self._listeners = listeners
 
     def finish(self, group: SequenceGroup, now_ps: int) -> None:
         """The scheduler has finished the group: its request is answered, by this engine or by one
         that takes it over.
         """
         request = self._outputs.removed(group.request.request_id)
-        if self.side is not None and self.side.takes(group):
+        if self.hooks is not None and self.hooks.takes(group):
             self._recorder.moved_on(request, now_ps)
             return
         self._recorder.served(request, group, now_ps)
-        if self._audience.listens:
-            self._audience.finished(request.request_id, now_ps)
+        if self._listeners.listens:
+            self._listeners.finished(request.request_id, now_ps)
 
     def reject(self, request: Request, reason: str, now_ps: int) -> None:
         """The request could never run, and is not served."""
-        sent = request if self.side is None else self.side.sent(request)
+        sent = request if self.hooks is None else self.hooks.sent(request)
         self._recorder.rejected(sent, reason)
-        self._audience.rejected(request.request_id, reason, now_ps)
+        self._listeners.rejected(request.request_id, reason, now_ps)
 
     def reject_planned(self, plan: Plan, now_ps: int) -> None:
         """The plan lists groups that could never run."""
@@ -70,7 +70,7 @@ class Departures:
             return
         request, finished = self._withdraw(group, in_flight)
         self._recorder.cancelled(request, group, now_ps)
-        self._audience.cancelled(request_id, now_ps)
+        self._listeners.cancelled(request_id, now_ps)
         self._finish_others(finished, now_ps)
 
     def hand_back_all(self, in_flight: Iterable[Flight], now_ps: int) -> list[Request]:

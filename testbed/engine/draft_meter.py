@@ -3,6 +3,7 @@
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Usage
 from testbed.engine.meter import Meter, PlainMeter
+from testbed.engine.totals import SpanMemory
 from testbed.sched.plan import Plan
 
 
@@ -13,6 +14,10 @@ class DraftMeter(PlainMeter):
     that each is looked at in each iteration; but no table is walked.
     """
 
+    def open(self, plan: Plan, used: Usage) -> None:
+        running = self.state.running.values()
+        self._first = SpanMemory(len(running), used, sum(map(self.unused, running)), 0)
+
     def repeated_reads(self, plan: Plan, used: Usage) -> int:
         return Meter.repeated_reads(self, plan, used)
 
@@ -20,9 +25,10 @@ class DraftMeter(PlainMeter):
         """The same of a group of one sequence, which shares no slots with itself."""
         if not group.resident:
             return 0
-        seq = group.sequences[0]
+        seq, predicts = group.sequences[0], self.memory.predicts
         final_len = self.outputs.requests[group.request.request_id].final_len
-        footprint = self.memory.footprint(seq)
-        assert footprint is not None, "chosen for a policy that says its footprints"
-        held = footprint.slots_of(seq.num_slots)
-        return held - min(held, max(final_len, seq.num_slots))
+        assert predicts is not None, "chosen for a policy that says its footprints"
+        num_slots = seq.num_slots
+        held = predicts.footprint(seq).slots_of(num_slots)
+        used = final_len if final_len > num_slots else num_slots
+        return held - used if held > used else 0

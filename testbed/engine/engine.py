@@ -10,7 +10,6 @@ from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Usage
 from testbed.cost.model import UNBOUNDED, Work
 from testbed.engine import audit
-from testbed.engine.audience import Audience
 from testbed.engine.changes import Change, Changes
 from testbed.engine.clock import Process
 from testbed.engine.departures import Departures
@@ -18,12 +17,13 @@ from testbed.engine.draft_meter import DraftMeter
 from testbed.engine.due_arrivals import DueArrivals
 from testbed.engine.executor import Executor, Flight
 from testbed.engine.fused_path import FusedPath
+from testbed.engine.handover_hooks import HandoverHooks
 from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.meter import Meter, PlainMeter
+from testbed.engine.notifications import Listeners
 from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
 from testbed.engine.sampled_checks import SampledChecks
-from testbed.engine.sides import Side
 from testbed.engine.snapshot_times import SnapshotTimes
 from testbed.engine.span_meter import SpanMeter
 from testbed.engine.totals import SpanMemory
@@ -40,7 +40,7 @@ class Engine:
     Requests may be submitted and cancelled at any time, between two turns of the loop. An arrival
     that could change the next plan, and a cancellation, end a span of iterations at the first
     boundary at or after it, as the run step by step would see them. Plans in flight are a queue: of
-    one plan, or of two where the scheduler plans ahead.
+    one plan, or of two if the scheduler plans ahead.
 
     Attributes:
         scheduler: makes the plans.
@@ -51,7 +51,7 @@ class Engine:
         clock: the executor's.
         max_len: the longest sequence in tokens.
         stop_ps: when the engine stops at the latest.
-        side: what it does for other engines: it prefills for them, or decodes what they have
+        hooks: what it does for other engines: it prefills for them, or decodes what they have
             prefilled, or does nothing for them.
     """
 
@@ -85,7 +85,7 @@ class Engine:
         self.meter = _meter(scheduler, outputs, fast_forward=fast_forward)
         recorder.policy = scheduler.memory.name
         executor.on_landed = self.replan
-        self.side = Side()
+        self.hooks = HandoverHooks()
         self._takes_part = False
         self._alarm = executor.alarm
         self._windows = windows
@@ -93,13 +93,14 @@ class Engine:
         self._in_flight: deque[Flight] = deque()
         self._current: Flight | None = None  # the plan in flight whose iterations have begun
         self._snapshots = SnapshotTimes(recorder, [*snapshots_ps, stop_ps])
-        self._audience = Audience(scheduler.state, outputs.requests)
+        self._listeners = Listeners(scheduler.state, outputs.requests)
         self._departures = Departures(
-            scheduler, executor, outputs, self.meter, recorder, self._audience
+            scheduler, executor, outputs, self.meter, recorder, self._listeners
         )
         self._changes = Changes()
         self._checks = SampledChecks(scheduler.state)
         self._fused_path = self._make_fused_path(windows)
+        self._whole_prompt = None if self._fused_path is None else scheduler.whole_prompt
         self._is_idle = False
         self._ended_ps: int | None = None  # of the last iteration, where nothing has slept since
         self._is_closed = False
@@ -109,17 +110,17 @@ class Engine:
 
     def listen(self, listener: Listener) -> None:
         """Tell the listener of the end of each request."""
-        self._audience.add(listener)
+        self._listeners.add(listener)
 
     def listen_to_tokens(self, listener: TokenListener) -> None:
         """Tell the listener of each token too."""
-        self._audience.add_for_tokens(listener)
+        self._listeners.add_for_tokens(listener)
         self._fused_path = None
         self.executor.on_step = self._step_ended
 
-    def take_part(self, side: Side) -> None:
+    def take_part(self, hooks: HandoverHooks) -> None:
         """Take part in hand-overs: `side` is asked and told what it needs for its part."""
-        self.side = self._departures.side = side
+        self.hooks = self._departures.hooks = hooks
         self._takes_part = True
         self._fused_path = None
 
@@ -174,10 +175,10 @@ class Engine:
         return ""
 
     def cancel(self, request_id: int) -> bool:
-        """Nobody waits for the request any more: it leaves at the next iteration boundary, unless
-        it has ended by then. False if it has ended already, or has not arrived.
+        """Ends a request that is no longer waited for: it leaves at the next iteration boundary,
+        unless it has ended by then. False if it has ended already, or has not arrived.
 
-        Where a plan is in flight behind the present iteration, it leaves an iteration later.
+        If a plan is in flight behind the present iteration, it leaves an iteration later.
         """
         if request_id not in self.outputs.requests:
             return False
@@ -204,7 +205,9 @@ class Engine:
         self.replan()
 
     def replan(self) -> None:
-        """What the next plan sees is not what it was: a plan is made at the next boundary."""
+        """Drops a promise, because the next plan sees another state: a plan is made at the next
+        boundary.
+        """
         self._wake_if_idle()
         for flight in self._in_flight:
             self._cut(flight)
@@ -273,7 +276,7 @@ class Engine:
         self._stop(now_ps)
 
     def _begin_next(self, now_ps: int) -> Flight | Plan:
-        """Begin the next plan by the fused path; the plan where it takes the plain one."""
+        """Begin the next plan by the fused path; the plan if it takes the plain one."""
         fused, plan, state = self._fused_path, None, self.scheduler.state
         if fused is not None and not (self._takes_part or state.beams):
             start_ps = self._ended_ps or now_ps
@@ -308,9 +311,11 @@ class Engine:
                 transfers.landed(move_id)
             scheduler.state.memory_released()
         if self._takes_part:
-            self.side.before_plan()
+            self.hooks.before_plan()
         scheduler.now_ps = now_ps
-        plan = scheduler.plan()
+        plan = None if self._whole_prompt is None else self._whole_prompt.plan()
+        if plan is None:
+            plan = scheduler.plan()
         if plan.preempted:
             self.outputs.preempted(plan)
         if plan.rejected:
@@ -356,13 +361,13 @@ class Engine:
             max_steps, wake_ps = self._max_steps(plan, usage), plan.wake_ps
             if plan.ends_on_arrival and self._arrivals is not None:
                 wake_ps = min(wake_ps, self._arrivals.next_served_ps)
-        if self._audience.hears_tokens:
-            self._audience.list_decoding(flight)
+        if self._listeners.wants_tokens:
+            self._listeners.list_decoding(flight)
         self._current = flight
         self.executor.begin(flight, max_steps, self._snapshots.next_ps, wake_ps)
 
     def _work(self, plan: Plan, usage: Usage) -> Work:
-        """What the plan's first iteration computes, reads and moves."""
+        """The work of the plan's first iteration: what it computes, reads and moves."""
         state = self.scheduler.state
         work = work_of(plan, self.meter.repeated_reads(plan, usage), len(state.running))
         if self._windows and work.decode_seqs:
@@ -437,9 +442,9 @@ class Engine:
         if flight.preempted_behind:
             recorder.paused(flight.preempted_behind)
         if self._takes_part:
-            self.side.computed(plan, flight.start_ps, end_ps)
-        if self._audience.hears_tokens:
-            self._audience.last_step_ended(flight, outcome, results.accepted, end_ps)
+            self.hooks.computed(plan, flight.start_ps, end_ps)
+        if self._listeners.wants_tokens:
+            self._listeners.last_step_ended(flight, outcome, results.accepted, end_ps)
         for group in outcome.finished:
             self._departures.finish(group, end_ps)
 
@@ -461,7 +466,7 @@ class Engine:
         return flight.memory.lasting(duration_ps)
 
     def _end_promises(self) -> None:
-        """What a plan behind the present one has promised no longer holds: memory was released."""
+        """Ends the promises of a plan behind the present one: memory was released."""
         for flight in self._in_flight:
             flight.plan.guaranteed_steps = 0
 
@@ -548,7 +553,7 @@ class Engine:
         self._snapshots.at_boundary(now_ps)
 
     def _make_fused_path(self, windows: tuple[int, ...]) -> FusedPath | None:
-        """The fused path, where the parts of the engine have one."""
+        """The fused path, if the parts of the engine have one."""
         cost, meter = self.executor.decode_cost, self.meter
         if cost is None or not isinstance(meter, SpanMeter):
             return None
@@ -565,7 +570,7 @@ class Engine:
         )
 
     def _step_ended(self, flight: Flight) -> None:
-        self._audience.step_ended(flight, self.clock.now_ps)
+        self._listeners.step_ended(flight, self.clock.now_ps)
 
 
 def _meter(scheduler: Scheduler, outputs: Outputs, *, fast_forward: bool) -> Meter:

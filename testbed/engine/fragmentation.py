@@ -29,7 +29,7 @@ def fragmented_slots(free: Slots, cached: Slots, largest_free: Slots) -> Slots:
 
 
 class PoolParts(NamedTuple):
-    """Where all slots of a pool are, summed over iterations or over time."""
+    """All slots of a pool by kind, summed over iterations or over time."""
 
     token_states: int
     reserved: int

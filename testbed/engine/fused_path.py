@@ -3,7 +3,7 @@ and `_commit`, in two calls for the plans that need the least of it.
 
 These compute prompts and decodes of single sequences, move and copy nothing, and the cost model
 alone says how long they take. The scheduler is not even asked for those that only decode while no
-request waits (`begin_next`). All else, and all of this where an engine has no fused path, takes the
+request waits (`begin_next`). All else, and all of this if an engine has no fused path, takes the
 plain path; both give the same, in every row of the recorder (tests/property/test_fused_path.py).
 """
 
@@ -73,8 +73,8 @@ class FusedPath:
         self._advance = self._policy.extend if layered is None else layered.advance
 
     def begin_next(self, start_ps: int, arrival_ps: int) -> Flight | None:
-        """The same as `Scheduler.plan` and `begin`, where the plan is several promised steps of the
-        batch, which the policy takes in `end`; None where it is not.
+        """The same as `Scheduler.plan` and `begin`, if the plan is several promised steps of the
+        batch, which the policy takes in `end`; None if it is not.
         """
         if not (self._is_steady and self._scheduler.is_decoding) or self._meter.forked:
             return None
@@ -86,7 +86,8 @@ class FusedPath:
         plan, batch = self._steps, state.batch
         plan.decode_seqs, plan.guaranteed_steps = num_seqs, promised - 1
         plan.ends_on_arrival = not state.waiting
-        plan.decode_context, plan.decode_max_context = batch.next_reads()
+        context, longest = batch.next_reads()
+        plan.decode_context, plan.decode_max_context = context, longest
         if self._launches and self._is_launched(plan):
             return None
         flight, usage = self._flight, self._policy.usage()
@@ -98,14 +99,15 @@ class FusedPath:
         if usage.saved:
             self._meter.begin_shared()
             repeated = self._meter.repeated_reads(plan, usage)
-        reads = num_seqs, plan.decode_context, plan.decode_max_context, repeated
-        flight.work = record(Work, (*reads, (), num_seqs, (), (), (), 0, (), 0))
+        flight.work = record(
+            Work, (num_seqs, context, longest, repeated, (), num_seqs, (), (), (), 0, (), 0)
+        )
         self._set_steps(flight, UNBOUNDED if state.waiting else arrival_ps)
         return flight
 
     def begin(self, plan: Plan, start_ps: int, arrival_ps: int) -> Flight | None:
         """The plan's first iteration begins, and the plan after it is made at the first boundary at
-        or after arrival_ps; None where the plan needs the plain path.
+        or after arrival_ps; None if the plan needs the plain path.
         """
         state, usage = self._state, self._policy.usage()
         repeats = bool(plan.guaranteed_steps) and not plan.chunks
@@ -142,7 +144,7 @@ class FusedPath:
         return self._cost.launch(*launched_counts(self._cost, plan)) is not None
 
     def _work(self, plan: Plan, usage: Usage) -> Work:
-        """What the plan's first iteration computes and reads."""
+        """The work of the plan's first iteration: what it computes and reads."""
         state, repeated = self._state, 0
         prefill: tuple[tuple[int, int], ...] = ()
         windows: tuple[WindowReads, ...] = ()
@@ -153,9 +155,11 @@ class FusedPath:
             repeated = self._meter.repeated_reads(plan, usage)
         if self._windows and plan.decode_seqs:
             windows = windows_of(plan, state.batch, self._windows)
-        decodes = plan.decode_seqs, plan.decode_context, plan.decode_max_context
-        requests = len(state.running)
-        return record(Work, (*decodes, repeated, prefill, requests, (), (), (), 0, windows, 0))
+        decodes, context, longest = plan.decode_seqs, plan.decode_context, plan.decode_max_context
+        num = len(state.running)
+        return record(
+            Work, (decodes, context, longest, repeated, prefill, num, (), (), (), 0, windows, 0)
+        )
 
     def _set_steps(self, flight: Flight, arrival_ps: int) -> None:
         """How many iterations are carried out: up to the next end of an output, promise or mark."""
@@ -215,14 +219,12 @@ class FusedPath:
 
     def _end_prompts(self, flight: Flight) -> None:
         """The same as `end`, of an iteration that computes prompts."""
-        plan, start_ps, end_ps, outputs = flight.plan, flight.start_ps, flight.end_ps, self._outputs
+        plan, outputs = flight.plan, self._outputs
         ended = outputs.ended(plan, 1)
         results = record(Results, (ended, {}, {}, {})) if ended else NOTHING
         outcome = self._scheduler.commit(plan, 1, results)
         outputs.follow(plan, outcome)
         memory = self._meter.close_prompts(flight, outcome)
-        queued = flight.num_waiting, flight.num_swapped
-        self._recorder.span(start_ps, end_ps - start_ps, 1, plan, *queued, memory)
-        self._recorder.tokens(plan, 1, (), outcome.first_tokens, results, end_ps)
+        self._recorder.prompted(flight, memory, ended, outcome.first_tokens)
         for group in outcome.finished:
-            self._departures.finish(group, end_ps)
+            self._departures.finish(group, flight.end_ps)

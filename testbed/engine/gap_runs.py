@@ -2,7 +2,7 @@
 a list of all gaps.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -54,18 +54,13 @@ class GapRuns(NamedTuple):
 
     def ranked(self, ranks: Iterable[int]) -> list[int]:
         """The gaps of these ranks, from 0 for the shortest of all."""
-        runs = self._flat_ones_merged()
+        runs = self.flat_ones_merged()
         return [runs._ranked(rank) for rank in ranks]
 
-    def _flat_ones_merged(self) -> "GapRuns":
+    def flat_ones_merged(self) -> "GapRuns":
         """The same gaps; those of runs without growth once for each length of a gap."""
         flat = (self.growth_ps == 0) | (self.lengths == 1)
-        weights = (self.lengths * self.counts)[flat]
-        values, places = np.unique(self.first_ps[flat], return_inverse=True)
-        counts = np.zeros(len(values), np.int64)
-        np.add.at(counts, places, weights)
-        ones = np.ones(len(values), np.int64)
-        merged = values, 0 * ones, ones, counts
+        merged = single_gaps(self.first_ps[flat], (self.lengths * self.counts)[flat])
         columns = [np.concatenate([m, c[~flat]]) for m, c in zip(merged, self, strict=True)]
         return GapRuns(*columns)
 
@@ -107,11 +102,19 @@ class GapRuns(NamedTuple):
 
 
 def single_gaps(gaps_ps: Counts, counts: Counts) -> GapRuns:
-    """Gaps that are given one by one, each of which occurs `counts` times."""
-    ones = np.ones(len(gaps_ps), np.int64)
-    return GapRuns(gaps_ps, 0 * ones, ones, counts)
+    """Gaps that are given one by one, each of which occurs `counts` times, once for each length."""
+    values, places = np.unique(gaps_ps, return_inverse=True)
+    weights = np.zeros(len(values), np.int64)
+    np.add.at(weights, places, counts)
+    ones = np.ones(len(values), np.int64)
+    return GapRuns(values, 0 * ones, ones, weights)
 
 
-def all_runs(parts: Sequence[GapRuns]) -> GapRuns:
-    """The gaps of several."""
-    return GapRuns(*map(np.concatenate, zip(*parts, strict=True)))
+def all_runs(parts: Iterable[GapRuns]) -> GapRuns:
+    """The gaps of several. Each column of the parts is forgotten as soon as it is joined."""
+    columns = [*map(list, zip(*parts, strict=True))]
+    joined = []
+    for column in columns:
+        joined.append(np.concatenate(column))
+        column.clear()
+    return GapRuns(*joined)

@@ -88,7 +88,7 @@ def launch_of(cost: CostModel, work: Work) -> Launch | None:
 
 
 def launched_counts(cost: CostModel, plan: Plan) -> tuple[int, int, int]:
-    """What is launched as decodes, as prompts, and the tokens of these."""
+    """Counts of launches of decodes and of prompts, and the tokens of prompts."""
     decode_seqs = plan.decode_seqs + len(plan.drafts)
     tokens = [chunk.new + chunk.padding for chunk in plan.chunks] if plan.chunks else []
     if plan.drafts and cost.verifies_as_prompts:

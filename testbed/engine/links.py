@@ -73,8 +73,8 @@ class Link:
 
 
 class SharedLink:
-    """A link on the clock, which one engine uses or several: each transfer gets its share, and
-    whoever began it hears when it has landed.
+    """A link on the clock, which one engine uses or several: each transfer gets its share, and its
+    callback is called when it has landed.
     """
 
     def __init__(self, clock: Clock) -> None:

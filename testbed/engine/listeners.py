@@ -1,4 +1,4 @@
-"""Who hears what becomes of requests."""
+"""Protocols of listeners to requests."""
 
 
 class Listener:

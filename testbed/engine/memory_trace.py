@@ -1,5 +1,5 @@
-"""What the pool looked like over time: a run whose policy is looked at whenever its clock moves on,
-as frames to draw.
+"""States of the pool over time: a run whose policy is looked at whenever its clock moves on, as
+frames to draw.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,7 +34,7 @@ class Held(NamedTuple):
 
 
 class PoolState(NamedTuple):
-    """What the sequences hold, and the slots of no table: on the device, then in each tier that
+    """Slots that the sequences hold, and those of no table: on the device, then in each tier that
     stores prefixes.
     """
 
@@ -63,7 +63,7 @@ class Frame(NamedTuple):
 class MemoryTrace:
     """Frames in order of time, and the requests that they show.
 
-    num_states: of the pool; where they are more than the frames, one frame was kept for each point
+    num_states: of the pool; if they are more than the frames, one frame was kept for each point
     of an even grid over time, and each time between two events that was passed by is counted. A
     block is block_size slots and stores tokens_per_block tokens. parts: the KV group and the slots
     for each token of every part of a sequence's table. tiers: their slots, by name.
@@ -99,9 +99,9 @@ class TracedPart:
 class Tracer(simpy.Environment):
     """A clock that takes a frame whenever it moves on: nothing changes the policy meanwhile.
 
-    What the policy looked like does not depend on who asks, so this works for every policy. From
-    the trace's start on no plan is repeated, so that every block is seen to be taken in its own
-    iteration. The pool is not looked at where no frame would be kept.
+    Reads only a policy's public methods, so it works for every policy. From the trace's start on no
+    plan is repeated, so that every block is seen to be taken in its own iteration. The pool is not
+    looked at if no frame would be kept.
     """
 
     def __init__(self, scheduler: Scheduler, trace: MemoryTrace, part: TracedPart) -> None:
@@ -170,7 +170,7 @@ class Tracer(simpy.Environment):
         return PoolState(self._held(), tuple(map(joined, others)))
 
     def _held(self) -> dict[int, Held]:
-        """What every sequence holds, by sequence id * number of parts + part."""
+        """Slots of every sequence, by sequence id * number of parts + part."""
         memory, held, last = self._state.memory, dict[int, Held](), self._last_held
         for seq in [seq for group in self._state.with_slots() for seq in group.resident]:
             tables = memory.group_tables(seq)
@@ -275,7 +275,7 @@ def trace_run(
 
 
 def sizes_of(layout: Layout | None) -> tuple[int, int]:
-    """The slots and the tokens of a block; BLOCK_SIZE where the policy's tables have no regular
+    """The slots and the tokens of a block; BLOCK_SIZE if the policy's tables have no regular
     form.
     """
     if layout is None:

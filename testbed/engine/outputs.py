@@ -1,5 +1,5 @@
-"""What the model will say: how long every output is, and which beams survive. The future, known to
-the engine alone.
+"""The outputs to come: how long every output is, and which beams survive. The future, known to the
+engine alone.
 """
 
 import heapq
@@ -21,7 +21,7 @@ class Outputs:
     """The requests that are being served, and when each decoding group ends.
 
     lengths: the true output lengths in tokens by request id, which oracles were built with.
-    acceptance: how many drafts are accepted, where the scheduler plans any. An
+    acceptance: how many drafts are accepted, if the scheduler plans any. An
     entry of the heap counts while `_end_step` says the same of its request: a group
     that was preempted has left its entry behind.
     """
@@ -91,14 +91,12 @@ class Outputs:
         ended: list[int] = []
         if plan.decode_seqs and self._ends and self._ends[0][0] <= state.batch.steps + steps:
             ended = self._pop_ended(state.batch.steps + steps)
-        if plan.chunks or plan.swapped_in:
-            stepping = plan.stepping if plan.swapped_in else ()
-            for group, _, _, _, last, _ in plan.chunks:
-                if last and group.num_generated + 1 == self.lengths[group.request.request_id]:
-                    ended.append(group.request.request_id)
-            for group in stepping:
-                if group.num_generated + 1 == self.lengths[group.request.request_id]:
-                    ended.append(group.request.request_id)
+        for group, _, _, _, last, _ in plan.chunks:
+            if last and group.num_generated + 1 == self.lengths[group.request.request_id]:
+                ended.append(group.request.request_id)
+        for group in plan.stepping if plan.swapped_in else ():
+            if group.num_generated + 1 == self.lengths[group.request.request_id]:
+                ended.append(group.request.request_id)
         for draft in plan.drafts:
             request_id = draft.group.request.request_id
             num_generated = draft.group.num_generated + 1 + accepted.get(request_id, 0)
@@ -124,7 +122,7 @@ class Outputs:
             self.decodes(group)
 
     def results(self, plan: Plan, steps: int) -> Results:
-        """What the plan's iterations bring; called before they are committed."""
+        """The results of the plan's iterations; called before they are committed."""
         if plan.drafts:
             accepted = self.accepted(plan)
             return Results(self.ended(plan, steps, accepted), {}, accepted)

@@ -1,6 +1,7 @@
 """Append-only tables of 64-bit columns."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,6 +11,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS
 
 Counts: TypeAlias = NDArray[np.int64]
+BLOCKS_AT_ONCE = 32  # of a table that is read in parts
 BATCH = 512  # rows buffered before packing: small enough for the L2 cache and GC generation 0
 
 
@@ -48,30 +50,52 @@ class PackedRows:
             for name, place in zip(names, places, strict=True)
         }
 
+    def in_parts(self, *names: str) -> Iterator[dict[str, NDArray[Any]]]:
+        """A copy of these columns, some rows at a time; at least one part, which may be empty."""
+        self._pack()
+        places, empty = [*map(self._names.index, names)], np.empty(0, np.int64)
+        for start in range(0, max(len(self._blocks), 1), BLOCKS_AT_ONCE):
+            blocks = self._blocks[start : start + BLOCKS_AT_ONCE]
+            columns = [joined([empty, *[block[place] for block in blocks]]) for place in places]
+            yield dict(zip(names, columns, strict=True))
+
+    def columns_in_parts(self) -> Iterator[dict[str, NDArray[Any]]]:
+        """`columns`, some rows at a time."""
+        return self.in_parts(*self._names)
+
     def _pack(self) -> None:
         if self._pending:
             rows, self._pending = self._pending, []
-            self.extend([*map(packed, zip(*rows, strict=True))])
+            self.extend([*packed(rows)])
 
 
-def packed(column: tuple[int, ...]) -> Counts:
-    """The numbers as a column of 64 bits. Raises InputError for a time in ps that needs more."""
+def packed(rows: Sequence[tuple[int, ...]]) -> Counts:
+    """The numbers of rows as 64 bits, a row of the result for each column. Raises InputError for a
+    time in ps that needs more.
+    """
+    width = len(rows[0])
+    numbers = chain.from_iterable(rows)
     try:
-        return np.fromiter(column, np.int64, len(column))
+        flat = np.fromiter(numbers, np.int64, width * len(rows))
     except OverflowError as error:  # time is counted in picoseconds, and nothing else comes near
-        raise beyond_time(max(column, key=abs)) from error
+        raise beyond_time(max(chain.from_iterable(rows), key=abs)) from error
+    return np.ascontiguousarray(flat.reshape(-1, width).T)
 
 
 def beyond_time(time_ps: int) -> InputError:
-    """What to raise for a time that no recorder can write down."""
+    """The error for a time that no recorder can store."""
     return InputError(
-        f"the run reaches {time_ps / PS:,.6g} s, and 64 bits count picoseconds up to "
-        f"{(1 << 63) / PS:,.0f} s: shorten the trace, or check costs and hardware"
+        key="the run",
+        problem=(
+            f"reaches {time_ps / PS:,.6g} s, and 64 bits count picoseconds up to "
+            f"{(1 << 63) / PS:,.0f} s"
+        ),
+        remedy="shorten the trace, or check costs and hardware",
     )
 
 
 def compact(values: NDArray[Any]) -> NDArray[Any]:
-    """The column; where all its values are the same one, it takes the memory of one, and whole
+    """The column; if all its values are the same one, it takes the memory of one, and whole
     numbers that 32 bits hold take no more.
     """
     if (values == values[0]).all():

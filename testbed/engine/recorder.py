@@ -1,8 +1,8 @@
-"""What a run leaves behind: requests and iteration spans as rows, exact totals, and columns in
-seconds of them.
+"""The records of a run: requests and iteration spans as rows, exact totals, and columns in seconds
+of them.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from operator import add, mul
@@ -50,8 +50,14 @@ class SpanRows(PackedRows):
     """The rows of spans: it keeps the sums of slots over their iterations, and has their means."""
 
     def columns(self) -> Columns:
-        table = super().columns()
-        return table | {name: table[name] / table["iterations"] for name in SLOTS}
+        return _means(super().columns())
+
+    def columns_in_parts(self) -> Iterator[Columns]:
+        return map(_means, super().columns_in_parts())
+
+
+def _means(table: Columns) -> Columns:
+    return table | {name: table[name] / table["iterations"] for name in SLOTS}
 
 
 class Recorder:
@@ -60,7 +66,7 @@ class Recorder:
     requests: one row a request that has ended, in order of ending; a rejected one has times of
     NOT_YET and a reason in `rejections`; a cancelled one has no finish_ps, the output tokens that
     it has as output_len, and its time in `cancellations`. num_moved: requests that left unanswered
-    for another engine, where they count. spans: one row a span of identical
+    for another engine, if they count. spans: one row a span of identical
     iterations, each of which takes growth_ps more than the one before, its slots as means over
     them. snapshots: the totals, by requested time. The spans,
     and the sums in `totals`, are brought up to date by `settle`, the counts in `totals` at once.
@@ -83,6 +89,7 @@ class Recorder:
         self.policy = "the memory policy"
         self._first_ps: dict[int, int] = {}
         self._tokens = TokenClock()
+        self._gaps: tuple[tuple[int, ...], TokenGaps] | None = None  # and what there was before
         self._shapes: list[tuple[int, ...]] = []
         self._memory: list[SpanMemory] = []
 
@@ -123,17 +130,29 @@ class Recorder:
 
     def token_gaps(self) -> TokenGaps:
         """The gaps between tokens, of all requests that have had more than one."""
-        return self._tokens.gaps(self.spans.some(*STEPS))
+        counts = (len(self.spans), *self._tokens.counts)
+        if self._gaps is None or self._gaps[0] != counts:
+            self._gaps = None
+            self._gaps = counts, self._tokens.gaps(lambda: self.spans.in_parts(*STEPS))
+        return self._gaps[1]
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request, whose sequences are `group`, was answered at now_ps."""
         request_id, output_len, num_seqs = request.request_id, request.output_len, request.num_seqs
-        times_ps = request.arrival_ps, self._first_ps.pop(request_id), now_ps
-        lengths = request.prompt_len, output_len, num_seqs
-        preempted = group.num_swaps, group.num_recomputes
         is_named = request.prompt_ids is not None or request.registered_prefix > 0
-        cached = group.num_cached if is_named else NOT_YET  # as `hits`
-        self.requests.append((request_id, *times_ps, *lengths, *preempted, cached))
+        row = (
+            request_id,
+            request.arrival_ps,
+            self._first_ps.pop(request_id),
+            now_ps,
+            request.prompt_len,
+            output_len,
+            num_seqs,
+            group.num_swaps,
+            group.num_recomputes,
+            group.num_cached if is_named else NOT_YET,  # as `hits`
+        )
+        self.requests.append(row)
         self.totals.finished += 1
         self.totals.generated += output_len * num_seqs
 
@@ -163,7 +182,7 @@ class Recorder:
         self.num_moved += 1
 
     def taken_over(self, request: Request, first_ps: int, now_ps: int) -> None:
-        """The request comes from another engine, where it had its first token at first_ps."""
+        """The request comes from another engine, if it had its first token at first_ps."""
         self._first_ps[request.request_id] = first_ps
         self._tokens.joined(request.request_id, first_ps)
         self.totals.arrived += 1
@@ -211,13 +230,41 @@ class Recorder:
         """
         steps, start_ps, end_ps = flight.steps, flight.start_ps, flight.end_ps
         decodes, growth_ps = flight.plan.decode_seqs, flight.durations.growth_ps
-        queued = flight.num_waiting, flight.num_swapped
-        row = (start_ps, end_ps - start_ps, steps, decodes, 0, 0, *queued, growth_ps)
+        waiting, swapped = flight.num_waiting, flight.num_swapped
+        row = (start_ps, end_ps - start_ps, steps, decodes, 0, 0, waiting, swapped, growth_ps)
         self._shapes.append(row)
         self._memory.append(memory)
         clock = self._tokens
         clock.num_steps += steps  # as `stepped`
         clock.step_ps = end_ps
+        for request_id in ended:
+            clock.left(request_id)
+        if len(self._shapes) == BATCH:
+            self.settle()
+
+    def prompted(
+        self, flight: Flight, memory: SpanMemory, ended: tuple[int, ...], done: list[SequenceGroup]
+    ) -> None:
+        """The same as `span` and `tokens` of an iteration of the fused path that computes prompts.
+        done: the groups whose prompt is complete.
+        """
+        plan, start_ps, end_ps = flight.plan, flight.start_ps, flight.end_ps
+        clock, prefill = self._tokens, 0
+        for group, _, new, _, _, _ in plan.chunks:
+            prefill += new
+            if group.num_recomputes:
+                self.totals.recomputed += new
+        decodes, waiting, swapped = plan.decode_seqs, flight.num_waiting, flight.num_swapped
+        row = (start_ps, end_ps - start_ps, 1, decodes, prefill, 0, waiting, swapped, 0)
+        self._shapes.append(row)
+        self._memory.append(memory)
+        if plan.decode_seqs:
+            clock.num_steps += 1  # as `stepped`
+            clock.step_ps = end_ps
+        for group in done:
+            request_id = group.request.request_id
+            self._first_ps.setdefault(request_id, end_ps)
+            clock.has_token(request_id, end_ps)
         for request_id in ended:
             clock.left(request_id)
         if len(self._shapes) == BATCH:
@@ -241,26 +288,26 @@ class Recorder:
         """Bring `spans` and the sums in `totals` up to date."""
         if not self._memory:
             return
-        shape = list(zip(*self._shapes, strict=True))
+        counts = packed(self._shapes)
         running, accounts, internal, copies, grown, shared = zip(*self._memory, strict=True)
-        changes, changes_ps = changes_of(shape[2], shape[1], grown)
+        steps, durations_ps = counts[2], counts[1].tolist()
+        changes, changes_ps = changes_of(steps.tolist(), durations_ps, grown)
         self._shapes.clear()
         self._memory.clear()
-        firsts = self._firsts(accounts, *map(packed, (running, internal, copies)))
+        own = packed([*zip(running, internal, copies, strict=True)])
+        firsts = self._firsts(accounts, *own)
         # May be more than 64 bits hold; most runs have kinds of memory of which there never is any.
         over_time = [
-            sum(map(mul, column.tolist(), shape[1])) if column.any() else 0 for column in firsts
+            sum(map(mul, column.tolist(), durations_ps)) if column.any() else 0 for column in firsts
         ]
         for i, more in zip(CHANGING, changes_ps, strict=True):
             over_time[i] += more
-        counts = [*map(packed, shape)]
-        steps = counts[2]
         sums = np.array(firsts) * steps
-        sums[CHANGING] += np.array([packed(column) for column in zip(*changes, strict=True)])
+        sums[CHANGING] += packed(changes)
         check_measures(sums, self.policy)
         totals = self.totals
-        totals.busy_ps += sum(shape[1])
-        totals.iterations += sum(shape[2])
+        totals.busy_ps += sum(durations_ps)
+        totals.iterations += int(steps.sum())
         totals.per_iteration = Measures(*map(add, totals.per_iteration, sums.sum(axis=1).tolist()))
         totals.over_time = Measures(*map(add, totals.over_time, over_time))
         if any(shared):
@@ -276,7 +323,7 @@ class Recorder:
     def _firsts(
         self, accounts: tuple[Usage, ...], running: Counts, internal: Counts, copies: Counts
     ) -> list[Counts]:
-        used = [packed(column) for column in zip(*accounts, strict=True)]
+        used = [*packed(accounts)]
         check_accounts(used, accounts, self.policy)
         _, live, held, allocated, cached, free, largest_free, saved, _ = used
         return [
@@ -297,51 +344,48 @@ class Recorder:
 
 
 def hits(request: Request, group: SequenceGroup) -> int:
-    """Prompt tokens that the cache had; NOT_YET where the trace does not name the content."""
+    """Prompt tokens that the cache had; NOT_YET if the trace does not name the content."""
     is_named = request.prompt_ids is not None or request.registered_prefix > 0
     return group.num_cached if is_named else NOT_YET
 
 
 def request_columns(recorder: Recorder) -> Columns:
     """One row a request that has ended, in order of arrival, latencies in s; a rejected one has a
-    reason and no times. Where requests were cancelled, cancelled_s says when.
+    reason and no times. If requests were cancelled, cancelled_s has the times.
     """
-    table = in_seconds(recorder.requests.columns())
-    reasons = [
-        recorder.rejections.get(request_id, "") for request_id in table["request_id"].tolist()
-    ]
+    rows = recorder.requests.columns()
+    longest_s = longest_gaps_s(recorder, rows["request_id"])
+    order = np.argsort(rows["request_id"], kind="stable")
+    table = in_seconds({name: rows.pop(name)[order] for name in [*rows]})
+    request_ids = table["request_id"].tolist()
+    reasons = [recorder.rejections.get(request_id, "") for request_id in request_ids]
     table["rejected"] = np.array(reasons, dtype=object)
     hits = table["hit_tokens"]
     table["hit_tokens"] = hits if (hits >= 0).all() else np.where(hits < 0, np.nan, hits)
     if recorder.cancellations:
-        cancelled = [
-            recorder.cancellations.get(request_id, -PS)
-            for request_id in table["request_id"].tolist()
-        ]
+        cancelled = [recorder.cancellations.get(request_id, -PS) for request_id in request_ids]
         seconds = np.array(cancelled) / PS
         table["cancelled_s"] = np.where(seconds < 0, np.nan, seconds)
-    order = np.argsort(table["request_id"], kind="stable")
-    table = {name: column[order] for name, column in table.items()}
     arrival, first, finish = (table[name] for name in ("arrival_s", "first_token_s", "finish_s"))
     with np.errstate(divide="ignore", invalid="ignore"):
         later = np.where(table["output_len"] > 1, table["output_len"] - 1, np.nan)
         table |= {
             "ttft_s": first - arrival,
             "tpot_s": (finish - first) / later,
-            "itl_max_s": longest_gaps_s(recorder, table["request_id"]),
+            "itl_max_s": longest_s[order],
             "e2e_s": finish - arrival,
         }
     return table
 
 
 def longest_gaps_s(recorder: Recorder, request_ids: Counts) -> NDArray[np.float64]:
-    """The longest gap between two tokens of each request, in s; NaN where it has none."""
+    """The longest gap between two tokens of each request, in s; NaN if it has none."""
     longest_ps = recorder.token_gaps().longest_of(request_ids)
     return np.where(longest_ps < 0, np.nan, longest_ps / PS)
 
 
 def with_identity(table: Columns, rows: Rows) -> Columns:
-    """A table of requests with their session and their priority, where the trace has them."""
+    """A table of requests with their session and their priority, if the trace has them."""
     identity = {"session": rows.sessions, "priority": rows.priority}
     return table | {
         name: column[table["request_id"]] for name, column in identity.items() if column is not None
@@ -353,6 +397,11 @@ def span_columns(recorder: Recorder) -> Columns:
     iterations.
     """
     return in_seconds(recorder.spans.columns())
+
+
+def span_columns_in_parts(recorder: Recorder) -> Iterator[Columns]:
+    """The same table, some spans at a time."""
+    return map(in_seconds, recorder.spans.columns_in_parts())
 
 
 def in_seconds(columns: Mapping[str, NDArray[Any]]) -> Columns:

@@ -90,7 +90,7 @@ class SimulatedExecutor(Executor):
             flight.late = self._begin_transfers(flight.plan)
 
     def _computing(self, flight: Flight) -> Affine:
-        """What the cost model says of its iterations."""
+        """The cost model's times of its iterations."""
         cost, work = self.cost, flight.work
         durations: Any
         if flight.repeats:
@@ -104,7 +104,7 @@ class SimulatedExecutor(Executor):
 
     def _behind_launch(self, flight: Flight, launch: Launch, computing: Affine) -> Affine:
         """The durations of iterations that wait for their launch. Those behind one that waits are
-        launched while that one computes, where they are planned ahead.
+        launched while that one computes, if they are planned ahead.
         """
         if flight.repeats and self._lead:
             audit.check_hidden(self.cost, launch, computing)

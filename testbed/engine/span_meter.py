@@ -3,7 +3,6 @@ begin.
 """
 
 import heapq
-from collections import Counter
 from itertools import count
 
 from testbed.core.errors import PlugInError
@@ -65,7 +64,8 @@ class SpanMeter(Meter):
         self._serial = count()
         self._internal = self._repeated = 0
         self._copies = 0
-        self._taken: list[int] = []
+        self._taken: dict[int, int] = {}
+        self._round = 1  # steps after which these slots are taken again
         self._footprint: Footprint | None = (
             None  # the last that was looked at: most policies have one for all
         )
@@ -96,6 +96,7 @@ class SpanMeter(Meter):
             self._copies = sum(map(self.copies, unforked))
         saved = used.saved + self._copies
         if saved and plan.guaranteed_steps and (size := self._block_size()):
+            self._round = size
             self._taken = taken_from_now(state.batch, size, self._slots_per_token)
 
     def close(
@@ -136,6 +137,7 @@ class SpanMeter(Meter):
         """A span of promised steps begins in which slots are shared."""
         self._copies = 0
         if size := self._block_size():
+            self._round = size
             self._taken = taken_from_now(self.state.batch, size, self._slots_per_token)
 
     def close_decodes(self, flight: Flight, grown: Grant) -> SpanMemory:
@@ -193,7 +195,7 @@ class SpanMeter(Meter):
         return UNBOUNDED if not saved or self._block_size() else 1
 
     def _block_size(self) -> int:
-        """The size of the blocks in which the batch's members grow; 0 where they do not grow in
+        """The size of the blocks in which the batch's members grow; 0 if they do not grow in
         blocks.
         """
         footprint = self.memory.footprint(next(iter(self.state.batch)))
@@ -205,13 +207,14 @@ class SpanMeter(Meter):
         """Every iteration of a span in which slots are shared; nothing is shared or copied within
         one. held: slots of the pool before iteration `first`, the first one that takes some.
         """
-        before, step_ps, taken = held, durations.first_ps, self._taken
-        rows = list[SharedSlots]()
-        for step in range(steps):
-            if step >= first:
-                held += taken[(step - first) % len(taken)]
+        before, step_ps, growth_ps = held, durations.first_ps, durations.growth_ps
+        taken, size = self._taken.get, self._round
+        rows: list[SharedSlots] = []
+        for step in range(-first, steps - first):
+            if step >= 0:
+                held += taken(step % size, 0)
             rows.append(record(SharedSlots, (held, saved, saved * step_ps)))
-            step_ps += durations.growth_ps
+            step_ps += growth_ps
         if (whole := held - before) != grown.growth.slots:
             name = type(self.policy).__name__
             raise PlugInError(
@@ -222,10 +225,12 @@ class SpanMeter(Meter):
     def _growth(
         self, durations: Affine, decode_seqs: int, started: Growth, grown: Grant, first: int = 1
     ) -> SpanGrowth:
-        """What changes in a span; first: the iteration whose slots `grown` begins with."""
+        """The changes in a span; first: the iteration whose slots `grown` begins with."""
         first_ps, growth_ps, _ = durations
         live, held, evicted = decode_seqs * self._slots_per_token, grown.growth, grown.evicted
         for growth in (held, evicted):
+            if growth is NO_GROWTH:
+                continue
             slots, slot_steps, squared = growth
             if not type(slots) is type(slot_steps) is type(squared) is int:
                 raise wrong_answer(self.policy, growth, "a Growth has whole numbers (int)")
@@ -296,7 +301,7 @@ class SpanMeter(Meter):
             self._internal -= tracked.active
 
     def _start(self, end: int, steps: int) -> Growth:
-        """What begins to count in the `steps` steps before batch step `end`, by step of the
+        """Slots that begin to count in the `steps` steps before batch step `end`, by step of the
         span.
         """
         starts, begin = self._starts, end - steps
@@ -311,14 +316,16 @@ class SpanMeter(Meter):
         return record(Growth, (total, slot_steps, slot_steps_squared))
 
 
-def taken_from_now(batch: Batch, block_size: int, slots_per_token: int) -> list[int]:
-    """Slots that the members take at each of the next block_size steps, after which it goes round.
+def taken_from_now(batch: Batch, block_size: int, slots_per_token: int) -> dict[int, int]:
+    """Slots that the members take at those of the next block_size steps that take any, after which
+    it goes round.
 
-    It walks the batch, and only where slots are shared: an index of the meter's would lie on the
+    It walks the batch, and only if slots are shared: an index of the meter's would lie on the
     batch, where policies could reach it and, behind it, the future.
     """
-    taken, extended = [0] * block_size, batch.extended
-    in_last_block = Counter([(seq.slots_offset + extended) % block_size for seq in batch])
-    for num_tokens, num_seqs in in_last_block.items():
-        taken[-num_tokens % block_size] = num_seqs * block_size * slots_per_token
+    taken: dict[int, int] = {}
+    extended, slots = batch.extended, block_size * slots_per_token
+    for seq in batch.sequences.values():
+        step = -(seq.slots_offset + extended) % block_size
+        taken[step] = taken.get(step, 0) + slots
     return taken

@@ -5,8 +5,7 @@ All requests of a batch take a step together, so the times of steps, from the sp
 and the steps at which each request came and went give every gap.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from testbed.engine.gap_runs import GapRuns, all_runs, single_gaps
 from testbed.engine.packed_rows import PackedRows
 
 Counts = NDArray[np.int64]
-
+Columns = Mapping[str, NDArray[Any]]
 
 STEPS = ("decode_seqs", "start_ps", "duration_ps", "iterations", "growth_ps")
 
@@ -32,7 +31,7 @@ class TokenGaps(NamedTuple):
     longest_ps: Counts
 
     def longest_of(self, request_ids: Counts) -> Counts:
-        """The longest gap of each of these requests; -1 where it has none."""
+        """The longest gap of each of these requests; -1 if it has none."""
         order = np.argsort(self.request_ids)
         with_gaps = self.request_ids[order]
         places = np.searchsorted(with_gaps, request_ids)
@@ -50,7 +49,8 @@ class TokenClock:
     has a token again, or is back from the host.
 
     num_steps: steps that the batch has taken. step_ps: when the last of them ended.
-    _single: gaps that end with a token that no step of the batch brought.
+    _single: gaps that end with a token that no step of the batch brought. _num_at_once: gaps of 0
+    ps, behind such a token.
     """
 
     def __init__(self) -> None:
@@ -60,6 +60,7 @@ class TokenClock:
         self._paused_ps: dict[int, int] = {}  # last tokens of those that are out of the batch
         self._stays = PackedRows("request_id", "first_step", "last_step", "before_ps")
         self._single = PackedRows("request_id", "gap_ps")
+        self._num_at_once = 0
 
     def stepped(self, steps: int, now_ps: int) -> None:
         """Each member has `steps` more tokens, the last of them at now_ps."""
@@ -80,9 +81,9 @@ class TokenClock:
         if request_id not in self._members:  # it was cancelled meanwhile
             return
         _, last_ps = self._members[request_id]
-        for gap_ps in (now_ps - last_ps, *repeat(0, num_tokens - 1)):
-            self._single.append((request_id, gap_ps))
-        self.joined(request_id, now_ps)
+        self._single.append((request_id, now_ps - last_ps))
+        self._num_at_once += num_tokens - 1
+        self._members[request_id] = self.num_steps, now_ps
 
     def joined(self, request_id: int, last_ps: int) -> None:
         """The request, whose last token came at last_ps, is a member from now on."""
@@ -104,7 +105,7 @@ class TokenClock:
             self._keep(request_id, first_step, last_ps)
 
     def left(self, request_id: int) -> None:
-        """The request has its whole output, or nobody waits for it any more."""
+        """The request has its whole output, or was cancelled."""
         member = self._members.pop(request_id, None)
         self._paused_ps.pop(request_id, None)
         if member is not None and self.num_steps > member[0]:
@@ -115,8 +116,13 @@ class TokenClock:
         if self.num_steps > first_step:
             self._stays.append((request_id, first_step, self.num_steps, last_ps))
 
-    def gaps(self, spans: Mapping[str, NDArray[Any]]) -> TokenGaps:
-        """All gaps so far; spans: the columns STEPS of the recorder's spans."""
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """What grows with every token: the gaps are others only if one of these is."""
+        return self.num_steps, len(self._stays), len(self._single), len(self._members)
+
+    def gaps(self, spans: Callable[[], Iterable[Columns]]) -> TokenGaps:
+        """All gaps so far. spans() gives the columns STEPS of the recorder's spans, in parts."""
         stays = self._stays.columns()
         unfinished = [
             (request_id, first_step, self.num_steps, last_ps)
@@ -124,35 +130,77 @@ class TokenClock:
             if self.num_steps > first_step
         ]
         rows = np.array(unfinished, np.int64).reshape(-1, 4).T
-        columns = [np.concatenate(pair) for pair in zip(stays.values(), rows, strict=True)]
-        steps = DecodeSteps(spans)
-        return _gaps(steps, _by_first_step(columns), list(self._single.columns().values()))
+        columns = [
+            np.concatenate([stays.pop(name), row]) for name, row in zip([*stays], rows, strict=True)
+        ]
+        single = [*self._single.columns().values()]
+        gaps = _gaps(lambda: map(decoding, spans()), _by_first_step(columns), single)
+        if not self._num_at_once:
+            return gaps
+        at_once = single_gaps(np.zeros(1, np.int64), np.array([self._num_at_once]))
+        return gaps._replace(runs=all_runs([gaps.runs, at_once]))
 
 
-class DecodeSteps:
-    """The spans of a recorder in which the batch takes steps, whose iterations grow evenly.
+class DecodeSpans(NamedTuple):
+    """Some spans in which the batch takes steps, whose iterations grow evenly.
 
-    start_ps, end_ps: of each span. first_ps, growth_ps: its first iteration, and what each later
-    one takes more. num: its steps; bounds: the steps before each, and all of them.
+    num: steps of each. first_ps, growth_ps: its first iteration, and what each later one takes
+    more. first_end_ps, end_ps: when its first iteration ends, and its last.
     """
 
-    def __init__(self, spans: Mapping[str, NDArray[Any]]) -> None:
-        decodes = spans["decode_seqs"] > 0
-        self.start_ps, duration, self.num, self.growth_ps = (
-            spans[name][decodes] for name in ("start_ps", "duration_ps", "iterations", "growth_ps")
-        )
-        pairs = self.num * (self.num - 1) // 2
-        self.first_ps = (duration - self.growth_ps * pairs) // np.maximum(self.num, 1)
-        self.end_ps = self.start_ps + self.num * self.first_ps + self.growth_ps * pairs
-        self.bounds = np.concatenate([[0], np.cumsum(self.num)])
+    num: Counts
+    first_ps: Counts
+    growth_ps: Counts
+    first_end_ps: Counts
+    end_ps: Counts
 
-    def gaps(self) -> tuple[Counts, Counts]:
-        """The gaps of a request that takes all steps: the longest within each span, 0 where it has
-        one step, and from each span's last step to the next one's first.
+    def longest_ps(self) -> Counts:
+        """The longest gap within each span of a request that takes all its steps; 0 if it has
+        one step.
         """
-        last_ps = self.first_ps + self.growth_ps * (self.num - 1)
-        first_end_ps = self.start_ps + self.first_ps
-        return np.where(self.num > 1, last_ps, 0), first_end_ps[1:] - self.end_ps[:-1]
+        return np.where(self.num > 1, self.first_ps + self.growth_ps * (self.num - 1), 0)
+
+    def runs(self, members: Counts) -> GapRuns:
+        """The gaps within spans, each of which so many requests have."""
+        some = (members > 0) & (self.num > 1)
+        inside = self.first_ps + self.growth_ps, self.growth_ps, self.num - 1, members
+        return GapRuns(*[column[some] for column in inside])
+
+
+def decoding(spans: Columns) -> DecodeSpans:
+    """The spans with decodes, by the columns STEPS."""
+    decodes = spans["decode_seqs"] > 0
+    start_ps, duration_ps, num, growth_ps = (spans[name][decodes] for name in STEPS[1:])
+    pairs = num * (num - 1) // 2
+    first_ps = (duration_ps - growth_ps * pairs) // np.maximum(num, 1)
+    end_ps = start_ps + num * first_ps + growth_ps * pairs
+    return DecodeSpans(num, first_ps, growth_ps, start_ps + first_ps, end_ps)
+
+
+class Steps:
+    """All steps of the batch, in order.
+
+    bounds: the steps before each span, and all of them. first_end_ps: when the first step of each
+    span ends. longest_ps: of a request that takes all steps, the longest gap within each span, and
+    behind it the gap to the next one's first step.
+    """
+
+    def __init__(self, parts: Iterable[DecodeSpans]) -> None:
+        columns = [(some.num, some.first_end_ps, some.end_ps, some.longest_ps()) for some in parts]
+        nums, first_ends, ends, within = map(list, zip(*columns, strict=True))
+        del columns
+        self.bounds = np.concatenate([[0], np.cumsum(_joined(nums))])
+        self.first_end_ps = _joined(first_ends)
+        self.longest_ps = np.zeros(2 * len(self.first_end_ps), np.int64)
+        self.longest_ps[::2] = _joined(within)
+        self.longest_ps[1:-1:2] = self.first_end_ps[1:] - _joined(ends)[:-1]
+
+
+def _joined(parts: list[Counts]) -> Counts:
+    """The parts in one, which the list no longer keeps."""
+    column = np.concatenate([np.empty(0, np.int64), *parts])
+    parts.clear()
+    return column
 
 
 def together(parts: Sequence[TokenGaps]) -> TokenGaps:
@@ -164,38 +212,46 @@ def together(parts: Sequence[TokenGaps]) -> TokenGaps:
 
 def _by_first_step(columns: list[Counts]) -> list[Counts]:
     order = np.argsort(columns[1], kind="stable")
-    return [column[order] for column in columns]
+    return [columns.pop(0)[order] for _ in range(len(columns))]
 
 
-def _gaps(steps: DecodeSteps, stays: list[Counts], single: list[Counts]) -> TokenGaps:
+def _gaps(
+    spans: Callable[[], Iterable[DecodeSpans]], stays: list[Counts], single: list[Counts]
+) -> TokenGaps:
     """A stay's first gap begins at the last token before it, each other one at the step before.
 
     stays: request, steps of the batch before and after it, last token before it; by the second. A
-    request comes and goes between spans.
+    request comes and goes between spans. The spans are read twice, in parts, because a run may have
+    more of them than memory is to hold.
     """
     request_id, first_step, last_step, before_ps = stays
+    steps, (ids, gap_ps) = Steps(spans()), single
     begin, end = (np.searchsorted(steps.bounds, step) for step in (first_step, last_step))
-    first_ps = (steps.start_ps + steps.first_ps)[begin] - before_ps
-    within_ps, between_ps = steps.gaps()
-    members, staying = (
-        _num_within(begin, end, len(within_ps)),
-        _num_within(begin, end - 1, len(between_ps)),
-    )
-    in_turn = np.empty(len(within_ps) + len(between_ps), np.int64)
-    in_turn[::2], in_turn[1::2] = within_ps, between_ps
-    in_turn = np.append(in_turn, 0)  # one more, so that every range has a start
-    longest_ps = np.maximum(first_ps, _range_maxima(in_turn, 2 * begin, 2 * end - 1))
-    ids, gap_ps = single
-    several, stay = (members > 0) & (steps.num > 1), staying > 0
-    inside = steps.first_ps + steps.growth_ps, steps.growth_ps, steps.num - 1, members
-    first_and_single = np.concatenate([first_ps, gap_ps])
-    runs = [
-        GapRuns(*[column[several] for column in inside]),
-        single_gaps(between_ps[stay], staying[stay]),
-        single_gaps(first_and_single, np.ones(len(first_and_single), np.int64)),
-    ]
+    first_ps = steps.first_end_ps[begin] - before_ps
+    longest_ps = np.maximum(first_ps, _range_maxima(steps.longest_ps, 2 * begin, 2 * end - 1))
+    between_ps = steps.longest_ps[1::2].copy()
+    del steps
+    runs = _runs(spans(), begin, end, between_ps)
+    one_by_one = np.concatenate([first_ps, gap_ps])
+    runs.append(single_gaps(one_by_one, np.ones_like(one_by_one)))
     longest = np.concatenate([request_id, ids]), np.concatenate([longest_ps, gap_ps])
     return TokenGaps(all_runs(runs), *_longest(*longest))
+
+
+def _runs(
+    parts: Iterable[DecodeSpans], begin: Counts, end: Counts, between_ps: Counts
+) -> list[GapRuns]:
+    """The gaps within spans and between them, of the stays from each span `begin` up to `end`."""
+    members = _num_within(begin, end, len(between_ps))
+    staying = _num_within(begin, end - 1, len(between_ps))
+    runs, start = list[GapRuns](), 0
+    for some in parts:
+        here = slice(start, start + len(some.num))
+        start = here.stop
+        several = staying[here] > 0
+        runs.append(some.runs(members[here]).flat_ones_merged())
+        runs.append(single_gaps(between_ps[here][several], staying[here][several]))
+    return runs
 
 
 def _num_within(starts: Counts, stops: Counts, length: int) -> Counts:
@@ -208,7 +264,7 @@ def _num_within(starts: Counts, stops: Counts, length: int) -> Counts:
 
 
 def _range_maxima(values: Counts, starts: Counts, stops: Counts) -> Counts:
-    """The largest of values[start:stop] for each pair in order of start; 0 where there is none."""
+    """The largest of values[start:stop] for each pair in order of start; 0 if there is none."""
     if not len(starts):
         return np.zeros(0, np.int64)
     bounds = np.column_stack([starts, stops]).ravel()

@@ -15,7 +15,7 @@ SPIN_PS = PS // 2000  # a sleep may end so much late: the last half millisecond 
 
 
 class WallAlarm(Alarm):
-    """What an engine's loop yields to sleep until at_ps."""
+    """The event that an engine's loop yields to sleep until at_ps."""
 
     def __init__(self, clock: "WallClock") -> None:
         self._clock = clock
@@ -99,7 +99,7 @@ class WallClock(Clock):
                 self._posted.wait((left_ps - SPIN_PS) / PS)
 
     def _poll_until(self, at_ps: int, alarm: WallAlarm) -> None:
-        """The same, where something is to be polled that may bring the alarm forward."""
+        """The same, if something is to be polled that may bring the alarm forward."""
         assert self.poll is not None
         while self.now_ps < min(at_ps, alarm.at_ps) and not self._posts:
             self.poll()

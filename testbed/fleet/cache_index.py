@@ -1,4 +1,4 @@
-"""What a router knows of the engines' prefix caches, by their own events, which may come late."""
+"""A router's index of the engines' prefix caches, by their own events, which may come late."""
 
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class CacheEvent(NamedTuple):
 
 
 class CacheIndex:
-    """Which blocks each engine's cache had, age_ps picoseconds ago.
+    """Blocks that each engine's cache had, age_ps picoseconds ago.
 
     Blocks are known by their chained hashes alone, as in real routers: two prompts with equal
     hashes would be taken for one.
@@ -36,14 +36,14 @@ class CacheIndex:
         self._block_size: dict[int, int] = {}
 
     def follow(self, number: int, engine: Engine) -> None:
-        """From now on hear of the engine's cache, which is empty."""
+        """From now on update of the engine's cache, which is empty."""
         memory = engine.scheduler.memory
         if memory.reports_cache is None:
             raise InputError(
-                "says nothing of its cache to a router that reads caches "
-                "(choose policy=prefix_caching, or another router)",
                 key="policy",
-                value=str(memory.name),
+                value=memory.name,
+                problem="says nothing of its cache to a router that reads caches",
+                remedy="choose policy=prefix_caching, or another router",
             )
         self.lost(number)
         self._stored.setdefault(number, set())
@@ -73,10 +73,10 @@ class CacheIndex:
     def _listener(self, number: int) -> Callable[[int, bool], None]:
         clock, events = self._clock, self._events
 
-        def hear(code: int, is_stored: bool) -> None:
+        def update(code: int, is_stored: bool) -> None:
             events.append(CacheEvent(clock.now_ps, number, code, is_stored))
 
-        return hear
+        return update
 
     def _catch_up(self) -> None:
         """Apply the events that are old enough."""

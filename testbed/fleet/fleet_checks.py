@@ -16,7 +16,7 @@ def check_fleet(
 ) -> None:
     """Raise InputError for what several engines cannot do, or what the router cannot know."""
     if config.engine is not None:
-        raise InputError("a GPU serves alone (leave engine out)", key="replicas")
+        raise InputError(key="replicas", problem="a GPU serves alone", remedy="leave engine out")
     _check_router(router, workload)
     _check_shared_tiers(config, scheduler)
     if config.replicas == 1 and config.faults is None:
@@ -25,21 +25,26 @@ def check_fleet(
     for name in ("stop_at_latency", "window_s"):
         if getattr(config, name) is not None:
             raise InputError(
-                f"{name} is not modelled for several engines (set it to null)",
                 key=option,
+                problem=f"{name} is not modelled for several engines",
+                remedy="set it to null",
             )
     for name in ("policy", "preemption"):
         part: Part = getattr(config, name)
         if any(inner.is_instance for inner in part.nested()):
             raise InputError(
-                f"{name} is an object, or has one, and each engine needs its own (give the class)",
                 key=option,
+                problem=f"{name} is an object, or has one, and each engine needs its own",
+                remedy="give the class",
             )
     if scheduler.memory.foresees_prompts is not None and has_oracle(config.policy):
         raise InputError(
-            "an eviction order that knows all future prompts does not know which engine "
-            "gets them (choose another eviction)",
             key=option,
+            problem=(
+                "an eviction order that knows all future prompts does not know which engine gets "
+                "them"
+            ),
+            remedy="choose another eviction",
         )
 
 
@@ -50,24 +55,25 @@ def _check_router(router: Router, workload: Workload) -> None:
     lacks_sessions = not has_sessions and all(request.session is None for request in requests)
     if router.needs_sessions and lacks_sessions:
         raise InputError(
-            "the requests belong to no sessions (choose a trace with sessions, or another router)",
             key="router",
-            value=str(name),
+            value=name,
+            problem="the requests belong to no sessions",
+            remedy="choose a trace with sessions, or another router",
         )
     has_content = workload.rows.prompt_ids is not None
     reads_caches = router.cache_age_s is not None
     lacks_content = not has_content and all(request.prompt_ids is None for request in requests)
     if reads_caches and lacks_content:
         raise InputError(
-            "the trace has no prompt content, so no cache has a prefix of it "
-            "(choose a trace with prompt ids, or another router)",
             key="router",
-            value=str(name),
+            value=name,
+            problem="the trace has no prompt content, so no cache has a prefix of it",
+            remedy="choose a trace with prompt ids, or another router",
         )
 
 
 def _check_shared_tiers(config: RunConfig, scheduler: Scheduler) -> None:
-    """Raise InputError where the policy cannot share the tiers. It is asked to share its own tiers
+    """Raise InputError if the policy cannot share the tiers. It is asked to share its own tiers
     with itself, which every policy that shares tiers can do.
     """
     if config.server.shared_tiers:
@@ -82,28 +88,30 @@ def has_oracle(policy: Part) -> bool:
 
 
 def check_split(config: RunConfig, workload: Workload, scheduler: Scheduler) -> None:
-    """Raise InputError for what is not modelled where some engines prefill for others."""
+    """Raise InputError for what is not modelled if some engines prefill for others."""
     option = f"prefill_replicas={config.prefill_replicas}"
     if config.router is not None and config.router.is_instance:
         raise InputError(
-            "router is an object, and the prefill and the decode engines need one each "
-            "(give the class)",
             key=option,
+            problem="router is an object, and the prefill and the decode engines need one each",
+            remedy="give the class",
         )
     _check_sampling(option, workload)
     _check_scheduler(option, scheduler)
     if future := future_read(policy=config.policy, scheduler=config.scheduler):
         raise InputError(
-            f"hand-overs are not modelled with a {future} (choose one that reads nothing "
-            "of the future)",
             key=option,
+            problem=f"hand-overs are not modelled with a {future}",
+            remedy="choose one that reads nothing of the future",
         )
     memory = scheduler.memory
     if memory.leases is None or memory.layered is not None:
         raise InputError(
-            f"hand-overs are not modelled with policy={memory.name} (choose "
-            "policy=paged, or another policy with leases and without groups of layers)",
             key=option,
+            problem=f"hand-overs are not modelled with policy={memory.name}",
+            remedy=(
+                "choose policy=paged, or another policy with leases and without groups of layers"
+            ),
         )
 
 
@@ -114,13 +122,15 @@ def _check_sampling(option: str, workload: Workload) -> None:
         sequences += workload.rows.num_seqs.tolist()
     if max(sequences) > 1:
         raise InputError(
-            "hand-overs of several sequences are not modelled (give each request one)",
             key=option,
+            problem="hand-overs of several sequences are not modelled",
+            remedy="give each request one",
         )
     if workload.rows.registered_prefix:
         raise InputError(
-            "hand-overs are not modelled with a registered prefix (leave it out)",
             key=option,
+            problem="hand-overs are not modelled with a registered prefix",
+            remedy="leave it out",
         )
 
 
@@ -129,7 +139,10 @@ def _check_scheduler(option: str, scheduler: Scheduler) -> None:
     by_rank = not scheduler.serves_as_they_come
     if scheduler.plans_ahead or by_rank or scheduler.limits is None:
         raise InputError(
-            f"hand-overs are not modelled with scheduler={name} (choose one that serves "
-            "in order of arrival and does not plan ahead, such as mixed or vllm_v1)",
             key=option,
+            problem=f"hand-overs are not modelled with scheduler={name}",
+            remedy=(
+                "choose one that serves in order of arrival and does not plan ahead, such as mixed "
+                "or vllm_v1"
+            ),
         )

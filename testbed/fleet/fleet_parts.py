@@ -1,38 +1,20 @@
-"""What a fleet, and one engine of it, is made of."""
+"""Parts of a fleet."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.cost.model import CostModel
 from testbed.engine.clock import Clock, Process
 from testbed.engine.engine import Engine
 from testbed.fleet.routers.router import Router
 from testbed.fleet.shared_tiers import SharedTiers
-from testbed.memory.pools import PoolSpec
-from testbed.sched.beam_search import BeamModel
-from testbed.sched.scheduler import Scheduler
 
-
-@dataclass(frozen=True)
-class EngineParts:
-    """What one engine is made of; see `testbed.engine.simulation.simulated_engine`."""
-
-    scheduler: Scheduler
-    cost: CostModel
-    max_len: int
-    beams: BeamModel | None = None
-    lengths: dict[int, int] | None = None
-    pool: PoolSpec | None = None
-
-
-MakeParts = Callable[[int], EngineParts]
 MakeEngine = Callable[[int], Engine]
 
 
 @dataclass(frozen=True)
 class FleetParts:
-    """What a fleet is made of.
+    """Parts of a fleet.
 
     begin: lets the clock run the loop of an engine; its answers are in `Fleet.processes`.
     make_engine: a new engine of a number, called again when one comes back after a fault.

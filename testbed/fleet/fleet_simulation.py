@@ -6,12 +6,13 @@ from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.clients import client_of
 from testbed.engine.engine import Engine
+from testbed.engine.engine_parts import MakeParts
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import Environment, simulated_engine
 from testbed.fleet.faults import Fault, Faults
 from testbed.fleet.fleet import Fleet
-from testbed.fleet.fleet_parts import FleetParts, MakeParts
+from testbed.fleet.fleet_parts import FleetParts
 from testbed.fleet.fleet_records import check_conservation
 from testbed.fleet.handovers.split import Split, SplitFleet
 from testbed.fleet.routers.router import Router
@@ -33,7 +34,7 @@ def simulate_fleet(
     env: Environment | None = None,
 ) -> Fleet:
     """Serve `requests` by as many engines as there are recorders; the fleet, whose engines and
-    recorders can be looked at. Raises PlugInError where a request is lost or answered twice, or a
+    recorders can be looked at. Raises PlugInError if a request is lost or answered twice, or a
     block of a shared tier is lost. env: SimPy's, whose events a caller may watch. The other
     arguments: see `make_fleet`.
     """

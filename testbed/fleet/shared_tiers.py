@@ -52,7 +52,7 @@ class SharedTiers:
             sharer.leave_tiers()
 
     def check(self) -> None:
-        """Raise PlugInError where a block of a tier is lost, or is read or written by a transfer
+        """Raise PlugInError if a block of a tier is lost, or is read or written by a transfer
         that no engine has.
         """
         for name, tier in self.memories.items():
@@ -78,24 +78,26 @@ class SharedTiers:
 
 
 def named(tiers: Mapping[str, LowerTier], names: Iterable[str]) -> dict[str, LowerTier]:
-    """The tiers of these names; InputError where one is missing."""
+    """The tiers of these names; InputError if one is missing."""
     missing = [name for name in names if name not in tiers]
     if missing:
         raise InputError(
-            "is to be shared, and the engine has no tier of that name "
-            f"(it has {', '.join(tiers) or 'none'})",
             key=f"server.tiers.{missing[0]}",
+            problem=(
+                "is to be shared, and the engine has no tier of that name (it has "
+                f"{', '.join(tiers) or 'none'})"
+            ),
         )
     return {name: tiers[name] for name in names}
 
 
 def sharer_of(memory: Capabilities) -> SharesTiers:
-    """The policy as one that shares tiers; InputError where it is none."""
+    """The policy as one that shares tiers; InputError if it is none."""
     if memory.shares_tiers is None:
         raise InputError(
-            "shares no tier with other engines (choose policy=tiered, or "
-            "server.tiers.NAME.shared=false)",
             key="policy",
-            value=str(memory.name),
+            value=memory.name,
+            problem="shares no tier with other engines",
+            remedy="choose policy=tiered, or server.tiers.NAME.shared=false",
         )
     return memory.shares_tiers

@@ -19,7 +19,7 @@ def summarize_fleet(
     window_ps: tuple[int, int] | None,
     slo: Slo,
 ) -> dict[str, Any]:
-    """What `summarize` says of one engine, of all together.
+    """The summary of one engine by `summarize`, of all together.
 
     An iteration is one of one engine, so means over iterations are those of an engine. Over time,
     memory is a share of all pools together from the start to the end of the run, and the batch is

@@ -1,4 +1,4 @@
-"""What a router sees of an engine."""
+"""A router's view of an engine."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,7 @@ class EngineView:
         Args:
             number: of the engine, from 0.
             engine: that it shows.
-            index: what the router hears of the caches; None where it reads none.
+            index: what the router hears of the caches; None if it reads none.
         """
         self.number = number
         self.engine = engine
@@ -53,7 +53,7 @@ class EngineView:
 
     @property
     def _expected(self) -> Mapping[int, int]:
-        return self.engine.side.expected
+        return self.engine.hooks.expected
 
     def num_cached(self, request: Incoming) -> int:
         """Leading tokens of the request's prompt that the engine's prefix cache had, cache_age_s of

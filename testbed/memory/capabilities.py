@@ -1,4 +1,4 @@
-"""What a memory policy can do: the one place where that is found out."""
+"""The capabilities of a memory policy: the one place where that is found out."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, get_args, get_type_hints
@@ -66,7 +66,7 @@ NEEDS: Mapping[type, tuple[type, ...]] = {
 class Capabilities:
     """A policy, and for each capability the policy itself or None.
 
-    `policy` answers the required calls; whoever needs more asks here for the capability. The
+    `policy` answers the required calls; code that needs more asks here for the capability. The
     methods answer for every policy, by the capability or by what goes without it.
     """
 
@@ -125,7 +125,7 @@ class Capabilities:
         return None if self.layout is None else self.layout.block_size
 
     def lookup(self, seq: Sequence) -> CacheHit:
-        """What others have stored of the tokens of `seq`."""
+        """The tokens of `seq` that other sequences have stored."""
         return NO_HIT if self.publishes is None else self.publishes.lookup(seq)
 
     def admit(self, seqs: list[Sequence], num_tokens: int, hit: CacheHit) -> Answers:
@@ -135,7 +135,7 @@ class Capabilities:
         return self.publishes.admit(seqs, num_tokens, hit)
 
     def guaranteed_steps(self, batch: Batch) -> int:
-        """Steps that succeed in any case; 0 where the policy does not predict."""
+        """Steps that succeed in any case; 0 if the policy does not predict."""
         return 0 if self.predicts is None else self.predicts.guaranteed_steps(batch)
 
     def footprint(self, seq: Sequence) -> Footprint | None:
@@ -172,7 +172,7 @@ class Capabilities:
         return num_tokens if self.drops_tokens is None else self.drops_tokens.num_stored(num_tokens)
 
     def group_tables(self, seq: Sequence) -> list[GroupTable]:
-        """The table of a sequence by KV group; of one group where the policy knows no others."""
+        """The table of a sequence by KV group; of one group if the policy knows no others."""
         if self.layered is not None:
             return self.layered.group_tables(seq)
         dropped = seq.num_slots - self.num_stored(seq.num_slots)
@@ -205,7 +205,7 @@ class Capabilities:
         return NonSequenceSlots() if lists is None else lists.non_sequence_slots()
 
     def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
-        """What lower tiers store of prefixes."""
+        """Prefixes that lower tiers store."""
         return {} if self.stores_below is None else self.stores_below.tier_slots()
 
     def close_session(self, session: int) -> None:
@@ -214,7 +214,7 @@ class Capabilities:
             self.follows_sessions.close_session(session)
 
     def pool_in_slots(self, pool: PoolSpec) -> PoolSpec:
-        """The pool in the policy's own slots, which are units where it keeps KV groups apart."""
+        """The pool in the policy's own slots, which are units if it keeps KV groups apart."""
         layout = self.layout
         return layout.pool if isinstance(layout, PageLayout) else pool
 
@@ -240,8 +240,8 @@ METHODS: Mapping[type, tuple[str, ...]] = {
 
 
 def capabilities_of(policy: MemoryPolicy) -> Capabilities:
-    """What a policy can do. InputError where it has a part of a capability only, or one that needs
-    another.
+    """The capabilities of a policy. InputError if it has a part of a capability only, or one
+    that needs another.
     """
     name = type(policy).__name__
     for protocol, methods in METHODS.items():
@@ -249,18 +249,18 @@ def capabilities_of(policy: MemoryPolicy) -> Capabilities:
         if missing and len(missing) < len(methods):
             there = next(method for method in methods if method not in missing)
             raise InputError(
-                f"has {there}() without {missing[0]}() (define both, see "
-                f"{protocol.__name__} in testbed/memory/protocols.py)",
                 key="policy",
-                value=str(name),
+                value=name,
+                problem=f"has {there}() without {missing[0]}()",
+                remedy=f"define both, see {protocol.__name__} in testbed/memory/protocols.py",
             )
         for needed in () if missing else NEEDS.get(protocol, ()):
             if _having(policy, needed) is None:
                 raise InputError(
-                    f"has {methods[0]}() without {METHODS[needed][0]}() (define "
-                    f"both, see {protocol.__name__} in testbed/memory/protocols.py)",
                     key="policy",
-                    value=str(name),
+                    value=name,
+                    problem=f"has {methods[0]}() without {METHODS[needed][0]}()",
+                    remedy=f"define both, see {protocol.__name__} in testbed/memory/protocols.py",
                 )
     return Capabilities(policy)
 

@@ -33,7 +33,7 @@ class MemoryPolicy(ABC):
         or none.
 
         A grant for each counts its leading tokens that are stored already. They may be more than
-        num_tokens: the sequence then has that many slots. Where the policy forks, several sequences
+        num_tokens: the sequence then has that many slots. If the policy forks, several sequences
         are a group that comes back after recompute: they differ behind their prompt and are
         computed in this order, so a grant may count what those before store.
 
@@ -63,7 +63,7 @@ class MemoryPolicy(ABC):
 
     @abstractmethod
     def table(self, seq: Sequence) -> list[Extent]:
-        """Where the tokens of `seq` lie, in order, with the slots that it holds for more.
+        """The slots of the tokens of `seq`, in order, and those that it holds for more.
 
         Args:
             seq: one that has slots.
@@ -75,7 +75,7 @@ class MemoryPolicy(ABC):
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """Tokens of the longest sequences of such a request that the pool, less registered
-        prefixes, could hold; 0 where the policy serves no such request.
+        prefixes, could hold; 0 if the policy serves no such request.
 
         Args:
             prompt_len: tokens of its prompt.
@@ -88,7 +88,7 @@ class MemoryPolicy(ABC):
         return {}
 
     def check(self) -> None:
-        """Raise AssertionError where an invariant of the policy's own state is broken."""
+        """Raise AssertionError if an invariant of the policy's own state is broken."""
         used = self.usage()
         accounted = used.allocated + used.cached + used.in_transit + used.free
         assert accounted == used.total, f"slots were lost or counted twice: {used}"

@@ -57,12 +57,13 @@ class PoolSpec:
         for name, number in (("num_slots", self.num_slots), ("max_len", self.max_len)):
             if type(number) is not int:
                 raise InputError(
-                    f"PoolSpec: {name} is {number!r}; it must be a whole number, of the type int "
-                    "itself"
+                    key=f"PoolSpec: {name}",
+                    value=repr(number),
+                    problem="must be a whole number, of the type int itself",
                 )
 
     def slots_of(self, tier: str) -> int:
-        """Slots of a tier below the device; 0 where there is none of that name.
+        """Slots of a tier below the device; 0 if there is none of that name.
 
         Args:
             tier: its name.

@@ -1,5 +1,5 @@
-"""What a memory policy may be able to do besides the required: a protocol of one or two methods for
-each capability.
+"""Capabilities of a memory policy besides the required methods: a protocol of one or two methods
+for each capability.
 
 A policy has a capability by defining its methods; nothing else declares it. They are found once, by
 `capabilities_of`, which also says what needs what.
@@ -93,7 +93,7 @@ class RegistersPrefixes(Protocol):
     """A provider's prefix stays in the pool, for all sequences that begin with it (section 4.4)."""
 
     def register_prefix(self, num_tokens: int) -> None:
-        """Pin a prefix in the pool; InputError where it has no room.
+        """Pin a prefix in the pool; InputError if it has no room.
 
         Args:
             num_tokens: its tokens.
@@ -107,7 +107,7 @@ class Publishes(Protocol):
     """
 
     def lookup(self, seq: Seq) -> CacheHit:
-        """What is stored of the tokens of a sequence; changes nothing.
+        """The stored tokens of a sequence; changes nothing.
 
         Args:
             seq: one that waits.
@@ -182,7 +182,7 @@ class PinsHits(Protocol):
         """
 
     def pin(self, hit: CacheHit) -> None:
-        """What was found is not evicted until `unpin`.
+        """Found blocks are not evicted until `unpin`.
 
         Args:
             hit: what `match` answered.
@@ -235,7 +235,7 @@ class Truncates(Protocol):
     def truncate(self, seq: Seq, num_tokens: int) -> Grant:
         """A sequence gives back the slots of its last tokens; it keeps at least one.
 
-        What becomes free ends refusals. An `extend` brings slots back, in which the tokens are
+        Slots that become free end refusals. An `extend` brings slots back, in which the tokens are
         computed again.
 
         Args:
@@ -257,7 +257,7 @@ class Swaps(Protocol):
         """
 
     def swapped_table(self, seq: Seq) -> Mapping[str, list[Extent]]:
-        """Where the tokens of a sequence below the device lie, in order, by tier; those that have
+        """The slots of a sequence's tokens below the device, in order, by tier; those that have
         stayed on the device first.
 
         Args:
@@ -307,7 +307,7 @@ class Transfers(Protocol):
     def load(self, seq: Seq, num_tokens: int, hit: CacheHit) -> Answer:
         """Begin to bring up what was found below the device.
 
-        The transfers are the grant's ops.background; none where there is nothing to load. LATER:
+        The transfers are the grant's ops.background; none if there is nothing to load. LATER:
         the pool has no slots for them now. While they are on their way, `admit` answers LOADING.
 
         Args:
@@ -408,8 +408,8 @@ class Layered(Protocol):
 
 @runtime_checkable
 class ServesInTurn(Protocol):
-    """What sequences give back, and what a preempted one leaves, comes too late for those before
-    them, as in vLLM.
+    """Blocks are reserved one sequence at a time in batch order; blocks freed by a later sequence
+    cannot serve an earlier one, as in vLLM.
     """
 
     def reserve_in_turn(self, wanted: Sequence[tuple[Seq, int]]) -> int:
@@ -427,7 +427,7 @@ class ServesInTurn(Protocol):
 
 @runtime_checkable
 class CutsChunks(Protocol):
-    """It keeps states at the ends of chunks, and chooses with the scheduler where these are."""
+    """It keeps states at the ends of chunks, and chooses with the scheduler if these are."""
 
     def cut_chunk(
         self, seq: Seq, start: int, new: int, num_tokens: int, most: int, hit: CacheHit
@@ -482,7 +482,7 @@ class ListsOtherSlots(Protocol):
     """It can say where the slots lie that are not free though no table contains them."""
 
     def non_sequence_slots(self) -> NonSequenceSlots:
-        """Where these slots lie; for pictures and checks."""
+        """The places of these slots; for pictures and checks."""
 
 
 @runtime_checkable
@@ -516,8 +516,8 @@ class StoresBelow(Protocol):
     """It stores prefixes in tiers below the device (server.tiers)."""
 
     def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
-        """What the tiers below store of prefixes, by their names: `cached`, and `in_transit` while
-        it is written.
+        """Prefixes that the tiers below store, by their names: `cached`, and `in_transit` while it
+        is written.
         """
 
 
@@ -532,7 +532,7 @@ class SharesTiers(Protocol):
 
     def share_tiers(self, tiers: Mapping[str, LowerTier]) -> None:
         """Use tiers that others use too, in place of its own of the same names. Called before the
-        first request; InputError where it cannot.
+        first request; InputError if it cannot.
 
         Args:
             tiers: by name.
@@ -553,7 +553,7 @@ class SharesTiers(Protocol):
 
 @runtime_checkable
 class FollowsSessions(Protocol):
-    """What it keeps depends on the sessions of requests."""
+    """Its cache depends on the sessions of requests."""
 
     def close_session(self, session: int) -> None:
         """No request of the session will come: its last one was answered.
@@ -582,7 +582,7 @@ class ReadsColumns(Protocol):
     """
 
     def columns_read(self) -> tuple[str, ...]:
-        """What it reads, of `session`, `priority` and `max_new_tokens`."""
+        """The columns that it reads, of `session`, `priority` and `max_new_tokens`."""
 
 
 @runtime_checkable

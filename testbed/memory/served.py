@@ -1,5 +1,5 @@
-"""What a memory policy may know of the scheduler that it serves; a policy with a parameter of this
-kind gets it when a run is built.
+"""Facts of the scheduler that a memory policy may know; a policy with a parameter of this kind gets
+it when a run is built.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class StateCaching:
 
 
 class Drafts(Enum):
-    """What drafts the tokens that a run verifies."""
+    """The drafter of the tokens that a run verifies."""
 
     NONE = "none"
     OF_TOKENS = "of tokens"

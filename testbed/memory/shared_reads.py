@@ -7,49 +7,49 @@ batch that gives the same without walking it.
 from abc import abstractmethod
 from collections.abc import Iterable
 from collections.abc import Sequence as Row
+from itertools import chain
 
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.core.request import Column
 from testbed.core.sequence import BatchIndex, Sequence
 from testbed.core.slots import GroupTable
+
+Ranges = NDArray[np.int64]  # [2, ranges]: where each starts and ends
 
 
 def read_again(reads: Iterable[tuple[int, Row[GroupTable]]]) -> int:
     """Tokens that are read more than once in a layer, for pairs of (tokens, tables of a sequence).
 
-    The tables are those of the layers that read all tokens. A token that n sequences read counts
-    n - 1 times. Where the layers of a group lie in several columns, the result is their mean.
+    The tables are those of the layers that read all tokens. A token that n sequences read counts n
+    - 1 times. If the layers of a group lie in several columns, the result is their mean.
     """
-    ranges = list[tuple[int, int]]()
+    ranges = list[Ranges]()
     slots_per_token = 0
     for num_tokens, tables in reads:
         slots_per_token = sum(table.slots_per_token for table in tables)
-        for table in tables:
-            ranges += slots_read(table, num_tokens)
-    if not ranges:
+        ranges += [slots_read(table, num_tokens) for table in tables]
+    if not slots_per_token:
         return 0
-    num_read = sum(end - start for start, end in ranges)
-    return (num_read - num_distinct(ranges)) // slots_per_token
+    starts, ends = np.concatenate(ranges, axis=1)
+    return int((ends - starts).sum() - num_distinct(starts, ends)) // slots_per_token
 
 
-def slots_read(table: GroupTable, num_tokens: int) -> list[tuple[int, int]]:
-    """The slots of a table that store the first num_tokens tokens, as ranges (start, end)."""
+def slots_read(table: GroupTable, num_tokens: int) -> Ranges:
+    """The slots of a table that store the first num_tokens tokens: starts and ends of ranges."""
+    extents = np.fromiter(chain.from_iterable(table.extents), np.int64).reshape(-1, 2)
+    starts, lengths = extents.T
     left = (num_tokens - table.first) * table.slots_per_token
-    ranges = list[tuple[int, int]]()
-    for start, length in table.extents:
-        if left <= 0:
-            break
-        ranges.append((start, start + (length if length < left else left)))
-        left -= length
-    return ranges
+    return np.stack([starts, starts + np.clip(left + lengths - lengths.cumsum(), 0, lengths)])
 
 
-def num_distinct(ranges: Iterable[tuple[int, int]]) -> int:
-    """Slots that lie in at least one of the ranges (start, end)."""
-    total = reached = 0
-    for start, end in sorted(set(ranges)):
-        if end > reached:
-            total += end - (start if start > reached else reached)
-            reached = end
-    return total
+def num_distinct(starts: Column, ends: Column) -> int:
+    """Slots that lie in at least one of the ranges from a start to an end."""
+    order = np.argsort(starts)
+    starts, ends = starts[order], ends[order]
+    reached = np.append(np.int64(0), np.maximum.accumulate(ends)[:-1])  # before each range
+    return int((ends - np.maximum(starts, reached)).clip(0).sum())
 
 
 class SharedReads(BatchIndex):
@@ -81,7 +81,7 @@ class SharedReads(BatchIndex):
     def forked(self, seq: Sequence) -> None:
         """`seq`, a member, is the parent or the child of a fork: its full blocks are other ones.
 
-        They are counted when somebody asks: until then, a member of a beam may fork many times.
+        They are counted when they are read: until then, a member of a beam may fork many times.
         """
         self._forked[seq.seq_id] = seq
 
@@ -93,7 +93,7 @@ class SharedReads(BatchIndex):
         return self._again
 
     def again_with(self, others: Iterable[Sequence]) -> int:
-        """The same where `others` read their blocks beside the members."""
+        """The same if `others` read their blocks beside the members."""
         again, readers = self.again(), self.readers
         read = set[int]()
         for seq in others:

@@ -4,6 +4,7 @@ alike.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.fleet.fleet_parts import EngineParts
+from testbed.engine.engine_parts import EngineParts
 from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.run.build_checks import (
@@ -22,7 +23,14 @@ from testbed.run.build_checks import (
     checked,
 )
 from testbed.run.config import RunConfig, Slo
-from testbed.run.description import contents_note, describe, samples_note, servers_of, unread_note
+from testbed.run.description import (
+    answers_note,
+    contents_note,
+    describe,
+    samples_note,
+    servers_of,
+    unread_note,
+)
 from testbed.run.machine import cost_of, make_pool
 from testbed.run.oracles import is_oracle
 from testbed.run.parts import Part, locate
@@ -41,8 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that a run needs, the objectives that its summary counts by, and what the run
-    is.
+    """Everything that a run needs, and the objectives that its summary counts by.
 
     lengths: the mapping that the engine fills with true output lengths; the oracles of the run read
     it. acceptance: how many drafts are accepted, of a run with speculation. Of several engines
@@ -58,10 +65,21 @@ class Setup:
     pool: PoolSpec
     window_ps: tuple[int, int] | None
     slo: Slo
-    description: Mapping[str, Any]
     lengths: dict[int, int]
     fleet: "FleetSetup | None" = None
     acceptance: Acceptance | None = None
+
+    @cached_property
+    def description(self) -> Mapping[str, Any]:
+        """What the run is, in a few words: every summary begins with it."""
+        return {
+            **describe(self.config, self.pool, self.scheduler, self.cost),
+            **({} if self.fleet is None else servers_of(self.config, self.fleet.parts)),
+            CONTENTS: contents_note(self.scheduler.memory, self.workload)
+            or answers_note(self.scheduler.memory, self.workload),
+            SAMPLES: samples_note(self.cost, self.workload),
+            UNREAD: unread_note(self.scheduler, self.workload),
+        }
 
     @property
     def num_slots(self) -> int:
@@ -79,17 +97,20 @@ class Setup:
         return self.fleet is None or not (len(self.fleet.parts) > 1 or self.fleet.faults)
 
     def check_alone(self, what: str) -> None:
-        """Raise InputError where the run has several engines, and `what` shows one."""
+        """Raise InputError if the run has several engines, and `what` shows one."""
         if not self.is_alone:
             raise InputError(
-                f"{what} shows one engine (leave replicas out, or "
-                "read the column engine of requests.csv and iterations.csv)",
                 key="replicas",
-                value=str(self.config.replicas),
+                value=self.config.replicas,
+                problem=f"{what} shows one engine",
+                remedy=(
+                    "leave replicas out, or read the column engine of requests.csv and "
+                    "iterations.csv"
+                ),
             )
 
     def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
-        """Start and stop of the part to show, and where the run ends then: at the stop, or where it
+        """Start and stop of the part to show, and where the run ends then: at the stop, or if it
         ends by itself.
         """
         stop_ps = UNBOUNDED if stop_s is None else round(stop_s * PS)
@@ -126,13 +147,6 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
         pool=pool,
         window_ps=_window_ps(config),
         slo=config.slo,
-        description={
-            **describe(config, pool, scheduler, cost),
-            **({} if fleet is None else servers_of(config, fleet.parts)),
-            CONTENTS: contents_note(scheduler.memory, workload),
-            SAMPLES: samples_note(cost, workload),
-            UNREAD: unread_note(scheduler, workload),
-        },
         lengths=lengths,
         fleet=fleet,
         acceptance=None if speculation is None else speculation.acceptance,
@@ -195,8 +209,10 @@ def _beams(config: RunConfig, workload: Workload) -> BeamModel:
     beams: BeamModel = config.beams.make("beams")
     if not (isinstance(beams, SyntheticBeams) or workload.has_beams):
         raise InputError(
-            f"beams is {type(beams).__name__}, and no request uses beam search (give "
-            "workload.beam=true and workload.num_seqs, or leave beams out)"
+            key="beams",
+            value=type(beams).__name__,
+            problem="no request uses beam search",
+            remedy="give workload.beam=true and workload.num_seqs, or leave beams out",
         )
     return beams
 
@@ -213,23 +229,30 @@ def _policy_and_pool(
     if config.policy.is_instance:
         if policy.usage().allocated:
             raise InputError(
-                f"policy is a {type(policy).__qualname__} whose pool is in use; give a new one, or "
-                "the class"
+                key="policy",
+                value=type(policy).__qualname__,
+                problem="its pool is in use",
+                remedy="give a new one, or the class",
             )
         return policy, replace(pool, num_slots=policy.usage().total)
     if memory.layered is None and model.states:
         raise InputError(
-            f"{model.states.num_layers} layers keep a state for each sequence, "
-            f"and {memory.name} stores none (policy=grouped does)",
             key="model",
-            value=str(model.name),
+            value=model.name,
+            problem=(
+                f"{model.states.num_layers} layers keep a state for each sequence, and "
+                f"{memory.name} stores none"
+            ),
+            remedy="policy=grouped does",
         )
     if memory.layered is not None and config.server.num_blocks is not None and len(pool.groups) > 1:
         raise InputError(
-            "counts blocks of all layers, and a "
-            f"server counts pages of {model.name}'s groups (give server.kv_memory_gib)",
             key="server.num_blocks",
-            value=str(config.server.num_blocks),
+            value=config.server.num_blocks,
+            problem=(
+                f"counts blocks of all layers, and a server counts pages of {model.name}'s groups"
+            ),
+            remedy="give server.kv_memory_gib",
         )
     return policy, memory.pool_in_slots(pool)
 

@@ -1,4 +1,4 @@
-"""Which parts of a run can be built, and which fit together; others are refused before the run."""
+"""Checks that parts of a run can be built, and fit together; others are refused before the run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -56,55 +56,59 @@ def check_kinds(config: RunConfig) -> None:
             continue
         is_wrong_class = isinstance(target, type) and not issubclass(target, kind)
         if is_wrong_class or (part.is_instance and not isinstance(target, kind)):
-            raise InputError(_no_kind(group, target))
+            raise _no_kind(group, target)
     if config.scheduler.is_instance:
         raise InputError(
-            "scheduler is an object already; give its class, which is made with the policy of the "
-            "run"
+            key="scheduler",
+            problem="is an object already",
+            remedy="give its class, which is made with the policy of the run",
         )
 
 
 def checked(group: str, built: Any) -> Any:
     """The built part. Raises InputError if it is not of its group's kind."""
     if not isinstance(built, KINDS[group]):
-        raise InputError(_no_kind(group, type(built)))
+        raise _no_kind(group, type(built))
     return built
 
 
-def _no_kind(group: str, value: Any) -> str:
+def _no_kind(group: str, value: Any) -> InputError:
     kind = KINDS[group]
     name = getattr(value, "__qualname__", None) or type(value).__qualname__
     base = f"{kind.__module__}.{kind.__qualname__}"
-    return f"{group} is {name}, which is no {base} (derive it from that class)"
+    remedy = "derive it from that class"
+    return InputError(key=group, value=name, problem=f"is no {base}", remedy=remedy)
 
 
 def check_tiers(config: RunConfig, memory: Capabilities, preemption: PreemptionRule) -> None:
     """Raise InputError for tiers that the policy does not use, or that are not there."""
     if isinstance(preemption, Swap) and memory.swaps is None:
         raise InputError(
-            f"{memory.name} moves no sequences to the host (choose "
-            "preemption=recompute, or policy=paged)",
             key="preemption",
             value="swap",
+            problem=f"{memory.name} moves no sequences to the host",
+            remedy="choose preemption=recompute, or policy=paged",
         )
     if isinstance(preemption, Swap) and config.swap_space_gib == 0:
         raise InputError(
-            "swap_space_gib=0 leaves no slots on the host (give swap_space_gib, "
-            "or choose preemption=recompute)",
             key="preemption",
             value="swap",
+            problem="swap_space_gib=0 leaves no slots on the host",
+            remedy="give swap_space_gib, or choose preemption=recompute",
         )
     if config.server.tiers and memory.stores_below is None:
         raise InputError(
-            f"{memory.name} uses no tier but the swap space (choose policy=tiered, "
-            f"or leave {', '.join(config.server.tiers)} out; a policy of yours that uses tiers has "
-            "tier_slots())",
             key="server.tiers",
+            problem=f"{memory.name} uses no tier but the swap space",
+            remedy=(
+                f"choose policy=tiered, or leave {', '.join(config.server.tiers)} out; a policy of "
+                "yours that uses tiers has tier_slots()"
+            ),
         )
 
 
 def check_workload(scheduler: Scheduler, workload: Workload) -> None:
-    """Raise InputError where scheduler or policy can serve no request of the workload, or decide by
+    """Raise InputError if scheduler or policy can serve no request of the workload, or decide by
     what no request has: they would run as others under their names.
     """
     _check_num_sequences(scheduler.memory, workload)
@@ -117,8 +121,12 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
         missing = [name for name in columns if name not in there]
         if missing:
             raise InputError(
-                f"{part}: {type(reader).__name__} decides by the {missing[0]} of a request, and no "
-                f"request of the trace has one (choose a trace that has, or another {part})"
+                key=part,
+                problem=(
+                    f"{type(reader).__name__} decides by the {missing[0]} of a request, and no "
+                    "request of the trace has one"
+                ),
+                remedy=f"choose a trace that has, or another {part}",
             )
 
 
@@ -129,10 +137,12 @@ def _check_fixed_outputs(scheduler: Scheduler, workload: Workload) -> None:
     if (declared != outputs).any():
         row = int((declared != outputs).argmax())
         raise InputError(
-            f"row {row} declares {declared[row]} output tokens and "
-            f"generates {outputs[row]} (workload.max_new_tokens=1x, or ignore_eos=false)",
             key="scheduler.ignore_eos",
             value="true",
+            problem=(
+                f"row {row} declares {declared[row]} output tokens and generates {outputs[row]}"
+            ),
+            remedy="workload.max_new_tokens=1x, or ignore_eos=false",
         )
 
 
@@ -141,10 +151,12 @@ def check_preemption(scheduler: Scheduler) -> None:
     rule = scheduler.preemption
     if scheduler.names_victims and not isinstance(rule, RECOMPUTING):
         raise InputError(
-            f"{type(scheduler).__name__} chooses its victims "
-            "itself, and computes them again (preemption=recompute)",
             key="preemption",
-            value=str(type(rule).__name__),
+            value=type(rule).__name__,
+            problem=(
+                f"{type(scheduler).__name__} chooses its victims itself, and computes them again"
+            ),
+            remedy="preemption=recompute",
         )
 
 
@@ -153,19 +165,21 @@ def _check_num_sequences(memory: Capabilities, workload: Workload) -> None:
     is_uniform = workload.rows.num_seqs is None and num_seqs > 1
     if is_uniform and longest(1, num_seqs) == 0 < longest(1, 1):
         raise InputError(
-            f"{memory.name} can hold no request of {num_seqs} "
-            "sequences (give a smaller number, or choose another policy or pool)",
             key="workload.num_seqs",
-            value=str(num_seqs),
+            value=num_seqs,
+            problem=f"{memory.name} can hold no request of {num_seqs} sequences",
+            remedy="give a smaller number, or choose another policy or pool",
         )
 
 
 def _check_answers_are_found(scheduler: Scheduler) -> None:
     if scheduler.state.retention is not None and scheduler.memory.publishes is None:
         raise InputError(
-            f"{scheduler.memory.name} finds nothing of an answered "
-            "request, whose slots would be kept for nobody (choose policy=prefix_caching, or "
-            "another policy that has lookup())",
             key="order",
             value="time_to_live",
+            problem=(
+                f"{scheduler.memory.name} finds nothing of an answered request, whose slots would "
+                "be kept for nobody"
+            ),
+            remedy="choose policy=prefix_caching, or another policy that has lookup()",
         )

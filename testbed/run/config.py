@@ -92,10 +92,12 @@ def declared_factor(text: str) -> float | None:
     number = DECLARED.fullmatch(text)
     if number is None or float(number[1]) < 1:
         raise InputError(
-            "is no number of tokens, no factor of the output of "
-            "at least 1, such as 1.5x, and not the word model",
             key="workload.max_new_tokens",
-            value=str(text),
+            value=text,
+            problem=(
+                "is no number of tokens, no factor of the output of at least 1, such as 1.5x, and "
+                "not the word model"
+            ),
         )
     return float(number[1])
 
@@ -134,20 +136,22 @@ class WorkloadConfig:
             declared_factor(self.max_new_tokens)
         if self.beam and self.num_seqs == 1:
             raise InputError(
-                "a beam of one sequence is no search (workload.num_seqs=2 or more)",
                 key="workload.beam",
                 value="true",
+                problem="a beam of one sequence is no search",
+                remedy="workload.num_seqs=2 or more",
             )
         if self.mix is not None:
             parse_mix(self.mix)
             self.check_alone(f"workload.mix={self.mix}")
 
     def check_alone(self, other: str) -> None:
-        """Refuse num_seqs and beam where `other` says how each request samples."""
+        """Refuse num_seqs and beam if `other` says how each request samples."""
         if self.beam or self.num_seqs > 1:
             raise InputError(
-                f"{other}: says how each request samples (leave out workload.num_seqs and "
-                f"workload.beam)"
+                key=other,
+                problem="says how each request samples",
+                remedy="leave out workload.num_seqs and workload.beam",
             )
 
 
@@ -327,9 +331,9 @@ class RunConfig:
             if start_ps >= end_ps:
                 shown = ", ".join(f"{time_s:g}" for time_s in self.window_s)
                 raise InputError(
-                    "the end must come after the start, in seconds; or null",
                     key="window_s",
                     value=f"[{shown}]",
+                    problem="the end must come after the start, in seconds; or null",
                 )
         check_known_shape(self.model)
         release_numbered(self.release)
@@ -340,17 +344,23 @@ class RunConfig:
     def _check_fleet(self) -> None:
         if (self.replicas or 0) > MOST_ENGINES:
             raise InputError(
-                f"memory has room for {MOST_ENGINES:,} engines (give fewer)",
                 key="replicas",
-                value=str(self.replicas),
+                value=self.replicas,
+                problem=f"memory has room for {MOST_ENGINES:,} engines",
+                remedy="give fewer",
             )
         for name in FLEET:
             if getattr(self, name) is not None and self.replicas is None:
-                raise InputError(f"{name}: there is one engine without a router (give replicas=N)")
+                raise InputError(
+                    key=name,
+                    problem="there is one engine without a router",
+                    remedy="give replicas=N",
+                )
         if self.server.shared_tiers and self.replicas is None:
             raise InputError(
-                "there is one engine without a router (give replicas=N, or shared=false)",
                 key=f"server.tiers.{self.server.shared_tiers[0]}.shared",
+                problem="there is one engine without a router",
+                remedy="give replicas=N, or shared=false",
             )
 
     def _check_servers(self) -> None:
@@ -358,23 +368,25 @@ class RunConfig:
         for number, server in (self.servers or {}).items():
             if number not in others:
                 raise InputError(
-                    "the engines that may have another server are 1 to "
-                    f"{len(others)} (give one of these; `server` is that of engine 0)",
                     key=f"servers.{number}",
+                    problem=f"the engines that may have another server are 1 to {len(others)}",
+                    remedy="give one of these; `server` is that of engine 0",
                 )
             if self.server.shared_tiers or server.shared_tiers:
                 raise InputError(
-                    "shared tiers are not modelled below different servers "
-                    "(give shared=false, or leave servers out)",
                     key=f"servers.{number}",
+                    problem="shared tiers are not modelled below different servers",
+                    remedy="give shared=false, or leave servers out",
                 )
             is_sized = self.server.num_blocks is not None or self.null_blocks
             if is_sized and server.num_blocks is None and not server.kv_memory_gib:
                 raise InputError(
-                    "the pool of `server` is given, by "
-                    f"server.num_blocks or by a preset of vLLM, and that of engine {number} is not "
-                    f"(give it; `testbed fits` says what vLLM would have)",
                     key=f"servers.{number}.num_blocks",
+                    problem=(
+                        "the pool of `server` is given, by server.num_blocks or by a preset of "
+                        f"vLLM, and that of engine {number} is not"
+                    ),
+                    remedy="give it; `testbed fits` says what vLLM would have",
                 )
 
     def of_engine(self, number: int) -> "RunConfig":
@@ -385,13 +397,16 @@ class RunConfig:
     def _check_prefill_replicas(self) -> None:
         if self.handover is not None and self.prefill_replicas is None:
             raise InputError(
-                "no engine prefills for others (give prefill_replicas=N)", key="handover"
+                key="handover",
+                problem="no engine prefills for others",
+                remedy="give prefill_replicas=N",
             )
         if self.prefill_replicas is not None and self.prefill_replicas >= (self.replicas or 0):
             raise InputError(
-                f"none of {self.replicas} engines is left to decode (give fewer, or more replicas)",
                 key="prefill_replicas",
-                value=str(self.prefill_replicas),
+                value=self.prefill_replicas,
+                problem=f"none of {self.replicas} engines is left to decode",
+                remedy="give fewer, or more replicas",
             )
 
     @property
@@ -457,16 +472,16 @@ class MixShare(NamedTuple):
 
 def parse_mix(text: str) -> list[MixShare]:
     """The shares of workload.mix, such as 1:0.5,4:0.3,beam4:0.2. Raises InputError for a part that
-    is none, and where they do not sum to 1.
+    is none, and if they do not sum to 1.
     """
     shares = []
     for part in text.split(","):
         match = SHARE.fullmatch(part.strip())
         if match is None:
             raise InputError(
-                f"{part.strip()!r} is no share of the requests ({MIX_HINT})",
                 key="workload.mix",
-                value=str(text),
+                value=text,
+                problem=f"{part.strip()!r} is no share of the requests ({MIX_HINT})",
             )
         shares.append(
             MixShare(int(match["num_seqs"]), match["beam"] is not None, float(match["weight"]))
@@ -474,8 +489,8 @@ def parse_mix(text: str) -> list[MixShare]:
     total = sum(share.weight for share in shares)
     if not isclose(total, 1.0):
         raise InputError(
-            f"the shares sum to {total:g}, not to 1 ({MIX_HINT})",
             key="workload.mix",
-            value=str(text),
+            value=text,
+            problem=f"the shares sum to {total:g}, not to 1 ({MIX_HINT})",
         )
     return shares

@@ -1,4 +1,4 @@
-"""What a run was, in a few words, and how its costs were tested: every summary begins with it."""
+"""A run in a few words, and the tests of its costs: every summary begins with it."""
 
 import os
 import subprocess
@@ -10,9 +10,8 @@ from testbed.core.request import Workload
 from testbed.core.specs import GIB
 from testbed.cost.model import CostModel
 from testbed.cost.sections import SYSTEM, THIS_ENGINE
-from testbed.fleet.fleet_parts import EngineParts
+from testbed.engine.engine_parts import EngineParts
 from testbed.memory.capabilities import Capabilities
-from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout
 from testbed.memory.policy import PoolSpec
 from testbed.run.config import RunConfig
@@ -23,8 +22,6 @@ from testbed.run.oracles import future_read
 from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
 from testbed.version import release
-from testbed.vllm.attention_backends import with_cached_states
-from testbed.vllm.pages import logged_tokens, pages_of
 
 SIMULATED = {"acceptance", "found_share", "seed"}  # of a speculation, in the tokens' place
 SHOWN = (bool, int, float, str, Part)  # of parameters; others have no short text
@@ -67,7 +64,7 @@ def describe(
 
 def _pool_numbers(pool: PoolSpec, layout: Layout | None) -> dict[str, Any]:
     """slot_layers: the layers of which a slot has a token's K and V, all but for a policy of
-    several groups. pool_blocks and block_size (tokens) are None where the policy has no blocks;
+    several groups. pool_blocks and block_size (tokens) are None if the policy has no blocks;
     pool_gib is over all GPUs together.
     """
     size = layout.block_size if isinstance(layout, BlockLayout | ExtentLayout) else None
@@ -82,17 +79,20 @@ def _pool_numbers(pool: PoolSpec, layout: Layout | None) -> dict[str, Any]:
 
 
 def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> dict[str, Any]:
-    """What vLLM would log at its start: tokens of the KV cache, the null block's included, and how
-    many of its longest sequences fit; nothing of a scheduler that is not vLLM V1's, or of a pool
-    without a null block.
+    """The lines that vLLM would log at its start: tokens of the KV cache, the null block's
+    included, and how many of its longest sequences fit; nothing of a scheduler that is not vLLM
+    V1's, or of a pool without a null block.
     """
-    policy = scheduler.policy
     block_size = scheduler.memory.block_size
     release, limits = scheduler.release, scheduler.limits
-    model, is_hybrid = config.model, isinstance(policy, Grouped)
+    model, is_hybrid = config.model, scheduler.memory.layered is not None
     has_null = is_hybrid or config.null_blocks > 0
     if release is None or limits is None or block_size is None or not has_null:
         return {}
+    # These are of few runs.
+    from testbed.vllm.attention_backends import with_cached_states
+    from testbed.vllm.pages import logged_tokens, pages_of
+
     is_ahead = scheduler.plans_ahead and is_hybrid
     under_way = release.tokens_under_way(limits.max_num_batched_tokens, plans_ahead=is_ahead)
     pages = pages_of(
@@ -114,8 +114,8 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
 
 
 def promise_note(memory: Capabilities) -> str | None:
-    """What to know of a run that takes many steps at once because a plug-in promises them; else
-    None. `testbed check` has tried such promises in small pools, and no other workload.
+    """A note on a run that takes many steps at once because a plug-in promises them; else None.
+    `testbed check` has tried such promises in small pools, and no other workload.
     """
     is_plug_in = not type(memory.policy).__module__.startswith("testbed.")
     if not (is_plug_in and memory.measures_spans):
@@ -127,7 +127,7 @@ def promise_note(memory: Capabilities) -> str | None:
 
 
 def contents_note(memory: Capabilities, workload: Workload) -> str | None:
-    """What to know of the hits of a prefix cache whose workload names no contents; else None."""
+    """A note on the hits of a prefix cache whose workload names no contents; else None."""
     if memory.publishes is None or workload.names_contents:
         return None
     return (
@@ -136,8 +136,28 @@ def contents_note(memory: Capabilities, workload: Workload) -> str | None:
     )
 
 
+def answers_note(memory: Capabilities, workload: Workload) -> str | None:
+    """What to know of a cache of answers whose workload has sessions and does not say which prompts
+    contain answers; else None.
+    """
+    rows = workload.rows
+    if rows.sessions is None or rows.prompt_ids is None or rows.answer_id is not None:
+        return None
+    from testbed.memory.prefix_cache.output_caching import OutputCaching
+    from testbed.memory.radix.radix import Radix
+
+    if not isinstance(memory.policy, OutputCaching | Radix):
+        return None
+    return (
+        "the trace does not say which prompts contain which answers, so no answer is found "
+        "(trace=guidellm, chat_histories and a CSV with a column answer_of do)"
+    )
+
+
 def unread_note(scheduler: Scheduler, workload: Workload) -> str | None:
-    """Which columns of the trace this run does not read, with what would; None if it reads all."""
+    """The columns of the trace that this run does not read, with the options that would; None if it
+    reads all.
+    """
     unread = []
     if workload.has_unread_times:
         unread.append("its times (arrivals=replay does; these were drawn)")
@@ -152,8 +172,8 @@ def unread_note(scheduler: Scheduler, workload: Workload) -> str | None:
 
 
 def samples_note(cost: CostModel, workload: Workload) -> str | None:
-    """What to know of costs that were measured on this project's engine, whose iterations chose the
-    likeliest token of one sequence a request, where requests have several; else None.
+    """A note on costs that were measured on this project's engine, whose iterations chose the
+    likeliest token of one sequence a request, if requests have several; else None.
     """
     if (cost.fingerprint or {}).get(SYSTEM) != THIS_ENGINE or not workload.has_samples:
         return None
@@ -182,7 +202,7 @@ def fleet_of(config: RunConfig) -> dict[str, Any]:
 
 
 def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:
-    """Who drafts, and what the times of drafts rest on; nothing of a run without speculation."""
+    """The drafter, and the source of the times of drafts; nothing of a run without speculation."""
     if config.speculation is None:
         return {}
     passes = "no time of the GPU" if cost.drafter is None else cost.drafter.provenance
@@ -200,7 +220,7 @@ def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:
 
 def servers_of(config: RunConfig, parts: Sequence[EngineParts]) -> dict[str, str]:
     """The servers, pools and costs of the engines that have another server than the first; nothing
-    where all have the same.
+    if all have the same.
     """
     if not config.servers:
         return {}
@@ -241,7 +261,7 @@ def _part(part: Part, built: object) -> str:
 
 @cache
 def software() -> dict[str, str | None]:
-    """Version, the commit where there is one (with + where files differ from it), and a hash of the
+    """Version, the commit if there is one (with + if files differ from it), and a hash of the
     simulator.
     """
     return {"version": release(), "commit": _commit(), "simulator": code_hash()[:16]}

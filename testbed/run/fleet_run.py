@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from testbed.core.garbage import rare_collections
 from testbed.cost.model import UNBOUNDED
+from testbed.engine.engine_parts import EngineParts
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment
 from testbed.fleet.fleet import Fleet
-from testbed.fleet.fleet_parts import EngineParts
 from testbed.fleet.fleet_records import FleetProgress, together
 from testbed.fleet.fleet_simulation import simulate_fleet
 from testbed.fleet.summary import counters_of, summarize_fleet, summary_of

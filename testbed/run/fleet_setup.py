@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from testbed.core.request import Workload
+from testbed.engine.engine_parts import EngineParts
 from testbed.fleet.faults import Fault, parse_faults
 from testbed.fleet.fleet_checks import check_fleet, check_split
-from testbed.fleet.fleet_parts import EngineParts
 from testbed.fleet.handovers.split import Split
 from testbed.fleet.handovers.whole import Whole
 from testbed.fleet.routers.round_robin import RoundRobin
@@ -19,8 +19,8 @@ from testbed.sched.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class FleetSetup:
-    """What several engines need besides a Setup. parts: of each engine, as they begin; make_parts:
-    those of an engine that comes back.
+    """Parts that several engines need besides a Setup. parts: of each engine, as they begin;
+    make_parts: those of an engine that comes back.
     """
 
     parts: tuple[EngineParts, ...]
@@ -58,7 +58,7 @@ def _router(config: RunConfig) -> Router:
 
 
 def split_of(config: RunConfig, workload: Workload, scheduler: Scheduler) -> Split | None:
-    """How the first engines prefill for the others; None where each does all. The decode engine of
+    """How the first engines prefill for the others; None if each does all. The decode engine of
     a request is chosen by a second router of the same kind.
     """
     if config.prefill_replicas is None:

@@ -59,8 +59,9 @@ def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:
     for name, tier in (server.tiers or {}).items():
         if name in (DEVICE, HOST):
             raise InputError(
-                f"is the name of {KNOWN_TIERS[name]} (choose another name)",
                 key=f"server.tiers.{name}",
+                problem=f"is the name of {KNOWN_TIERS[name]}",
+                remedy="choose another name",
             )
         num_slots = int(tier.size_gib * GIB) // model.kv_bytes_per_token
         bandwidth, write_bandwidth = tier_bandwidths(server, tier)
@@ -68,20 +69,22 @@ def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:
 
 
 def _check_tiers(tiers: Sequence[Tier], block_size: int) -> None:
-    """Each tier holds a block. What it has no room for goes to the next, which is not faster."""
+    """Each tier holds a block. Blocks that it has no room for go to the next, no faster one."""
     for tier in tiers:
         if tier.num_slots < block_size:
             raise InputError(
-                f"its {tier.num_slots} slots hold no block of "
-                f"{block_size} tokens (raise size_gib, or leave the tier out)",
                 key=f"server.tiers.{tier.name}",
+                problem=f"its {tier.num_slots} slots hold no block of {block_size} tokens",
+                remedy="raise size_gib, or leave the tier out",
             )
     for above, below in pairwise(tiers):
         if below.bandwidth > above.bandwidth:
             raise InputError(
-                f"{above.name} ({above.bandwidth / 1e9:g} GB/s) is above {below.name}"
-                f" ({below.bandwidth / 1e9:g} GB/s): give the faster tier first",
                 key="server.tiers",
+                problem=(
+                    f"{above.name} ({above.bandwidth / 1000000000.0:g} GB/s) is above {below.name} "
+                    f"({below.bandwidth / 1000000000.0:g} GB/s): give the faster tier first"
+                ),
             )
 
 
@@ -95,13 +98,24 @@ def cost_of(config: RunConfig) -> CostModel:
         named = part.parameters[ITERATIONS]
         if named is not None and named != (config.software and config.software.iterations):
             raise InputError(
-                "nothing reads it, for whole iterations were measured "
-                "with scheduler=vllm_v1_async, in one engine without drafts (leave it out)",
                 key=f"cost.{ITERATIONS}",
-                value=str(named),
+                value=named,
+                problem=(
+                    "nothing reads it, for whole iterations were measured with "
+                    "scheduler=vllm_v1_async, in one engine without drafts"
+                ),
+                remedy="leave it out",
             )
         part = part.updated(**{ITERATIONS: None})
-    return make_cost(part, config.model, config.server, config.software)
+    return make_cost(in_blocks(part, config.policy), config.model, config.server, config.software)
+
+
+def in_blocks(cost: Part, policy: Part) -> Part:
+    """The costs with the measured times of the policy's blocks, if they name none."""
+    choices = cost.parameters.get("choices")
+    if not isinstance(choices, Part) or choices.parameters.get("block_size") is not None:
+        return cost
+    return cost.updated(choices=choices.updated(block_size=block_size_of(policy)))
 
 
 def make_cost(
@@ -114,11 +128,13 @@ def make_cost(
     charged = cost.software
     if software is not None and charged not in (None, NO_SOFTWARE, software.name):
         raise InputError(
-            f"these costs charge the software time of {charged} "
-            f"(cost=auto charges that of {software.name}; software={charged} says that this is "
-            "meant; cost.choices.overhead_s=S is your own)",
             key="software",
-            value=str(software.name),
+            value=software.name,
+            problem=f"these costs charge the software time of {charged}",
+            remedy=(
+                f"cost=auto charges that of {software.name}; software={charged} says that this is "
+                "meant; cost.choices.overhead_s=S is your own"
+            ),
         )
     origin = cost.fingerprint or {}
     check_device(origin, server.gpu, "the server")
@@ -140,8 +156,9 @@ def check_device(fingerprint: Mapping[str, Any], gpu: GpuSpec, whose: str) -> No
         else f"{gpu.name} (whose data sheet names no device)"
     )
     raise InputError(
-        f"the profile is of {device}, {whose} has {own_device}: choose that GPU, or let cost=auto "
-        "derive the times for yours"
+        key="the profile",
+        problem=f"is of {device}, {whose} has {own_device}",
+        remedy="choose that GPU, or let cost=auto derive the times for yours",
     )
 
 
@@ -157,8 +174,12 @@ def _check_machine(model: ModelSpec, server: ServerConfig) -> None:
     ]
     same = " ".join(f"server.kv_memory_of.{name}={getattr(here, name)}" for name in different)
     raise InputError(
-        f"server.kv_memory_gib has {model.name}'s pool on {there.num_gpus} {there.gpu}, the server "
-        f"has {here.num_gpus} {here.gpu}: ~server.kv_memory_gib computes the pool, {same} keeps it"
+        key="server.kv_memory_gib",
+        problem=(
+            f"has {model.name}'s pool on {there.num_gpus} {there.gpu}, the server has "
+            f"{here.num_gpus} {here.gpu}"
+        ),
+        remedy=f"~server.kv_memory_gib computes the pool, {same} keeps it",
     )
 
 
@@ -167,9 +188,10 @@ def _check_heads(model: ModelSpec, num_gpus: int) -> None:
     if problem := model.heads_problem(num_gpus):
         counts = [n for n in (1, 2, 4, 8, 16, 32) if not model.heads_problem(n)]
         raise InputError(
-            f"of {model.name} {problem} (give one of {', '.join(map(str, counts))})",
             key="server.num_gpus",
-            value=str(num_gpus),
+            value=num_gpus,
+            problem=f"of {model.name} {problem}",
+            remedy=f"give one of {', '.join(map(str, counts))}",
         )
 
 
@@ -184,23 +206,28 @@ def _check_given_pool(
     memory, wanted = server.num_gpus * server.gpu.memory_bytes, num_slots * token_bytes
     if wanted + weight_bytes > memory:
         raise DoesNotFit(
-            f"{pool_key}: a pool of {wanted / GIB:,.4g} GiB with {weight_bytes / GIB:,.4g} GiB of "
-            f"weights does not fit the {memory / GIB:,.4g} GiB of {server.num_gpus} "
-            f"{server.gpu.name}; give a smaller pool"
+            key=pool_key,
+            problem=(
+                f"a pool of {wanted / GIB:,.4g} GiB with {weight_bytes / GIB:,.4g} GiB of weights "
+                f"does not fit the {memory / GIB:,.4g} GiB of {server.num_gpus} {server.gpu.name}"
+            ),
+            remedy="give a smaller pool",
         )
     for name in ("memory_utilization", "workspace_gib"):
         if getattr(server, name) != server.default(name):
             raise InputError(
-                f"nothing reads it, for {pool_key} gives "
-                "the pool (~server.kv_memory_gib and server.num_blocks=null compute it)",
                 key=f"server.{name}",
                 value=f"{getattr(server, name):g}",
+                problem=(
+                    f"nothing reads it, for {pool_key} gives the pool (~server.kv_memory_gib and "
+                    "server.num_blocks=null compute it)"
+                ),
             )
 
 
 def block_size_of(policy: Part) -> int | None:
     """The tokens of a block that a policy will have, which size the pool that it is built on; None
-    where it has none, or will refuse what is given. `layout().block_size` is what it has.
+    if it has none, or will refuse what is given. `layout().block_size` is what it has.
     """
     if policy.is_instance:
         return capabilities_of(policy.target).block_size
@@ -225,9 +252,9 @@ def _num_slots(config: RunConfig, block_size: int | None, drafter: DrafterMemory
     null_slots = config.null_blocks * (block_size or 0)
     if null_slots and null_slots >= num_slots:
         raise InputError(
-            "the pool has no more than these; give it more blocks",
             key="null_blocks",
-            value=str(config.null_blocks),
+            value=config.null_blocks,
+            problem="the pool has no more than these; give it more blocks",
         )
     return num_slots - null_slots
 
@@ -237,18 +264,22 @@ def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | N
         return None
     if block_size is None:
         raise InputError(
-            "needs a policy with a block_size (without one "
-            f"give server.kv_memory_gib.{model.name}=GIB)",
             key="server.num_blocks",
-            value=str(server.num_blocks),
+            value=server.num_blocks,
+            problem=(
+                "needs a policy with a block_size (without one give "
+                f"server.kv_memory_gib.{model.name}=GIB)"
+            ),
         )
     if model.name in server.kv_memory_gib:
         slots = server.kv_slots(model, block_size)
         if slots != server.num_blocks * block_size:
             raise InputError(
-                f"server.kv_memory_gib has {model.name}'s pool, {slots // block_size} blocks",
                 key="server.num_blocks",
-                value=str(server.num_blocks),
+                value=server.num_blocks,
+                problem=(
+                    f"server.kv_memory_gib has {model.name}'s pool, {slots // block_size} blocks"
+                ),
                 remedy="~server.kv_memory_gib leaves only the blocks",
             )
     return server.num_blocks * block_size

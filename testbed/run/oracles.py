@@ -1,4 +1,6 @@
-"""Which plug-ins are oracles (testbed/core/oracle_protocols.py), and how they get true lengths."""
+"""Oracles among the plug-ins (testbed/core/oracle_protocols.py), and the true lengths that they
+get.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +27,9 @@ def with_lengths(make: Callable[..., Any], lengths: OutputLengths) -> Callable[.
 
 
 def future_read(**parts: Part) -> str | None:
-    """What these parts of a config read of the future, in words; None where none is an oracle."""
+    """Values of the future that these parts of a config read, in words; None if none is an
+    oracle.
+    """
     read = []
     for group, part in parts.items():
         if is_oracle(class_of(group, part)):

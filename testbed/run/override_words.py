@@ -2,5 +2,5 @@
 
 
 def key_of(word: str) -> str:
-    """What the word sets or takes out; signs before it (`+`, `++`, `~`) only say how."""
+    """The key that the word sets or takes out; signs before it (`+`, `++`, `~`) only say how."""
     return word.partition("=")[0].lstrip("+~")

@@ -43,15 +43,17 @@ class Part:
         if not isinstance(values, Mapping):
             if values is None or isinstance(values, str | int | float | list):
                 raise InputError(
-                    f"names no class (`testbed list {key}` shows the options)",
                     key=key,
                     value=repr(values),
+                    problem="names no class",
+                    remedy=f"`testbed list {key}` shows the options",
                 )
             return cls(values)
         if not isinstance(values.get("_target_"), str):
             raise InputError(
-                f"names no class (choose one by {key}=...; `testbed list` shows the options)",
                 key=key,
+                problem="names no class",
+                remedy=f"choose one by {key}=...; `testbed list` shows the options",
             )
         parameters = {str(name): value for name, value in values.items() if name != "_target_"}
         for name, value in parameters.items():
@@ -124,7 +126,9 @@ class Part:
             built = target(*first, **instances)
         if built is None:
             raise InputError(
-                f"{self.name}: returns None where {key} needs an object (name a class)"
+                key=self.name,
+                problem=f"returns None where {key} needs an object",
+                remedy="name a class",
             )
         return built
 
@@ -146,10 +150,8 @@ class Part:
         unknown = next((name for name in self.parameters if name not in declared), None)
         if unknown is not None:
             meant = did_you_mean(unknown, declared)
-            way_out = (
-                f"{meant or ';'} remove by ~{dotted(key, unknown)}" if self.is_named else meant
-            )
-            raise InputError(f"{self.name}: takes no {unknown}{way_out}")
+            remedy = f"remove by ~{dotted(key, unknown)}" if self.is_named else ""
+            raise InputError(key=self.name, problem=f"takes no {unknown}{meant}", remedy=remedy)
         values = {
             name: value for name, value in self.parameters.items() if not isinstance(value, Part)
         }
@@ -169,8 +171,10 @@ def check_kinds_of_parts(target: Any, values: Mapping[str, Any], key: str) -> No
             given = value if isinstance(value, str) else type(value).__qualname__
             place, kind = dotted(key, name), kinds[0]
             raise InputError(
-                f"{place}={given}: is no {kind.__module__}.{kind.__qualname__} (choose one by "
-                f"{name}@{place}=NAME, or derive a class from it)"
+                key=place,
+                value=given,
+                problem=f"is no {kind.__module__}.{kind.__qualname__}",
+                remedy=f"choose one by {name}@{place}=NAME, or derive a class from it",
             )
 
 
@@ -188,9 +192,10 @@ def check_methods(target: Any, key: str) -> None:
     missing = [f"{method}()" for method in sorted(getattr(target, "__abstractmethods__", ()))]
     if missing:
         raise InputError(
-            f"does not define {', '.join(missing)} (its base class says what they do)",
             key=key,
             value=f"{target.__module__}.{target.__qualname__}",
+            problem=f"does not define {', '.join(missing)}",
+            remedy="its base class says what they do",
         )
 
 
@@ -201,16 +206,19 @@ def locate(name: str, key: str) -> Callable[..., Any]:
             target = resolve_name(name)
         except (ImportError, AttributeError) as error:
             problem, remedy = f"cannot be loaded: {error}", _way_to_load(name, error)
-            raise InputError(problem, key=key, value=name, remedy=remedy) from error
+            raise InputError(key=key, value=name, problem=problem, remedy=remedy) from error
     if not callable(target):
         raise InputError(
-            "is no class or function (give MODULE.CLASS)", key=f"{key}._target_", value=str(name)
+            key=f"{key}._target_",
+            value=name,
+            problem="is no class or function",
+            remedy="give MODULE.CLASS",
         )
     return target  # type: ignore[no-any-return]
 
 
 def _way_to_load(name: str, error: Exception) -> str:
-    """What to do about a name that cannot be loaded, where that is plain."""
+    """The remedy for a name that cannot be loaded, if there is one."""
     module = name.partition(".")[0]
     if f"{name}.".endswith(".py."):
         return "give MODULE:CLASS"
@@ -224,23 +232,25 @@ def _way_to_load(name: str, error: Exception) -> str:
 @contextmanager
 def plug_in_errors(key: str, name: str) -> Iterator[None]:
     """Turn the errors of a plug-in that is loaded or built into InputErrors that name the key, or
-    the class where that is clearer.
+    the class if that is clearer.
     """
     try:
         yield
     except InputError as error:
         if error.key == key or error.key.startswith((f"{key}.", f"{key}=")):
             raise
-        raise InputError(str(error), key=key) from error
+        raise error.within(key) from error
     except SystemExit as error:
         raise InputError(
-            f"{name}: calls sys.exit({error.code!r}) when loaded or built (raise an error instead)"
+            key=name,
+            problem=f"calls sys.exit({error.code!r}) when loaded or built",
+            remedy="raise an error instead",
         ) from error
     except OSError as error:
         problem = f"{error.filename or name}: {error.strerror or error}"
-        raise InputError(problem, key=key) from error
+        raise InputError(key=key, problem=problem) from error
     except ValueError as error:
-        raise InputError(str(error), key=key) from error
+        raise InputError(key=key, problem=str(error)) from error
     except Exception as error:
         problem = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
-        raise InputError(f"{name}: {problem}", key=key) from error
+        raise InputError(key=key, problem=f"{name}: {problem}") from error

@@ -48,7 +48,7 @@ class Views(Protocol):
 
 
 class FrontEnd(Protocol):
-    """What turns names into configurations and keeps run folders: the package that declares
+    """A front end turns names into configurations and keeps run folders: the package that declares
     `testbed.front_end`.
     """
 
@@ -63,7 +63,7 @@ class FrontEnd(Protocol):
 
     @property
     def views(self) -> Views:
-        """What shows results."""
+        """The views of results."""
 
 
 @cache
@@ -71,14 +71,18 @@ def front_end() -> FrontEnd:
     """The front end of this installation; looking for it reads what every package declares."""
     front_ends = entry_points(group="testbed.front_end")
     if not front_ends:
-        raise InputError("testbed is not installed here, so no choice has a name: pip install -e .")
+        raise InputError(
+            key="testbed",
+            problem="is not installed here, so no choice has a name",
+            remedy="pip install -e .",
+        )
     front: FrontEnd = next(iter(front_ends)).load()()
     return front
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave.
+    """The result of a run.
 
     Attributes:
         summary: that of summary.json (units: COLUMNS.md of any run folder).
@@ -123,8 +127,10 @@ class Result:
         session = self.setup.workload.rows.sessions
         if session is None:
             raise InputError(
-                "this workload has none (a CSV may have a column session; trace=agent_sessions)",
                 key="sessions",
+                problem=(
+                    "this workload has none (a CSV may have a column session; trace=agent_sessions)"
+                ),
             )
         return sessions(self.requests, session)
 

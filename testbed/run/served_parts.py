@@ -1,5 +1,5 @@
-"""What the constructors of a run's parts get besides their configured parameters: the release of
-vLLM and the drafter; a policy the batching of its scheduler.
+"""Arguments of the constructors of a run's parts besides their configured parameters: the release
+of vLLM and the drafter; a policy the batching of its scheduler.
 """
 
 from collections.abc import Callable, Mapping
@@ -72,8 +72,11 @@ def check_release_is_read(config: RunConfig) -> None:
         return
     if not any("release" in served_parameters(config, group) for group in RELEASED):
         raise InputError(
-            "nothing reads it (choose +system=vllm-v1, "
-            "scheduler=vllm_v1, policy=prefix_caching_v1 or grouped_caching_v1, or leave it out)",
             key="release",
-            value=str(config.release),
+            value=config.release,
+            problem="nothing reads it",
+            remedy=(
+                "choose +system=vllm-v1, scheduler=vllm_v1, policy=prefix_caching_v1 or "
+                "grouped_caching_v1, or leave it out"
+            ),
         )

@@ -31,7 +31,7 @@ LATER = {"itl_s", "itl_max_s", "tokens_per_s_per_user"}  # which the folders tha
 
 
 class Counts(Protocol):
-    """What can be watched of a run: a recorder, or those of a fleet."""
+    """Counts of a run that can be watched: a recorder, or those of a fleet."""
 
     @property
     def totals(self) -> Totals:
@@ -43,7 +43,7 @@ OneRecorder = TypeVar("OneRecorder", bound=Recorder)
 
 
 def unwatched(recorder: Counts, num_requests: int) -> AbstractContextManager[None]:
-    """Nobody watches the event loop."""
+    """Does not watch the event loop."""
     return nullcontext()
 
 
@@ -56,8 +56,11 @@ def run(config: RunConfig, watch: Watch = unwatched) -> Result:
     """
     if config.engine is not None:
         raise InputError(
-            "a GPU's run needs a run folder; say testbed run engine=gpu, or leave the engine out",
             key="engine",
+            problem=(
+                "a GPU's run needs a run folder; say testbed run engine=gpu, or leave the engine "
+                "out"
+            ),
         )
     return run_setup(build(config), watch)
 
@@ -124,7 +127,7 @@ def serve_alone(
     env: Environment | None = None,
 ) -> None:
     """One engine serves the workload, and `recorder` records it. snapshots_ps: times at which
-    totals are kept. stop_ps: the end, where requests may be left. env: SimPy's, whose events a
+    totals are kept. stop_ps: the end, if requests may be left. env: SimPy's, whose events a
     caller may watch.
     """
     simulate(
@@ -155,6 +158,6 @@ def behind(recorder: Recorder) -> dict[str, float] | None:
 
 @cache
 def keys_of_every_summary() -> frozenset[str]:
-    """What a run without any request writes, every run does, but for LATER keys."""
+    """Every run writes the keys of a run without any request, but for LATER keys."""
     keys = frozenset(summarize(Recorder(), num_slots=1)) | {RUN, STOPPED, PROFILE, COUNTERS}
     return keys - LATER

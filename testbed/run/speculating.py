@@ -21,14 +21,14 @@ SPECULATION = "speculation"  # of a summary: what became of the drafts
 
 
 def drafts_of_policy(speculation: Speculation | None) -> Drafts:
-    """What a memory policy must know of the drafts."""
+    """The facts of drafts that a memory policy needs."""
     if speculation is None:
         return Drafts.NONE
     return Drafts.OF_HIDDEN_STATES if speculation.drops_last_block else Drafts.OF_TOKENS
 
 
 def drafts_of(scheduler: Scheduler) -> dict[str, Any]:
-    """What a summary says of drafts; nothing of a run without any."""
+    """The rows of drafts in a summary; nothing of a run without any."""
     if scheduler.drafting is None:
         return {}
     return {SPECULATION: scheduler.drafting.counts.summary}
@@ -43,13 +43,15 @@ def speculative_cost(
 
 
 def check_requests(scheduler: Scheduler, workload: Workload) -> None:
-    """Refuse requests of several sequences where decodes step one by one."""
+    """Refuse requests of several sequences if decodes step one by one."""
     if scheduler.steps_in_turn and (workload.num_seqs > 1 or workload.has_beams):
         raise InputError(
-            "parallel samples and beams are not modelled with drafts, or in "
-            "order of rank with scheduler=vllm_v1 (workload.num_seqs=1, or leave speculation and "
-            "order out)",
             key="workload.num_seqs",
+            problem=(
+                "parallel samples and beams are not modelled with drafts, or in order of rank with "
+                "scheduler=vllm_v1"
+            ),
+            remedy="workload.num_seqs=1, or leave speculation and order out",
         )
 
 
@@ -59,9 +61,9 @@ def check_speculation(config: RunConfig, speculation: Speculation) -> None:
     _check_software(config)
     if "drafter" not in (parameters_of(class_of("scheduler", config.scheduler)) or {}):
         raise InputError(
-            f"scheduler={config.scheduler.name.rpartition('.')[2]} plans no drafts "
-            f"(scheduler=vllm_v1 or scheduler=vllm_v1_async, or leave speculation out)",
             key="speculation",
+            problem=f"scheduler={config.scheduler.name.rpartition('.')[2]} plans no drafts",
+            remedy="scheduler=vllm_v1 or scheduler=vllm_v1_async, or leave speculation out",
         )
     _check_policy(config, speculation)
 
@@ -77,9 +79,12 @@ def _check_policy(config: RunConfig, speculation: Speculation) -> None:
     finds_prefixes = hasattr(target, "lookup")
     if finds_prefixes and "drafts" not in (parameters_of(target) or {}):
         raise InputError(
-            f"what {type(speculation).__name__} needs of the cache of prefixes, "
-            f"{config.policy.name} does not do (policy=prefix_caching_v1, or policy=paged)",
             key="speculation",
+            problem=(
+                f"what {type(speculation).__name__} needs of the cache of prefixes, "
+                f"{config.policy.name} does not do"
+            ),
+            remedy="policy=prefix_caching_v1, or policy=paged",
         )
 
 
@@ -98,35 +103,42 @@ def _check_software(config: RunConfig) -> None:
         of_system = usual.get(name, getattr(software, name, None))
         if value and value != of_system:
             raise InputError(
-                "nothing reads it, for software times are the model's (leave it out)",
                 key=f"speculation.efficiencies.{name}",
-                value=str(value),
+                value=value,
+                problem="nothing reads it, for software times are the model's",
+                remedy="leave it out",
             )
 
 
 def _check_run(config: RunConfig) -> None:
     if config.replicas is not None:
         raise InputError(
-            "engines behind a router with drafts are not modelled "
-            "(leave replicas or speculation out)",
             key="replicas",
-            value=str(config.replicas),
+            value=config.replicas,
+            problem="engines behind a router with drafts are not modelled",
+            remedy="leave replicas or speculation out",
         )
     if is_oracle(class_of("policy", config.policy)):
         raise InputError(
-            f"policy={config.policy.name.rpartition('.')[2]} reserves slots for the "
-            f"true output length, and none for drafts behind it (another policy)",
             key="speculation",
+            problem=(
+                f"policy={config.policy.name.rpartition('.')[2]} reserves slots for the true "
+                "output length, and none for drafts behind it"
+            ),
+            remedy="another policy",
         )
     if config.server.tiers:
         raise InputError(
-            "prefixes below the GPUs with drafts are not modelled (leave the tiers "
-            "or speculation out)",
             key="server.tiers",
+            problem="prefixes below the GPUs with drafts are not modelled",
+            remedy="leave the tiers or speculation out",
         )
     if config.model.window is not None or config.model.states is not None:
         raise InputError(
-            f"{config.model.name} has windows or states, and drafts that are rejected "
-            f"there are not modelled (choose a model of full attention)",
             key="speculation",
+            problem=(
+                f"{config.model.name} has windows or states, and drafts that are rejected there "
+                "are not modelled"
+            ),
+            remedy="choose a model of full attention",
         )

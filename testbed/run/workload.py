@@ -22,10 +22,11 @@ def make_workload(config: RunConfig) -> Workload:
     try:
         return _made(config)
     except MemoryError as error:
+        expected = f" ({error})" if str(error) else ""
         raise InputError(
-            f"so many requests do not fit into memory ({error}); lower arrivals.rate or "
-            "arrivals.duration_s",
             key="arrivals",
+            problem=f"so many requests do not fit into memory{expected}",
+            remedy="lower arrivals.rate or arrivals.duration_s",
         ) from None
 
 
@@ -44,9 +45,10 @@ def with_limits(rows: Rows, options: WorkloadConfig, max_len: int) -> Rows:
         return rows
     if rows.max_new_tokens is not None:
         raise InputError(
-            "the trace has a column of it (leave it out)",
             key="workload.max_new_tokens",
-            value=str(declared),
+            value=declared,
+            problem="the trace has a column of it",
+            remedy="leave it out",
         )
     left = np.maximum(max_len - rows.prompt_len, rows.output_len)
     if isinstance(declared, int):
@@ -63,8 +65,9 @@ def _timed(config: RunConfig, trace: Any) -> Workload | AnswerDrivenWorkload:
     if isinstance(arrivals, AnswerDriven):
         if config.stop_at_latency is not None:
             raise InputError(
-                "stop_at_latency counts arrivals beforehand, which a closed loop has not; set it "
-                "to null"
+                key="stop_at_latency",
+                problem="counts arrivals beforehand, which a closed loop has not",
+                remedy="set it to null",
             )
         rows = _rows_of_loop(trace, arrivals.num_requests, seed, options.max_len)
         sampled_rows = sampled(rows, options, seed)
@@ -77,8 +80,11 @@ def _timed(config: RunConfig, trace: Any) -> Workload | AnswerDrivenWorkload:
         times = checked_times(arrivals, arrivals.times_ps(None, seed))
         rows = checked_rows(trace, trace.rows(len(times), seed, options.max_len))
     if len(rows) != len(times):
-        counts = f"{_class(arrivals)} gave {len(times)} times and {_class(trace)} {len(rows)} rows"
-        raise InputError(f"{counts}; they must be as many")
+        raise InputError(
+            key=_class(arrivals),
+            problem=f"gave {len(times)} times, and {_class(trace)} {len(rows)} rows",
+            remedy="give as many",
+        )
     workload = Workload(sampled(rows, options, seed), times, options.num_seqs, options.beam)
     has_times = isinstance(trace, FileTrace) and trace.has_times
     return replace(workload, has_unread_times=has_times and rows.arrival_s is None)
@@ -91,9 +97,10 @@ def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:
     if rows.num_seqs is not None or rows.beam is not None:
         if options.mix is not None:
             raise InputError(
-                "the trace says how each request samples (leave it out)",
                 key="workload.mix",
-                value=str(options.mix),
+                value=options.mix,
+                problem="the trace says how each request samples",
+                remedy="leave it out",
             )
         options.check_alone("the trace's columns of sequences and beams")
     if options.mix is None:
@@ -118,8 +125,8 @@ def checked_rows(trace: Any, rows: Any) -> Rows:
     """The rows that a trace gave; raises InputError for an object of another type."""
     if not isinstance(rows, Rows):
         raise InputError(
-            f"{_class(trace)}.rows gave {type(rows).__name__}; it must give "
-            "testbed.core.request.Rows"
+            key=f"{_class(trace)}.rows",
+            problem=f"gave {type(rows).__name__}; it must give testbed.core.request.Rows",
         )
     return rows
 
@@ -140,8 +147,11 @@ def checked_times(arrivals: Any, times: Any) -> Column:
         or (column[1:] < column[:-1]).any()
     ):
         raise InputError(
-            f"{_class(arrivals)}.times_ps gave {reprlib.repr(times)}; it must give whole "
-            f"picoseconds, from 0 to {LAST_S:,.0f} s, in order of time"
+            key=f"{_class(arrivals)}.times_ps",
+            problem=(
+                f"gave {reprlib.repr(times)}; it must give whole picoseconds, from 0 to "
+                f"{LAST_S:,.0f} s, in order of time"
+            ),
         )
     return column.astype(np.int64)
 
@@ -159,8 +169,8 @@ def _whole_trace(trace: Any, seed: int, max_len: int | None) -> Rows:
     except InputError as error:
         if isinstance(trace, FileTrace):
             raise
-        raise InputError(
-            f"{error}; arrivals=replay and arrivals=sessions need a whole trace file"
+        raise error.with_remedy(
+            "arrivals=replay and arrivals=sessions need a whole trace file"
         ) from error
 
 
@@ -170,9 +180,12 @@ def _check_stamps(rows: Rows, speedup: float) -> None:
     worst = int(np.argmax(np.abs(rows.arrival_s)))
     if not abs(rows.arrival_s[worst]) / speedup <= LAST_S:
         raise InputError(
-            f"the trace has a request at {rows.arrival_s[worst]:,.6g} s, played back {speedup:g} "
-            f"times as fast; time ends at {LAST_S:,.0f} s: shorten the trace or raise "
-            "arrivals.speedup"
+            key="the trace",
+            problem=(
+                f"has a request at {rows.arrival_s[worst]:,.6g} s, played back {speedup:g} times "
+                f"as fast; time ends at {LAST_S:,.0f} s"
+            ),
+            remedy="shorten the trace or raise arrivals.speedup",
         )
 
 

@@ -43,7 +43,7 @@ class BeamModel(ABC):
         """
 
     def prepare(self, width: int) -> None:  # noqa: B027 (most have nothing to do)
-        """Compute what the parents of beams of this width need, where it takes long. A server calls
+        """Compute what the parents of beams of this width need, if it takes long. A server calls
         it in a thread before the first such request; raises InputError for a width that cannot be
         answered.
 
@@ -64,7 +64,9 @@ class SyntheticBeams(BeamModel):
 
     def __init__(self, concentration: NonNegative = 0.57, seed: Count = 0) -> None:
         if concentration <= 0:
-            raise InputError("must be above 0", key="beams.concentration", value=str(concentration))
+            raise InputError(
+                key="beams.concentration", value=concentration, problem="must be above 0"
+            )
         self.concentration = concentration
         self.seed = seed
 
@@ -136,7 +138,7 @@ class RecordedBeams(BeamModel):
     """A CSV with a line for each candidate that did not survive: request, step, parent, child.
 
     step: the output tokens that each candidate then has, from 2 on; at one without lines all
-    survive, and a line without parent and child says so where a search ends. Requests follow the
+    survive, and a line without parent and child says so if a search ends. Requests follow the
     searches in turn; a longer output goes through its search again.
     """
 
@@ -146,13 +148,17 @@ class RecordedBeams(BeamModel):
         with open(self.path, newline="") as file:
             lines = csv.reader(file)
             if next(lines, None) != COLUMNS:
-                raise InputError(f"{self.path}: its first line must be {','.join(COLUMNS)}")
+                raise InputError(
+                    key=self.path, problem=f"its first line must be {','.join(COLUMNS)}"
+                )
             for cells in lines:
                 request, step, *pair = self._numbers(lines.line_num, cells)
                 pairs = searches.setdefault(request, {}).setdefault(step, ())
                 searches[request][step] = self._with(pairs, pair, lines.line_num) if pair else pairs
         if not searches:
-            raise InputError(f"{self.path}: it has no lines; a record of searches needs some")
+            raise InputError(
+                key=self.path, problem="it has no lines; a record of searches needs some"
+            )
         self.searches = list(searches.values())
 
     def parents(self, request: Request, num_generated: int) -> tuple[Replacement, ...]:
@@ -161,7 +167,8 @@ class RecordedBeams(BeamModel):
         pairs = search.get(step, ())
         if any(max(pair) >= request.num_seqs for pair in pairs):
             raise InputError(
-                f"{self.path}: {pairs} at step {step} for a beam of width {request.num_seqs}"
+                key=self.path,
+                problem=f"{pairs} at step {step} for a beam of width {request.num_seqs}",
             )
         return pairs
 
@@ -174,7 +181,9 @@ class RecordedBeams(BeamModel):
             or int(cells[1]) < FIRST_STEP
         ):
             wanted = f"{len(COLUMNS)} whole numbers, the step at least {FIRST_STEP}"
-            raise InputError(f"{self.path}, line {line}: {','.join(cells)!r}; a line has {wanted}")
+            raise InputError(
+                key=f"{self.path}, line {line}", problem=f"{','.join(cells)!r}; a line has {wanted}"
+            )
         return list(map(int, numbers))
 
     def _with(
@@ -184,7 +193,7 @@ class RecordedBeams(BeamModel):
         children = {child for _, child in pairs}
         if len(children) < len(pairs) or children & {parent for parent, _ in pairs}:
             raise InputError(
-                f"{self.path}, line {line}: candidate {pair[1]} replaces, or is replaced, twice in "
-                "a step"
+                key=f"{self.path}, line {line}",
+                problem=f"candidate {pair[1]} replaces, or is replaced, twice in a step",
             )
         return pairs

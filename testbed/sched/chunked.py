@@ -17,6 +17,7 @@ class ChunkedPrefill(IterationLevel):
     prefills: ClassVar[type[Prefills]] = PrefillChunks
 
     has_steady_plans: ClassVar[bool] = True
+    admits_after_decodes: ClassVar[bool] = True
 
     def plan(self) -> Plan:
         plan = self.new_plan()

@@ -114,11 +114,10 @@ def without_drafters_tokens(limits: Limits, speculation: Speculation, release: R
     budget = limits.max_num_batched_tokens - num_tokens
     if budget < 1:
         raise InputError(
-            "the drafter's "
-            f"batch takes {num_tokens} of these, which leaves nothing (give more, or a smaller "
-            f"max_num_seqs)",
             key="scheduler.max_num_batched_tokens",
-            value=str(limits.max_num_batched_tokens),
+            value=limits.max_num_batched_tokens,
+            problem=f"the drafter's batch takes {num_tokens} of these, which leaves nothing",
+            remedy="give more, or a smaller max_num_seqs",
         )
     return Limits(budget, limits.max_num_seqs, min(limits.max_chunk_tokens, budget))
 
@@ -127,22 +126,28 @@ def check_memory(memory: Capabilities, speculation: Speculation) -> None:
     """Raise InputError for a memory policy that has no model of drafts."""
     if memory.layered is not None:
         raise InputError(
-            f"{memory.name} gives back what a window has left behind, which rejected "
-            f"drafts would need again: not modelled (policy=paged or policy=prefix_caching_v1)",
             key="speculation",
+            problem=(
+                f"{memory.name} gives back what a window has left behind, which rejected drafts "
+                "would need again: not modelled"
+            ),
+            remedy="policy=paged or policy=prefix_caching_v1",
         )
     if memory.stores_below is not None:
         raise InputError(
-            f"{memory.name} stores prefixes below the GPUs, where drafters have "
-            f"nothing: not modelled (policy=prefix_caching_v1)",
             key="speculation",
+            problem=(
+                f"{memory.name} stores prefixes below the GPUs, where drafters have nothing: not "
+                "modelled"
+            ),
+            remedy="policy=prefix_caching_v1",
         )
     if not speculation.keeps_slots and memory.truncates is None:
         raise InputError(
-            f"{memory.name} takes no slots back from a sequence "
-            f"(policy=paged does; or leave keeps_slots out)",
             key="speculation.keeps_slots",
             value="false",
+            problem=f"{memory.name} takes no slots back from a sequence",
+            remedy="policy=paged does; or leave keeps_slots out",
         )
 
 
@@ -151,20 +156,26 @@ def check_ahead(speculation: Speculation) -> None:
     name = type(speculation).__name__
     if not speculation.drafts_on_gpu:
         raise InputError(
-            f"drafts of {name} are made on the CPU from the results of an iteration, "
-            f"so that the next one cannot be planned ahead (scheduler=vllm_v1)",
             key="speculation",
+            problem=(
+                f"drafts of {name} are made on the CPU from the results of an iteration, so that "
+                "the next one cannot be planned ahead"
+            ),
+            remedy="scheduler=vllm_v1",
         )
     if speculation.off_above is not None:
         raise InputError(
-            "asynchronous scheduling always plans all drafts "
-            "(scheduler=vllm_v1, or leave off_above out)",
             key="speculation.off_above",
+            problem="asynchronous scheduling always plans all drafts",
+            remedy="scheduler=vllm_v1, or leave off_above out",
         )
     if not speculation.keeps_slots:
         raise InputError(
-            "the plan ahead has taken the slots of rejected drafts "
-            "again before they are rejected (scheduler=vllm_v1, or leave keeps_slots out)",
             key="speculation.keeps_slots",
             value="false",
+            problem=(
+                "the plan ahead has taken the slots of rejected drafts again before they are "
+                "rejected"
+            ),
+            remedy="scheduler=vllm_v1, or leave keeps_slots out",
         )

@@ -1,11 +1,11 @@
-"""What a group asks of the memory policy; the counts of its sequences follow the answers.
+"""Calls of a group to the memory policy; the counts of its sequences follow the answers.
 
 These functions know no queue: `SchedulerState` decides when to ask, and what an answer changes.
 """
 
 from typing import Any
 
-from testbed.core.sequence import Item, Sequence, SequenceGroup, disband, passing_batch
+from testbed.core.sequence import Item, Sequence, SequenceGroup, batch_of, disband, passing_batch
 from testbed.core.slots import NO_OPS, Answer, Answers, CacheHit, Grant, Refusal, record
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
@@ -35,13 +35,24 @@ def request_first_slots(
     answers: Any = memory.admit(seqs, num_tokens, hit)
     if isinstance(answers, Refusal):
         return answers
+    return check_grants(memory, seqs, prefill_len, answers)
+
+
+def check_grants(
+    memory: Capabilities, seqs: list[Sequence], prefill_len: int, answers: Any
+) -> list[Grant]:
+    """The answers to an admission that was not refused.
+
+    Raises:
+        PlugInError: they are no list of a valid grant for each sequence.
+    """
     if not isinstance(answers, list) or len(answers) != len(seqs):
         expected = "admit() gives a Refusal, or a list of a Grant for each sequence"
         raise wrong_answer(memory.policy, answers, expected)
-    for seq, grant in zip(seqs, answers, strict=True):
+    for grant in answers:
         cached = grant.num_cached if type(grant) is Grant else None
         if type(cached) is not int or not 0 <= cached <= prefill_len:
-            expected = f"{seq} has {prefill_len} tokens that could be cached"
+            expected = f"each of {seqs} has {prefill_len} tokens that could be cached"
             raise wrong_answer(memory.policy, grant, expected)
     return answers
 
@@ -56,8 +67,8 @@ def begin_prefill(
     """These sequences have slots for num_tokens tokens of the group's prefill_len: list what the
     group has to compute.
 
-    Where a group without output has slots for several sequences, the first is computed and the
-    others are filled by a copy of its prompt.
+    If a group without output has slots for several sequences, the first is computed and the others
+    are filled by a copy of its prompt.
     """
     todo = list[Item]()
     has_output = prefill_len > group.request.prompt_len
@@ -78,7 +89,7 @@ def extend_to(policy: MemoryPolicy, seqs: list[Sequence], num_tokens: int) -> An
     slots than that, and are in no batch.
     """
     missing = num_tokens - seqs[0].num_slots
-    batch = passing_batch(seqs)
+    batch = batch_of(seqs[0]) if len(seqs) == 1 else passing_batch(seqs)
     answer = one_answer(policy, policy.extend(batch, missing))
     if isinstance(answer, Grant):
         batch.extend(missing)

@@ -47,8 +47,10 @@ class InTurn:
     ) -> None:
         if type(preemption) not in (Recompute, RecomputeSingleSwapGroup):
             raise InputError(
-                f"preemption={type(preemption).__name__} with drafts, or in order of rank with "
-                "scheduler=vllm_v1, is not modelled (preemption=recompute)"
+                key="preemption",
+                value=type(preemption).__name__,
+                problem=("is not modelled with drafts, or in order of rank with scheduler=vllm_v1"),
+                remedy="preemption=recompute",
             )
         self.state = state
         self.preemption = preemption
@@ -156,6 +158,8 @@ class InTurn:
         """
         verified = [self._verify(draft, results) for draft in plan.drafts]
         self._propose(plan, [*verified, *outcome.first_tokens], results.found)
+        if not results.ended:
+            return outcome
         ended = [group for group in verified if group.status is SequenceStatus.FINISHED]
         return outcome._replace(finished=[*ended, *outcome.finished])
 

@@ -16,6 +16,7 @@ class MixedPrefill(IterationLevel):
     """
 
     has_steady_plans: ClassVar[bool] = True
+    admits_after_decodes: ClassVar[bool] = True
 
     def note(self, max_len: int) -> str | None:
         tokens = self.limits.max_num_batched_tokens
@@ -46,4 +47,5 @@ class Mixed2023(MixedPrefill):
     """
 
     has_steady_plans: ClassVar[bool] = True
+    admits_after_decodes: ClassVar[bool] = True
     prefills: ClassVar[type[Prefills]] = GroupLimit

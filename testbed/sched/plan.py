@@ -1,5 +1,5 @@
-"""What a scheduler hands to an engine, what it gets back, and the errors where a plug-in's answer
-is none.
+"""Plans that a scheduler hands to an engine, their results, and the errors of a plug-in's answer
+that is no plan.
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ class Plan:
     """One iteration, and how often it may be repeated.
 
     Attributes:
-        decode_seqs: sequences that take a step; those of swapped_in groups are among them where
+        decode_seqs: sequences that take a step; those of swapped_in groups are among them if
             they have a slot for the next token.
         decode_context: tokens that they read in all, padding included.
         decode_max_context: tokens that the longest of them reads.
@@ -165,14 +165,14 @@ class Plan:
 
 
 class Results(NamedTuple):
-    """What the model generated in the iterations of a plan; an engine knows it only when they have
-    run.
+    """The tokens that the model generated in the iterations of a plan; an engine knows it only when
+    they have run.
 
     ended: the requests that have their whole output now, in order. parents: of each beam request
     that took a step, the candidates that did not survive, as (parent, child). accepted: of each
     request with drafts, how many of them became output tokens, besides the one that the model
     generates itself. found: of requests with a new token, how many draft tokens there are behind
-    it, where the engine has looked for them already: the next plan has no more.
+    it, if the engine has looked for them already: the next plan has no more.
     """
 
     ended: tuple[int, ...] = ()
@@ -182,8 +182,8 @@ class Results(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What an iteration brought: groups that have their first token, groups that are done, how the
-    batch grew.
+    """The outcome of an iteration: groups that have their first token, groups that are done, how
+    the batch grew.
     """
 
     first_tokens: list[SequenceGroup]
@@ -228,8 +228,8 @@ def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
 
 
 def decoding(plan: Plan, batch: Batch) -> tuple[Batch, list[Sequence]]:
-    """Who decodes in a plan: the batch, an empty one where it takes no step, and those just
-    swapped in or with drafts.
+    """The groups that decode in a plan: the batch, an empty one if it takes no step, and those
+    just swapped in or with drafts.
     """
     if not (plan.swapped_in or plan.drafts):
         return batch if plan.decode_seqs else Batch(), []
@@ -240,7 +240,7 @@ def decoding(plan: Plan, batch: Batch) -> tuple[Batch, list[Sequence]]:
 
 
 def windows_of(plan: Plan, batch: Batch, sizes: tuple[int, ...]) -> tuple[WindowReads, ...]:
-    """What the decodes of a plan read, for each size."""
+    """Reads of the decodes of a plan, for each size of window."""
     stepping, others = decoding(plan, batch)
     members = [seq.num_slots for seq in stepping]
     back = [draft.context for draft in plan.drafts] or [seq.num_slots for seq in others]

@@ -70,7 +70,9 @@ class RecomputeTail(PreemptionRule):
     def __init__(self, cost: CostModel | None = None, *, tail_tokens: PositiveTokens = 1) -> None:
         super().__init__(cost)
         if tail_tokens < 1:
-            raise InputError("must be at least 1 token", key="tail_tokens", value=str(tail_tokens))
+            raise InputError(
+                key="tail_tokens", value=tail_tokens, problem="must be at least 1 token"
+            )
         self.tail_tokens = tail_tokens
 
     def recovery(self, group: SequenceGroup) -> Recovery:

@@ -1,4 +1,4 @@
-"""Where each group of a scheduler is: waiting, running or swapped out, and in the batch or not."""
+"""Places of the groups of a scheduler: waiting, running or swapped out, in the batch or not."""
 
 from collections import deque
 
@@ -74,5 +74,6 @@ class Queues:
     def leave_batch(self, group: SequenceGroup) -> None:
         """The group decodes no more, if it did."""
         if group.batch is not None:
-            self.beams.pop(group.request.request_id, None)
+            if self.beams:
+                self.beams.pop(group.request.request_id, None)
             group.leave_batch()

@@ -22,10 +22,10 @@ class Retention:
     def __init__(self, memory: Capabilities, time_s: float) -> None:
         if memory.leases is None:
             raise InputError(
-                f"{memory.name} cannot keep the slots of an answered request "
-                "(choose policy=prefix_caching, or another policy that has end_lease())",
                 key="order",
                 value="time_to_live",
+                problem=f"{memory.name} cannot keep the slots of an answered request",
+                remedy="choose policy=prefix_caching, or another policy that has end_lease()",
             )
         self.time_ps = max(round(time_s * PS), 1)
 

@@ -22,6 +22,7 @@ from testbed.sched.preemption import PreemptionRule, preempt_victim
 from testbed.sched.state import SchedulerState
 from testbed.sched.swap import precedes_admission, swap_in
 from testbed.sched.token_budget import Prefills
+from testbed.sched.whole_prompt import WholePrompt
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import Release
 
@@ -81,13 +82,15 @@ class Scheduler(ABC):
         self.state = self.state_class(policy)
         if self.memory.offloads is not None and not self.offloads:
             raise InputError(
-                f"{self.memory.name}: loads into slots, which {type(self).__name__} does not "
-                "schedule (scheduler=vllm_v1 or vllm_v1_async)"
+                key=self.memory.name,
+                problem=f"loads into slots, which {type(self).__name__} does not schedule",
+                remedy="scheduler=vllm_v1 or vllm_v1_async",
             )
         if self.memory.loads_hits is not None and not self.loads_hits:
             raise InputError(
-                f"{self.memory.name}: loads what is admitted, which {type(self).__name__} does not "
-                "schedule (scheduler=sglang or sglang_no_overlap)"
+                key=self.memory.name,
+                problem=f"loads what is admitted, which {type(self).__name__} does not schedule",
+                remedy="scheduler=sglang or sglang_no_overlap",
             )
         self.preemption = preemption
         self.now_ps = 0
@@ -101,13 +104,20 @@ class Scheduler(ABC):
 
     @property
     def memory(self) -> Capabilities:
-        """What the policy can do."""
+        """The capabilities of the policy."""
         return self.state.memory
+
+    @property
+    def whole_prompt(self) -> WholePrompt | None:
+        """Makes the plan, for an engine that asks it first, if one request waits; None: `plan`
+        makes all of them.
+        """
+        return None
 
     @cached_property
     def is_steady(self) -> bool:
         """Whether its `plan` only takes promised steps of the batch while `is_decoding`, and its
-        `commit` then only advances the batch where no output has ended. The class of a scheduler
+        `commit` then only advances the batch if no output has ended. The class of a scheduler
         says so itself (`has_steady_plans`): one derived from it may plan otherwise.
         """
         state, memory = self.state, self.memory
@@ -128,7 +138,7 @@ class Scheduler(ABC):
         return self._choose_order is None
 
     def columns_read(self) -> tuple[str, ...]:
-        """What it reads of a request that a trace need not say, as in ReadsColumns."""
+        """The optional columns of a trace that it reads, as in ReadsColumns."""
         return ()
 
     def add(self, request: Incoming) -> SequenceGroup:
@@ -170,8 +180,8 @@ class Scheduler(ABC):
         self.state.release(group, SequenceStatus.FINISHED)
 
     def note(self, max_len: int) -> str | None:
-        """What a user must know before a run whose sequences may have max_len tokens; the run's
-        first lines have it.
+        """A note before a run whose sequences may have max_len tokens; the run's first lines have
+        it.
 
         Args:
             max_len: tokens of prompt and output.
@@ -185,8 +195,8 @@ class Scheduler(ABC):
         """
 
     def cancel(self, group: SequenceGroup) -> list[SequenceGroup]:
-        """Nobody waits for the group any more: it leaves between two iterations, and its slots are
-        free. Returns the groups that are finished because it has left.
+        """Ends a group that is no longer waited for: it leaves between two iterations, and its
+        slots are free. Returns the groups that are finished because it has left.
 
         Args:
             group: the sequences of the request.
@@ -196,7 +206,7 @@ class Scheduler(ABC):
 
     def can_plan_ahead(self) -> bool:
         """Whether the next plan may be made now, while the last iteration of the present one runs.
-        Asked where the scheduler `plans_ahead`.
+        Asked if the scheduler `plans_ahead`.
         """
         return False
 
@@ -222,7 +232,7 @@ class Scheduler(ABC):
         return self.carry_out(plan, steps, results)
 
     def carry_out(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        """What iterations of the plan change: tokens stored, groups that join or end.
+        """Applies the changes of iterations of the plan: tokens stored, groups that join or end.
 
         Args:
             plan: that was carried out.
@@ -238,7 +248,8 @@ class Scheduler(ABC):
                 if not isinstance(answer, Grant) or answer.ops != NO_OPS:
                     raise broken_promise(state.policy, steps - 1, answer)
                 grown = answer
-            state.batch.advance(steps, extended=steps - 1)
+            state.batch.steps += steps
+            state.batch.extended += steps - 1
             for request_id in results.ended:
                 group = state.running[request_id]
                 if group.batch is not None:
@@ -248,7 +259,8 @@ class Scheduler(ABC):
                 for request_id, group in state.beams.items():
                     state.choose_parents(group, results.parents[request_id])
         for group, seq, new, num_stored, last, _ in plan.chunks:
-            seq.num_stored = max(num_stored + new, seq.num_stored)
+            if num_stored + new > seq.num_stored:
+                seq.num_stored = num_stored + new
             if last:
                 first_tokens.append(group)
         if first_tokens or plan.swapped_in:
@@ -271,7 +283,7 @@ class Scheduler(ABC):
         return plan
 
     def decode(self, plan: Plan) -> None:
-        """Extend the batch by one step, preempting until it fits. Where a steady plan will only
+        """Extend the batch by one step, preempting until it fits. If a steady plan will only
         decode, the policy is asked before for how many steps.
 
         Args:
@@ -328,13 +340,15 @@ class Scheduler(ABC):
         """Groups that are prefilled, or back from the host, join the batch; returns those that have
         ended instead.
         """
-        state, finished = self.state, list[SequenceGroup]()
-        stepping = plan.stepping if plan.swapped_in else ()
-        for group in (*prefilled, *stepping):
+        state = self.state
+        finished: list[SequenceGroup] = []
+        for group in prefilled:
             group.generate()
-        for group in stepping:
-            for seq in group.sequences:
-                seq.num_stored = seq.num_slots
+        if plan.swapped_in:
+            for group in plan.stepping:
+                group.generate()
+                for seq in group.sequences:
+                    seq.num_stored = seq.num_slots
         for group in (*prefilled, *plan.swapped_in):
             if group.request.request_id in results.ended:
                 self.finish(group)
@@ -353,12 +367,15 @@ class IterationLevel(Scheduler):
 
     Attributes:
         prefills: the class of `prompts`.
+        admits_after_decodes: a plan is a step of the batch and then prompts, so that `whole_prompt`
+            may make it. The class of a scheduler says so itself, as with `has_steady_plans`.
         limits: of an iteration.
         order: of requests.
         prompts: puts prefills into a plan.
     """
 
     prefills: ClassVar[type[Prefills]] = Prefills
+    admits_after_decodes: ClassVar[bool] = False
     limits: Limits
 
     def __init__(
@@ -389,10 +406,10 @@ class IterationLevel(Scheduler):
             self._choose_order = self.order.choose_order
         if prefetch and self.memory.transfers is None:
             raise InputError(
-                f"{self.memory.name} loads nothing from lower tiers "
-                "(choose policy=tiered, or leave prefetch out)",
                 key="scheduler.prefetch",
-                value=str(prefetch),
+                value=prefetch,
+                problem=f"{self.memory.name} loads nothing from lower tiers",
+                remedy="choose policy=tiered, or leave prefetch out",
             )
         self.prefetch = prefetch
         self.prompts = self.prefills(self.state, self.limits)
@@ -414,6 +431,15 @@ class IterationLevel(Scheduler):
     def columns_read(self) -> tuple[str, ...]:
         return self.order.columns_read()
 
+    @cached_property
+    def whole_prompt(self) -> WholePrompt | None:
+        """See Scheduler."""
+        memory = self.memory
+        is_plain = memory.layered is None and memory.cuts_chunks is None
+        is_told = vars(type(self)).get("admits_after_decodes", False)
+        can = is_told and is_plain and self._choose_order is None and not self.prefetch
+        return WholePrompt(self) if can and self.is_steady and not self.steps_in_turn else None
+
     @property
     def is_decoding(self) -> bool:
         """See Scheduler."""
@@ -432,10 +458,10 @@ class IterationLevel(Scheduler):
         return self._choose_order is None and not self.prefetch
 
     def enable_fast_forward(self, plan: Plan) -> None:
-        """Offer further identical steps where only an end or an arrival matters; requests that wait
+        """Offer further identical steps if only an end or an arrival matters; requests that wait
         are prefetched.
 
-        An arrival matters where the queue is empty, where it might come to stand at its head, and
+        An arrival matters if the queue is empty, if it might come to stand at its head, and
         to a prefetch.
 
         Args:
@@ -459,7 +485,7 @@ class IterationLevel(Scheduler):
         is_queue = bool(state.swapped or state.waiting)
         plan.ends_on_arrival = self.prefetch > 0 or not (keeps_order and is_queue)
         promised = plan.promised_steps
-        if not self._admits_nobody():
+        if not self._admits_none():
             return
         if promised is None:
             plan.guaranteed_steps = state.guaranteed_steps()
@@ -467,7 +493,7 @@ class IterationLevel(Scheduler):
             is_some = type(promised) is int and promised > 0  # else the engine may refuse it
             plan.guaranteed_steps = promised - 1 if is_some else promised
 
-    def _admits_nobody(self) -> bool:
+    def _admits_none(self) -> bool:
         """Whether the group that is next would be refused again, if there is one."""
         state = self.state
         if state.swapped and precedes_admission(state):

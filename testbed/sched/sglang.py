@@ -125,7 +125,7 @@ class SGLang(Scheduler):
         return plan
 
     def _publish_chunk(self) -> None:
-        """What is computed of the unfinished prompt may be found (stash_chunked_request)."""
+        """Publishes the computed part of the unfinished prompt (stash_chunked_request)."""
         if self.chunked is not None and self.chunked.status in OVER:
             self.chunked = None
         if self.chunked is not None:
@@ -217,7 +217,7 @@ class SGLang(Scheduler):
                 return
 
     def _match(self, group: SequenceGroup) -> CacheHit:
-        """What the tree has of the group's tokens, but of the last one."""
+        """The part of the group's tokens, but for the last one, that the tree has."""
         pins = self.memory.pins_hits
         return NO_HIT if pins is None else pins.match(group.sequences[0], group.prefill_len - 1)
 
@@ -256,7 +256,7 @@ class SGLang(Scheduler):
             self.memory.pins_hits.unpin(hit)
 
     def _continue_chunk(self, chosen: Selected, plan: Plan) -> None:
-        """The next chunk; where SGLang would end for lack of memory, the prompt is retracted."""
+        """The next chunk; if SGLang would end for lack of memory, the prompt is retracted."""
         group, new, num_stored, _, _ = chosen
         if self.state.ensure_slots(group.sequences, num_stored + new, plan):
             self._planned.append(group)

@@ -1,4 +1,4 @@
-"""What SGLang's scheduler refuses of its options and its policy."""
+"""Refusals of SGLang's scheduler: of its options and its policy."""
 
 from testbed.core.errors import InputError
 from testbed.memory.capabilities import Capabilities
@@ -11,17 +11,20 @@ def page_size_of(memory: Capabilities) -> int:
     """The tokens of a page. Raises InputError for a policy that the scheduler cannot ask."""
     if memory.publishes is not None and memory.pins_hits is None:
         raise InputError(
-            "scheduler=sglang decides about several admissions before "
-            "any takes slots, which it does not support (policy=radix or policy=paged)",
             key="policy",
-            value=str(memory.name),
+            value=memory.name,
+            problem=(
+                "scheduler=sglang decides about several admissions before any takes slots, which "
+                "it does not support"
+            ),
+            remedy="policy=radix or policy=paged",
         )
     if not isinstance(memory.layout, BlockLayout):
         raise InputError(
-            "has no pages of one size, which scheduler=sglang counts "
-            "(policy=radix or policy=paged)",
             key="policy",
-            value=str(memory.name),
+            value=memory.name,
+            problem="has no pages of one size, which scheduler=sglang counts",
+            remedy="policy=radix or policy=paged",
         )
     return memory.layout.block_size
 
@@ -30,9 +33,10 @@ def check_chunk(chunk: int | None, page_size: int) -> None:
     """Raise InputError for a chunk that ends within a page."""
     if chunk is not None and chunk % page_size:
         raise InputError(
-            f"is no multiple of the page of {page_size} tokens (give one)",
             key="scheduler.chunked_prefill_size",
-            value=str(chunk),
+            value=chunk,
+            problem=f"is no multiple of the page of {page_size} tokens",
+            remedy="give one",
         )
 
 
@@ -40,7 +44,8 @@ def check_retraction(policy: str) -> None:
     """Raise InputError for an order of retraction that SGLang does not have."""
     if policy not in RETRACTIONS:
         raise InputError(
-            f"is unknown (choose from {', '.join(RETRACTIONS)})",
             key="scheduler.retraction_policy",
-            value=str(policy),
+            value=policy,
+            problem="is unknown",
+            remedy=f"choose from {', '.join(RETRACTIONS)}",
         )

@@ -225,7 +225,7 @@ def order_of(
     page_size: int,
     priority_sign: int = 0,
 ) -> FirstCome:
-    """The order of this name. priority_sign: 1 where a small number is urgent, -1 where a large one
+    """The order of this name. priority_sign: 1 if a small number is urgent, -1 if a large one
     is, 0 without priorities. Raises InputError for an order that is not modelled.
     """
     orders: dict[str, Callable[[], FirstCome]] = {
@@ -245,12 +245,12 @@ def order_of(
         return ByKey(memory, lambda group: (priority_sign * group.request.priority, group.rank))
     problem = _problem(schedule_policy, memory, orders, by_priority=bool(priority_sign))
     if problem:
-        raise InputError(f"{problem}", key="scheduler.schedule_policy", value=str(schedule_policy))
+        raise InputError(key="scheduler.schedule_policy", value=schedule_policy, problem=problem)
     return orders[schedule_policy]()
 
 
 def _problem(name: str, memory: Capabilities, orders: Any, *, by_priority: bool) -> str:
-    """Why there is no such order; empty where there is."""
+    """Why there is no such order; empty if there is."""
     if name == "routing-key":
         return "requests have no routing keys here, without which it is fcfs (fcfs)"
     if name not in orders:

@@ -13,9 +13,9 @@ from testbed.sched.sglang import OVER, Computed, SGLang
 class OverlappedSGLang(SGLang):
     """SGLang, of which a plan is made while the iteration before runs.
 
-    It knows the results of the one before that. Who has all declared tokens then takes no step;
-    who ends by a stop token takes one more. If memory lacks while such a last token is in flight,
-    the decode waits for it.
+    It knows the results of the one before that. A request that has all declared tokens then takes
+    no step; who ends by a stop token takes one more. If memory lacks while such a last token is in
+    flight, the decode waits for it.
     """
 
     plans_ahead: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""What SGLang's scheduler knows of its requests."""
+"""Facts of requests that SGLang's scheduler keeps."""
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import ceil_div
@@ -48,9 +48,9 @@ class DeclaredOutputs:
 
 
 class RetractionOrder:
-    """Which request loses its slots first: the one that has generated fewest tokens, of these that
-    of the longest prompt (_get_decode_retraction_order). priority_sign: before that the least
-    urgent, by a sign of the requests' numbers; 0: whatever they are.
+    """The order in which requests lose their slots: the one that has generated fewest tokens, of
+    these that of the longest prompt (_get_decode_retraction_order). priority_sign: before that the
+    least urgent, by a sign of the requests' numbers; 0: whatever they are.
     """
 
     def __init__(self, outputs: DeclaredOutputs, priority_sign: int) -> None:

@@ -29,7 +29,7 @@ from testbed.sched.group_slots import (
     request_first_slots,
     sequences_to_admit,
 )
-from testbed.sched.lessees import Lessee, Sessions
+from testbed.sched.lease_policies import KeepSessions, LeasePolicy
 from testbed.sched.orders import Order
 from testbed.sched.pending_forks import PendingForks
 from testbed.sched.plan import Chunk, Plan, one_answer
@@ -60,9 +60,9 @@ class SchedulerState(Queues):
         stepwise: no plan may be repeated, so that every step is seen.
         reserved: groups in no queue, whose prompts another engine hands over
             (testbed/sched/handed_over.py).
-        leased: groups that are over, whose slots `lessee` needs, and until when (ps; 0: not known
-            yet).
-        lessee: who needs the slots of such groups.
+        leased: groups that are over and keep their slots by `lease_policy`, and until when (ps; 0:
+            not known yet).
+        lease_policy: who needs the slots of such groups.
         retention: how long answered groups of sessions keep their slots; None: not at all.
     """
 
@@ -78,7 +78,7 @@ class SchedulerState(Queues):
         self.stepwise = False
         self.reserved: dict[SequenceGroup, None] = {}  # as a set, but in order
         self.leased: dict[SequenceGroup, int] = {}
-        self.lessee = Lessee()
+        self.lease_policy = LeasePolicy()
         self.retention: Retention | None = None
 
     def follow(self, order: Order) -> None:
@@ -86,7 +86,7 @@ class SchedulerState(Queues):
         self.ranking = order
         if order.retains_s:
             self.retention = Retention(self.memory, order.retains_s)
-            self.lessee = Sessions()
+            self.lease_policy = KeepSessions()
 
     def order(self, ops: Ops, plan: Plan) -> None:
         """Have the engine perform `ops` before the iteration."""
@@ -113,7 +113,7 @@ class SchedulerState(Queues):
     # Getting slots
 
     def lookup(self, group: SequenceGroup) -> CacheHit:
-        """What the cache has of a waiting group, for one attempt to admit it."""
+        """The cached part of a waiting group, for one attempt to admit it."""
         if group is self.partially_preempted:
             return NO_HIT
         publishes = self.memory.publishes
@@ -146,23 +146,23 @@ class SchedulerState(Queues):
         prefill_len = group.prefill_len
         answers = request_first_slots(self.memory, seqs, prefill_len, num_tokens, hit)
         if isinstance(answers, Refusal):
-            self._refuse(group, answers, plan)
+            self.refuse(group, answers, plan)
             return answers
         begin_prefill(group, seqs, answers, num_tokens, prefill_len)
         for grant in answers:
             if grant.ops is not NO_OPS:
                 self.order(grant.ops, plan)
-        self._begin_running(group)
+        self.begin_running(group)
         return answers
 
-    def _refuse(self, group: SequenceGroup, refusal: Refusal, plan: Plan) -> None:
-        """A group that could never run leaves the queue."""
+    def refuse(self, group: SequenceGroup, refusal: Refusal, plan: Plan) -> None:
+        """The first waiting group was refused; if it could never run, it leaves the queue."""
         self.refused = group
         if refusal.is_final:
             self.refused = None
             plan.reject(self.waiting.popleft(), refusal.reason)
 
-    def _begin_running(self, group: SequenceGroup) -> None:
+    def begin_running(self, group: SequenceGroup) -> None:
         """The first waiting group is in prefill now."""
         self.waiting.popleft()
         self.add_running(group, SequenceStatus.PREFILLING)
@@ -181,11 +181,11 @@ class SchedulerState(Queues):
             return Refusal.LATER
         group.todo = [Item(seq, group.prefill_len - seq.num_stored, seq.num_stored)]
         self.partially_preempted = None
-        self._begin_running(group)
+        self.begin_running(group)
         return [GRANTED]
 
     def load(self, group: SequenceGroup, num_tokens: int, plan: Plan, hit: CacheHit) -> bool:
-        """Begin to load what lower tiers have of a waiting group; False where there are no slots
+        """Begin to load what lower tiers have of a waiting group; False if there are no slots
         for it now.
         """
         transfers = self.memory.transfers
@@ -199,7 +199,7 @@ class SchedulerState(Queues):
         """Load for the first groups that wait, once for each, whether there are slots for those
         before it or not.
 
-        If it depended on these, a span would have to end where an eviction leaves nothing to load
+        If it depended on these, a span would have to end if an eviction leaves nothing to load
         for one of them.
         """
         for group in islice(self.waiting, num_groups):
@@ -217,7 +217,7 @@ class SchedulerState(Queues):
             self.publish(chunk.seq, chunk.num_stored + new)
 
     def cut_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> Chunk:
-        """The same, but nobody may find them yet."""
+        """The same, but they are not findable yet."""
         todo = group.todo
         seq, left, num_stored = todo.pop(0)
         if new < left:
@@ -262,7 +262,7 @@ class SchedulerState(Queues):
     # Slots of groups that are over
 
     def end_leases(self, groups: Collection[SequenceGroup]) -> None:
-        """Nobody needs the slots of these groups any more."""
+        """Releases the slots of these groups."""
         leases = self.memory.leases
         assert leases is not None, "a policy without leases is refused"
         for group in groups:
@@ -316,14 +316,14 @@ class SchedulerState(Queues):
             self.pending_forks.drop_copies_of(group)
 
     def _release_slots(self, group: SequenceGroup) -> None:
-        if group.status is SequenceStatus.FINISHED and self.lessee.needs(group):
+        if group.status is SequenceStatus.FINISHED and self.lease_policy.needs(group):
             self._lease(group)
         else:
             release_slots(self.policy, group)
 
     def free_for_waiting(self) -> bool:
         """Give back slots that the waiting group or swapped group that is next needs more; whether
-        there were any. What is retained is given back only if nothing runs.
+        there were any. Retained slots are given back only if nothing runs.
         """
         return self.release_all_kept() or (not self.running and self._release_last_retained())
 

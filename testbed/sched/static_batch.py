@@ -107,7 +107,10 @@ class StaticBatch(Scheduler):
         if isinstance(answer, Refusal):
             name = type(self.policy).__name__
             raise InputError(
-                f"static batching never preempts, and {name} refused (choose a contiguous policy)"
+                key="policy",
+                value=name,
+                problem="refused, and static batching never preempts",
+                remedy="choose a contiguous policy",
             )
         batch.extend(1)
         plan = self.new_plan()

@@ -103,7 +103,7 @@ class Prefills:
 
 
 class PrefillChunks(Prefills):
-    """What the budget leaves of a prompt waits for the next iteration."""
+    """The rest of a prompt waits for the next iteration."""
 
     def goes_into(self, budget: int, group: SequenceGroup) -> bool:
         return budget > 0
@@ -124,8 +124,8 @@ class ConcurrentPrefills(PrefillChunks):
     the cache.
 
     fits_whole: a group is admitted only if its whole prefill would fit. cuts: what the budget
-    leaves of a chunk waits, else the group waits for budget for all of it. Who is in prefill is
-    seen from what it has to do: `partial` stays empty.
+    leaves of a chunk waits, else the group waits for budget for all of it. The tokens that a group
+    has to compute show whether it is in prefill: `partial` stays empty.
 
     Attributes:
         asks_again: a refused group is asked about in every plan: what it needs for its first chunk
@@ -179,7 +179,7 @@ class ConcurrentPrefills(PrefillChunks):
         return cuts_chunks.cut_chunk(group.sequences[0], start, new, num_tokens, most, hit)
 
     def _fits(self, group: SequenceGroup, hit: CacheHit) -> bool:
-        """Whether the whole prefill would be granted; False where the policy cannot say."""
+        """Whether the whole prefill would be granted; False if the policy cannot say."""
         estimates = self.state.memory.estimates
         return estimates is not None and estimates.fits(group.sequences[0], group.prefill_len, hit)
 

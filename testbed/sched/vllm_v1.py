@@ -41,7 +41,7 @@ class VllmV1(IterationLevel):
     Decodes come first in a plan, then prompts in prefill get what is left of the budget. That is
     the same as their common order: whatever was scheduled behind a prompt when it was admitted fits
     behind it again, because no chunk grows but that of the last request. Memory is another matter:
-    see `_preempt_in_order`. With a drafter, in an order by rank, and where the memory cuts chunks,
+    see `_preempt_in_order`. With a drafter, in an order by rank, and if the memory cuts chunks,
     they are served one by one (`turns`).
 
     Attributes:
@@ -53,6 +53,7 @@ class VllmV1(IterationLevel):
     """
 
     has_steady_plans: ClassVar[bool] = True
+    admits_after_decodes: ClassVar[bool] = True
     state_class: ClassVar[type[SchedulerState]] = VllmState
     offloads: ClassVar[bool] = True
     keeps_budget: ClassVar[bool] = True
@@ -79,8 +80,12 @@ class VllmV1(IterationLevel):
         most, num_seqs = self.limits.max_num_batched_tokens, self.limits.max_num_seqs
         if most < num_seqs:
             raise InputError(
-                f"max_num_batched_tokens is {most}; every running sequence gets a token, so it "
-                f"must be at least max_num_seqs, which is {num_seqs}"
+                key="scheduler.max_num_batched_tokens",
+                value=most,
+                problem=(
+                    "every running sequence gets a token, so it must be at least max_num_seqs, "
+                    f"which is {num_seqs}"
+                ),
             )
         self.limits = replace(self.limits, max_chunk_tokens=long_prefill_token_threshold or most)
         self.release = release
@@ -125,8 +130,9 @@ class VllmV1(IterationLevel):
             return None
         if self.memory.offloads is not None:
             raise InputError(
-                f"{self.memory.name}: is not modelled with drafts or an order by rank "
-                "(order=first_come)"
+                key=self.memory.name,
+                problem="is not modelled with drafts or an order by rank",
+                remedy="order=first_come",
             )
         return InTurn(
             self._vllm,
@@ -156,8 +162,8 @@ class VllmV1(IterationLevel):
         return plan
 
     def _stores(self, offloads: Offloads, plan: Plan) -> Ops:
-        """What the plan's requests, and those that have ended since the last one, store below; of
-        single sequences.
+        """Blocks that the plan's requests, and those that have ended since the last one, store
+        below; of single sequences.
         """
         computed = {chunk.seq: chunk.num_stored + chunk.new for chunk in plan.chunks}
         for group in self.state.running.values() if plan.decode_seqs else ():
@@ -195,7 +201,7 @@ class VllmV1(IterationLevel):
         """See IterationLevel."""
         return super().keeps_refused and not self.chunks.asks_again
 
-    def _admits_nobody(self) -> bool:
+    def _admits_none(self) -> bool:
         """As in every scheduler, but a refused group that is asked again may be admitted in any
         plan, unless the limits of the batch keep it out.
         """
@@ -204,7 +210,7 @@ class VllmV1(IterationLevel):
             return False
         if waiting and self.chunks.asks_again:
             return self.prompts.is_full_with(waiting[0])
-        return super()._admits_nobody()
+        return super()._admits_none()
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         outcome = self.carry_out(plan, steps, results)
@@ -234,7 +240,7 @@ class VllmV1(IterationLevel):
 
     def _serve_in_turn(self, policy: ServesInTurn | None, plan: Plan) -> bool:
         """Slots are set aside for the next tokens of those that run, in order of admission, and the
-        last is preempted for one that lacks them, where the policy serves in turn; whether one was.
+        last is preempted for one that lacks them, if the policy serves in turn; whether one was.
 
         The order counts for what is evicted: what a sequence gives back, or leaves when it is
         preempted, comes too late for those before it.
@@ -246,8 +252,8 @@ class VllmV1(IterationLevel):
         return lacked
 
     def _preempt_in_order(self, plan: Plan) -> None:
-        """Where a decode was admitted behind a prompt in prefill: preempt the last until all that
-        run have slots.
+        """If a decode was admitted behind a prompt in prefill: preempt the last until all that run
+        have slots.
 
         Elsewhere `decode` and then `continue_prefills` preempt the same ones. No request is
         scheduled and preempted in one iteration, and the preempted one is always the last: so those
@@ -262,7 +268,7 @@ class VllmV1(IterationLevel):
                 self.make_room(plan)
 
     def _lacks_slots(self) -> bool:
-        """Whether the next tokens of all that run need more slots than there are; False where
+        """Whether the next tokens of all that run need more slots than there are; False if
         blocks do not say.
         """
         needed = 0
@@ -342,7 +348,7 @@ class AsyncVllmV1(VllmV1):
 
     def anticipate(self, plan: Plan, steps: int, ended: tuple[int, ...]) -> Outcome:
         """The last of the plan's `steps` iterations begins. Requests in `ended` have their whole
-        output then, which is known now only where outputs end at the requested length.
+        output then, which is known now only if outputs end at the requested length.
         """
         certain = ended if self.ignore_eos else ()
         outcome = self.carry_out(plan, steps, Results(certain))

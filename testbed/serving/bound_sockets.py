@@ -7,7 +7,7 @@ from testbed.core.errors import InputError
 
 
 def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """A socket at each address of the host; no server listens yet. Raises InputError where the host
+    """A socket at each address of the host; no server listens yet. Raises InputError if the host
     or the port cannot be had.
     """
     try:
@@ -20,7 +20,9 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
             return sockets
     except OSError as error:
         raise InputError(
-            f"--host {host} --port {port}: cannot be had: {error.strerror} (give another)"
+            key=f"--host {host} --port {port}",
+            problem=f"cannot be had: {error.strerror}",
+            remedy="give another",
         ) from error
 
 

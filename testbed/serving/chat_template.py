@@ -34,7 +34,7 @@ class ChatTemplate(Protocol):
     is_whole: bool
 
     def text(self, messages: Messages) -> str:
-        """The prompt's text; raises ApiError where the messages do not fit the template."""
+        """The prompt's text; raises ApiError if the messages do not fit the template."""
 
 
 class PlainLines:
@@ -61,7 +61,7 @@ class FolderTemplate:
         try:
             self._template = environment.from_string(source)
         except TemplateError as error:
-            raise InputError(f"{where}: the chat template: {error}") from None
+            raise InputError(key=where, problem=f"the chat template: {error}") from None
         self._special = special
 
     def text(self, messages: Messages) -> str:
@@ -75,7 +75,7 @@ class FolderTemplate:
 
 
 def chat_template(folder: Path | None) -> ChatTemplate:
-    """The template of a folder; plain lines without a folder, or where it has no template."""
+    """The template of a folder; plain lines without a folder, or if it has no template."""
     if folder is None:
         return PlainLines()
     config = _read_config(folder / CONFIG)
@@ -94,7 +94,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise InputError(f"{path}: {error} (give a model's folder)") from None
+        raise InputError(key=path, problem=str(error), remedy="give a model's folder") from None
     return config if isinstance(config, dict) else {}
 
 

@@ -9,16 +9,14 @@ from testbed.serving.api_errors import ApiError
 class Limits:
     """Limits of one request, and of all requests together.
 
-    head_bytes and head_s: size of what precedes a body, and seconds in which it must arrive;
-    body_bytes and body_s: of the body. max_prompts: prompts
-    of one request. max_seqs: sequences of one request (best_of, or the beam's width, for each
-    prompt), max_seqs_of_prompt those of one prompt, max_beam_width of one beam: how a wider one
-    changes takes seconds to simulate. max_unfinished: prompts that are waiting or running.
-    max_connections: open ones.
+    head_bytes: size of what precedes a body. body_bytes and body_s: size of the body, and the
+    seconds in which it must arrive. max_prompts: prompts of one request. max_seqs: sequences of
+    one request (best_of, or the beam's width, for each prompt), max_seqs_of_prompt those of one
+    prompt, max_beam_width of one beam: how a wider one changes takes seconds to simulate.
+    max_unfinished: prompts that are waiting or running. max_connections: open ones.
     """
 
     head_bytes: int = 64 << 10
-    head_s: float = 30.0
     body_bytes: int = 4 << 20
     body_s: float = 30.0
     max_prompts: int = 64
@@ -69,7 +67,7 @@ class Limits:
             raise ApiError(400, message, "stop")
 
     def check_unfinished(self, num_unfinished: int, num_more: int) -> None:
-        """Refuse a request where the queue is full."""
+        """Refuse a request if the queue is full."""
         if num_unfinished + num_more > self.max_unfinished:
             message = f"the queue: has {num_unfinished} requests and is full (try again later)"
             raise ApiError(429, message, code="queue_full")

@@ -21,10 +21,9 @@ ERRORS = {
     "400": "The request is wrong, or asks for what the server does not have.",
     "401": "The API key is missing or wrong.",
     "404": "No such model or path.",
-    "408": "The head or the body did not arrive in time.",
+    "408": "The body did not arrive in time.",
     "413": "The body is too long.",
     "429": "The queue is full.",
-    "431": "The head is too long.",
     "503": "The server shuts down, its engine has ended, or it has too many connections.",
 }
 

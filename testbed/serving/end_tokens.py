@@ -11,7 +11,7 @@ KEY = "eos_token_id"
 
 
 def end_tokens(folder: Path) -> frozenset[int]:
-    """The ids of a folder's files; none where no file says it."""
+    """The ids of a folder's files; none if no file says it."""
     for name in FILES:
         ids = _read(folder / name).get(KEY)
         if ids is not None:
@@ -25,11 +25,11 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise InputError(f"{path}: {error} (give a model's folder)") from None
+        raise InputError(key=path, problem=str(error), remedy="give a model's folder") from None
     return values if isinstance(values, dict) else {}
 
 
 def _checked(ids: list[Any], path: Path) -> list[int]:
     if not all(type(token) is int for token in ids):
-        raise InputError(f"{path}: {KEY}={ids}: must be token ids")
+        raise InputError(key=f"{path}: {KEY}", value=ids, problem="must be token ids")
     return ids

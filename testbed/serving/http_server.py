@@ -17,7 +17,6 @@ from testbed.serving.answering import Answering, Generated, Simulated
 from testbed.serving.bound_sockets import bound_sockets
 from testbed.serving.chat_template import chat_template
 from testbed.serving.client_limits import Limits
-from testbed.serving.connection_limits import http_with
 from testbed.serving.draining import LEFT_S, DrainingServer
 from testbed.serving.end_tokens import end_tokens
 from testbed.serving.engine_state import show_engine
@@ -38,7 +37,7 @@ RANDOM = "random"
 @dataclass(frozen=True)
 class ServeOptions:
     """Address and limits of a server. speed: None for real time. drain_s: seconds in which requests
-    may end at shutdown.
+    may end at shutdown. names: of the model, before its own.
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +49,7 @@ class ServeOptions:
     log: Path | None = None
     drain_s: int = 30
     limits: Limits = field(default_factory=Limits)
+    names: tuple[str, ...] = ()
 
 
 def make_service(config: RunConfig, options: ServeOptions) -> Service:
@@ -57,17 +57,18 @@ def make_service(config: RunConfig, options: ServeOptions) -> Service:
     setup = build(config, unknown_requests())
     check_served(setup)
     make = _simulated if config.engine is None else _generated
-    metrics = Metrics(setup.model.name)
+    names = tuple(dict.fromkeys((*options.names, setup.model.name)))
+    metrics = Metrics(names[0])
     live, answering, prompts = make(setup, options, metrics)
     show_engine(metrics, live, pool_labels(setup))
-    name, limits, key = setup.model.name, options.limits, options.api_key
+    limits, key = options.limits, options.api_key
     if setup.scheduler.steps_in_turn:  # which are modelled for one sequence of a request
         limits = replace(limits, max_seqs_of_prompt=1)
-    return Service(live, name, metrics, answering, prompts, limits, key)
+    return Service(live, names, metrics, answering, prompts, limits, key)
 
 
 def pool_labels(setup: Setup) -> dict[str, str]:
-    """The pool in blocks, as vLLM's metrics label it; empty where engines have different pools, or
+    """The pool in blocks, as vLLM's metrics label it; empty if engines have different pools, or
     a pool is not of blocks.
     """
     config, size = setup.config, setup.scheduler.memory.block_size
@@ -91,7 +92,7 @@ def _generated(
     setup: Setup, options: ServeOptions, metrics: Metrics
 ) -> tuple[Live, Answering, Prompts]:
     """The engine runs in a process of its own, which builds the same configuration."""
-    from testbed.kernels.engine.desk import serve_connection  # torch is imported only here
+    from testbed.kernels.engine.engine_server import serve_connection  # torch is imported only here
 
     engine = setup.config.engine or EngineConfig()
     _check_generated(setup, options)
@@ -108,17 +109,27 @@ def _generated(
 def _check_generated(setup: Setup, options: ServeOptions) -> None:
     """Refuse what only a simulation has."""
     if setup.config.replicas is not None:
-        raise InputError("replicas: the engine is one (leave replicas, router and faults out)")
+        raise InputError(
+            key="replicas",
+            problem="the engine is one",
+            remedy="leave replicas, router and faults out",
+        )
     for name, value in (("speed", options.speed), ("output-lengths", options.output_lengths)):
         if value is not None:
-            raise InputError(f"--{name} {value}: is for simulations (leave it out with engine=)")
+            raise InputError(
+                key=f"--{name}",
+                value=value,
+                problem="is for simulations",
+                remedy="leave it out with engine=",
+            )
 
 
 def _check_vocabulary(tokenizer: Tokenizer, setup: Setup) -> None:
     if tokenizer.num_ids is not None and tokenizer.num_ids > setup.model.vocab_size:
         raise InputError(
-            f"--tokenizer: has {tokenizer.num_ids} ids, the model {setup.model.vocab_size} (give "
-            "the model's own)"
+            key="--tokenizer",
+            problem=f"has {tokenizer.num_ids} ids, the model {setup.model.vocab_size}",
+            remedy="give the model's own",
         )
 
 
@@ -142,14 +153,15 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,  # nobody reads a client's address
         loop="asyncio",  # uvloop sends nothing before every stream has had its turn
-        http=http_with(options.limits),
+        http="h11",  # which has a limit of a head's size
+        h11_max_incomplete_event_size=options.limits.head_bytes,
         limit_concurrency=options.limits.max_connections,
         timeout_graceful_shutdown=options.drain_s + LEFT_S,
     )
 
 
 def make_server(service: Service, options: ServeOptions) -> DrainingServer:
-    """The server of a service, which ends where its log cannot be written."""
+    """The server of a service, which ends if its log cannot be written."""
     config = uvicorn_config(make_app(service), options)
     server = DrainingServer(config, service.live, options.drain_s)
     if service.live.log is not None:

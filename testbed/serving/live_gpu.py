@@ -51,9 +51,11 @@ class EngineProcess:
         try:
             answer = self.connection.recv()
         except EOFError:
-            raise InputError("engine: has ended at its start (see its output)") from None
+            raise InputError(
+                key="engine", problem="has ended at its start", remedy="see its output"
+            ) from None
         if isinstance(answer, Refused):
-            raise InputError(answer.message)
+            raise answer.error
         assert isinstance(answer, Ready)
         self.vocab_size = answer.vocab_size
 
@@ -62,7 +64,7 @@ class EngineProcess:
         self._process.terminate()
 
     def end(self) -> None:
-        """Wait until the process has ended; end it where it does not."""
+        """Wait until the process has ended; end it if it does not."""
         self._process.join(STOP_S)
         if self._process.is_alive():
             self.terminate()
@@ -92,7 +94,7 @@ class LiveGpu(Live):
 
     async def stop(self) -> None:
         if self._is_alive:
-            self._tell(Closed())
+            self._send(Closed())
             await asyncio.wait([asyncio.create_task(self._ended.wait())], timeout=STOP_S)
         self._end()
         await asyncio.to_thread(self.engine_process.end)
@@ -108,12 +110,12 @@ class LiveGpu(Live):
         return self._state
 
     def _hand_over(self, served: Served) -> None:
-        self._tell(Submitted(served.request, served.draws, served.end_ids))
+        self._send(Submitted(served.request, served.draws, served.end_ids))
 
     def _withdraw(self, request_id: int) -> None:
-        self._tell(Withdrawn(request_id))
+        self._send(Withdrawn(request_id))
 
-    def _tell(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         try:
             self.engine_process.connection.send(message)
         except OSError:

@@ -47,8 +47,8 @@ class LiveSimulation(Live, Listener):
         self._task: asyncio.Task[None] | None = None
         self._beams = setup.beams
         self._preparing = asyncio.Lock()
-        self._untold: list[Callable[[], None]] = []
-        self._telling: asyncio.TimerHandle | None = None
+        self._pending: list[Callable[[], None]] = []
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def engines(self) -> list[Engine]:
@@ -126,29 +126,29 @@ class LiveSimulation(Live, Listener):
         if self.unfinished[request_id].num_steps:
             self._behind_first_tokens(partial(self._add_token, request_id, time_ps))
         else:
-            self._tell_after(ALONE_S / self.speed)
+            self._flush_after(ALONE_S / self.speed)
             self._add_token(request_id, time_ps)
 
     def _add_token(self, request_id: int, time_ps: int) -> None:
         served = self.unfinished[request_id]
         self._stepped(served, time_ps, [(None,) * served.request.num_seqs])
 
-    def _behind_first_tokens(self, tell: Callable[[], None]) -> None:
+    def _behind_first_tokens(self, call: Callable[[], None]) -> None:
         """Tell it when the loop has sent the first tokens of this moment, whose clients wait
         longest. Events sent in this way keep their order.
         """
-        self._tell_after(0.0)
-        self._untold.append(tell)
+        self._flush_after(0.0)
+        self._pending.append(call)
 
-    def _tell_after(self, delay_s: float) -> None:
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(delay_s, self._tell)
+    def _flush_after(self, delay_s: float) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._flush)
 
-    def _tell(self) -> None:
-        self._telling = None
-        untold, self._untold = self._untold, []
-        for tell in untold:
-            tell()
+    def _flush(self) -> None:
+        self._timer = None
+        pending, self._pending = self._pending, []
+        for call in pending:
+            call()
 
     def _engine(self, setup: Setup) -> Engine:
         return simulated_engine(
@@ -197,4 +197,8 @@ class Tokens(TokenListener):
 def check_no_faults(setup: Setup) -> None:
     """Refuse engines that fail, whose clients have tokens already."""
     if setup.fleet is not None and setup.fleet.faults:
-        raise InputError("faults: a request would begin anew behind its client (leave faults out)")
+        raise InputError(
+            key="faults",
+            problem="a request would begin anew behind its client",
+            remedy="leave faults out",
+        )

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple, TypeAlias
 
+from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.serving.live import State
 from testbed.serving.token_draws import Draws
@@ -34,9 +35,9 @@ class Ready(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The engine cannot be built; message: why."""
+    """The engine cannot be built; error: why."""
 
-    message: str
+    error: InputError
 
 
 class Arrived(NamedTuple):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from testbed.core.errors import InputError
@@ -22,11 +23,13 @@ class RequestLog:
 
     def __init__(self, path: Path) -> None:
         if not path.name.endswith(".jsonl"):
-            raise InputError(f"--log {path}: must end in .jsonl")
+            raise InputError(key="--log", value=path, problem="must end in .jsonl")
         try:
             self._file = path.open("xb", buffering=0)
         except OSError as error:
-            raise InputError(f"--log {path}: {error.strerror} (give a new file)") from error
+            raise InputError(
+                key="--log", value=path, problem=error.strerror, remedy="give a new file"
+            ) from error
         self._path = path
         self._num_bytes = 0
         self.failure: InputError | None = None
@@ -44,8 +47,11 @@ class RequestLog:
         try:
             self._append(f"{json.dumps({**lengths, **seconds})}\n".encode())
         except OSError as error:
-            self._file.truncate(self._num_bytes)
-            self.failure = InputError(f"--log {self._path}: {error.strerror} (it ends here)")
+            with suppress(OSError):  # a disk that fails keeps the part of a line that it has
+                self._file.truncate(self._num_bytes)
+            self.failure = InputError(
+                key="--log", value=self._path, problem=error.strerror, remedy="it ends here"
+            )
             self.on_failure()
 
     def _append(self, line: bytes) -> None:

@@ -20,10 +20,16 @@ def check_served(setup: Setup) -> None:
     """Raise InputError for a run that ends, or whose parts read requests to come."""
     for name in ("window_s", "stop_at_latency"):
         if getattr(setup.config, name) is not None:
-            raise InputError(f"{name}: ends a run, and a server does not end (leave it out)")
+            raise InputError(
+                key=name, problem="ends a run, and a server does not end", remedy="leave it out"
+            )
     foresees = setup.scheduler.memory.foresees_prompts is not None
     if foresees and has_oracle(setup.config.policy):
         raise InputError(
-            f"policy: {setup.scheduler.memory.name} reads the prompts to come, which a server does "
-            "not know (choose another eviction)"
+            key="policy",
+            problem=(
+                f"{setup.scheduler.memory.name} reads the prompts to come, which a server does not "
+                "know"
+            ),
+            remedy="choose another eviction",
         )

@@ -80,15 +80,24 @@ class FolderTokenizer:
             from tokenizers import Tokenizer
         except ImportError:
             raise InputError(
-                f"--tokenizer {folder}: tokenizers is not installed (install "
-                "kvcache-testbed[tokenizers], or leave the option out)"
+                key="--tokenizer",
+                value=folder,
+                problem="tokenizers is not installed",
+                remedy="install kvcache-testbed[tokenizers], or leave the option out",
             ) from None
         if not path.is_file():
-            raise InputError(f"--tokenizer {folder}: has no {TOKENIZER} (give a model's folder)")
+            raise InputError(
+                key="--tokenizer",
+                value=folder,
+                problem=f"has no {TOKENIZER}",
+                remedy="give a model's folder",
+            )
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing more specific
-            raise InputError(f"{path}: {error} (give a model's tokenizer.json)") from None
+            raise InputError(
+                key=path, problem=str(error), remedy="give a model's tokenizer.json"
+            ) from None
         self.num_ids: int | None = self._tokenizer.get_vocab_size()
 
     def ids(self, text: str, is_whole: bool = False) -> tuple[int, ...]:

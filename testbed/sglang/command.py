@@ -49,7 +49,11 @@ def read_command(text: str) -> Command:
     for word in rest:
         name, equals, value = word.partition("=")
         if not name.startswith("--"):
-            raise InputError(f"{FLAG}: {word}: is no option (--model-path MODEL names the model)")
+            raise InputError(
+                key=f"{FLAG}: {word}",
+                problem="is no option",
+                remedy="--model-path MODEL names the model",
+            )
         first, is_flag = _option(name)
         values[first] = ON if is_flag else value if equals else _value(name, rest)
     return Command(values, environment)
@@ -60,12 +64,16 @@ def _option(name: str) -> tuple[str, bool]:
     options = parser_options()
     begun = {options[other] for other in options if other.startswith(name)}
     if name not in options and len(begun) != 1:
-        raise InputError(f"{FLAG}: {name}: is no option of sglang 0.5.23 (check its spelling)")
+        raise InputError(
+            key=f"{FLAG}: {name}",
+            problem="is no option of sglang 0.5.23",
+            remedy="check its spelling",
+        )
     return options.get(name) or begun.pop()
 
 
 def _value(name: str, rest: Iterator[str]) -> str:
     value = next(rest, None)
     if value is None or value.startswith("--"):
-        raise InputError(f"{FLAG}: {name}: has no value (give one)")
+        raise InputError(key=f"{FLAG}: {name}", problem="has no value", remedy="give one")
     return value

@@ -24,27 +24,29 @@ class HostPool(NamedTuple):
 
 def host_pool_of(values: Mapping[str, str], pool: TokenPool) -> HostPool | None:
     """The host pool behind this one; None without --enable-hierarchical-cache. Raises DoesNotStart
-    where SGLang would not start, and InputError for what is not modelled.
+    if SGLang would not start, and InputError for what is not modelled.
     """
     if values.get(ENABLE) != ON:
         for name in (RATIO, SIZE, WRITES, MODE):
             if name in values:
-                raise refusal(values, name, f"says nothing without {ENABLE} (add it)")
+                raise refusal(values, name, f"says nothing without {ENABLE}", "add it")
         return None
     if values.get("--disable-radix-cache") == ON:
         raise DoesNotStart(
-            f"{FLAG}: SGLang does not start: {ENABLE} and --disable-radix-cache exclude each other"
+            key=FLAG,
+            problem=f"SGLang does not start: {ENABLE} and --disable-radix-cache exclude each other",
         )
     if values.get(MODE, "cache") != "cache":
         raise refusal(values, MODE, "is not modelled (cache)")
     if pool.window_tokens is not None:
         raise InputError(
-            f"{FLAG}: {ENABLE}: is not modelled beside a pool for layers with a window (leave it "
-            "out)"
+            key=f"{FLAG}: {ENABLE}",
+            problem="is not modelled beside a pool for layers with a window",
+            remedy="leave it out",
         )
     write_policy = values.get(WRITES, WRITE_POLICIES[0])
     if write_policy not in WRITE_POLICIES:
-        raise refusal(values, WRITES, f"is unknown (choose from {', '.join(WRITE_POLICIES)})")
+        raise refusal(values, WRITES, "is unknown", f"choose from {', '.join(WRITE_POLICIES)}")
     return HostPool(_num_tokens(values, pool), write_policy)
 
 

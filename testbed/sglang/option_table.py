@@ -36,7 +36,7 @@ def reasons() -> dict[str, Reason]:
 
 
 def notes_of(command: Command, *, for_memory: bool) -> tuple[str, ...]:
-    """What was read and changes nothing. for_memory: only memory is asked for. Raises InputError
+    """Notes on options that change nothing. for_memory: only memory is asked for. Raises InputError
     for an option that changes the answer and is not modelled.
     """
     notes = []
@@ -46,13 +46,16 @@ def notes_of(command: Command, *, for_memory: bool) -> tuple[str, ...]:
         reason = reasons().get(name)
         if reason is None or (reason.is_time_only and not for_memory):
             raise InputError(
-                f"{FLAG}: {name}: has no counterpart, and changes the result: it is not modelled "
-                "(leave it out to see the server without it)"
+                key=f"{FLAG}: {name}",
+                problem="has no counterpart, and changes the result: it is not modelled",
+                remedy="leave it out to see the server without it",
             )
         notes.append(f"{name if value == ON else f'{name} {value}'} ({reason.text})")
     for name in command.environment:
         if name.startswith("SGLANG_"):
-            raise InputError(f"{FLAG}: {name}: is not modelled (leave it out)")
+            raise InputError(
+                key=f"{FLAG}: {name}", problem="is not modelled", remedy="leave it out"
+            )
         notes.append(f"{name} (the environment is not read)")
     return tuple(notes)
 

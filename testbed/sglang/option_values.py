@@ -7,14 +7,14 @@ from testbed.sglang.command import FLAG
 
 
 def number(values: Mapping[str, str], name: str) -> int | None:
-    """The whole number of an option; None where it is not given."""
+    """The whole number of an option; None if it is not given."""
     text = values.get(name)
     if text is None:
         return None
     try:
         return int(text)
     except ValueError:
-        raise refusal(values, name, "is no whole number (give one)") from None
+        raise refusal(values, name, "is no whole number", "give one") from None
 
 
 def whole(values: Mapping[str, str], name: str) -> int | None:
@@ -26,16 +26,16 @@ def whole(values: Mapping[str, str], name: str) -> int | None:
 
 
 def decimal(values: Mapping[str, str], name: str) -> float | None:
-    """The number of an option; None where it is not given."""
+    """The number of an option; None if it is not given."""
     text = values.get(name)
     if text is None:
         return None
     try:
         return float(text)
     except ValueError:
-        raise refusal(values, name, "is no number (give one)") from None
+        raise refusal(values, name, "is no number", "give one") from None
 
 
-def refusal(values: Mapping[str, str], name: str, problem: str) -> InputError:
+def refusal(values: Mapping[str, str], name: str, problem: str, remedy: str = "") -> InputError:
     """The refusal of an option's value."""
-    return InputError(f"{FLAG}: {name} {values[name]}: {problem}")
+    return InputError(key=f"{FLAG}: {name}", value=values[name], problem=problem, remedy=remedy)

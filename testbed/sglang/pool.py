@@ -45,7 +45,7 @@ CLASSES = {
 
 
 def class_of(model: ModelSpec) -> str:
-    """The class of a model that ships; empty where SGLang's pool asks for none."""
+    """The class of a model that ships; empty if SGLang's pool asks for none."""
     return next((kind for name, kind in CLASSES.items() if model.name.startswith(name)), "")
 
 
@@ -110,8 +110,9 @@ def of_tokens(cells: CellBytes, most: int, page_size: int, ratio: float) -> Toke
     num_tokens = most // page_size * page_size
     if num_tokens < 1:
         raise DoesNotStart(
-            "SGLang does not start: the pool has no page (raise --max-total-tokens, "
-            "--mem-fraction-static or --tp-size)"
+            key="SGLang does not start",
+            problem="the pool has no page",
+            remedy="raise --max-total-tokens, --mem-fraction-static or --tp-size",
         )
     if not cells.window:
         return TokenPool(num_tokens, page_size, cells)
@@ -129,13 +130,38 @@ def check_modelled(model: ModelSpec, kind: str) -> None:
     for reason, is_so in reasons.items():
         if is_so:
             raise InputError(
-                f"model {model.name}: has {reason}, for which SGLang divides its memory otherwise, "
-                "which is not modelled (choose another model)"
+                key="model",
+                value=model.name,
+                problem=(
+                    f"has {reason}, for which SGLang divides its memory otherwise, which is not "
+                    "modelled"
+                ),
+                remedy="choose another model",
             )
 
 
+def check_sparse(model: ModelSpec, gpu: GpuSpec, kv_cache_dtype: str) -> None:
+    """Raise InputError for sparse attention over 8 bits, which Blackwell has by default: SGLang
+    packs such latents with their scales. kv_cache_dtype: of the command.
+    """
+    if model.latent is None or not model.latent.index_bytes:
+        return
+    by_default = kv_cache_dtype == "auto" and capability_of(gpu)[0] >= BLACKWELL
+    if kv_cache_dtype.startswith("fp8") or by_default:
+        whose = f"the default on {gpu.name}" if by_default else kv_cache_dtype
+        raise InputError(
+            key="model",
+            value=model.name,
+            problem=(
+                f"sparse attention over a KV cache of 8 bits ({whose}), of which SGLang packs "
+                "tokens with their scales, is not modelled"
+            ),
+            remedy="--kv-cache-dtype bfloat16",
+        )
+
+
 def page_size_of(model: ModelSpec, gpu: GpuSpec, kind: str, asked: int | None) -> int:
-    """The tokens of a page: those asked for, where the GPU's attention kernels take them."""
+    """The tokens of a page: those asked for, if the GPU's attention kernels take them."""
     if model.latent is not None and model.latent.index_bytes:
         return INDEXED_PAGE
     taken = _pages_taken(model, gpu, kind)
@@ -155,6 +181,11 @@ def _pages_taken(model: ModelSpec, gpu: GpuSpec, kind: str) -> tuple[int, ...]:
     if kind in UNPAGED_LATENTS:
         return ()
     raise InputError(
-        f"model {model.name}: the page of latents on {gpu.name} follows from the model's class, of "
-        f"which {', '.join((*PAGED_LATENTS, *UNPAGED_LATENTS))} are known (choose another GPU)"
+        key="model",
+        value=model.name,
+        problem=(
+            f"the page of latents on {gpu.name} follows from the model's class, of which "
+            f"{', '.join((*PAGED_LATENTS, *UNPAGED_LATENTS))} are known"
+        ),
+        remedy="choose another GPU",
     )

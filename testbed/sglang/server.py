@@ -16,6 +16,7 @@ from testbed.sglang.pool import (
     TokenPool,
     cells_of,
     check_modelled,
+    check_sparse,
     has_window_pool,
     of_tokens,
     page_size_of,
@@ -32,7 +33,7 @@ DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4,
 
 @dataclass(frozen=True)
 class Server:
-    """What the options of a command say, and what follows from them.
+    """The server of a command's options, and what follows from them.
 
     host: the pool behind it, with HiCache. option: our option with the model's shape. notes: what
     was read and changes nothing.
@@ -52,15 +53,16 @@ class Server:
 
 def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> Server:
     """The server of a command with this shape on this GPU, whatever names it gives. kind: the
-    model's class. Raises DoesNotStart where SGLang would not start, and InputError for what is not
+    model's class. Raises DoesNotStart if SGLang would not start, and InputError for what is not
     modelled.
     """
     values = command.values
     check_modelled(shape, kind)
     model = _served(values, shape)
+    check_sparse(model, gpu, values.get("--kv-cache-dtype", "auto"))
     limits = limits_of(values, gpu)
     if problem := model.heads_problem(limits.num_gpus):
-        raise DoesNotStart(f"{FLAG}: --tp-size {limits.num_gpus}: {problem}")
+        raise DoesNotStart(key=f"{FLAG}: --tp-size", value=limits.num_gpus, problem=problem)
     memory = memory_of(model, gpu, limits, _fraction(values))
     windows = has_window_pool(model, kind)
     cells = cells_of(model, limits.num_gpus, windows=windows)
@@ -73,7 +75,7 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
 
 
 def limits_of(values: Mapping[str, str], gpu: GpuSpec) -> Limits:
-    """The limits of a batch, by SGLang's rules where the command does not give them."""
+    """The limits of a batch, by SGLang's rules if the command does not give them."""
     chunk = number(values, "--chunked-prefill-size")
     disabled = values.get("--disable-cuda-graph") == ON
     graphs = Graphs(
@@ -111,8 +113,9 @@ def _served(values: Mapping[str, str], shape: ModelSpec) -> ModelSpec:
     context = whole(values, "--context-length")
     if context is not None and context > shape.max_len:
         raise DoesNotStart(
-            f"{FLAG}: --context-length {context}: SGLang does not start: longer than the model's "
-            f"{shape.max_len:,} positions"
+            key=f"{FLAG}: --context-length",
+            value=context,
+            problem=f"SGLang does not start: longer than the model's {shape.max_len:,} positions",
         )
     model = shape if context is None else replace(shape, max_len=context)
     dtype_bytes = _one_of(values, "--dtype", DTYPE_BYTES)
@@ -125,9 +128,13 @@ def _served(values: Mapping[str, str], shape: ModelSpec) -> ModelSpec:
 def _check_memory(memory: ServerMemory, gpu: GpuSpec) -> None:
     if memory.kv_cache <= 0:
         raise DoesNotStart(
-            f"{FLAG}: SGLang does not start: {memory.weights:.2f} GiB of weights leave no memory "
-            f"for the KV cache of the {memory.free:.2f} GiB of each {gpu.name} with "
-            f"mem_fraction_static={memory.fraction} (raise --mem-fraction-static or --tp-size)"
+            key=FLAG,
+            problem=(
+                f"SGLang does not start: {memory.weights:.2f} GiB of weights leave no memory for "
+                f"the KV cache of the {memory.free:.2f} GiB of each {gpu.name} with "
+                f"mem_fraction_static={memory.fraction}"
+            ),
+            remedy="raise --mem-fraction-static or --tp-size",
         )
 
 
@@ -162,5 +169,5 @@ def _fraction(values: Mapping[str, str]) -> float | None:
 def _one_of(values: Mapping[str, str], name: str, choices: Mapping[str, int | None]) -> int | None:
     value = values.get(name, "auto")
     if value not in choices:
-        raise refusal(values, name, f"is not modelled (choose from {', '.join(choices)})")
+        raise refusal(values, name, "is not modelled", f"choose from {', '.join(choices)}")
     return choices[value]

@@ -74,12 +74,14 @@ def _check_simulated(server: Server) -> None:
     values = server.values
     if server.pool.window_tokens is not None:
         raise InputError(
-            f"{FLAG}: --model-path: has a pool for layers with a window, which is not simulated "
-            "(testbed fits says what the server holds)"
+            key=f"{FLAG}: --model-path",
+            problem="has a pool for layers with a window, which is not simulated",
+            remedy="testbed fits says what the server holds",
         )
     preempts = values.get("--disable-priority-preemption") != ON
     if values.get("--enable-priority-scheduling") == ON and preempts:
         raise InputError(
-            f"{FLAG}: --enable-priority-scheduling: preempts requests of lower priority, which is "
-            "not modelled (add --disable-priority-preemption)"
+            key=f"{FLAG}: --enable-priority-scheduling",
+            problem="preempts requests of lower priority, which is not modelled",
+            remedy="add --disable-priority-preemption",
         )

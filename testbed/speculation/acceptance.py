@@ -1,11 +1,11 @@
 """How many of a request's draft tokens the model accepts: plug-ins of the simulator."""
 
 from abc import ABC, abstractmethod
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 from testbed.core.errors import InputError
 from testbed.core.units import Count, Share
-from testbed.speculation.luck import uniform
+from testbed.speculation.token_random import uniform
 
 DRAFTS, STATES = 0, 1  # streams of random numbers
 
@@ -14,7 +14,7 @@ class Acceptance(ABC):
     """Answers for the model. Schedulers and policies never see it, nor its random numbers.
 
     An answer depends on the request and on the position in its output alone, so that two policies,
-    and the same request after a preemption, have the same luck.
+    and the same request after a preemption, have the same number.
     """
 
     @abstractmethod
@@ -41,12 +41,12 @@ class ByToken(Acceptance):
         """
 
     def accepted(self, request_id: int, num_generated: int, num_drafts: int) -> int:
-        def is_accepted(place: int) -> bool:
+        for place in range(num_drafts):
             position = num_generated + place
-            luck = uniform(self.seed, request_id, position, DRAFTS)
-            return luck < self.rate(request_id, position, place)
-
-        return sum(1 for _ in takewhile(is_accepted, range(num_drafts)))
+            number = uniform(self.seed, request_id, position, DRAFTS)
+            if number >= self.rate(request_id, position, place):
+                return place
+        return num_drafts
 
 
 class Constant(ByToken):
@@ -69,11 +69,13 @@ class PerPosition(ByToken):
         super().__init__(seed)
         if not rates or sorted(rates, reverse=True) != list(rates):
             raise InputError(
-                "each is the share of drafts that are accepted up to "
-                "its place, so none is larger than the one before (give them as the server logs "
-                "them)",
                 key="acceptance.rates",
-                value=str(rates),
+                value=rates,
+                problem=(
+                    "each is the share of drafts that are accepted up to its place, so none is "
+                    "larger than the one before"
+                ),
+                remedy="give them as the server logs them",
             )
         steps = pairwise([1.0, *rates])
         self._rates = [rate / before if before else 0.0 for before, rate in steps]
@@ -101,7 +103,10 @@ class Markov(ByToken):
         super().__init__(seed)
         if not to_hard + to_easy:
             raise InputError(
-                "acceptance.to_hard=0, to_easy=0: a request would stay where it begins (give one)"
+                key="acceptance.to_hard",
+                value="0, to_easy=0",
+                problem="a request would stay where it begins",
+                remedy="give one",
             )
         self._rates = (easy_rate, hard_rate)
         self._leave = (to_hard, to_easy)

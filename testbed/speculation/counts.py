@@ -1,4 +1,4 @@
-"""What became of drafts, counted over a run."""
+"""Counts of drafts over a run."""
 
 from collections import Counter
 from dataclasses import dataclass, field

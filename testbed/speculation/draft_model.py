@@ -47,6 +47,9 @@ def _shape(drafter: object) -> ModelSpec:
         return drafter
     if not isinstance(drafter, str):
         raise InputError(
-            "is no model (give a name of `testbed list model`)", key="drafter", value=repr(drafter)
+            key="drafter",
+            value=repr(drafter),
+            problem="is no model",
+            remedy="give a name of `testbed list model`",
         )
     return read_model(drafter)

@@ -1,4 +1,4 @@
-"""What a drafter takes of the GPUs' memory."""
+"""The memory of the GPUs that a drafter takes."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -5,8 +5,8 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.core.units import Count, PositiveCount, Share
-from testbed.speculation.luck import uniform
 from testbed.speculation.speculation import Speculation
+from testbed.speculation.token_random import uniform
 
 FOUND = 2  # stream of random numbers
 
@@ -20,7 +20,7 @@ class NGram(Speculation):
     """The last tokens are looked for in what precedes them, and what followed there is the draft.
 
     A simulated output has no tokens: found_share of its positions have such a place, drawn by
-    request and position as the luck of the drafts is. The look-up runs on the CPU, so that the
+    request and position as the draws of the drafts are. The look-up runs on the CPU, so that the
     next iteration cannot be planned ahead (vLLM turns asynchronous scheduling off too, in releases
     that look on the CPU), and it takes neither slots nor time of the GPU. The GPU engine looks
     itself, for the longest run of the last lookup_max to lookup_min tokens (vLLM's
@@ -41,9 +41,10 @@ class NGram(Speculation):
         super().__init__(num_drafts, **options)
         if lookup_min > lookup_max:
             raise InputError(
-                f"is more than lookup_max={lookup_max} (give no more)",
                 key="speculation.lookup_min",
-                value=str(lookup_min),
+                value=lookup_min,
+                problem=f"is more than lookup_max={lookup_max}",
+                remedy="give no more",
             )
         self.found_share = found_share
         self.lookup_min = lookup_min

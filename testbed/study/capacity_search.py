@@ -34,7 +34,7 @@ class Capacity:
         share: the share of the requests that must meet it, above 0 and at most 1.
         points: (rate, share inside, goodput in requests/s) of every simulated rate.
         costs: the source of the runs' costs and their tested error; empty on a GPU.
-        future_read: what the runs read of the future, as no real server can; empty where they read
+        future_read: what the runs read of the future, as no real server can; empty if they read
             nothing.
         overload: in words, that the server did not keep up with the arrivals of the run at `rate`;
             empty if it did.
@@ -49,7 +49,7 @@ class Capacity:
 
     @property
     def table(self) -> "pd.DataFrame":
-        """What was simulated, in order of rate."""
+        """The simulated points, in order of rate."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -136,7 +136,7 @@ def given_objectives(**objectives: float | None) -> dict[str, float]:
 
 
 def _futures(summaries: Mapping[float, dict[str, Any]]) -> str:
-    """What the runs read of the future, in words; an empty text for nothing."""
+    """Values of the future that the runs read, in words; an empty text for nothing."""
     read = {summary.get(RUN, {}).get("future_read") for summary in summaries.values()}
     return "; ".join(sorted(filter(None, read)))
 
@@ -149,38 +149,56 @@ def _behind(summary: Mapping[str, Any]) -> str:
 def _check_limits(share: float, low: float, high: float, precision: float) -> None:
     """Raise InputError for limits of a search that make no sense."""
     if not 0 < share <= 1:
-        raise InputError(f"share={share}: must be above 0 and at most 1")
+        raise InputError(key="share", value=share, problem="must be above 0 and at most 1")
     if not 0 < low < high:
-        raise InputError(f"low={low} high={high}: must be rates above 0, the lower one first")
+        raise InputError(
+            key="low",
+            value=f"{low} high={high}",
+            problem="must be rates above 0, the lower one first",
+        )
     if not precision > 0:
-        raise InputError(f"precision={precision}: must be above 0")
+        raise InputError(key="precision", value=precision, problem="must be above 0")
 
 
 def _check_no_rate(overrides: Sequence[str], options: Mapping[str, Any]) -> None:
     """Raise InputError for a rate, which capacity looks for."""
     has_option = any(options.get(key) is not None for key in ("rate", RATE))
     if has_option or any(key_of(word) == RATE for word in overrides):
-        raise InputError("rate is what capacity looks for; say where to begin by low and high")
+        raise InputError(
+            key=RATE,
+            problem="is what capacity looks for",
+            remedy="say where to begin by low and high",
+        )
 
 
 def _check_objectives(config: RunConfig) -> None:
     """Raise InputError unless the config has objectives, and its run serves every request."""
     if not config.slo:
         raise InputError(
-            "no objective is given; say slo.ttft_s=..., slo.tpot_s=..., slo.itl_s=... or "
-            "slo.e2e_s=..."
+            key="slo",
+            problem="no objective is given",
+            remedy="say slo.ttft_s=..., slo.tpot_s=..., slo.itl_s=... or slo.e2e_s=...",
         )
     for name in ("stop_at_latency", "window_s"):
         if getattr(config, name) is not None:
             raise InputError(
-                f"{name}={plain_values(getattr(config, name))}: a run that stops before its end "
-                "leaves out the slowest requests, which capacity counts (set it to null)"
+                key=name,
+                value=plain_values(getattr(config, name)),
+                problem=(
+                    "a run that stops before its end leaves out the slowest requests, which "
+                    "capacity counts"
+                ),
+                remedy="set it to null",
             )
     bound = config.arrivals.parameters.get("max_in_flight")
     if bound is not None:
         raise InputError(
-            f"arrivals.max_in_flight={bound}: what waits at its client is in no latency, so no "
-            "rate would miss the objectives (set it to null)"
+            key="arrivals.max_in_flight",
+            value=bound,
+            problem=(
+                "what waits at its client is in no latency, so no rate would miss the objectives"
+            ),
+            remedy="set it to null",
         )
 
 
@@ -188,9 +206,13 @@ def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
     slo, arrived = summary["slo"], summary["requests"]["arrived"]
     if slo["share_inside"] is None:
         raise NotSustained(
-            f"at {rate:g} requests/s none comes in time; the objectives may be out of reach (raise "
-            "arrivals.duration_s, or the objectives)"
+            key=RATE,
+            value=f"{rate:g}",
+            problem="none comes in time; the objectives may be out of reach",
+            remedy="raise arrivals.duration_s, or the objectives",
         )
     if arrived > MAX_REQUESTS:
-        raise NoRate(f"even {rate:g} requests/s keep the objectives; they limit nothing")
+        raise NoRate(
+            key=RATE, value=f"{rate:g}", problem="keeps the objectives even so; they limit nothing"
+        )
     return slo["share_inside"], slo["goodput_requests_per_s"]

@@ -50,8 +50,8 @@ class Draw(NamedTuple):
 
 
 def spread_of(cost: CostModel) -> Spread | None:
-    """What such costs are off by; None where nothing says it. The launches of a profile that ships
-    are another host's.
+    """Standard deviations of the errors of such costs; None if nothing says it. The launches of
+    a profile that ships are another host's.
     """
     fit: Mapping[str, Any] = getattr(cost, "fit", None) or {}
     if not isinstance(cost, ProfileCost) or "left_out" not in fit:
@@ -100,7 +100,7 @@ def _varied(
 
 
 def rule(config: RunConfig) -> str:
-    """What is varied, in words."""
+    """The varied values, in words."""
     moved = f"{RESAMPLINGS} times arrivals moved by up to {1000 * MOVED_S:.0f} ms"
     spread = spread_of(cost_of(config))
     if spread is None:

@@ -25,21 +25,21 @@ def sustained_rate(
 
     low and high (requests/s) are a first guess, moved outward until `is_sustained(low)` and not
     `is_sustained(high)`. Close to the knee a rate may be sustained and a lower one not; the answer
-    is then one of the rates where that changes. Raises NoRate where every rate is
-    sustained, and its NotSustained where none is.
+    is then one of the rates if that changes. Raises NoRate if every rate is
+    sustained, and its NotSustained if none is.
     """
     for _ in range(MAX_STEPS):
         if is_sustained(low):
             break
         low, high = low / (high / low) ** FARTHER, low
     else:
-        raise NotSustained(f"{low:.3g} requests/s: not even this rate is sustained")
+        raise NotSustained(key=f"{low:.3g} requests/s", problem="not even this rate is sustained")
     for _ in range(MAX_STEPS):
         if not is_sustained(high):
             break
         low, high = high, high * (high / low) ** FARTHER
     else:
-        raise NoRate(f"{high:.3g} requests/s: is sustained, so there is no knee")
+        raise NoRate(key=f"{high:.3g} requests/s", problem="is sustained, so there is no knee")
     while high > low * (1 + precision):
         middle = sqrt(low * high)
         low, high = (middle, high) if is_sustained(middle) else (low, middle)

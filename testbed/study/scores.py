@@ -1,4 +1,4 @@
-"""What the arena says of one policy."""
+"""The arena's score of one policy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

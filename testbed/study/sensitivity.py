@@ -1,14 +1,15 @@
-"""How much a simulated figure depends on costs and arrival times, which nobody knows exactly.
+"""How much a simulated figure depends on costs and arrival times, which are not known exactly.
 
 Near the load at which a server becomes full, a small error of the costs becomes a large one of the
-latencies, and a server differs from itself by as much when it serves the same requests again. What
-is varied is said in testbed.study.cost_spread: the costs, by what they were off by where that was
+latencies, and a server differs from itself by as much when it serves the same requests again.
+testbed.study.cost_spread has the varied values: the costs, by what they were off by if that was
 measured, and the arrivals, RESAMPLINGS times by up to MOVED_S. The interval of a figure goes from
 its smallest to its largest value over these runs and the unchanged one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,14 @@ from testbed.study.knee import highest_rate
 
 NEAR = 1.1  # the search for a varied capacity begins within this factor of the unchanged one
 Interval = tuple[float, float]
+# Figures of a run that intervals are of, in s: a latency of its summary, and which value of it.
+FIGURES = {
+    "e2e_mean_s": ("e2e_s", "mean"),
+    "ttft_mean_s": ("ttft_s", "mean"),
+    "ttft_p50_s": ("ttft_s", "p50"),
+    "tpot_mean_s": ("tpot_s", "mean"),
+}
+PREEMPTIONS = "preemptions"
 
 
 @dataclass(frozen=True)
@@ -65,17 +74,47 @@ def capacity_intervals(
     return CapacityIntervals((min(rates), max(rates)), (min(shares), max(shares)))
 
 
+def figures_of(summary: Mapping[str, Any], slowness: float = 1.0) -> dict[str, float]:
+    """FIGURES and preemptions of a run's summary, without those that it has no request for.
+    slowness: the run's unit of time, in the usual one.
+    """
+    latencies = {name: summary[latency][value] for name, (latency, value) in FIGURES.items()}
+    known = {name: slowness * x for name, x in latencies.items() if x is not None}
+    return known | {PREEMPTIONS: float(sum(summary["preemptions"].values()))}
+
+
+def run_intervals(config: RunConfig, summary: Mapping[str, Any]) -> dict[str, Interval]:
+    """The interval of each of a run's figures. summary: of the unchanged run.
+
+    Raises:
+        InputError: not all times of the run scale with its costs.
+    """
+    check_scalable(config)
+    unchanged = figures_of(summary)
+    every = [unchanged]
+    for varied, draw in zip(variations(config), draws(config), strict=True):
+        every.append(figures_of(run(varied).summary, draw.slowness))
+    return {
+        name: (min(one[name] for one in every), max(one[name] for one in every))
+        for name in unchanged
+        if all(name in one for one in every)
+    }
+
+
 def check_scalable(config: RunConfig) -> None:
     """Raise InputError for a run with other times than those of costs and arrivals: on a GPU, with
     faults, or with requests that wait for answers.
     """
     for name in ("engine", "faults"):
         if getattr(config, name) is not None:
-            raise InputError(f"{name}: --sensitivity scales the costs of plain simulations alone")
+            raise InputError(
+                key=name, problem="--sensitivity scales the costs of plain simulations alone"
+            )
     if isinstance(make_workload(config), AnswerDrivenWorkload):
         raise InputError(
-            "arrivals: --sensitivity moves arrivals, and these wait for answers (choose "
-            "arrivals=poisson, or another process with times of its own)"
+            key="arrivals",
+            problem="--sensitivity moves arrivals, and these wait for answers",
+            remedy="choose arrivals=poisson, or another process with times of its own",
         )
 
 
@@ -130,7 +169,7 @@ def moved_workload(workload: Workload, seed: int) -> Workload:
 
 
 def share_inside(config: RunConfig) -> float:
-    """The share of the requests that meets the SLO; 0 where none does."""
+    """The share of the requests that meets the SLO; 0 if none does."""
     return float(run(config).summary["slo"]["share_inside"] or 0.0)
 
 

@@ -25,7 +25,7 @@ def chosen_backend(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release
     generation = capability_of(gpu)[0]
     if model.latent is not None:
         raise reader.refusal(
-            OPTION, "the blocks of latent attention follow from it: not modelled (leave it out)"
+            OPTION, "the blocks of latent attention follow from it: not modelled", "leave it out"
         )
     if backend != FLASH_ATTENTION:
         return backend
@@ -37,7 +37,10 @@ def chosen_backend(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release
     if has_long_blocks and model.head_size >= WIDEST_HEAD and model.states is None:
         raise reader.refusal(
             OPTION,
-            f"its blocks for heads of {model.head_size} without states on {gpu.name} are not "
-            "modelled (leave it out)",
+            (
+                f"its blocks for heads of {model.head_size} without states on {gpu.name} are not "
+                "modelled"
+            ),
+            "leave it out",
         )
     return backend

@@ -20,12 +20,17 @@ ON, OFF = "true", "false"
 
 @dataclass(frozen=True)
 class Command:
-    """A server's model, options with their values, and the environment before the command."""
+    """A server's model, options with their values, and the environment before the command.
+
+    keys: of a configuration that is read as a command, what its options are called there, for
+    messages; None: a command.
+    """
 
     model: str | None
     values: Mapping[str, str]
     options: Mapping[str, Option] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] | None = None
 
 
 def read_command(text: str) -> Command:
@@ -52,7 +57,11 @@ def _read(words: Sequence[str]) -> Command:
     for word in rest:
         if not word.startswith("-"):
             if model is not None:
-                raise InputError(f"{FLAG}: {word}: is a second model, after {model} (remove it)")
+                raise InputError(
+                    key=f"{FLAG}: {word}",
+                    problem=f"is a second model, after {model}",
+                    remedy="remove it",
+                )
             model = word
             continue
         for option, value in _given(word, rest):
@@ -81,13 +90,15 @@ def _given(word: str, rest: Iterator[str]) -> Iterator[tuple[Option, str]]:
     option, is_off = option_named(name, FLAG)
     if option.is_switch:
         if equals:
-            raise InputError(f"{FLAG}: {word}: takes no value (remove ={value})")
+            raise InputError(
+                key=f"{FLAG}: {word}", problem="takes no value", remedy=f"remove ={value}"
+            )
         yield option, OFF if is_off else ON
         return
     if not equals:
         value = next(rest, "")
     if not value or (value.startswith("-") and not NEGATIVE_NUMBER.fullmatch(value)):
-        raise InputError(f"{FLAG}: {name}: has no value (give one)")
+        raise InputError(key=f"{FLAG}: {name}", problem="has no value", remedy="give one")
     yield option, value
 
 
@@ -96,13 +107,17 @@ def _config_words(path: str) -> list[str]:
     try:
         values: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
-        raise InputError(f"{FLAG}: --config {path}: cannot be read: {error}") from None
+        raise InputError(
+            key=f"{FLAG}: --config", value=path, problem=f"cannot be read: {error}"
+        ) from None
     if not isinstance(values, dict):
-        raise InputError(f"{FLAG}: --config {path}: has no KEY: VALUE lines")
+        raise InputError(key=f"{FLAG}: --config", value=path, problem="has no KEY: VALUE lines")
     words = list[str]()
     for key, value in values.items():
         if value is None or key == "config":
-            raise InputError(f"{FLAG}: --config {path}: {key}: {value}: cannot be used there")
+            raise InputError(
+                key=f"{FLAG}: --config", value=path, problem=f"{key}: {value}: cannot be used there"
+            )
         if isinstance(value, bool):
             words += [f"--{key}"] if value else [f"--no-{key}"]
         else:

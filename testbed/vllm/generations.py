@@ -33,7 +33,11 @@ def capability_of(gpu: GpuSpec) -> tuple[int, int]:
         name, dash, _ = name.rpartition("-")
         if not dash:
             raise InputError(
-                f"gpu {gpu.name}: its compute capability is not known, and vLLM's attention "
-                f"backend follows from it (name it after one of {', '.join(CAPABILITIES)})"
+                key=f"gpu {gpu.name}",
+                problem=(
+                    "its compute capability is not known, and vLLM's attention backend follows "
+                    "from it"
+                ),
+                remedy=f"name it after one of {', '.join(CAPABILITIES)}",
             )
     return CAPABILITIES[name]

@@ -38,7 +38,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Terms:
-    """What is not in a data sheet or a shape: the values of memory_terms.toml."""
+    """Terms that are in no data sheet and no shape: the values of memory_terms.toml."""
 
     logits: float
     hidden: float
@@ -51,19 +51,22 @@ class Terms:
 
 @dataclass(frozen=True)
 class ServerMemory:
-    """GiB of each GPU. `budget` is what vLLM may use of its memory."""
+    """GiB of each GPU. `budget` is what vLLM may use of its memory; adapters: of LoRA, which vLLM
+    loads with the weights.
+    """
 
     budget: float
     weights: float
     activation: float
     non_torch: float
     cuda_graphs: float = 0.0  # what the release subtracts
+    adapters: float = 0.0
 
     @property
     def kv_cache(self) -> float:
-        """What is left for K and V; negative where the rest does not fit."""
+        """The memory that is left for K and V; negative if the rest does not fit."""
         used = self.weights + self.activation + self.non_torch + self.cuda_graphs
-        return self.budget - used
+        return self.budget - used - self.adapters
 
 
 def terms() -> Terms:
@@ -73,16 +76,16 @@ def terms() -> Terms:
 
 @cache
 def terms_in(path: Path) -> Terms:
-    """The terms of a file such as memory_terms.toml. Raises InputError where it is no such file."""
+    """The terms of a file such as memory_terms.toml. Raises InputError if it is no such file."""
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         fitted = values.pop("fitted")
         return Terms(**fitted, **values)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+        raise InputError(key=path, problem=f"cannot be read: {error}") from None
     except (KeyError, TypeError):
         names = ", ".join(field.name for field in fields(Terms))
-        raise InputError(f"{path}: is no file of memory terms ({names})") from None
+        raise InputError(key=path, problem=f"is no file of memory terms ({names})") from None
 
 
 def memory_of(
@@ -143,7 +146,7 @@ def activation_gib(model: ModelSpec, limits: Limits, memory_terms: Terms) -> flo
 
 
 def network_gib(model: ModelSpec, limits: Limits) -> float:
-    """GiB of gate, up and their product in a dense layer; 0 where all layers have experts."""
+    """GiB of gate, up and their product in a dense layer; 0 if all layers have experts."""
     if model.num_expert_layers >= model.ffn_layers:
         return 0.0
     columns = model.ffn_matrices * model.ffn_size / limits.num_gpus
@@ -161,7 +164,7 @@ def sampling_gib(model: ModelSpec, limits: Limits) -> tuple[float, float]:
 
 def expert_gib(model: ModelSpec, limits: Limits) -> float:
     """The two workspaces of fused experts, which last: gate and up of all tokens, or their result
-    where that is larger, and the product of both.
+    if that is larger, and the product of both.
     """
     if model.experts is None:
         return 0.0

@@ -48,18 +48,18 @@ def offloading_of(
     if not release.offloads_by_request:
         raise reader.refusal(
             given,
-            f"vLLM {release.number} stores and evicts otherwise: not modelled "
-            f"(release={NEWEST.number})",
+            f"vLLM {release.number} stores and evicts otherwise: not modelled",
+            f"release={NEWEST.number}",
         )
     if pages.is_grouped:
-        raise reader.refusal(given, "is not modelled beside windows or states (leave it out)")
+        raise reader.refusal(given, "is not modelled beside windows or states", "leave it out")
     if reader.value("--speculative-config") is not None:
-        raise reader.refusal(given, "is not modelled beside drafts (leave one out)")
+        raise reader.refusal(given, "is not modelled beside drafts", "leave one out")
     num_bytes = _cpu_bytes(reader, given, extra)
     block_bytes = pages.page_bytes * num_gpus
     num_blocks = int(num_bytes) // (ceil_div(block_bytes, ALIGNMENT) * ALIGNMENT)
     if not num_blocks:
-        raise reader.refusal(given, f"holds no block of {block_bytes:,} bytes (a larger one)")
+        raise reader.refusal(given, f"holds no block of {block_bytes:,} bytes", "a larger one")
     is_prompt_only = bool(extra.pop("offload_prompt_only", True))
     _check_extra(reader, given, extra, pages.block_size)
     return Offloading(num_blocks, num_blocks * block_bytes, is_prompt_only)
@@ -80,17 +80,19 @@ def _connector(reader: OptionReader) -> tuple[str, dict[str, Any]]:
         raise reader.refusal(TRANSFER, "is no table in JSON") from None
     if connector != CONNECTOR:
         raise reader.refusal(
-            TRANSFER, f"kv_connector {connector}: is not modelled (choose {CONNECTOR})"
+            TRANSFER,
+            f"kv_connector {connector}: is not modelled",
+            f"choose {CONNECTOR} or LMCacheConnectorV1",
         )
     if values.pop("kv_role", "kv_both") != "kv_both":
         raise reader.refusal(TRANSFER, "kv_role: only kv_both is modelled")
     if values:
-        raise reader.refusal(TRANSFER, f"{', '.join(values)}: is not modelled (leave it out)")
+        raise reader.refusal(TRANSFER, f"{', '.join(values)}: is not modelled", "leave it out")
     return TRANSFER, extra
 
 
 def _cpu_bytes(reader: OptionReader, given: str, extra: dict[str, Any]) -> float:
-    """The bytes of the cache over all GPUs. Raises InputError where vLLM does not start."""
+    """The bytes of the cache over all GPUs. Raises InputError if vLLM does not start."""
     num_bytes = extra.pop("cpu_bytes_to_use", 0)
     if (size_gib := reader.number(SIZE)) is not None:
         num_bytes = size_gib * GIB
@@ -105,5 +107,5 @@ def _check_extra(reader: OptionReader, given: str, extra: dict[str, Any], block_
     for name, value in extra.items():
         if value not in neutral.get(name, ()):
             raise reader.refusal(
-                given, f"{name}={value}: is not modelled (leave it out of the connector's values)"
+                given, f"{name}={value}: is not modelled", "leave it out of the connector's values"
             )

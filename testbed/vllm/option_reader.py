@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.vllm.command import FLAG, OFF, ON, Command
-from testbed.vllm.option_table import HARMLESS, REFUSED, may_have, releases_of
+from testbed.vllm.option_table import COUNTED, HARMLESS, REFUSED, may_have, releases_of
 from testbed.vllm.releases import Release
 
 SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 NUMBER = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kmgKMG])?")
 HARMLESS_VARIABLES = ("VLLM_LOGGING", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_API_KEY")
 NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1"}
+LMCACHE = "LMCACHE_"  # read where the server has LMCache, else by nothing
 ESTIMATE_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 
 
@@ -21,6 +22,7 @@ class OptionReader:
     def __init__(self, command: Command) -> None:
         self.values = command.values
         self.environment = command.environment
+        self._keys = command.keys
 
     def value(self, name: str) -> str | None:
         return self.values.get(name)
@@ -28,14 +30,30 @@ class OptionReader:
     def is_on(self, name: str, *, default: bool = False) -> bool:
         return self.values.get(name, ON if default else OFF) == ON
 
-    def refusal(self, name: str, what: str) -> InputError:
-        return InputError(what, key=self._given(name))
+    def refusal(self, name: str, problem: str, remedy: str = "") -> InputError:
+        value = self._shown(name)
+        return InputError(key=self.place(name), value=value, problem=problem, remedy=remedy)
 
-    def does_not_start(self, name: str, what: str) -> DoesNotStart:
-        return DoesNotStart(f"vLLM does not start: {what}", key=self._given(name))
+    def does_not_start(self, name: str, problem: str, remedy: str = "") -> DoesNotStart:
+        return DoesNotStart(
+            key=self.place(name),
+            value=self._shown(name),
+            problem=f"vLLM does not start: {problem}",
+            remedy=remedy,
+        )
 
-    def _given(self, name: str) -> str:
-        return f"{FLAG}: {name} {self.values.get(name, '')}".rstrip()
+    def _shown(self, name: str) -> str | None:
+        """The value that is given; None: none is, or the option has none."""
+        value = self.values.get(name)
+        return None if value == ON else value
+
+    def named(self, option: str) -> str:
+        """An option as the user writes it: as a key where a configuration is read."""
+        return option if self._keys is None else self._keys.get(option, option)
+
+    def place(self, option: str) -> str:
+        """What a refusal names for an option, or for another thing of the server."""
+        return f"{FLAG}: {option}" if self._keys is None else self.named(option)
 
     def number(self, name: str) -> float | None:
         """A number as vLLM reads it: 8k is 8,000, 8K is 8,192."""
@@ -63,9 +81,9 @@ class OptionReader:
         """
         value = self.values.get(name, "auto")
         if value in known:
-            raise self.refusal(name, "is not modelled (leave it out to see the server without it)")
+            raise self.refusal(name, "is not modelled", "leave it out to see the server without it")
         if value not in choices:
-            raise self.refusal(name, f"is unknown (choose from {', '.join(choices)})")
+            raise self.refusal(name, "is unknown", f"choose from {', '.join(choices)}")
         return choices[value]
 
 
@@ -75,13 +93,14 @@ def check_release(command: Command, release: Release) -> None:
         if not may_have(release.number, name):
             others = releases_of(name)
             raise InputError(
-                f"{FLAG}: {name}: is no option of vLLM {release.number}, but of "
-                f"{', '.join(others)} (release= or testbed fits --release chooses the release)"
+                key=f"{FLAG}: {name}",
+                problem=f"is no option of vLLM {release.number}, but of {', '.join(others)}",
+                remedy="release= or testbed fits --release chooses the release",
             )
 
 
 def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
-    """What was read and changes nothing; raises InputError for what is not modelled."""
+    """Notes on options that change nothing; raises InputError for what is not modelled."""
     notes = []
     for name, value in command.values.items():
         option = command.options[name]
@@ -91,17 +110,20 @@ def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
         if option.kind != REFUSED or value in option.neutral or value == OFF:
             continue
         if option.for_memory and for_memory:
-            notes.append(f"{shown} ({option.for_memory})")
+            notes += [] if option.for_memory == COUNTED else [f"{shown} ({option.for_memory})"]
             continue
         raise InputError(
-            f"{FLAG}: {shown}: has no counterpart, and changes the result: {option.reason} "
-            "(leave it out to see the server without it)"
+            key=f"{FLAG}: {shown}",
+            problem=f"has no counterpart, and changes the result: {option.reason}",
+            remedy="leave it out to see the server without it",
         )
     for name, value in command.environment.items():
-        if name == ESTIMATE_GRAPHS:
+        if name == ESTIMATE_GRAPHS or name.startswith(LMCACHE):
             continue
         is_read = name.startswith("VLLM_") and not name.startswith(HARMLESS_VARIABLES)
         if is_read and NEUTRAL_VARIABLES.get(name) != value:
-            raise InputError(f"{FLAG}: {name}={value}: is not modelled (leave it out)")
+            raise InputError(
+                key=f"{FLAG}: {name}", value=value, problem="is not modelled", remedy="leave it out"
+            )
         notes.append(f"{name} (the environment is not read)")
     return tuple(notes)

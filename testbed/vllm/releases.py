@@ -16,8 +16,8 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True)
 class Release:
-    """What a release does where another one does something else; `number` is its version's
-    beginning. `facts` lists the fields with their meaning.
+    """Facts of a release that differ from another one's; `number` is its version's beginning.
+    `facts` lists the fields with their meaning.
     """
 
     number: str
@@ -391,8 +391,10 @@ def release_numbered(number: str | None) -> Release:
     if short not in RELEASES:
         as_text = f"; as text: release='{short}0'" if f"{short}0" in RELEASES else ""
         raise InputError(
-            f"release={number}: the facts of this release of vLLM are not known (choose from "
-            f"{', '.join(RELEASES)}{as_text})"
+            key="release",
+            value=number,
+            problem="the facts of this release of vLLM are not known",
+            remedy=f"choose from {', '.join(RELEASES)}{as_text}",
         )
     return RELEASES[short]
 

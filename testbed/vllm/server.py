@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
+from testbed.vllm.adapters import adapter_bytes
 from testbed.vllm.attention_backends import (
     block_multiple,
     block_size_of,
@@ -18,7 +19,8 @@ from testbed.vllm.attention_backends import (
     with_preferred_cache,
 )
 from testbed.vllm.chosen_backend import chosen_backend
-from testbed.vllm.command import FLAG, OFF, Command
+from testbed.vllm.command import OFF, Command
+from testbed.vllm.lmcache import ChunkCache, lmcache_of
 from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
 from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
@@ -67,7 +69,7 @@ class Speculative(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What the command does not say."""
+        """Facts that the command does not have."""
         return (
             "how many drafts are accepted is not in a command; "
             "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
@@ -76,9 +78,9 @@ class Speculative(NamedTuple):
 
 @dataclass(frozen=True)
 class Server:
-    """What the options of a command say, and what follows from them.
+    """The server of a command's options, and what follows from them.
 
-    option: our option with the model's shape. memory is None where the command gives the pool.
+    option: our option with the model's shape. memory is None if the command gives the pool.
     num_blocks: pages of the pool, the null block included. values: the options. notes: what was
     read and changes nothing. offloading: the cache below the device; None: there is none.
     """
@@ -96,7 +98,7 @@ class Server:
     values: Mapping[str, str]
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
-    offloading: Offloading | None = None
+    offloading: Offloading | ChunkCache | None = None
 
 
 def server_with(
@@ -106,18 +108,24 @@ def server_with(
     release: Release = DEFAULT,
     of: Terms | None = None,
     speculation: "Speculation | None" = None,
+    model_type: str | None = None,
 ) -> Server:
     """The server of a command with this shape on this GPU, whatever names it gives. A drafter takes
-    memory for its weights, and has its K and V in the pages.
+    memory for its weights, and has its K and V in the pages. model_type: of the config.json that
+    the shape was read from; None: the shape ships.
     """
     reader = OptionReader(command)
     model = with_preferred_cache(_served(reader, shape, release), sheet, release)
     if reader.is_on("--language-model-only"):
         model = replace(model, masks_images=None, vision_params=None)
     limits = _limits(reader, model, sheet, release)
-    _check_heads(model, limits.num_gpus)
+    _check_heads(reader, model, limits.num_gpus)
     if problem := cache_problem(model, sheet, release):
-        raise InputError(f"{FLAG}: model {model.name}: vLLM does not start: {problem}")
+        raise InputError(
+            key=reader.place("model"),
+            value=model.name,
+            problem=f"vLLM does not start: {problem}",
+        )
     _check_replicas(reader, model)
     drafted = _drafted(model, speculation)
     block_size = _block_size(reader, drafted, limits.num_gpus, sheet, release)
@@ -126,17 +134,18 @@ def server_with(
     under_way = release.tokens_under_way(limits.max_num_batched_tokens, plans_ahead=is_ahead)
     pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
     if pages.is_grouped and speculation is not None:
-        pages = _with_drafts(pages, drafted, model, limits, speculation)
+        pages = _with_drafts(reader, pages, drafted, model, limits, speculation)
     caches = _caches(reader, model, release)
     pages = with_drafter(pages, drafter, limits.num_gpus)
     if caches:
         pages = with_cached_states(pages, model, sheet, release)
-    pool_of = partial(_pool_of, reader, model, sheet, release, of, drafter, pages)
+    adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type) / GIB
+    pool_of = partial(_pool_of, reader, model, sheet, release, of, drafter, adapters, pages)
     pool = pool_of(limits)
     model = _of_longest(reader, model, pages, pool.num_checked)
     needs_blocks = 0 in pages.windows and release.checks_state_blocks
     if needs_blocks and not reader.is_on("--enforce-eager"):
-        _check_state_blocks(limits, pool_of)
+        _check_state_blocks(reader, limits, pool_of)
     return Server(
         release=release,
         model=model,
@@ -155,11 +164,12 @@ def server_with(
 
 def _offloading(
     reader: OptionReader, release: Release, pages: Pages, limits: Limits, *, caches: bool
-) -> Offloading | None:
+) -> Offloading | ChunkCache | None:
     """The cache below the device. Raises InputError for one beside an option that it is not
     modelled with.
     """
-    offloading = offloading_of(reader, release, pages, limits.num_gpus)
+    asked = reader, release, pages, limits.num_gpus
+    offloading = lmcache_of(*asked) or offloading_of(*asked)
     if offloading is not None and not caches:
         raise reader.refusal(
             "--enable-prefix-caching", "is off: a cache below the device is modelled with it alone"
@@ -173,7 +183,7 @@ def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks
     """
     if reader.value("--max-model-len") in AUTO:
         model = replace(model, max_len=pages.longest(num_blocks, model.max_len))
-    _check_one_sequence(model, pages, num_blocks)
+    _check_one_sequence(reader, model, pages, num_blocks)
     return model
 
 
@@ -226,8 +236,12 @@ def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSp
     longest, usual = lengths_of(shape, release)
     if shape.rope is not None and shape.rope.is_incomplete and release.multiplies_yarn:
         raise DoesNotStart(
-            f"{FLAG}: model {shape.name}: vLLM {release.number} does not start: its YaRN rope says "
-            "no original_max_position_embeddings"
+            key=reader.place("model"),
+            value=shape.name,
+            problem=(
+                f"vLLM {release.number} does not start: its YaRN rope says no "
+                "original_max_position_embeddings"
+            ),
         )
     if reader.value("--max-model-len") in (None, *AUTO):
         return replace(shape, max_len=usual)
@@ -250,7 +264,7 @@ def lengths_of(shape: ModelSpec, release: Release) -> tuple[int, int]:
 
 
 def of_states(shape: ModelSpec, release: Release) -> ModelSpec:
-    """The shape whose states have the type that a release gives them where no file says it."""
+    """The shape whose states have the type that a release gives them if no file says it."""
     states = shape.states
     if states is None or not states.untyped_values or not release.has_wide_states:
         return shape
@@ -270,7 +284,7 @@ def _of_types(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     if dtype_bytes not in (None, shape.dtype_bytes):
         if shape.states is not None:
             raise reader.refusal(
-                "--dtype", "states of another type are not modelled (leave it out)"
+                "--dtype", "states of another type are not modelled", "leave it out"
             )
         shape = replace(shape, dtype_bytes=dtype_bytes)
     kv_bytes = reader.one_of("--kv-cache-dtype", KV_BYTES, OTHER_KV_TYPES)
@@ -286,8 +300,8 @@ def _quantised(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     if quantization != "fp8" or shape.weight_bits is not None:
         raise reader.refusal(
             "--quantization",
-            "has no counterpart: only fp8 of a checkpoint that is not quantised is modelled (give "
-            "a config.json with its quantization_config)",
+            "has no counterpart: only fp8 of a checkpoint that is not quantised is modelled",
+            "give a config.json with its quantization_config",
         )
     return replace(shape, weight_bits=8, fp8_products=True)
 
@@ -300,9 +314,11 @@ def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
 
 
 def _limits(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
-    """The limits of a batch. Raises InputError where vLLM refuses them, or its order."""
+    """The limits of a batch. Raises InputError if vLLM refuses them, or its order."""
     if reader.value("--scheduling-policy") not in (None, *ORDERS):
-        raise reader.refusal("--scheduling-policy", f"is unknown (choose from {', '.join(ORDERS)})")
+        raise reader.refusal(
+            "--scheduling-policy", "is unknown", f"choose from {', '.join(ORDERS)}"
+        )
     limits = _sizes(reader, model, gpu, release)
     num_seqs, budget = limits.max_num_seqs, limits.max_num_batched_tokens
     if budget < num_seqs:
@@ -323,7 +339,7 @@ def _is_chunked(reader: OptionReader) -> bool:
 
 
 def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
-    """The limits of a batch, by vLLM's rules where the command does not give them."""
+    """The limits of a batch, by vLLM's rules if the command does not give them."""
     tokens, seqs = _usual_limits(gpu, release)
     mode = reader.value("--performance-mode") or "balanced"
     if mode not in ("balanced", "throughput"):
@@ -337,10 +353,12 @@ def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Releas
     return Limits(num_seqs, budget, reader.whole("--tensor-parallel-size", 1))
 
 
-def _check_heads(model: ModelSpec, num_gpus: int) -> None:
+def _check_heads(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
     if problem := model.heads_problem(num_gpus):
         raise DoesNotStart(
-            f"{FLAG}: --tensor-parallel-size {num_gpus}: vLLM does not start: {problem}"
+            key=reader.place("--tensor-parallel-size"),
+            value=num_gpus,
+            problem=f"vLLM does not start: {problem}",
         )
 
 
@@ -370,8 +388,8 @@ def _check_delta_kernel(
     if exports and reader.value(DELTA_KERNEL) not in (None, "auto", "flashinfer"):
         raise reader.refusal(
             DELTA_KERNEL,
-            f"exports no states, by which blocks and pools follow on {gpu.name}; not modelled "
-            "(leave it out)",
+            f"exports no states, by which blocks and pools follow on {gpu.name}; not modelled",
+            "leave it out",
         )
 
 
@@ -380,8 +398,8 @@ def _check_block_size(reader: OptionReader, size: int, model: ModelSpec, smalles
     if size not in BLOCK_SIZES and not model.states:
         raise reader.refusal(
             "--block-size",
-            "the attention kernels take no such block (choose from "
-            f"{', '.join(map(str, BLOCK_SIZES))})",
+            "the attention kernels take no such block",
+            f"choose from {', '.join(map(str, BLOCK_SIZES))}",
         )
     if size % smallest:
         raise reader.refusal(
@@ -431,18 +449,18 @@ class Pool(NamedTuple):
 def _pool(
     reader: OptionReader, release: Release, gpu: GpuSpec, memory: ServerMemory, pages: Pages
 ) -> Pool:
-    """The pool of a GPU with this memory. Raises InputError where vLLM does not start."""
+    """The pool of a GPU with this memory. Raises InputError if vLLM does not start."""
     given = _given_blocks(reader, pages)
     if given is None:
-        num_blocks = _found_blocks(memory, gpu, pages)
+        num_blocks = _found_blocks(reader, memory, gpu, pages)
     else:
-        _check_room(memory, _utilization(reader, release), gpu, given * pages.page_bytes / GIB)
+        _check_room(reader, memory, release, gpu, given * pages.page_bytes / GIB)
         num_blocks = given
     num_checked = num_blocks
     if release.checks_usable_blocks:
         num_checked -= 1
     elif reader.value(BLOCKS) is not None and not release.checks_override:
-        num_checked = _found_blocks(memory, gpu, pages)
+        num_checked = _found_blocks(reader, memory, gpu, pages)
     return Pool(None if given is not None else memory, num_blocks, num_checked)
 
 
@@ -453,11 +471,13 @@ def _pool_of(
     release: Release,
     of: Terms | None,
     drafter: DrafterMemory,
+    adapters: float,
     pages: Pages,
     limits: Limits,
 ) -> Pool:
-    """The pool beside what batches of these limits take."""
+    """The pool beside adapters and what batches of these limits take."""
     memory = _memory(reader, model, gpu, limits, release, of, drafter)
+    memory = replace(memory, adapters=adapters)
     return _pool(reader, release, gpu, memory, pages)
 
 
@@ -469,26 +489,39 @@ def _given_blocks(reader: OptionReader, pages: Pages) -> int | None:
     return None if num_bytes is None else int(num_bytes) // pages.page_bytes
 
 
-def _found_blocks(memory: ServerMemory, gpu: GpuSpec, pages: Pages) -> int:
+def _found_blocks(reader: OptionReader, memory: ServerMemory, gpu: GpuSpec, pages: Pages) -> int:
     """The pages that the memory has room for."""
     if memory.kv_cache <= 0:
         raise DoesNotStart(
-            f"{FLAG}: vLLM does not start: no available memory for the cache blocks: "
-            f"{memory.weights:.2f} GiB of weights, {memory.activation:.2f} of activation and "
-            f"{memory.non_torch:.2f} of other memory leave nothing of {memory.budget:.2f} GiB on "
-            f"each {gpu.name} (raise --gpu-memory-utilization or --tensor-parallel-size)"
+            key=reader.place("the server"),
+            problem=(
+                "vLLM does not start: no available memory for the cache blocks: "
+                f"{memory.weights + memory.adapters:.2f} GiB of weights, {memory.activation:.2f} "
+                f"of activation and {memory.non_torch:.2f} of other memory leave nothing of "
+                f"{memory.budget:.2f} GiB on each {gpu.name}"
+            ),
+            remedy=(
+                f"raise {reader.named('--gpu-memory-utilization')} or "
+                f"{reader.named('--tensor-parallel-size')}"
+            ),
         )
     return int(memory.kv_cache * GIB) // pages.page_bytes
 
 
-def _check_room(memory: ServerMemory, utilization: float, gpu: GpuSpec, pool_gib: float) -> None:
+def _check_room(
+    reader: OptionReader, memory: ServerMemory, release: Release, gpu: GpuSpec, pool_gib: float
+) -> None:
     """Raise InputError for a given pool that the GPU has no room for beside the weights."""
-    visible = memory.budget / utilization
-    if memory.weights + pool_gib > visible:
+    visible = memory.budget / _utilization(reader, release)
+    weights = memory.weights + memory.adapters
+    if weights + pool_gib > visible:
         raise DoesNotStart(
-            f"{FLAG}: vLLM does not start: {memory.weights:.2f} GiB of weights and "
-            f"{pool_gib:.2f} of KV cache are more than the {visible:.2f} GiB of each {gpu.name} "
-            "(give a smaller pool, or raise --tensor-parallel-size)"
+            key=reader.place("the server"),
+            problem=(
+                f"vLLM does not start: {weights:.2f} GiB of weights and {pool_gib:.2f} of "
+                f"KV cache are more than the {visible:.2f} GiB of each {gpu.name}"
+            ),
+            remedy=f"give a smaller pool, or raise {reader.named('--tensor-parallel-size')}",
         )
 
 
@@ -501,7 +534,9 @@ def _memory(
     of: Terms | None,
     drafter: DrafterMemory,
 ) -> ServerMemory:
-    """What vLLM's profiling finds on each GPU; a drafter's weights are among the weights."""
+    """The memory that vLLM's profiling finds on each GPU; a drafter's weights are among the
+    weights.
+    """
     memory = memory_of(
         model,
         gpu,
@@ -523,15 +558,21 @@ def _drafted(model: ModelSpec, speculation: "Speculation | None") -> ModelSpec:
 
 
 def _with_drafts(
-    pages: Pages, drafted: ModelSpec, model: ModelSpec, limits: Limits, by: "Speculation"
+    reader: OptionReader,
+    pages: Pages,
+    drafted: ModelSpec,
+    model: ModelSpec,
+    limits: Limits,
+    by: "Speculation",
 ) -> Pages:
     """The pages that groups share, with the states of each draft; heads are layers of full
     attention beside the model's. Raises InputError for a model that drafts.
     """
     if by.deeper(model) is None and by.drafter(model) is not None:
         raise InputError(
-            f"{FLAG}: --speculative-config: a model that drafts is not modelled beside windows or "
-            "states (leave it out to see the server without it)"
+            key=reader.place("--speculative-config"),
+            problem="a model that drafts is not modelled beside windows or states",
+            remedy="leave it out to see the server without it",
         )
     shared = pages_of(
         drafted,
@@ -552,7 +593,9 @@ def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:
     return replace(pages, page_bytes=pages.page_bytes + more_bytes)
 
 
-def _check_state_blocks(limits: Limits, pool_of: Callable[[Limits], Pool]) -> None:
+def _check_state_blocks(
+    reader: OptionReader, limits: Limits, pool_of: Callable[[Limits], Pool]
+) -> None:
     """Raise DoesNotStart for more sequences than CUDA graphs of a model with states have blocks;
     with fewer sequences there are more blocks.
     """
@@ -565,20 +608,30 @@ def _check_state_blocks(limits: Limits, pool_of: Callable[[Limits], Pool]) -> No
 
     largest = bisect_left(range(asked), True, lo=num_blocks, key=are_too_many) - 1
     raise DoesNotStart(
-        f"{FLAG}: vLLM does not start: max_num_seqs, {asked:,}, exceeds the {num_blocks:,} blocks "
-        f"of the states (--max-num-seqs {largest} starts)"
+        key=reader.place("the server"),
+        problem=(
+            f"vLLM does not start: max_num_seqs, {asked:,}, exceeds the {num_blocks:,} blocks of "
+            "the states"
+        ),
+        remedy=f"{reader.named('--max-num-seqs')} {largest} starts",
     )
 
 
-def _check_one_sequence(model: ModelSpec, pages: Pages, num_blocks: int) -> None:
+def _check_one_sequence(
+    reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks: int
+) -> None:
     needed = pages.of_sequence(model.max_len)
     if needed > num_blocks:
         have, want = (count * pages.page_bytes / GIB for count in (num_blocks, needed))
+        longest = pages.longest(num_blocks, model.max_len)
         raise DoesNotStart(
-            f"{FLAG}: vLLM does not start: to serve one request of max_model_len "
-            f"{model.max_len:,}, {want:.2f} GiB of KV cache are needed, which is larger than the "
-            f"available {have:.2f} GiB (--max-model-len {pages.longest(num_blocks, model.max_len)} "
-            "or less starts)"
+            key=reader.place("the server"),
+            problem=(
+                f"vLLM does not start: to serve one request of max_model_len {model.max_len:,}, "
+                f"{want:.2f} GiB of KV cache are needed, which is larger than the available "
+                f"{have:.2f} GiB"
+            ),
+            remedy=f"{reader.named('--max-model-len')} {longest} or less starts",
         )
 
 

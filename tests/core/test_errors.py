@@ -1,29 +1,99 @@
 """Refusals: their text from fields, and code that decides by class and fields alone."""
 
 import ast
+import pickle
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import testbed
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotFit, InputError
+from testbed.core.spelling import UnknownKey
 
 ROOT = Path(testbed.__file__).parents[1]
+REFUSALS = {"InputError", "AnswerIsNo", "DoesNotFit", "DoesNotStart", "NoRate", "NotSustained"}
+REMEDY = re.compile(r" \((give|choose|leave|set|say|add|remove|name|install) [^()]*\)?$")
 SEARCHES = {"startswith", "endswith", "find", "index", "partition", "rpartition", "removeprefix"}
 
 
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({}, "is wrong"),
         ({"key": "seed"}, "seed: is wrong"),
         ({"key": "seed", "value": "x"}, "seed=x: is wrong"),
         ({"key": "seed", "value": "x", "remedy": "give 0"}, "seed=x: is wrong (give 0)"),
-        ({"remedy": "give 0"}, "is wrong (give 0)"),
+        ({"key": "--seeds", "value": 2}, "--seeds 2: is wrong"),
+        ({"key": "--from-vllm: --dtype", "value": "x"}, "--from-vllm: --dtype x: is wrong"),
+        ({"key": Path("a.csv"), "remedy": "give 0"}, "a.csv: is wrong (give 0)"),
     ],
 )
 def test_text_of_a_refusal_has_what_is_given(fields, text):
-    assert str(InputError("is wrong", **fields)) == text
+    assert str(InputError(problem="is wrong", **fields)) == text
+
+
+@pytest.mark.parametrize("given", [("is wrong",), ("seed", "is wrong")])
+def test_text_without_fields_makes_no_refusal(given):
+    with pytest.raises(TypeError):
+        InputError(*given)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DoesNotFit(key="model", value="m", problem="is too large", remedy="more GPUs"),
+        UnknownKey("polcy", ["policy"]),
+    ],
+)
+def test_refusal_leaves_a_process_whole(error):
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert vars(again) == vars(error)
+
+
+def test_refusal_of_a_part_names_the_whole():
+    part = DoesNotFit(key="line 3", problem="is wrong", remedy="mend it")
+    assert str(part.within("a.csv")) == "a.csv: line 3: is wrong (mend it)"
+    assert str(part.with_remedy("or not")) == "line 3: is wrong (mend it; or not)"
+    assert isinstance(part.within("a.csv"), DoesNotFit)
+    assert part.key == "line 3"
+
+
+def refused_by_text(source: str) -> list[int]:
+    """The lines that build a refusal whose problem contains its own key or remedy."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", None) in REFUSALS
+        and any(_has_more(field.value) for field in node.keywords if field.arg == "problem")
+    ]
+
+
+def _has_more(problem: ast.expr) -> bool:
+    parts = problem.values if isinstance(problem, ast.JoinedStr) else [problem]
+    texts = [part.value for part in parts if isinstance(part, ast.Constant)]
+    return any(REMEDY.search(text) for text in texts if isinstance(text, str))
+
+
+def test_a_remedy_within_a_problem_is_found():
+    assert refused_by_text("InputError(key='a', problem='is 1 (give 2)')") == [1]
+    assert refused_by_text("InputError(key='a', problem='is 1', remedy='give 2')") == []
+
+
+def test_no_problem_contains_its_remedy():
+    assert found_in_sources(refused_by_text) == {}
+
+
+def found_in_sources(search: Callable[[str], list[int]]) -> dict[str, list[int]]:
+    """The lines that a search finds, by file."""
+    return {
+        str(path): lines
+        for room in ("testbed", "traces", "experiments", "kernels")
+        for path in (ROOT / room).rglob("*.py")
+        if (lines := search(path.read_text(encoding="utf-8")))
+    }
 
 
 def searched_texts(source: str) -> list[int]:
@@ -56,10 +126,4 @@ def test_a_search_of_a_message_is_found(use):
 
 
 def test_code_searches_no_message():
-    found = {
-        str(path): lines
-        for room in ("testbed", "traces", "experiments", "kernels")
-        for path in (ROOT / room).rglob("*.py")
-        if (lines := searched_texts(path.read_text(encoding="utf-8")))
-    }
-    assert found == {}
+    assert found_in_sources(searched_texts) == {}

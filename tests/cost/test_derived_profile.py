@@ -96,7 +96,7 @@ def test_derived_profile_is_labelled_and_slower_by_data_sheet(tmp_path):
         (Work(prefill=((2048, 0),)), 2.5, 3.3),
     ):
         assert least < cost.iteration(work) / source.iteration(work) < most
-    refuses("only a measured profile", derive, derived, A100, H200)
+    refuses("only a measured one", derive, derived, A100, H200)
     engine = arithmetic_profile()
     engine["fingerprint"]["system"] = "this project's engine"
     refuses("whole iterations of this project's engine", derive, engine, H200, A100)

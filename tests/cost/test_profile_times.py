@@ -173,7 +173,7 @@ def test_policy_counters_take_the_configured_time():
     cost = cost_of(extra_s={"pages": 3e-6, "maps": 20e-6})
     work = DECODES._replace(extra=(("pages", 5), ("maps", 2)))
     assert us(cost, work) == DECODES_US + 5 * 3 + 2 * 20
-    refuses("counts 'pages', for which the cost model has no cost", cost_of().iteration, work)
+    refuses("count 'pages': has no cost", cost_of().iteration, work)
 
 
 @pytest.mark.parametrize(

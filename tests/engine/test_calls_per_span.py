@@ -21,8 +21,8 @@ LIMITS = {"max_num_batched_tokens": 2048, "max_num_seqs": 256}
 V1 = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True}
 POOL = PoolSpec(1 << 14, 1 << 12)
 SYSTEMS = {  # a scheduler, its policy, whether prompts have ids, and the most calls a span
-    "2023 system": (Mixed2023, Paged2023, LIMITS, False, 62),
-    "vLLM V1": (VllmV1, OutputCaching, LIMITS | V1, True, 121),
+    "2023 system": (Mixed2023, Paged2023, LIMITS, False, 52),
+    "vLLM V1": (VllmV1, OutputCaching, LIMITS | V1, True, 99),
 }
 
 

@@ -2,6 +2,8 @@
 hears.
 """
 
+import tracemalloc
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from drafting import speculating_schedulers
 from heard import heard
 from hypothesis import HealthCheck, given, settings
 from manual_driver import paged, scheduler_of
+from same_runs import assert_same_gaps
 from strategies import (
     MAX_LEN,
     of_one_sequence,
@@ -22,8 +25,13 @@ from tiny import analytic
 
 from testbed.core.request import PS, Request
 from testbed.cost.model import UNBOUNDED
-from testbed.engine import gap_runs
+from testbed.engine import gap_runs, packed_rows
+from testbed.engine import recorder as recorders
 from testbed.engine.gap_runs import GapRuns
+from testbed.engine.packed_rows import PackedRows
+from testbed.engine.recorder import span_columns, span_columns_in_parts
+from testbed.engine.simulation import simulate
+from testbed.engine.token_gaps import STEPS, TokenClock
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.output_caching import OutputCaching
@@ -101,6 +109,39 @@ def test_spread_of_runs_is_that_of_all_their_gaps(few, most, monkeypatch):
     assert runs.ranked(range(0, runs.total, 97)) == every[::97].tolist()
     assert runs.sum_ps() == sum(every.tolist())
     assert spread_of_gaps(runs) == pytest.approx(spread(every / PS), rel=1e-12)
+
+
+def test_gaps_are_the_same_by_spans_in_parts(monkeypatch):
+    requests = [Request(i, i * PS // 50, 5 + i, 3 + 7 * i % 40) for i in range(40)]
+    runs = []
+    for rows, blocks in ((512, 32), (3, 2)):
+        monkeypatch.setattr(packed_rows, "BATCH", rows)
+        monkeypatch.setattr(recorders, "BATCH", rows)
+        monkeypatch.setattr(packed_rows, "BLOCKS_AT_ONCE", blocks)
+        scheduler = scheduler_of(MixedPrefill, paged(40), Recompute())
+        runs.append(simulate(requests, scheduler, ANALYTIC, MAX_LEN))
+    assert_same_gaps(*[recorder.token_gaps() for recorder in runs])
+    parts = [*span_columns_in_parts(runs[1])]
+    assert len(parts) > 10
+    for name, column in span_columns(runs[0]).items():
+        assert np.concatenate([part[name] for part in parts]).tolist() == column.tolist()
+
+
+def test_gaps_take_little_memory():
+    """Bytes a span at their peak, of the numbers that are not kept anyway."""
+    num_spans, clock = 200_000, TokenClock()
+    table = PackedRows(*STEPS)
+    for start in range(0, num_spans, 512):
+        at = np.arange(start, min(start + 512, num_spans), dtype=np.int64)
+        table.extend([np.full(len(at), 9), at * 10**10, np.full(len(at), 10**9), 1 + at % 7, at])
+    clock.has_token(0, 0)
+    clock.stepped(sum(1 + i % 7 for i in range(num_spans)), 10**10)
+    clock.left(0)
+    tracemalloc.start()
+    clock.gaps(lambda: table.in_parts(*STEPS))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= 130 * num_spans
 
 
 def test_preempted_request_has_one_long_gap():

@@ -19,7 +19,9 @@ def test_commands_are_listed_without_arguments(testbed):
         pytest.param(KeyboardInterrupt(), 130, ("interrupted",), id="interrupted"),
         pytest.param(cli.Terminated(), 143, ("terminated",), id="terminated"),
         pytest.param(RuntimeError("bad"), 2, ("error: RuntimeError: bad",), id="any error"),
-        pytest.param(InputError("worse"), 2, ("error: worse",), id="wrong input"),
+        pytest.param(
+            InputError(key="it", problem="is worse"), 2, ("error: it: is worse",), id="wrong input"
+        ),
     ],
 )
 def test_exit_code_says_how_a_command_ended(testbed, monkeypatch, error, code, words):
@@ -52,7 +54,7 @@ def test_modules_of_the_working_folder_that_hide_a_package_are_named(testbed, tm
     (tmp_path / "testbed.py").write_text("")
     code, _, error = testbed("check", "example_policy:Slabs", "slab_size")
     assert code == 2
-    check_words(("testbed.py is not imported", "'slab_size' is not NAME=VALUE"), error)
+    check_words(("testbed.py is not imported", "slab_size: is not NAME=VALUE"), error)
 
 
 @pytest.mark.parametrize(

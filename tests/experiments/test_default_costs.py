@@ -15,7 +15,9 @@ from testbed.cost.sections import PROFILES
 from testbed.experiments.real.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.runs.compose import configured
+from testbed.memory.paged.paged import Paged
 from testbed.run import cost_words
+from testbed.run.build import build
 from testbed.run.cost_words import (
     BETWEEN_HOSTS,
     WHOLE_RUNS,
@@ -25,6 +27,7 @@ from testbed.run.cost_words import (
     table_rows,
 )
 from testbed.run.machine import cost_of, make_cost
+from testbed.run.parts import Part
 
 SYSTEMS = [None, *names_of("system")]
 SOFTWARE = {
@@ -239,3 +242,21 @@ def test_a_vllm_profile_names_its_host_and_what_it_was_worth_on_others():
     largest = max(abs(float(row["latency_percent"])) for row in rows)
     assert f"{largest:.0f}%" in between_hosts()
     assert between_hosts() in cost_words.tested(taken, config.model, config.server)
+
+
+def test_decodes_take_the_measured_time_of_the_policys_blocks():
+    """As a part of a config, as a class with its own default, and as an object."""
+    words = ("cost=profile", "cost.path=h200-opt-13b-tp1", "gpu=h200")
+
+    def time_ps(*more):
+        return cost_of(configured((*words, *more))).iteration(DECODES)
+
+    config = configured(words)
+    made = build(replace(config, policy=Part(Paged, {"block_size": 32}))).scheduler.policy
+    usual, small = time_ps(), time_ps("policy.block_size=8")
+    assert small > usual > time_ps("policy.block_size=32")
+    assert time_ps("policy.block_size=32", "cost.choices.block_size=8") == small
+    assert cost_of(replace(config, policy=Part(made))).iteration(DECODES) == time_ps(
+        "policy.block_size=32"
+    )
+    assert time_ps("policy=contiguous_max", "policy.block_size=8") == small

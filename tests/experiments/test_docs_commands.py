@@ -157,7 +157,8 @@ def test_documented_commands_with_needs_are_valid(page, line):
         check_arguments(words[1:])
     except MissingArgumentError:  # running text may name a command without its arguments
         assert not NEEDS.search(line), line
-    if words[1] == "run" and "-m" not in words and not any(".path=" in word for word in words):
+    is_plain = "-m" not in words and not any(word.startswith("--from-") for word in words)
+    if words[1] == "run" and is_plain and not any(".path=" in word for word in words):
         configured(tuple(word for word in words[2:] if not word.startswith("-")))
 
 

@@ -88,7 +88,7 @@ def test_a_model_that_drafts_is_counted_beside_the_one_that_serves(testbed):
         ("model=opt-13b engine=gpu engine.device=cpu", "engine on GPUs"),
         ("model=opt-13b engine=gpu 'x", "No closing quotation"),
         ("model=opt-13b engine=gpu server.num_gpus=3", "must be divisible"),
-        ("model=opt-13b engine=gpu nonsense=1", "no key 'nonsense'"),
+        ("model=opt-13b engine=gpu nonsense=1", "nonsense: nothing reads it"),
         ("model=opt-13b engine=gpu scheduler=vllm_v1 speculation=heads", "Heads has no weights"),
     ],
 )

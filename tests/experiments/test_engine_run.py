@@ -17,7 +17,7 @@ from testbed.engine.wall_clock import StepClock
 from testbed.experiments.cli.main import main
 from testbed.experiments.look.compare.named_runs import read_runs
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.speed_up import with_luck
+from testbed.experiments.runs.speed_up import with_draws
 from testbed.experiments.runs.summary_table import summary_table
 from testbed.kernels.launch.compile import KernelsUnavailable
 from testbed.run.build import build
@@ -138,7 +138,7 @@ REPETITIVE = ["trace=random", "trace.input_len=8", "trace.output_len=40", "arriv
 DRAFTING = ["scheduler=vllm_v1", "speculation=ngram", "speculation.lookup_min=2"]
 
 
-def test_a_speed_up_is_measured_and_predicted_with_the_same_luck(testbed, monkeypatch):
+def test_a_speed_up_is_measured_and_predicted_with_the_same_draws(testbed, monkeypatch):
     """Where every iteration takes a second, tokens come as many times as fast as there are of them
     in a step; and the simulation has as many, but for its own random numbers.
     """
@@ -161,19 +161,19 @@ def test_a_speed_up_is_measured_and_predicted_with_the_same_luck(testbed, monkey
     assert predicted[3] == pytest.approx(100 * (predicted[2] / measured[2] - 1), abs=0.5)
 
 
-def test_the_simulation_has_the_luck_that_was_counted():
+def test_the_simulation_has_the_draws_that_were_counted():
     counts = DraftCounts()
     for num_drafts, num_accepted in ((3, 3), (3, 1), (2, 0), (0, 0)):
         counts.add(num_drafts, num_accepted)
     assert counts.rates == [2 / 3, 1 / 3, 1 / 3]
-    part = with_luck(Part(NGram, {"num_drafts": 3}), counts.summary)
+    part = with_draws(Part(NGram, {"num_drafts": 3}), counts.summary)
     speculation = part.make("speculation")
     assert speculation.found_share == 0.75
     steps = [speculation.acceptance.accepted(0, at, 3) for at in range(3000)]
     shares = [sum(number >= place for number in steps) / 3000 for place in (1, 2, 3)]
     assert shares == pytest.approx(counts.rates, abs=0.03)
     for kind in (Heads, DraftModel):
-        assert with_luck(Part(kind, {}), counts.summary).make("speculation").max_drafts == 3
+        assert with_draws(Part(kind, {}), counts.summary).make("speculation").max_drafts == 3
 
 
 def test_a_speed_up_needs_drafts_and_the_engine(testbed):

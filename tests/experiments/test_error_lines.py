@@ -5,13 +5,12 @@ by name.
 from pathlib import Path
 
 import pytest
-from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from refusals import check_refusal
 
 from testbed.core.errors import InputError
 from testbed.experiments.runs.choice_names import length_file
-from testbed.experiments.runs.progress import one_line, short_names
+from testbed.experiments.runs.error_lines import one_line, short_names
 
 
 @pytest.mark.parametrize(
@@ -20,13 +19,12 @@ from testbed.experiments.runs.progress import one_line, short_names
         (OSError(2, "No such file", "a.csv"), "a.csv: No such file"),
         (OSError(28, "No space"), "output: No space"),
         (SystemExit(3), "a plug-in: calls sys.exit(3) (raise an error instead)"),
-        (InputError("plain"), "plain"),
-        (ValueError("a\n  b.\n\nc; "), "a; b. c"),
-        (ValueError(""), "unknown error"),
+        (InputError(key="a", problem="is plain"), "a: is plain"),
+        (ValueError("a\n  b.\n\nc; "), "ValueError: a; b. c"),
+        (ValueError(""), "ValueError: unknown error"),
         (KeyError("k"), "KeyError: 'k'"),
-        (RuntimeError(), "RuntimeError:"),
-        (HydraException("one\nConfig search path: two"), "one"),
-        (OmegaConfBaseException("bad:\nkey"), "bad: key"),
+        (RuntimeError(), "RuntimeError: unknown error"),
+        (OmegaConfBaseException("bad:\nkey"), "OmegaConfBaseException: bad: key"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -85,7 +85,7 @@ def test_bars_that_cannot_be_fitted_are_refused():
     fit = Fit(None)
     fit.bars = lambda x, seeds=1: np.log(published()) + 0.1 + np.array([[1e-3 * x[0], 2e-3 * x[1]]])
     refuses(
-        r"no fit within 0.5% in 12 rounds; the last: \[0. +0.000205\]", fit.solve
+        r"is not within 0.5% after 12 rounds; the last: \[0. +0.000205\]", fit.solve
     )  # only below zero
 
 

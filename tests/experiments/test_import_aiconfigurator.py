@@ -172,14 +172,19 @@ def remove(folder, part):
         ),
         pytest.param((), "opt-13b --gpu l4", "measured on NVIDIA H200, which is not", id="an L4"),
         pytest.param((), "opt-7b", "--model opt-7b: ", id="an unknown model"),
-        pytest.param((), "opt-13b --gpu none", "no data sheet of GPU 'none'", id="no such GPU"),
         pytest.param(
-            ("mla",), "deepseek-v3 --tensor-parallel 8", "no table of latent_decode", id="no table"
+            (), "opt-13b --gpu none", "--gpu none: there is no such data sheet", id="no such GPU"
+        ),
+        pytest.param(
+            ("mla",),
+            "deepseek-v3 --tensor-parallel 8",
+            "latent_decode: there is no such table",
+            id="no table",
         ),
         pytest.param(
             ("toy.yaml",),
             "nemotron-h-8b",
-            "a roofline needs; name one by --gpu",
+            "a roofline needs .name one by --gpu",
             id="no data sheet",
         ),
         pytest.param(

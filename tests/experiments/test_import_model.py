@@ -61,7 +61,7 @@ def test_shipped_shapes_come_from_their_config_and_have_the_published_size(tmp_p
 UNREADABLE = {
     "[" * 100_000: "config.json: not a JSON file",
     '{"hidden_size": ' + "9" * 5000 + "}": "config.json: not a JSON file",
-    '{"num_layers": 2, "ffn_matrices": 3}': "config.json.*name is not given",
+    '{"num_layers": 2, "ffn_matrices": 3}': "config.json.*name: is not given",
     "[]": "not a JSON object",
 }
 

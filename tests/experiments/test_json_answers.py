@@ -3,59 +3,24 @@
 import json
 import re
 from dataclasses import fields, is_dataclass
-from pathlib import Path
-from types import NoneType
 from typing import get_args, get_origin, get_type_hints
 
 import pytest
 from tiny_run import tiny_run
 
-from testbed import experiments
 from testbed.experiments.cli import json_answers
 from testbed.experiments.cli.capacity import seeds_of
 from testbed.experiments.cli.json_answers import (
     CapacityAnswer,
     Choices,
     ComparisonAnswer,
+    RunAnswer,
     ValidationAnswer,
 )
 from testbed.experiments.cli.output import print_json
+from testbed.experiments.site.json_fields import ANSWERS, meanings_of, page
 
-PAGE = Path(experiments.__file__).parent / "cli" / "JSON.md"
 LOG = "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n9,4,1,1.1,1.3\n"
-SCALARS = {
-    str: "string",
-    float: "number",
-    bool: "boolean",
-    NoneType: "null",
-    object: "any value",
-}
-ANSWERS = {name: kind for name, kind in vars(json_answers).items() if is_dataclass(kind)}
-
-
-def documented():
-    """The fields of each class in JSON.md with their types."""
-    classes = {}
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("| ") and cells[1:] == ["type", "meaning"]:
-            described = classes[cells[0]] = {}
-        elif line.startswith("| ") and not line.startswith("| `"):
-            described = {}  # another table
-        elif line.startswith("| `"):
-            described[cells[0].strip("`")] = cells[1]
-    return classes
-
-
-def in_words(hint):
-    """A type as JSON.md says it."""
-    if get_origin(hint) is list:
-        return f"list of {in_words(get_args(hint)[0])}"
-    if get_origin(hint) is dict:
-        return f"map of {in_words(get_args(hint)[1])}"
-    if get_args(hint):
-        return " or ".join(map(in_words, get_args(hint)))
-    return SCALARS.get(hint) or hint.__name__
 
 
 def check(value, hint, where):
@@ -79,11 +44,13 @@ def check(value, hint, where):
         assert not (isinstance(value, bool) and bool not in kinds), where
 
 
-def test_page_has_the_fields_and_types_of_the_classes():
-    assert documented() == {
-        name: {field: in_words(hint) for field, hint in get_type_hints(kind).items()}
-        for name, kind in ANSWERS.items()
-    }
+def test_every_field_has_a_meaning_and_a_type_on_the_page():
+    text = page()
+    for name, kind in ANSWERS.items():
+        assert set(meanings_of(kind)) == {field.name for field in fields(kind)}, name
+        assert f"| {name} | type | meaning |" in text
+    assert "| `values` | map of string | the value of every override |" in text
+    assert "| `half_width` | number or null |" in text
 
 
 def test_list_gives_kinds_names_and_sources(testbed, tmp_path):
@@ -149,6 +116,19 @@ def test_capacity_says_how_sensitive_it_is(testbed):
     assert [interval["metric"] for interval in answer["intervals"]] == ["rate", "share_inside"]
     fails = ("faults=engine 0 at 1 s", "replicas=2", "--sensitivity")
     assert "faults: --sensitivity" in testbed.refused(*words, *fails)
+
+
+def test_a_run_says_how_sensitive_it_is(testbed):
+    words = ("run", "arrivals.duration_s=5", "trace=alpaca")
+    answer = json.loads(testbed.done(*words, "--sensitivity", "--json"))
+    check(answer, RunAnswer, "run")
+    figures = {row["figure"]: (row["lowest"], row["highest"]) for row in answer["intervals"]}
+    low, high = figures["ttft_mean_s"]
+    assert low < answer["summary"]["ttft_s"]["mean"] < high
+    assert "--sensitivity" in testbed.refused(*words, "--sensitivity", "-m")
+    assert "faults: --sensitivity" in testbed.refused(
+        *words, "--sensitivity", "faults=engine 0 at 1 s", "replicas=2"
+    )
 
 
 def test_comparison_has_every_number_of_its_csv(testbed, tmp_path):

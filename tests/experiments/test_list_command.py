@@ -39,7 +39,7 @@ def test_choices_of_a_users_folder_are_listed_beside_those_that_ship(testbed, tm
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (("evictoin",), ("'evictoin'", "did you mean eviction?")),
+        (("evictoin",), ("evictoin: is no group", "did you mean eviction?")),
         (("--config-dir", "nowhere"), ("nowhere", "no such folder")),
     ],
 )

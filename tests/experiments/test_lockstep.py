@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from math import prod
 from random import Random
 
@@ -347,3 +348,9 @@ def test_bytes_of_states_equal_vllms(num_drafts):
         model = read_model(name)
         deeper = Heads(num_drafts).deeper(model) if num_drafts else model
         assert deeper.states.state_bytes == 2 * sum(map(prod, shapes))
+
+
+@pytest.mark.skipif(find_spec("lmcache") is None, reason="lmcache 0.5.6 is not installed")
+def test_every_step_of_a_server_with_lmcache_equals_its(capsys):
+    assert call("lockstep", ["vllm", "--lmcache", "--random", "2", "--requests", "20"]) == 0
+    assert "steps of 2 loads are equal" in capsys.readouterr().out

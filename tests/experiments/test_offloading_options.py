@@ -85,3 +85,59 @@ def test_a_model_with_windows_is_refused():
         "--kv-offloading-size 8",
         "vllm serve google/gemma-3-27b-it --max-model-len 8192",
     )
+
+
+def lmcache(**values):
+    extra = {f"lmcache.{name}": value for name, value in values.items()}
+    config = {"kv_connector": "LMCacheConnectorV1", "kv_connector_extra_config": extra}
+    return f"--kv-transfer-config '{json.dumps({**config, 'kv_role': 'kv_both'})}'"
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "num_blocks"),
+    [
+        (lmcache(), LLAMA, 2560),  # 5 GiB, chunks of 32 MiB
+        (lmcache(max_local_cpu_size=8.02), LLAMA, 4096),
+        (f"{lmcache(max_local_cpu_size=8)} -tp 4", LLAMA, 16384),  # of each GPU
+        (lmcache(), f"LMCACHE_MAX_LOCAL_CPU_SIZE=1 {LLAMA}", 512),
+        (lmcache(max_local_cpu_size=2), f"LMCACHE_MAX_LOCAL_CPU_SIZE=1 {LLAMA}", 1024),
+        (lmcache(chunk_size=16, max_local_cpu_size=0.003), LLAMA, 1),
+    ],
+)
+def test_a_size_of_lmcache_is_of_each_gpu(options, command, num_blocks):
+    found = offloading(options, command)
+    assert found.num_blocks == num_blocks
+    assert found.num_bytes == num_blocks * 2 * 2**20
+
+
+def test_lmcache_becomes_a_policy_with_a_tier(capsys):
+    options = lmcache(save_decode_cache=True, min_retrieve_tokens=512)
+    words = expand(f"{LLAMA} {options}", ["gpu=h100-80gb", "release=0.33"])
+    assert {
+        "policy=lmcache",
+        "policy.chunk_size=256",
+        "policy.save_decode_cache=true",
+        "policy.min_retrieve_tokens=512",
+        "+tier@server.tiers.dram=dram",
+    } <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (lmcache(use_layerwise=True), "use_layerwise=True"),
+        (lmcache(remote_url="lm://x"), "remote_url"),
+        (lmcache(local_cpu=False), "local_cpu=false"),
+        (lmcache(chunk_size=100), "whole blocks"),
+        (lmcache(max_local_cpu_size=0), "max_local_cpu_size=0"),
+        (lmcache(max_local_cpu_size=0.001), "holds no chunk"),
+        (lmcache(save_decode_cache="yes"), "true or false"),
+        (f"{lmcache()} --no-enable-prefix-caching", "is off"),
+    ],
+)
+def test_what_is_not_modelled_of_lmcache_is_refused_by_name(options, part):
+    refuses(part, offloading, options)
+
+
+def test_a_variable_of_lmcache_that_is_not_modelled_is_refused():
+    refuses("remote_url", offloading, lmcache(), f"LMCACHE_REMOTE_URL=lm://x {LLAMA}")

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from testbed.core.errors import InputError
-from testbed.experiments.plan.space import candidate_of, deployments
+from testbed.experiments.plan.space import ServerCommand, candidate_of, deployments
 from testbed.experiments.runs.compose import composed, configured
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.translation import expand
@@ -142,7 +142,7 @@ def test_each_point_of_a_sweep_has_the_server_of_its_values(testbed, tmp_path):
 
 
 def test_each_deployment_of_a_plan_has_the_server_of_its_values():
-    space = deployments([*BASE, "server.num_gpus=1,2"], LLAMA)
+    space = deployments([*BASE, "server.num_gpus=1,2"], ServerCommand(LLAMA))
     for deployment, num_gpus in zip(space, (1, 2), strict=True):
         config = candidate_of(deployment).config
         fit = fit_of(f"{LLAMA} --tensor-parallel-size {num_gpus}", "h100-80gb")

@@ -48,7 +48,7 @@ SIMULATE = {
     **{
         f"a made policy and {key}": (
             {"policy": Paged(POOL), key: 1},
-            (f"{key} does not go with a policy",),
+            (f"{key}: does not go with a policy",),
         )
         for key in ("null_blocks", "server.num_blocks", "server.kv_memory_gib", "swap_space_gib")
     },
@@ -132,11 +132,11 @@ PARTS = {
     "no burstiness": (lambda: Gamma(1, 10, 0), ("arrivals.burstiness", "0")),
     "more slots than can be drawn": (
         lambda: Slotted(1, 10, 1e-9),
-        ("arrivals.slot_s 1e-09; it must be",),
+        ("arrivals.slot_s=1e-09",),
     ),
     "a slot longer than all": (
         lambda: Slotted(1, 10, 30),
-        ("arrivals.duration_s", "10 and arrivals.slot_s 30"),
+        ("arrivals.duration_s=10", "arrivals.slot_s=30"),
     ),
     "a slot and a half": (lambda: Slotted(1, 9, 6), ("must be a whole number of slots",)),
     "no speed": (lambda: Replay(0), ("arrivals.speedup", "0")),
@@ -148,7 +148,7 @@ PARTS = {
     "nothing to replay": (lambda: Replay().times_ps(None, 0), ("needs a trace with time stamps",)),
     "a trace without prompt content": (lambda: next(ROWS.prompts()), ("has no prompt content",)),
     "blocks across ids": (lambda: block_contents((1, 2), 24, 48, 16), ("one must divide",)),
-    "no such model": (lambda: read_model("opt-1b"), ("model opt-1b:", "unknown (choose one of ")),
+    "no such model": (lambda: read_model("opt-1b"), ("model=opt-1b:", "unknown (choose one of ")),
     "a negative number of rows": (lambda: Fitted("sharegpt").rows(-1, 0), ("num_rows=-1",)),
     "a negative seed": (lambda: Fitted("sharegpt").rows(1, -1), ("seed=-1",)),
     "a GPU's run": (
@@ -158,7 +158,7 @@ PARTS = {
     "a limit that no row keeps": (lambda: Fitted("sharegpt").rows(9, 0, 2), ("hardly any row",)),
     "slots in NumPy's integers": (
         lambda: PoolSpec(np.int64(64), 32),
-        ("num_slots", "np.int64(64); it must be"),
+        ("num_slots=np.int64(64): must be",),
     ),
 }
 

@@ -8,7 +8,7 @@ from refusals import check_words
 
 from testbed.core.errors import InputError
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.progress import one_line
+from testbed.experiments.runs.error_lines import one_line
 from testbed.run.build import build
 
 PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"
@@ -73,7 +73,7 @@ WORDS = [
     pytest.param(
         "-m seed=0,1 arrivals.rat=2",
         (
-            "'arrivals.rat'",
+            "arrivals.rat:",
             "did you mean arrivals.rate",
         ),
         id="a key that is mistyped in a sweep",
@@ -302,7 +302,7 @@ def test_a_value_of_which_vllm_s_rules_make_others_is_refused_by_its_own_name(re
     [
         ("model=llama-3.1-8b gpu=l4", "model.max_len 37264"),
         ("model=llama-3-70b gpu=h100-80gb", "raise server.memory_utilization or server.num_gpus"),
-        ("model=llama-3.1-8b gpu=h100-80gb server.num_gpus=3", "server.num_gpus 3"),
+        ("model=llama-3.1-8b gpu=h100-80gb server.num_gpus=3", "server.num_gpus=3"),
     ],
 )
 def test_a_preset_that_would_not_start_is_refused_in_its_own_words(refused, words, key):

@@ -49,7 +49,7 @@ PLUG_INS = [
     ),
     pytest.param(
         "trace=csv trace.path=timed.csv arrivals=custom arrivals._target_=own_parts.Replayed",
-        ("own_parts.Replayed gave 1 times",),
+        ("own_parts.Replayed: gave 1 times",),
         id="a replay that has not a time for each row",
     ),
 ]

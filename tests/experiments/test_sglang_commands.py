@@ -12,7 +12,9 @@ from testbed.core.specs import GIB
 from testbed.experiments.cli.capacity import capacity
 from testbed.experiments.cli.fits import fits
 from testbed.experiments.cli.hits import hits
+from testbed.experiments.cli.plan import plan
 from testbed.experiments.cli.served_command import ServedCommand
+from testbed.experiments.plan.space import ServerCommand, candidate_of, deployments
 from testbed.experiments.sglang_server.answer import fit_of
 from testbed.experiments.sglang_server.translation import expand
 from testbed.experiments.vllm_server.named import gpu_named
@@ -240,3 +242,27 @@ def test_the_host_pool_has_a_page_more_than_its_size_says(options, num_tokens):
     words = dict(word.partition("=")[::2] for word in expand(f"{HICACHE} {options}", GPU))
     size_gib = float(words["server.tiers.dram.size_gib"])
     assert int(size_gib * GIB) // 131_072 == num_tokens
+
+
+def test_each_deployment_of_a_plan_has_the_server_of_its_values():
+    words = [*GPU, "server.num_gpus=1,2", "trace=random"]
+    space = deployments(words, ServerCommand(sglang=MODEL))
+    for deployment, num_gpus in zip(space, (1, 2), strict=True):
+        config = candidate_of(deployment).config
+        fit = fit_of(f"{MODEL} --tp-size {num_gpus}", "h100-80gb")
+        assert (config.server.num_gpus, config.server.num_blocks) == (
+            num_gpus,
+            fit.max_total_num_tokens,
+        )
+
+
+def test_a_plan_serves_one_command(tmp_path):
+    options = {"from_vllm": "vllm serve x", "from_sglang": MODEL, "runs": tmp_path}
+    refuses("--from-sglang", plan, *GPU, "slo.ttft_s=1", **options)
+
+
+@pytest.mark.parametrize(("options", "gpu"), [("", "b200"), ("--kv-cache-dtype fp8_e4m3", "h200")])
+def test_sparse_attention_over_eight_bits_is_refused(options, gpu):
+    command = f"sglang serve --model-path deepseek-ai/DeepSeek-V3.2 --tp 8 {options}"
+    refuses("deepseek-v3.2", fit_of, command, gpu)
+    assert fit_of(f"{command} --kv-cache-dtype bfloat16", gpu).page_size == 64

@@ -307,7 +307,7 @@ SIZED = ("run", "-m", *SHORT, "~server.kv_memory_gib")
 def test_a_sweep_with_a_point_that_fails_has_the_axis_of_all(testbed, tmp_path):
     words = (*SIZED, "server.num_blocks=900,9000")  # the second does not fit
     code, output, errors = testbed(*words)
-    assert code == 2
+    assert code == 1
     assert "does not fit" in errors.splitlines()[-1]
     assert "server.num_blocks" in output
     header, row = (tmp_path / "runs" / "sweep.csv").read_text().splitlines()

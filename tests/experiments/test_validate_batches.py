@@ -114,7 +114,7 @@ def test_layer_time_adds_kernels_all_reduce_and_wait(kernels):
         predict(cost, Batch("small", 1, *sizes)) for sizes in ((2, 16, 3, 2), (4, 16, 3))
     )
     assert (beams[0] < plain[0], beams[1]) == (True, plain[1])
-    refuses("no shape of model 'huge'", lambda: costs(kernels, models, {})("huge", 1, ""))
+    refuses("model=huge: has no shape here", lambda: costs(kernels, models, {})("huge", 1, ""))
     with pytest.raises(InputError, match=r"NCCL reduces over \[2, 8\] GPUs there, not 4"):
         costs(kernels, models, {})("small", 4, "")
 
@@ -164,5 +164,5 @@ def test_batches_of_unknown_models_and_gpus_are_refused(arguments, kernels, tmp_
     message = "measured on NVIDIA H200, a batch on NVIDIA L4 .choose by --device"
     refuses(message, call, "validate batches", arguments)
     (tmp_path / "models.csv").unlink()
-    message = "no shape of model 'small'; add it to the models .*opt-13b"
+    message = "model=small: has no shape here .add it to the models.*opt-13b"
     refuses(message, call, "validate batches", arguments)

@@ -157,7 +157,7 @@ def test_software_times_need_a_measured_profile(testbed):
         ),
         pytest.param(
             ("log.csv", "--model", "llama-3-8b", "--gpu", "h200", "--tensor-parallel", "2"),
-            ("llama-3-8b on 2 GPU(s)", "--from"),
+            ("model=llama-3-8b", "on 2 GPU(s)", "--from"),
             id="a shard of which there is no profile",
         ),
         pytest.param(

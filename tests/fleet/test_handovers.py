@@ -14,10 +14,10 @@ from testbed.core.request import Request
 from testbed.core.slots import Copy
 from testbed.cost.model import UNBOUNDED, Affine, CostModel
 from testbed.engine.clients import OpenLoop
+from testbed.engine.engine_parts import EngineParts
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.fleet.faults import Fault, Faults
-from testbed.fleet.fleet_parts import EngineParts
 from testbed.fleet.fleet_records import check_conservation, together
 from testbed.fleet.fleet_simulation import make_fleet, run_to_end
 from testbed.fleet.handovers.by_layer import ByLayer

@@ -10,10 +10,10 @@ from tiny import MS, FastMillisecond
 
 from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import Request
+from testbed.engine.engine_parts import EngineParts
 from testbed.engine.recorder import Recorder
 from testbed.experiments.runs.compose import configured
 from testbed.fleet.faults import Fault
-from testbed.fleet.fleet_parts import EngineParts
 from testbed.fleet.fleet_simulation import simulate_fleet
 from testbed.fleet.routers.router import Router
 from testbed.memory.policy import PoolSpec, Tier

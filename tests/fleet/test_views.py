@@ -12,8 +12,8 @@ from tiny import MS, FastMillisecond
 
 from testbed.core.request import Request, Rows, Turns
 from testbed.engine.arrivals import SessionWorkload
+from testbed.engine.engine_parts import EngineParts
 from testbed.engine.recorder import Recorder
-from testbed.fleet.fleet_parts import EngineParts
 from testbed.fleet.fleet_simulation import simulate_fleet
 from testbed.fleet.routers.router import Router
 from testbed.memory.paged.paged import Paged

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 import hypothesis.strategies as st
 import numpy as np
@@ -9,6 +10,7 @@ from releases import freeing_after_run
 
 from testbed.core.request import Request, Rows, Turns, Workload
 from testbed.engine.arrivals import BoundedWorkload, SessionWorkload
+from testbed.experiments.real.lockstep.turn_draws import with_turns
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_caching import GroupedCaching
@@ -248,6 +250,13 @@ def with_shared_prompts(draw, requests):
         )
         changed.append(r._replace(prompt_ids=tuple(ids)))
     return changed
+
+
+@st.composite
+def with_answers(draw, requests):
+    """The same requests, of which some contain the answers to earlier ones."""
+    random = Random(draw(st.integers(0, 10**6)))
+    return with_turns(random, draw(requests), MAX_LEN)
 
 
 @st.composite

@@ -83,7 +83,7 @@ def test_tensor_parallel_shards_split_heads() -> None:
     )  # each K and V on two GPUs
     refuses("do not split over 3 GPUs", shard_shape, read_model("llama-3-8b"), 3)
     refuses("14/2 heads do not split over 7 GPUs", shard_shape, read_model("qwen2.5-0.5b"), 7)
-    refuses("model opt-1b: is unknown", read_model, "opt-1b")
+    refuses("model=opt-1b: is unknown", read_model, "opt-1b")
 
 
 @pytest.mark.parametrize(("num_seqs", "mean"), [(1, 100), (7, 16), (64, 400), (256, 2000)])

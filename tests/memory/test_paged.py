@@ -11,7 +11,7 @@ from testbed.core.request import Request
 from testbed.core.sequence import Batch, Sequence, passing_batch
 from testbed.core.slots import GRANTED, Copy, Extent, Grant, Refusal, Usage, growth_of
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.paged import Paged
+from testbed.memory.paged.paged import Paged, blocks_taken
 from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.policy import PoolSpec
 from testbed.sched.mixed import Mixed2023, MixedPrefill
@@ -240,6 +240,12 @@ def test_steps_at_once_take_the_blocks_of_the_same_steps_one_by_one(size, length
         other.extend(1)
     assert grown == growth_of(events)
     assert [*map(at_once.table, batch)] == [*map(one_by_one.table, other)]
+
+
+@given(st.integers(0, 300), st.integers(0, 70), st.integers(1, 256))
+def test_blocks_that_are_taken_evenly(first, count, size):
+    events = [(first + i * size, size) for i in range(count)]
+    assert blocks_taken(first, count, size) == growth_of(events)
 
 
 def batch_of(policy, lengths):

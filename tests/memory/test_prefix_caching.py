@@ -108,7 +108,7 @@ def test_one_id_can_stand_for_sixteen_tokens(size):
 
 
 def test_block_size_must_match_tokens_per_id():
-    reported = "block_size 4 does not go with a trace whose ids name 6 tokens"
+    reported = "block_size=4: does not go with a trace whose ids name 6 tokens"
     refuses(reported, policy().admit, [prompt(0, (1, 2), 12, 6)], 12)
     assert block_contents((1, 2, 3, 4), 2, 8, 4) == [(1, 2), (3, 4)]
     assert block_contents((5, 6), 16, 27, 4) == [20, 21, 22, 23, 24, 25]

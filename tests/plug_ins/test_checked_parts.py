@@ -286,9 +286,9 @@ def test_scheduler_that_reads_future_outputs_is_caught(scheduler, make, monkeypa
 def test_a_scheduler_that_goes_with_no_policy_is_refused():
     class Choosy(MixedPrefill):
         def plan(self):
-            raise InputError("choose another policy")
+            raise InputError(key="policy", problem="choose another")
 
-    refuses("choose another policy", testbed.check, Choosy, **SIZES)
+    refuses("policy: choose another", testbed.check, Choosy, **SIZES)
 
 
 def test_built_in_cost_models_keep_the_contract():

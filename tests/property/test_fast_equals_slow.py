@@ -21,6 +21,7 @@ from strategies import (
     session_workloads,
     tiered_policies,
     vllm_schedulers,
+    with_answers,
     with_ranks,
     with_shared_prompts,
     workloads,
@@ -90,7 +91,11 @@ def test_fast_equals_slow_with_iteration_level_scheduling(
 @given(
     policies([OutputCaching]),
     vllm_schedulers(),
-    st.one_of(workloads(), with_shared_prompts(workloads())),
+    st.one_of(
+        workloads(),
+        with_shared_prompts(workloads()),
+        with_answers(with_shared_prompts(workloads())),
+    ),
 )
 def test_fast_equals_slow_with_vllm_v1(make_policy, make_scheduler, requests):
     check_run(requests, lambda: make_scheduler(make_policy()))

@@ -2,7 +2,7 @@
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
-from strategies import MAX_LEN, policies, schedulers, with_shared_prompts, workloads
+from strategies import MAX_LEN, policies, schedulers, with_answers, with_shared_prompts, workloads
 from test_fast_equals_slow import ANALYTIC, MEASURED, check_run
 
 from testbed.memory.paged.paged import Paged
@@ -37,7 +37,8 @@ def declaring(draw, requests):
     ]
 
 
-REQUESTS = declaring(st.one_of(workloads(), with_shared_prompts(workloads())))
+SHARED = with_shared_prompts(workloads())
+REQUESTS = declaring(st.one_of(workloads(), SHARED, with_answers(SHARED)))
 
 
 @many

@@ -28,11 +28,11 @@ from testbed.core.specs import TierSpec
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.clients import client_of
+from testbed.engine.engine_parts import EngineParts
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulate
 from testbed.fleet.faults import Fault, Faults
-from testbed.fleet.fleet_parts import EngineParts
 from testbed.fleet.fleet_records import check_conservation, together
 from testbed.fleet.fleet_simulation import make_fleet, run_to_end
 from testbed.fleet.handovers.by_layer import ByLayer

@@ -52,17 +52,10 @@ ATTACKS = {
     "a huge length": HEAD + b"content-length: 99999999999\r\n\r\n{}",
     "a chunk of no size": HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
 }
-STATUS = {"a huge length": 413} | dict.fromkeys(
-    (
-        "a huge header",
-        "headers without an end",
-        "20,000 short headers at once",
-        "a header of 200 kB at once",
-        "a path of 200 kB at once",
-        "a huge path",
-    ),
-    431,
-)
+STATUS = {
+    "a huge length": (413,),
+    "a path of 200 kB at once": (400, 404),  # too long, or whole where one read has all of it
+}
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +67,14 @@ def server():
 @pytest.fixture(scope="module")
 def impatient():
     """A server that waits for half a second, which a machine may take for any request."""
-    with running(speed=20.0, limits=Limits(head_s=0.5, body_s=0.5)) as started:
+    with running(speed=20.0, limits=Limits(body_s=0.5)) as started:
         yield started
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_bytes_that_attack_are_refused_and_the_server_lives(server, name):
     answer = raw(server, ATTACKS[name])
-    assert answer.startswith(f"HTTP/1.1 {STATUS.get(name, 400)} ".encode())
+    assert int(answer.split()[1]) in STATUS.get(name, (400,))
     assert b"Traceback" not in answer
     assert post(server).status_code == 200
 
@@ -89,18 +82,6 @@ def test_bytes_that_attack_are_refused_and_the_server_lives(server, name):
 def test_a_body_that_never_ends_answers_408(impatient):
     answer = raw(impatient, HEAD + b"content-length: 100\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408")
-
-
-@pytest.mark.parametrize("beginning", [b"", HEAD], ids=["nothing", "half a head"])
-def test_a_head_that_never_ends_answers_408(impatient, beginning):
-    assert raw(impatient, beginning).startswith(b"HTTP/1.1 408")
-
-
-def test_an_answer_may_take_longer_than_the_next_head(impatient):
-    """Half a head behind a whole request waits for its answer, not for the head's time."""
-    body = b'{"model": "%s", "prompt": "a", "max_tokens": 1500}' % MODEL.encode()
-    whole = HEAD + b"content-length: %d\r\n\r\n%s" % (len(body), body)
-    assert raw(impatient, whole + HEAD).startswith(b"HTTP/1.1 200")
 
 
 def test_a_client_that_leaves_within_its_body_leaves_no_traceback(server, caplog):
@@ -112,21 +93,6 @@ def test_a_client_that_leaves_within_its_body_leaves_no_traceback(server, caplog
     wait_until(lambda: not server.server.server_state.tasks)
     assert post(server).status_code == 200
     assert "Traceback" not in caplog.text
-
-
-def test_pipelined_requests_of_a_client_that_leaves_are_not_served(server):
-    began = server.live.num_cancelled
-    body = b'{"model": "%s", "prompt": "a", "max_tokens": 1900}' % MODEL.encode()
-    whole = HEAD + b"content-length: %d\r\n\r\n%s" % (len(body), body)
-    with socket.socket() as connection:
-        connection.connect(server.socket.getsockname())
-        connection.sendall(whole * 5)
-        wait_until(lambda: server.live.unfinished)
-        wait_until(lambda: any(each.pipeline for each in server.server.server_state.connections))
-    wait_until(lambda: not server.live.unfinished)
-    wait_until(lambda: not server.server.server_state.tasks)
-    assert server.live.num_cancelled == began + 1
-    assert not server.live.unfinished
 
 
 def test_a_wide_beam_does_not_hold_up_others(server):

@@ -106,11 +106,11 @@ def test_requests_of_ones_own_have_the_priority_that_a_scheduler_reads():
         pytest.param(
             {"prompt_ids": tuple(range(6)), "tokens_per_id": 16}, "6 prompt_ids of 16", id="blocks"
         ),
-        pytest.param({"prompt_ids": (True,) * 64}, "one of prompt_ids is True", id="truth values"),
+        pytest.param({"prompt_ids": (True,) * 64}, "one of prompt_ids=True", id="truth values"),
         pytest.param({"prompt_ids": True}, "must be a tuple of ids", id="no tuple"),
         pytest.param({"tokens_per_id": 16}, "tokens_per_id=16 without", id="without ids"),
-        pytest.param({"session": -1}, "session is -1", id="a session below 0"),
-        pytest.param({"num_seqs": True}, "num_seqs is True", id="a truth value as a count"),
+        pytest.param({"session": -1}, "session=-1", id="a session below 0"),
+        pytest.param({"num_seqs": True}, "num_seqs=True", id="a truth value as a count"),
     ],
 )
 def test_a_request_that_contradicts_itself_is_refused(fields, message):

@@ -19,7 +19,9 @@ from testbed.study.sensitivity import (
     at_rate,
     capacity_intervals,
     check_scalable,
+    figures_of,
     moved_workload,
+    run_intervals,
     share_inside,
     variations,
     with_costs,
@@ -88,6 +90,22 @@ def test_the_intervals_have_what_was_found_in_them(config):
     low, high = intervals.share_inside
     assert low < share_inside(at_rate(config, highest)) <= high
     assert len(list(variations(config))) == 22
+
+
+def test_intervals_of_a_run_enclose_its_figures(config):
+    """Where an iteration of decodes takes a millisecond at any load, the time per token has the 3%
+    of the costs, and moved arrivals change other figures too.
+    """
+    loaded = of(replace(config, arrivals=SHORT), FastMillisecond)
+    summary = run(loaded).summary
+    figures, intervals = figures_of(summary), run_intervals(loaded, summary)
+    assert intervals.keys() == figures.keys()
+    for name, (low, high) in intervals.items():
+        assert low <= figures[name] <= high
+    of_tokens = figures["tpot_mean_s"]
+    assert intervals["tpot_mean_s"] == pytest.approx((0.97 * of_tokens, 1.03 * of_tokens))
+    low, high = intervals["ttft_mean_s"]
+    assert high - low > 0.06 * figures["ttft_mean_s"]
 
 
 def test_runs_with_times_of_their_own_are_refused(config):

@@ -16,10 +16,10 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.model import ALWAYS, CostModel, Work, read_work
 from testbed.engine.host_launches import Replay, Served
 from testbed.experiments.look.compare.finished_run import FinishedRun
+from testbed.experiments.runs.error_lines import one_line
 from testbed.experiments.runs.known_classes import check_classes
-from testbed.experiments.runs.progress import one_line
 from testbed.run.config import ServerConfig
-from testbed.run.machine import make_cost
+from testbed.run.machine import in_blocks, make_cost
 from testbed.run.parts import Part, locate
 from testbed.run.speculating import SPECULATION, speculative_cost
 
@@ -103,12 +103,14 @@ def predicted(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:
     """
     table = real.spans
     if table is None:
-        raise InputError(f"{real.folder}: has no iterations.csv, so no cost term can be compared")
+        raise InputError(
+            key=real.folder, problem="has no iterations.csv, so no cost term can be compared"
+        )
     absent = [name for name in (*MEASURED, *ALWAYS) if name not in table]
     if absent:
         raise InputError(
-            f"{real.folder}/iterations.csv: has no column {absent[0]}, so no cost term can be "
-            "compared"
+            key=f"{real.folder}/iterations.csv",
+            problem=f"has no column {absent[0]}, so no cost term can be compared",
         )
     works = [read_work(row) for row in table.to_dict("records")]
     _check_drafts(simulated, works)
@@ -154,21 +156,23 @@ def kind_of(work: Work) -> str:
 
 
 def _check_drafts(simulated: FinishedRun, works: Sequence[Work]) -> None:
-    """Raise InputError for iterations with drafts where the simulated run has no costs of them."""
+    """Raise InputError for iterations with drafts if the simulated run has no costs of them."""
     if simulated.config.get(SPECULATION) is None and any(work.draft_tokens for work in works):
         raise InputError(
-            "its iterations have drafts, and the simulated run has no speculation= (simulate with "
-            "that of the run on a GPU)"
+            key="the run on a GPU",
+            problem="its iterations have drafts, and the simulated run has no speculation=",
+            remedy="simulate with that of the run on a GPU",
         )
 
 
 def cost_models(run: FinishedRun, *, drafts: bool = False) -> tuple[CostModel, CostModel]:
     """The cost model of a run, and the same one with all software times set to 0. drafts: with the
-    run's costs of drafts, where it speculates.
+    run's costs of drafts, if it speculates.
     """
     _check_classes(run)
     config = run.config
-    cost = Part.from_values(config["cost"], "cost")
+    policy = Part.from_values(config["policy"], "policy")
+    cost = in_blocks(Part.from_values(config["cost"], "cost"), policy)
     model = read(ModelSpec, config["model"], "model")
     server = read(ServerConfig, config["server"], "server")
     costs = make_cost(cost, model, server)

@@ -97,27 +97,39 @@ def _check_folder(folder: Path) -> None:
     """Raise InputError for what is no folder, or one with folders of runs in it."""
     if folder.is_file():
         raise InputError(
-            f"{folder}: is a file (give folders of runs; {folder.parent}/*/ are all folders there)"
+            key=folder,
+            problem="is a file",
+            remedy=f"give folders of runs; {folder.parent}/*/ are all folders there",
         )
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder (give folders that `testbed run` has written)")
+        raise InputError(
+            key=folder,
+            problem="no such folder",
+            remedy="give folders that `testbed run` has written",
+        )
     if not (folder / "summary.json").is_file() and next(folder.glob("*/summary.json"), None):
-        raise InputError(f"{folder}: has several runs in it (give {folder}/*/, or some of them)")
+        raise InputError(
+            key=folder,
+            problem="has several runs in it",
+            remedy=f"give {folder}/*/, or some of them",
+        )
 
 
 def _read(path: Path, load: Callable[[Path], Any]) -> Any:
     try:
         return load(path)
     except (ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+        raise InputError(
+            key=path, problem=f"cannot be read: {' '.join(str(error).split())}"
+        ) from None
 
 
 def _mapping(path: Path, load: Callable[[str], Any], otherwise: str) -> dict[str, Any]:
     if not path.is_file():
-        raise InputError(f"{path.parent}: has no {path.name}; {otherwise}")
+        raise InputError(key=path.parent, problem=f"has no {path.name}; {otherwise}")
     value = _read(path, lambda path: load(path.read_text(encoding="utf-8")))
     if not isinstance(value, dict):
-        raise InputError(f"{path}: contains no names and values; {otherwise}")
+        raise InputError(key=path, problem=f"contains no names and values; {otherwise}")
     return value
 
 
@@ -133,6 +145,8 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
     absent = [name for name in needed if name not in table]
     if absent:
         raise InputError(
-            f"{path}: has no column {absent[0]}; another version wrote it (run it again)"
+            key=path,
+            problem=f"has no column {absent[0]}; another version wrote it",
+            remedy="run it again",
         )
     return table

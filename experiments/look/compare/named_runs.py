@@ -7,7 +7,7 @@ from pathlib import Path
 from testbed.core.errors import InputError
 from testbed.experiments.look.compare.differences import independent_differences, words_of_each
 from testbed.experiments.look.compare.finished_run import FinishedRun, read_run
-from testbed.experiments.runs.progress import short_names
+from testbed.experiments.runs.error_lines import short_names
 from testbed.run.summaries import ID, RUN
 
 
@@ -28,7 +28,9 @@ def read_runs(arguments: Sequence[str], plug_ins: Sequence[str] = ()) -> list[Fi
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InputError(
-            f"{twice[0]}: is the name of two runs (name them: a={folders[0]} b={folders[1]})"
+            key=twice[0],
+            problem="is the name of two runs",
+            remedy=f"name them: a={folders[0]} b={folders[1]}",
         )
     return [replace(run, plug_ins=tuple(plug_ins)) for run in runs]
 

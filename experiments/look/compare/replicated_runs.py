@@ -8,7 +8,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.experiments.look.compare.finished_run import FinishedRun
 from testbed.experiments.runs.points import SEED, Point, Setting, settings
-from testbed.experiments.runs.progress import left, spoken
+from testbed.experiments.runs.progress import left, status_line
 from testbed.experiments.runs.run_folder import read_config, run_into
 from testbed.run.config import RunConfig
 
@@ -24,8 +24,10 @@ def on_seeds(runs: Sequence[FinishedRun], num_seeds: int, folder: Path) -> list[
     configs = {run.name: _config_of(run) for run in runs}
     if len(configs) < 2 or num_seeds < 2:
         raise InputError(
-            f"--seeds {num_seeds} of {len(configs)} runs: differences need two of each (give a "
-            "second folder, and --seeds 2 or more)"
+            key="--seeds",
+            value=num_seeds,
+            problem=f"differences need two seeds of two runs, and there are {len(configs)} runs",
+            remedy="give a second folder, and --seeds 2 or more",
         )
     points = list[Point]()
     total, began = len(configs) * num_seeds, time.monotonic()
@@ -34,7 +36,7 @@ def on_seeds(runs: Sequence[FinishedRun], num_seeds: int, folder: Path) -> list[
         rest = left(len(points), total, time.monotonic() - began)
         return f"{len(points)} of {total} runs done{rest}"
 
-    with spoken(progress):
+    with status_line(progress):
         for point in _points(configs, num_seeds, folder):
             points.append(point)
     return settings(points)
@@ -58,11 +60,14 @@ def with_seed(config: RunConfig, seed: int) -> RunConfig:
 
 def _config_of(run: FinishedRun) -> RunConfig:
     if run.folder is None:
-        raise InputError(f"{run.name}: has no folder, whose configuration could be run again")
+        raise InputError(
+            key=run.name, problem="has no folder, whose configuration could be run again"
+        )
     if run.on_gpu:
         raise InputError(
-            f"{run.name}: was served by the engine on a GPU, so it is not simulated with other "
-            "seeds (leave --seeds out)"
+            key=run.name,
+            problem="was served by the engine on a GPU, so it is not simulated with other seeds",
+            remedy="leave --seeds out",
         )
     return read_config(run.folder, run.plug_ins)
 

@@ -76,7 +76,9 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
     """Compare at least two runs."""
     if len(runs) < 2:
         raise InputError(
-            f"{runs[0].folder}: a single run cannot be compared (give a second folder after it)"
+            key=runs[0].folder,
+            problem="a single run cannot be compared",
+            remedy="give a second folder after it",
         )
     numbers = {}
     for quantity in quantities():

@@ -9,7 +9,7 @@ import pandas as pd
 import rich.table
 
 from testbed.experiments.look.compare.cost_terms import Term
-from testbed.experiments.look.compare.differences import readable, told_by_names
+from testbed.experiments.look.compare.differences import implied_by_names, readable
 from testbed.experiments.look.compare.finished_run import FinishedRun
 from testbed.experiments.look.compare.run_comparison import Comparison
 from testbed.experiments.look.pages.page import NUMBER, Chart, Series, Table, render, whole_page
@@ -117,10 +117,10 @@ def _different_configs(different: pd.DataFrame, shows_all: bool) -> Iterator[Any
     if different.empty:
         yield "The configs are the same."
         return
-    told = [] if shows_all else told_by_names(different)
-    yield text_table(_differences(DIFFERENCES, different.drop(index=told)))
-    if told:
-        yield f"{len(told)} more keys: follow from these names (--all shows them)"
+    implied = [] if shows_all else implied_by_names(different)
+    yield text_table(_differences(DIFFERENCES, different.drop(index=implied)))
+    if implied:
+        yield f"{len(implied)} more keys: follow from these names (--all shows them)"
 
 
 def _engines(comparison: Comparison) -> list[Table]:
@@ -165,7 +165,7 @@ def text_table(table: Table) -> rich.table.Table:
 def _tables(comparison: Comparison) -> dict[str, Any]:
     """The parts of a comparison by their names in page.html."""
     different = comparison.differences
-    told = told_by_names(different)
+    implied = implied_by_names(different)
     return {
         "runs": _runs(comparison),
         "remarks": comparison.remarks,
@@ -175,8 +175,8 @@ def _tables(comparison: Comparison) -> dict[str, Any]:
             {quantity.title: quantity for quantity in main_quantities(comparison.numbers)},
             "large",
         ),
-        "differences": _differences(DIFFERENCES, different.drop(index=told)),
-        "told": _differences("Models and GPUs", different.loc[told]),
+        "differences": _differences(DIFFERENCES, different.drop(index=implied)),
+        "implied": _differences("Models and GPUs", different.loc[implied]),
         "numbers": _numbers(
             comparison, "All numbers", {quantity.label: quantity for quantity in comparison.numbers}
         ),

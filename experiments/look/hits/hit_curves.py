@@ -111,8 +111,10 @@ def hit_curves(
 def _check_one_cache(config: RunConfig) -> None:
     if config.replicas is not None:
         raise InputError(
-            f"replicas={config.replicas}: nothing reads it, for the curves are those of one cache "
-            "(leave it out)"
+            key="replicas",
+            value=config.replicas,
+            problem="nothing reads it, for the curves are those of one cache",
+            remedy="leave it out",
         )
 
 
@@ -122,7 +124,9 @@ def _check_no_order(words: Sequence[str]) -> None:
         key, _, name = word.partition("=")
         if key == KEYS["eviction"]:
             raise InputError(
-                f"{word}: nothing reads it (give the orders as --orders {LRU},{name},{BELADY})"
+                key=word,
+                problem="nothing reads it",
+                remedy=f"give the orders as --orders {LRU},{name},{BELADY}",
             )
 
 
@@ -135,20 +139,23 @@ def _check_cached(words: Sequence[str]) -> None:
             word.startswith("policy=") and word.partition("=")[2] not in CACHES
         ):
             raise InputError(
-                f"{word}: nothing reads it, for prompts come one at a time to a prefix cache of "
-                "blocks (leave it out; testbed run counts what this part finds)"
+                key=word,
+                problem=(
+                    "nothing reads it, for prompts come one at a time to a prefix cache of blocks"
+                ),
+                remedy="leave it out; testbed run counts what this part finds",
             )
 
 
 def _block_size(words: Sequence[str], config: RunConfig, rows: Rows) -> int:
-    """policy.block_size where the words give it; else the tokens of an id of the trace."""
+    """policy.block_size if the words give it; else the tokens of an id of the trace."""
     if any(key_of(word) == "policy.block_size" for word in words):
         return block_size_of(config.policy) or USUAL_BLOCK
     return rows.tokens_per_id if rows.tokens_per_id > 1 else USUAL_BLOCK
 
 
 def trace_rows(config: RunConfig) -> Rows:
-    """The whole trace in its own order, in that of arrivals=sessions, or where the trace has no end
+    """The whole trace in its own order, in that of arrivals=sessions, or if the trace has no end
     the requests that the arrival process takes of it.
     """
     trace = config.trace.make("trace")

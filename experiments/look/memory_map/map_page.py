@@ -38,7 +38,7 @@ from testbed.engine.simulation import Environment
 from testbed.experiments.look.memory_map.request_colors import request_colors
 from testbed.experiments.look.pages.page import json_for_script, whole_page
 from testbed.experiments.runs.part_words import name_words
-from testbed.experiments.runs.progress import left, spoken
+from testbed.experiments.runs.progress import left, status_line
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
 from testbed.run.oracles import future_read
@@ -194,7 +194,7 @@ def retrace(
     gap_ps = 1 if stop_s is not None or start_s else gap_of(summary)
 
     def run(env: Environment) -> int:
-        with spoken(_progress(env, stop_s, summary)):
+        with status_line(_progress(env, stop_s, summary)):
             recorders = recorded(setup, Recorder, snapshots_ps=[start_ps], stop_ps=end_ps, env=env)
         return recorders[number].end_ps
 
@@ -203,7 +203,9 @@ def retrace(
     trace = trace_run(run, setup.workload, scheduler, part, setup.pool_of(number))
     if not trace.frames:
         raise InputError(
-            f"--from {start_s:g}: the run ends at {trace.end_ps / PS:g} s, there is nothing to draw"
+            key="--from",
+            value=f"{start_s:g}",
+            problem=f"the run ends at {trace.end_ps / PS:g} s, there is nothing to draw",
         )
     return trace
 
@@ -211,7 +213,7 @@ def retrace(
 def _progress(
     env: Environment, stop_s: float | None, summary: Mapping[str, Any] | None
 ) -> Callable[[], str]:
-    """How far a simulation is, in words, and when it ends where stop_s or a summary tells."""
+    """How far a simulation is, in words, and when it ends if stop_s or a summary tells."""
     began = time.monotonic()
     ends_s = [stop_s, None if summary is None else summary["simulated_s"]]
     end_s = min((end for end in ends_s if end is not None), default=None)
@@ -234,23 +236,32 @@ def gap_of(summary: Mapping[str, Any] | None) -> int:
 
 
 def _number_of(setup: Setup, engine: int | None) -> int:
-    """The engine to draw, 0 where there is one. Raises InputError for one that is not there, and
+    """The engine to draw, 0 if there is one. Raises InputError for one that is not there, and
     for one that fails.
     """
     if setup.is_alone:
         if engine:
-            raise InputError(f"--engine {engine}: there is one engine (leave the option out)")
+            raise InputError(
+                key="--engine",
+                value=engine,
+                problem="there is one engine",
+                remedy="leave the option out",
+            )
         return 0
     assert setup.fleet is not None, "several engines are a fleet"
     num_engines = len(setup.fleet.parts)
     if engine is None or not 0 <= engine < num_engines:
         raise InputError(
-            f"--engine: the memory map shows one of {num_engines} engines (give its number, from 0 "
-            f"to {num_engines - 1})"
+            key="--engine",
+            problem=f"the memory map shows one of {num_engines} engines",
+            remedy=f"give its number, from 0 to {num_engines - 1}",
         )
     if engine in [fault.engine for fault in setup.fleet.faults]:
         raise InputError(
-            f"--engine {engine}: it fails in this run, and its memory with it (give another engine)"
+            key="--engine",
+            value=engine,
+            problem="it fails in this run, and its memory with it",
+            remedy="give another engine",
         )
     return engine
 

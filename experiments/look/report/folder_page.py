@@ -141,8 +141,9 @@ def _folder(folder: Path) -> Iterator[Markup]:
         yield many_runs(folder.resolve().name, runs)
     else:
         raise InputError(
-            f"{folder}: contains neither {CARD} nor {SUMMARY}, nor folders of runs "
-            "(give a folder of results, of runs, or of one run)"
+            key=folder,
+            problem=f"contains neither {CARD} nor {SUMMARY}, nor folders of runs",
+            remedy="give a folder of results, of runs, or of one run",
         )
     yield _costs(runs)
 

@@ -158,7 +158,9 @@ def trace_of(
     last_ps = max(recorder.end_ps for recorder in recorders)
     if start_ps >= last_ps:
         raise InputError(
-            f"--from {start_s:g}: the run ends at {last_ps / PS:g} s, there is nothing to show"
+            key="--from",
+            value=f"{start_s:g}",
+            problem=f"the run ends at {last_ps / PS:g} s, there is nothing to show",
         )
     part = start_ps, stop_ps
     if len(recorders) == 1:

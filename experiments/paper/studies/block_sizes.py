@@ -22,7 +22,7 @@ from testbed.experiments.paper.studies.study import (
     reported,
 )
 from testbed.experiments.runs.run_store import RunStore
-from testbed.run.machine import make_cost
+from testbed.run.machine import cost_of
 
 SLACK = 0.02
 NEAR = 0.10
@@ -190,7 +190,9 @@ def measured_kernels(store: RunStore, bench: str) -> list[Row]:
     ]
     if not kernels:
         raise InputError(
-            f"kernels/results/{bench} has no rows of Figure 18a; write it by testbed gpu bench"
+            key=f"kernels/results/{bench}",
+            problem="has no rows of Figure 18a",
+            remedy="write it by testbed gpu bench",
         )
     return kernels
 
@@ -256,7 +258,7 @@ class Recovery(BlockSizes):
         rows = []
         for machine, size in product(self.machines, self.block_sizes):
             config = store.config((*self.machines[machine], f"policy.block_size={size}"))
-            cost = make_cost(config.cost, config.model, config.server)
+            cost = cost_of(config)
             blocks = ceil_div(self.num_tokens, size)
             works = {
                 # One request, so that its software time counts

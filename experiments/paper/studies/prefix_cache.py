@@ -103,7 +103,7 @@ class PrefixCache(EvictionOrders):
 
 
 def with_pool(config: RunConfig, num_blocks: int) -> RunConfig:
-    """The config with a pool of so many blocks, on GPUs that have the memory for it where the
+    """The config with a pool of so many blocks, on GPUs that have the memory for it if the
     server's have less.
     """
     model, server = config.model, config.server
@@ -220,7 +220,9 @@ class TransferSizes(Study):
         config = configured(self.common)
         link = measured_link(config.model, config.server)
         if link is None:
-            raise InputError(f"{self.name}: {config.server.gpu.name} names no measured transfers")
+            raise InputError(
+                key=self.name, problem=f"{config.server.gpu.name} names no measured transfers"
+            )
         gigabytes = self.num_tokens * config.model.kv_bytes_per_token / config.server.num_gpus / 1e9
         rows = []
         for way, method, size in product(WAYS, self.methods, self.block_sizes):

@@ -1,4 +1,4 @@
-"""Where a server is, and what it says of itself."""
+"""The address of a server, and its own facts."""
 
 import json
 import ssl
@@ -47,14 +47,16 @@ def address_of(url: str, api_key: str | None) -> Address:
     except ValueError:
         port = 0
     if not port or not parts.hostname:
-        raise InputError(f"--url {url}: is no URL of a server (give http://HOST:PORT)")
+        raise InputError(
+            key="--url", value=url, problem="is no URL of a server", remedy="give http://HOST:PORT"
+        )
     root = parts.path.rstrip("/").removesuffix(VERSION)
     return Address(parts.scheme, parts.hostname, port, root, api_key)
 
 
 def fetched(address: Address, path: str) -> str | None:
-    """What the server answers to GET; None where it has no such path. Raises InputError where it
-    does not answer, or refuses.
+    """The server's answer to GET; None if it has no such path. Raises InputError if it does
+    not answer, or refuses.
     """
     request = urllib.request.Request(f"{address.url}{path}", headers=address.headers)
     try:
@@ -65,27 +67,38 @@ def fetched(address: Address, path: str) -> str | None:
         if error.code == 404:
             return None
         hint = " (give --api-key)" if error.code in (401, 403) else ""
-        raise InputError(f"--url {address.url}: {path} answers {error.code}{hint}") from None
+        raise InputError(
+            key="--url", value=address.url, problem=f"{path} answers {error.code}{hint}"
+        ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise InputError(
-            f"--url {address.url}: does not answer ({reason}); start the server, or give its URL"
+            key="--url",
+            value=address.url,
+            problem=f"does not answer ({reason})",
+            remedy="start the server, or give its URL",
         ) from None
 
 
 def served_model(address: Address, name: str | None) -> dict[str, Any]:
-    """What /v1/models says of the model of this name, of the only one without a name."""
+    """The entry of /v1/models of the model of this name, of the only one without a name."""
     text = fetched(address, f"{VERSION}/models")
     try:
         models = {str(each["id"]): each for each in json.loads(text or "")["data"]}
     except (ValueError, KeyError, TypeError):
         raise InputError(
-            f"--url {address.url}: has no list of models at {VERSION}/models (give the URL of an "
-            "OpenAI endpoint)"
+            key="--url",
+            value=address.url,
+            problem=f"has no list of models at {VERSION}/models",
+            remedy="give the URL of an OpenAI endpoint",
         ) from None
     if name is None and len(models) == 1:
         return dict(next(iter(models.values())))
     if name not in models:
-        named = f"--model {name}: is not served" if name else "--model: is missing"
-        raise InputError(f"{named}; {address.url} serves {', '.join(models) or 'no model'}")
+        raise InputError(
+            key="--model",
+            value=name,
+            problem="is not served" if name else "is missing",
+            remedy=f"{address.url} serves {', '.join(models) or 'no model'}",
+        )
     return dict(models[name])

@@ -28,7 +28,7 @@ class Ask(NamedTuple):
 
 class Answered(NamedTuple):
     """Times (s) since the first request was due, by the client's clock. server_s: when it reached
-    the engine, by the server's clock; None where the server does not say so.
+    the engine, by the server's clock; None if the server does not say so.
     """
 
     sent_s: float
@@ -38,7 +38,7 @@ class Answered(NamedTuple):
 
 
 class Refused(Exception):
-    """What a server answers in place of tokens."""
+    """A server's answer in place of tokens."""
 
 
 FAILURES = (Refused, OSError, EOFError, ValueError)  # of the server, or on the way to it
@@ -54,7 +54,7 @@ class Client:
 
     async def send(self, asks: Sequence[Ask], limit_s: float) -> list[Answered]:
         """Ask each at its time. Raises InputError at the first that is not answered as asked, or
-        where not all are within limit_s seconds.
+        if not all are within limit_s seconds.
         """
         self._start_s = time.monotonic() + EARLY_S
         try:
@@ -63,16 +63,25 @@ class Client:
         except TimeoutError:
             done = sum(task.done() and not task.cancelled() for task in tasks)
             raise InputError(
-                f"--url {self._address.url}: answered {done} of {len(asks)} requests within "
-                f"{limit_s:.0f} s, which is no log of the workload (--limit-s)"
+                key="--url",
+                value=self._address.url,
+                problem=(
+                    f"answered {done} of {len(asks)} requests within {limit_s:.0f} s, which is no "
+                    "log of the workload"
+                ),
+                remedy="--limit-s",
             ) from None
         except ExceptionGroup as errors:
             first = errors.exceptions[0]
             if not isinstance(first, FAILURES):
                 raise first from None
             raise InputError(
-                f"--url {self._address.url}: a request failed, so that this is no log of the "
-                f"workload: {str(first) or type(first).__name__}"
+                key="--url",
+                value=self._address.url,
+                problem=(
+                    "a request failed, so that this is no log of the workload: "
+                    f"{str(first) or type(first).__name__}"
+                ),
             ) from None
         return [task.result() for task in tasks]
 

@@ -1,8 +1,8 @@
 """A client's log of a workload that a running server has served: `testbed gpu record --url`.
 
-The folder is what `testbed validate` reads: requests.csv has the client's times and, where the
+The folder is what `testbed validate` reads: requests.csv has the client's times and, if the
 server says them, the arrivals by its clock; meta.json what the server says of itself and counts;
-workload.jsonl what is in the prompts, where their contents are known.
+workload.jsonl what is in the prompts, if their contents are known.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from testbed.experiments.real.vllm_engine.asked import (
     token_ids,
     write_contents,
 )
-from testbed.experiments.runs.whole_files import write_cells, write_json
+from testbed.experiments.runs.whole_files import whole_folder, write_cells, write_json
 from testbed.traces.vllm_log import META
 
 REQUESTS = "requests.csv"
@@ -51,7 +51,9 @@ def record_endpoint(
     """
     requests = plain_requests(workload)
     if out.exists():
-        raise InputError(f"--out {out}: is there already (name a new folder)")
+        raise InputError(
+            key="--out", value=out, problem="is there already", remedy="name a new folder"
+        )
     address = address_of(url, api_key)
     about = served_model(address, model)
     check_served(about, requests)
@@ -65,10 +67,10 @@ def record_endpoint(
     answers = asyncio.run(client.send(asks, limit_s + asks[-1].at_s))
     after = None if before is None else counters_behind(address, before, len(asks))
     meta = {"url": address.url, "model": about["id"], **server_facts(address, before, after)}
-    out.mkdir(parents=True)
-    write_cells(out / REQUESTS, columns(requests, answers))
-    write_json(out / META, meta)
-    write_contents(out / CONTENTS, requests)
+    with whole_folder(out, stale=lambda _: True, is_there=lambda: False) as folder:
+        write_cells(folder / REQUESTS, columns(requests, answers))
+        write_json(folder / META, meta)
+        write_contents(folder / CONTENTS, requests)
     print(*lines(out, asks, answers, meta), sep="\n")
 
 
@@ -79,13 +81,18 @@ def check_served(about: Mapping[str, Any], requests: Sequence[Request]) -> None:
     longest, limit = max(request.final_len for request in requests), about.get("max_model_len")
     if limit is not None and longest > limit:
         raise InputError(
-            f"workload.max_len: a request has {longest} tokens, and the server takes {limit} "
-            f"(workload.max_len={limit})"
+            key="workload.max_len",
+            problem=f"a request has {longest} tokens, and the server takes {limit}",
+            remedy=f"workload.max_len={limit}",
         )
     if (speed := about.get("speed", 1)) != 1:
         raise InputError(
-            f"--url: simulates {speed:g} times as fast as real time, so that a client's times are "
-            "not the server's (testbed serve --speed 1)"
+            key="--url",
+            problem=(
+                f"simulates {speed:g} times as fast as real time, so that a client's times are not "
+                "the server's"
+            ),
+            remedy="testbed serve --speed 1",
         )
 
 
@@ -100,7 +107,7 @@ def warm_up(requests: Sequence[Request]) -> list[Ask]:
 
 
 def server_facts(address: Address, before: Counters | None, after: Counters | None) -> Meta:
-    """What the server says of itself and has counted, without what it does not say."""
+    """Facts and counts that the server reports, without those that it does not."""
     facts: Meta = {}
     if version := fetched(address, "/version"):
         facts["vllm_version"] = json.loads(version).get("version")
@@ -117,7 +124,7 @@ def server_facts(address: Address, before: Counters | None, after: Counters | No
 
 
 def columns(requests: Sequence[Request], answers: Sequence[Answered]) -> dict[str, list[Any]]:
-    """The log, a row for each request; an empty cell where the server does not say a time."""
+    """The log, a row for each request; an empty cell if the server does not say a time."""
     return {
         "input_tokens": [request.prompt_len for request in requests],
         "output_tokens": [request.output_len for request in requests],
@@ -129,7 +136,7 @@ def columns(requests: Sequence[Request], answers: Sequence[Answered]) -> dict[st
 
 
 def lines(out: Path, asks: Sequence[Ask], answers: Sequence[Answered], meta: Meta) -> Iterator[str]:
-    """What was recorded, and how much of it is the client's own."""
+    """Lines on what was recorded, and how much of it is the client's own."""
     sent_s = np.array([answer.sent_s for answer in answers])
     ttft_ms = 1e3 * (np.array([answer.first_token_s for answer in answers]) - sent_s)
     span_s = max(answer.finish_s for answer in answers)
@@ -146,7 +153,7 @@ def lines(out: Path, asks: Sequence[Ask], answers: Sequence[Answered], meta: Met
 
 
 def _way_lines(sent_s: NDArray[np.float64], reached_s: Sequence[float | None]) -> Iterator[str]:
-    """How long requests were on their way, where the server says when they reached its engine. Its
+    """How long requests were on their way, if the server says when they reached its engine. Its
     clock is another one: it is set by the fastest.
     """
     reached = [moment for moment in reached_s if moment is not None]

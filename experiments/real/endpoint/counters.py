@@ -1,4 +1,4 @@
-"""What a server counts by itself, as its /metrics say in Prometheus's text format."""
+"""Counters of a server, as its /metrics have them in Prometheus's text format."""
 
 import re
 import time
@@ -19,13 +19,13 @@ PAUSE_S = 0.1
 
 
 class Counters(NamedTuple):
-    """Sums over the engines of a server. cache: labels of its pool; empty where it says none."""
+    """Sums over the engines of a server. cache: labels of its pool; empty if it says none."""
 
     sums: dict[str, float]
     cache: dict[str, str]
 
     def since(self, name: str, before: "Counters") -> float | None:
-        """How far a counter has come since then; None where the server has none."""
+        """How far a counter has come since then; None if the server has none."""
         if name not in self.sums or name not in before.sums:
             return None
         return self.sums[name] - before.sums[name]
@@ -37,7 +37,7 @@ class Counters(NamedTuple):
 
 
 def read_counters(address: Address) -> Counters | None:
-    """What the server counts now; None where it has no /metrics of vLLM's names."""
+    """The server's counters now; None if it has no /metrics of vLLM's names."""
     text = fetched(address, "/metrics")
     counters = counters_of(text or "")
     return counters if any(name.startswith("vllm:") for name in counters.sums) else None
@@ -63,11 +63,14 @@ def _sample(line: str) -> tuple[str, str, float] | None:
 
 
 def idle_counters(address: Address) -> Counters | None:
-    """What an idle server counts. Raises InputError for one that has requests of others."""
+    """The counters of an idle server. Raises InputError for one that has requests of others."""
     counters = _settled(address, _is_idle)
     if counters is not None and not _is_idle(counters):
         raise InputError(
-            f"--url {address.url}: has requests of others (record a server that nobody else uses)"
+            key="--url",
+            value=address.url,
+            problem="has requests of others",
+            remedy="record a server that nobody else uses",
         )
     return counters
 
@@ -77,8 +80,8 @@ def _is_idle(counters: Counters) -> bool:
 
 
 def counters_behind(address: Address, before: Counters, num_requests: int) -> Counters:
-    """What the server counts when it has counted so many requests more. Raises InputError where
-    they are others: those of somebody else were served meanwhile.
+    """The server's counters when it has counted so many requests more. Raises InputError if they
+    are others: those of another client were served meanwhile.
     """
 
     def served(counters: Counters) -> float:
@@ -88,8 +91,10 @@ def counters_behind(address: Address, before: Counters, num_requests: int) -> Co
     if counters is None or (ANSWERED in before.sums and served(counters) != num_requests):
         count = 0 if counters is None else served(counters)
         raise InputError(
-            f"--url {address.url}: counts {count:.0f} requests where {num_requests} were sent "
-            "(record a server that nobody else uses)"
+            key="--url",
+            value=address.url,
+            problem=f"counts {count:.0f} requests where {num_requests} were sent",
+            remedy="record a server that nobody else uses",
         )
     return counters
 

@@ -87,8 +87,12 @@ def _type_names(model: ModelSpec) -> tuple[str, str]:
     weights = WEIGHTS.get(model.weight_bits)
     if kv_dtype is None or weights is None:
         raise InputError(
-            f"{model.name}: K and V of {model.kv_dtype_bytes} bytes, weights of "
-            f"{model.weight_bits} bits: are in no table; choose from 1 and 2 bytes, null and 8 bits"
+            key=model.name,
+            problem=(
+                f"K and V of {model.kv_dtype_bytes} bytes, weights of {model.weight_bits} bits: "
+                "are in no table"
+            ),
+            remedy="choose from 1 and 2 bytes, null and 8 bits",
         )
     return kv_dtype, weights
 
@@ -98,7 +102,9 @@ def _check_degree(model: ModelSpec, num_gpus: int) -> None:
     divided = (model.num_heads, model.experts.size if model.experts else model.ffn_size)
     if any(size % num_gpus for size in divided):
         raise InputError(
-            f"--tensor-parallel {num_gpus}: does not divide {model.num_heads} heads of {model.name}"
+            key="--tensor-parallel",
+            value=num_gpus,
+            problem=f"does not divide {model.num_heads} heads of {model.name}",
         )
 
 
@@ -115,7 +121,9 @@ def _add_all_reduces(imported: Imported, tables: Mapping[str, Any], folder: Path
 
 def _model(folder: Path, requested: Requested) -> ModelSpec:
     if requested.model is None:
-        raise InputError(f"{folder}: its tables are of no one model; name one by --model")
+        raise InputError(
+            key=folder, problem="its tables are of no one model", remedy="name one by --model"
+        )
     model = (
         requested.model if isinstance(requested.model, ModelSpec) else model_named(requested.model)
     )

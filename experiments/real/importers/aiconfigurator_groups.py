@@ -1,8 +1,8 @@
 """AIConfigurator's tables of what plain models have not: latent attention, mixtures of experts,
 gated delta nets.
 
-What no table has is computed from the data sheet by the shares that kernels reach
-(conf/efficiencies/h200.yaml), and the profile's fingerprint says so.
+Times that no table has are computed from the data sheet by the shares that kernels reach
+(conf/efficiencies/h200.yaml), and the profile's fingerprint names them.
 """
 
 from collections.abc import Mapping
@@ -53,19 +53,22 @@ def add_latent(imported: Imported, tables: Tables, kv_dtype: str, weights: str) 
 
 
 def chosen(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
-    """The rows of a kind in the table `name`. Raises InputError where there is no such table, or no
+    """The rows of a kind in the table `name`. Raises InputError if there is no such table, or no
     such row.
     """
     if name not in tables:
         raise InputError(
-            f"no table of {name}; give a folder systems/data/GPU of AIConfigurator that has it"
+            key=name,
+            problem="there is no such table",
+            remedy="give a folder systems/data/GPU of AIConfigurator that has it",
         )
     rows = tables[name]
     rows = rows[(rows[list(kind)] == list(kind.values())).all(axis=1)]
     if not len(rows):
         raise InputError(
-            f"{name}: no rows of {', '.join(f'{key} {value}' for key, value in kind.items())}; "
-            "choose another number of GPUs or other types"
+            key=name,
+            problem=f"no rows of {', '.join((f'{key} {value}' for key, value in kind.items()))}",
+            remedy="choose another number of GPUs or other types",
         )
     return rows
 
@@ -172,6 +175,8 @@ def _roofline_points(imported: Imported, state_bytes: int) -> tuple[Points, Poin
 def _sheet(imported: Imported) -> GpuSpec:
     if imported.gpu is None:
         raise InputError(
-            f"no data sheet of {imported.device}, which a roofline needs; name one by --gpu"
+            key=str(imported.device),
+            problem="there is no data sheet of it, which a roofline needs",
+            remedy="name one by --gpu",
         )
     return imported.gpu

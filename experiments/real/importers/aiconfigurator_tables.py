@@ -67,8 +67,9 @@ def checked_rows(table: Any, path: Path) -> Any:
         if wrong.any():
             row = int(np.argmax(wrong))
             raise InputError(
-                f"{path}, row {row}, column {name}: {table[name].iloc[row]} is no sound number; "
-                "remove the row"
+                key=f"{path}, row {row}, column {name}",
+                problem=f"{table[name].iloc[row]} is no sound number",
+                remedy="remove the row",
             )
     return table
 
@@ -89,14 +90,15 @@ def points_by(rows: Any, *by: str) -> Points:
 
 
 def read_parquet(folder: Path, pattern: str) -> Any:
-    """A table of the folder, of the newest version that is there. Raises InputError where pyarrow
+    """A table of the folder, of the newest version that is there. Raises InputError if pyarrow
     is not installed.
     """
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise InputError(
-            "AIConfigurator's tables are parquet: pip install 'kvcache-testbed[parquet]'"
+            key="AIConfigurator's tables are parquet",
+            problem="pip install 'kvcache-testbed[parquet]'",
         ) from error
     import pandas as pd
 
@@ -116,7 +118,9 @@ class Gemms:
         }
         if not self._us:
             raise InputError(
-                f"matrix products: no rows of {dtype}; choose other types of the weights"
+                key="matrix products",
+                problem=f"no rows of {dtype}",
+                remedy="choose other types of the weights",
             )
         self._m, self._n, self._k = (sorted({key[i] for key in self._us}) for i in range(3))
 
@@ -140,7 +144,9 @@ class Gemms:
         missing = next((key for key in product((m,), ns, ks) if key not in self._us), None)
         if missing is not None:
             raise InputError(
-                "matrix products: no time at m, n, k of {}, {}, {}; add its row".format(*missing)
+                key="matrix products",
+                problem="no time at m, n, k of {}, {}, {}".format(*missing),
+                remedy="add its row",
             )
         low, high = (_line(self._us[m, near, ks[0]], self._us[m, near, ks[1]], at_k) for near in ns)
         return _line(low, high, at_n) * more_n * more_k
@@ -194,7 +200,7 @@ def decode_points(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> Poi
 
 def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every: bool) -> Points:
     """(num_seqs, new, past, microseconds) of one layer: one prompt, and the most of that length
-    that were measured; with `every` each number of them. Where these heads were not measured, time
+    that were measured; with `every` each number of them. If these heads were not measured, time
     goes by query heads at about as many queries each. `notes` gets a line on the reach of the
     table.
     """
@@ -215,7 +221,9 @@ def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every
         points += [[int(n), int(new), 0, round(float(us[n]), 3)] for n in sorted(counts)]
     if min(point[0] for point in points) != 1:
         raise InputError(
-            "prefill attention: no prompt was measured alone; take another version of the tables"
+            key="prefill attention",
+            problem="no prompt was measured alone",
+            remedy="take another version of the tables",
         )
     notes.append(
         f"prefill attention: whole prompts of up to {points[-1][1]:,} tokens, no past; what comes "
@@ -268,7 +276,7 @@ def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
 
 
 def _whole(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:
-    """The times at whole numbers of sequences: where the measured ones are not whole, linear
+    """The times at whole numbers of sequences: if the measured ones are not whole, linear
     between them.
     """
     counts, us = zip(*sorted(measured), strict=True)
@@ -299,8 +307,9 @@ def nccl_points(folder: Path, num_gpus: int) -> Points:
     """(num_gpus, bytes, microseconds) of NCCL, which systems before vLLM's own all-reduce used."""
     if not any(folder.glob(NCCL)):
         raise InputError(
-            f"{folder}: no {NCCL}; give the folder systems/data/GPU of AIConfigurator with that "
-            "table"
+            key=folder,
+            problem=f"no {NCCL}",
+            remedy="give the folder systems/data/GPU of AIConfigurator with that table",
         )
     table = read_parquet(folder, NCCL)
     rows = table[
@@ -310,8 +319,11 @@ def nccl_points(folder: Path, num_gpus: int) -> Points:
     ]
     if not len(rows):
         raise InputError(
-            f"{folder}: NCCL reduces over {sorted(table['num_gpus'].unique().tolist())} GPUs "
-            f"there, not {num_gpus}"
+            key=folder,
+            problem=(
+                f"NCCL reduces over {sorted(table['num_gpus'].unique().tolist())} GPUs there, not "
+                f"{num_gpus}"
+            ),
         )
     return _by_bytes(rows)
 

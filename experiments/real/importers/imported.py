@@ -1,5 +1,5 @@
 """A profile in the making: its sections, what its reader has to say about them, and all-reduces
-where it has none.
+if it has none.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,13 +31,13 @@ LARGEST = 1 << 28  # bytes; a ring is linear, so that two points say all of it
 
 @cache
 def source(name: str) -> dict[str, Any]:
-    """What sources.yaml says of a source."""
+    """The entry of a source in sources.yaml."""
     return yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text("utf-8"))[name]
 
 
 @dataclass(frozen=True)
 class Requested:
-    """What the command line says where the folder does not; None for nothing. model: a name, or the
+    """Values of the command line that the folder lacks; None for nothing. model: a name, or the
     shape itself. link is in bytes/s, all_reduce_s the latency of an all-reduce; nccl is
     AIConfigurator's folder of a GPU. kv_dtype_bytes, weight_bits: of the model, in place of its
     own.
@@ -57,8 +57,8 @@ class Requested:
 class Imported:
     """The profile of one model's shard on one GPU, from `source`. notes: one line for each thing
     that a reader of the profile should know: how far outside its grid the source had to be read,
-    and what it does not hold. gpu is the data sheet, None where nobody has it. graph_sizes: what
-    batches are padded to. not_measured: the first word of sections that nobody measured, and how
+    and what it does not hold. gpu is the data sheet, None if there is none. graph_sizes: what
+    batches are padded to. not_measured: the first word of sections that were not measured, and how
     they were computed.
     """
 
@@ -84,7 +84,7 @@ class Imported:
         self.sections[name] = {**body, **more, "points": sorted(points)}
 
     def add_all_reduces(self, points: Iterable[list[Any]], note: str) -> None:
-        """All-reduces that somebody measured."""
+        """Measured all-reduces."""
         self.add("all_reduce", points, note)
         self.notes.append(f"all-reduces: {note}")
 
@@ -155,20 +155,23 @@ def _first(path: Path, content: dict[str, Any], name: str) -> float:
     value = value[0] if isinstance(value, list) and value else value
     if type(value) not in (int, float) or value < 0 or (name == "link_bw" and value == 0):
         raise InputError(
-            f"{path}: {name} is {value!r}, not a number above 0; mend it, or say --link"
+            key=path,
+            problem=f"{name} is {value!r}, not a number above 0",
+            remedy="mend it, or say --link",
         )
     return float(value)
 
 
 def add_all_reduces(imported: Imported, source: Path, requested: Requested) -> None:
-    """What the command line names; else, where the source has none, the link in its benchmark's
-    config.json.
+    """The links that the command line names; else, if the source has none, the link in its
+    benchmark's config.json.
     """
     is_named = requested.link is not None or requested.all_reduce_s is not None
     if imported.num_gpus == 1:
         if is_named or requested.nccl:
             raise InputError(
-                "--link, --all-reduce-us, --nccl: the profile is of one GPU, which reduces nothing"
+                key="--link, --all-reduce-us, --nccl",
+                problem="the profile is of one GPU, which reduces nothing",
             )
     elif requested.nccl:
         note = f"NCCL as AIConfigurator measured it, {requested.nccl.name}"
@@ -189,7 +192,8 @@ def _named_link(imported: Imported, requested: Requested) -> Link:
     bandwidth = requested.link or (imported.gpu.link_bandwidth if imported.gpu else None)
     if bandwidth is None:
         raise InputError(
-            f"--all-reduce-us: there is no data sheet of {imported.device} (give --link GB/S too, "
-            "or --gpu)"
+            key="--all-reduce-us",
+            problem=f"there is no data sheet of {imported.device}",
+            remedy="give --link GB/S too, or --gpu",
         )
     return Link(bandwidth, requested.all_reduce_s or 0.0)

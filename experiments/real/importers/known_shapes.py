@@ -38,15 +38,17 @@ def model_named(name: str) -> ModelSpec:
     if model not in model_names():
         listed = ", ".join(model_names())
         raise InputError(
-            f"--model {name}: not the path of a config.json, and none of {listed}; give the path "
-            "of one"
+            key="--model",
+            value=name,
+            problem=f"not the path of a config.json, and none of {listed}",
+            remedy="give the path of one",
         )
     spec = read_model(model)
     return spec if max_len is None else replace(spec, name=short, max_len=max_len)
 
 
 def known_name(name: str) -> tuple[str, str, int | None]:
-    """A name that others use, without its owner; ours for it, and the longest sequence where it is
+    """A name that others use, without its owner; ours for it, and the longest sequence if it is
     another.
     """
     short = name.rpartition("/")[2].lower()
@@ -63,13 +65,16 @@ def gpu_named(name: str) -> GpuSpec:
     names = sorted(files_of("gpu"))
     if name not in names:
         raise InputError(
-            f"no data sheet of GPU {name!r}; choose from {', '.join(names)}, or give a JSON file"
+            key="--gpu",
+            value=name,
+            problem="there is no such data sheet",
+            remedy=f"choose from {', '.join(names)}, or give a JSON file",
         )
     return read(GpuSpec, plain(composed(f"gpu/{name}", ()))["gpu"], "gpu")
 
 
 def gpu_of_device(device: str) -> GpuSpec | None:
-    """The data sheet of a device by our name or the one its driver gives it, None where the config
+    """The data sheet of a device by our name or the one its driver gives it, None if the config
     tree has none.
     """
     sheets = {
@@ -87,8 +92,8 @@ def gpu_of_device(device: str) -> GpuSpec | None:
 
 
 def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
-    """The data sheet that is asked for, else the device's own, None where nobody has one: of no
-    other device.
+    """The data sheet that is asked for, else the device's own, None if there is none: of no other
+    device.
     """
     own_sheet = gpu_of_device(device)
     if name is None:
@@ -101,7 +106,8 @@ def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
     )
     if is_other:
         raise InputError(
-            f"{source}: was measured on {device}, which is not --gpu {name}; leave it out "
-            "(cost=auto derives a profile's times for another GPU)"
+            key=source,
+            problem=f"was measured on {device}, which is not --gpu {name}; leave it out",
+            remedy="cost=auto derives a profile's times for another GPU",
         )
     return gpu

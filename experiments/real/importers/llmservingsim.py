@@ -55,7 +55,11 @@ def read(folder: Path, requested: Requested) -> Imported:
     degree = requested.tensor_parallel or (next(iter(degrees)) if len(degrees) == 1 else None)
     if degree not in degrees:
         listed = ", ".join(map(str, sorted(degrees)))
-        raise InputError(f"{folder}: has the degrees {listed} (choose one with --tensor-parallel)")
+        raise InputError(
+            key=folder,
+            problem=f"has the degrees {listed}",
+            remedy="choose one with --tensor-parallel",
+        )
     paths = [
         place / name
         for place in (folder, folder.parent)
@@ -94,7 +98,9 @@ def _degrees(folder: Path) -> dict[int, Path]:
 def _csv(folder: Path, name: str) -> Path:
     path = plain_or_packed(folder / f"{name}.csv")
     if path is None:
-        raise InputError(f"{folder}: no {name}.csv nor {name}.csv.gz; the profiler writes one")
+        raise InputError(
+            key=folder, problem=f"no {name}.csv nor {name}.csv.gz; the profiler writes one"
+        )
     return path
 
 
@@ -108,14 +114,17 @@ def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> Model
     reported = str(meta.get("model") or "")
     name = requested.model or reported
     if not name:
-        raise InputError(f"{folder}: no meta.yaml says which model this is; say it by --model")
+        raise InputError(
+            key=folder, problem="no meta.yaml says which model this is", remedy="say it by --model"
+        )
     model = name if isinstance(name, ModelSpec) else model_named(name)
     if known_name(reported)[1] in model_names():
         measured = model_named(reported)
         if replace(measured, name=model.name, max_len=model.max_len) != model:
             raise InputError(
-                f"{folder}: is of {measured.name}, whose shape is not that of --model "
-                f"{model.name}; leave it out"
+                key=folder,
+                problem=f"is of {measured.name}, whose shape is not that of --model {model.name}",
+                remedy="leave it out",
             )
     return model
 
@@ -125,8 +134,9 @@ def _by_layer(path: Path, count: str) -> dict[str, dict[int, float]]:
     for line, (layer, number, us) in enumerate(_timed(path, count, names=["layer"]), start=2):
         if times.setdefault(layer, {}).setdefault(number, us) != us:
             raise InputError(
-                f"{path}, line {line}: another time of {layer} at {number} {count} stands above; "
-                "keep one"
+                key=f"{path}, line {line}",
+                problem=f"another time of {layer} at {number} {count} stands above",
+                remedy="keep one",
             )
     return times
 
@@ -159,14 +169,16 @@ def _add_summed(
     """Add a section that sums the times of layers, each as often as it runs, at the token counts at
     which all of them were measured.
 
-    stairs: the layers are matrix products, whose time grows in steps of a tile. Where points are at
-    most a tile apart, the profile takes the next point's time between two points, elsewhere a line.
+    stairs: the layers are matrix products, whose time grows in steps of a tile. If points are at
+    most a tile apart, the profile takes the next point's time between two points, else a line.
     """
     named = source(imported.source)["layers"][section].items()
     times = {name: n for name, n in named if name in layers or name != OPTIONAL}
     absent = [name for name in times if name not in layers]
     if absent:
-        raise InputError(f"{path}: no times of {', '.join(absent)}; it has {', '.join(layers)}")
+        raise InputError(
+            key=path, problem=f"no times of {', '.join(absent)}; it has {', '.join(layers)}"
+        )
     counts, more = sorted(set.intersection(*(set(layers[name]) for name in times))), {}
     if stairs and all(high - low <= TILE for low, high in pairwise(counts)):
         imported.notes.append(
@@ -208,7 +220,7 @@ def _add_attention(imported: Imported, here: Path) -> None:
         elif seqs:
             decodes.append([seqs, seqs * length, us])
     if not (decodes and mixed):
-        raise InputError(f"{path}: lacks decodes alone, or prompts together with decodes")
+        raise InputError(key=path, problem="lacks decodes alone, or prompts together with decodes")
     includes = ["cache_write"]
     source = "equal lengths; vLLM's attention layer, cache write included"
     imported.add("decode_attention", decodes, source, includes=includes)
@@ -289,7 +301,9 @@ def _edge(path: Path, label: str) -> int:
     match = re.fullmatch(r"\w+?(<=|>|=)(\d+)([%k]?)", label)
     if match is None:
         raise InputError(
-            f"{path}: {label!r} is not the label of a bin such as n<=128 or kvB<=16k; mend the file"
+            key=path,
+            problem=f"{label!r} is not the label of a bin such as n<=128 or kvB<=16k",
+            remedy="mend the file",
         )
     sign, number, unit = match.groups()
     if sign == ">":

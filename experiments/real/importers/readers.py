@@ -12,12 +12,18 @@ READERS = (llmservingsim, aiconfigurator)
 def reader_of(source: Path) -> Any:
     """The reader for the format of the source."""
     if not source.exists():
-        raise InputError(f"{source}: no such folder or file (give the folder of their tables)")
+        raise InputError(
+            key=source, problem="no such folder or file", remedy="give the folder of their tables"
+        )
     for reader in READERS:
         if reader.is_here(source):
             return reader
     formats = ", ".join(reader.NAME for reader in READERS)
     raise InputError(
-        f"{source}: not a profile of {formats} (give the folder of their tables; a profile JSON of "
-        "this project needs no import: cost=profile cost.path=FILE)"
+        key=source,
+        problem=f"not a profile of {formats}",
+        remedy=(
+            "give the folder of their tables; a profile JSON of this project needs no import: "
+            "cost=profile cost.path=FILE"
+        ),
     )

@@ -85,7 +85,7 @@ def fitting(name: str, overrides: Sequence[str]) -> RunConfig:
         model = config.model
         if config.server.kv_pool_bytes(model) >= 2 * model.max_len * model.kv_bytes_per_token:
             return config
-    raise InputError(f"model={name}: does not fit {GPUS[-1]} GPUs")
+    raise InputError(key="model", value=name, problem=f"does not fit {GPUS[-1]} GPUs")
 
 
 def block_size(model: ModelSpec, num_gpus: int) -> int:

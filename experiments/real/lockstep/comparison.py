@@ -19,7 +19,7 @@ class Iteration(NamedTuple):
 
     now_ps: its begin. tokens: the number of computed tokens by request. preempted: the requests
     preempted since the iteration before. cached: the stored tokens before the first
-    computed one of each prompt, where a comparison counts them.
+    computed one of each prompt, if a comparison counts them.
     """
 
     now_ps: int
@@ -177,3 +177,12 @@ def workload(requests: Sequence[Request]) -> Iterator[str]:
             f"  request {request.request_id} at {request.arrival_ps / PS:.6g} s: "
             f"{request.prompt_len} tokens in, {request.output_len} out{contents}"
         )
+
+
+def answer_place(request: Request, number: int) -> tuple[int, int]:
+    """The id of a token of an answer that has a name, from 0, and its place among the tokens of
+    this id: where a later prompt has the token.
+    """
+    assert request.answer_id is not None, "the answer has a name"
+    place = request.prompt_len + number
+    return request.answer_id + place // request.tokens_per_id, place % request.tokens_per_id

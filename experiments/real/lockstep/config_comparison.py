@@ -91,8 +91,8 @@ def check_configs(folder: Path, gpus: Sequence[str] = GPUS) -> Iterator[str]:
 
 
 def _asked(path: Path) -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
-    """What is asked of a file: its name, the file, the words of the command and the same for
-    vLLM's EngineArgs.
+    """The questions to a file: its name, the file, the words of the command and the same for vLLM's
+    EngineArgs.
     """
     config = json.loads(path.read_text(encoding="utf-8"))
     for name, varied in variations(config):
@@ -155,7 +155,7 @@ def _ours(folder: Path, gpu: str, release: Release, words: str) -> Start | str:
 
 
 def _outcome(ours: Start | str, theirs: Start | str, *, has_length: bool) -> tuple[str, str]:
-    """The kind of the outcome, and a line where it is not equal."""
+    """The kind of the outcome, and a line if it is not equal."""
     if isinstance(theirs, str):
         if TOO_OLD in theirs:
             return "of a type that its Transformers does not know", ""

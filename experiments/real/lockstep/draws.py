@@ -8,6 +8,7 @@ from testbed.core.request import Request
 from testbed.core.specs import GIB
 from testbed.experiments.real.lockstep.comparison import ITERATION_PS
 from testbed.experiments.real.lockstep.state_draws import draw_states
+from testbed.experiments.real.lockstep.turn_draws import with_later_turns
 from testbed.experiments.vllm_server.release_words import words_of_groups
 
 MODEL = "gemma-3-27b"  # 10 layers of full attention, 52 with a window, in pages of 10 layers
@@ -31,7 +32,11 @@ def draw(
     """
     if states:
         if drafts or windows:
-            raise InputError("--states: is drawn without --drafts and --windows (leave one out)")
+            raise InputError(
+                key="--states",
+                problem="is drawn without --drafts and --windows",
+                remedy="leave one out",
+            )
         words, drawn = draw_states(random, base or ("+system=vllm-v1",), num_requests)
         return by_priority(random, words, drawn) if priority else (words, drawn)
     block_size = random.choice([4, 8, 16, 32])
@@ -59,6 +64,8 @@ def draw(
         words = (*words, *draw_windows(random, num_pages * block_size * PAGE_BYTES_OF_A_TOKEN))
         words = (*words, *words_of_groups(caches=caches))
     drawn = requests(random, num_requests, longest, caches)
+    if caches and not windows and random.random() < 0.5:
+        drawn = with_later_turns(random, drawn, longest)
     return by_priority(random, words, drawn) if priority else (words, drawn)
 
 

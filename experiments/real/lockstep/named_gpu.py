@@ -2,7 +2,7 @@
 
 vLLM chooses limits, attention backends and block sizes by what its platform object says. Here that
 object speaks for a GPU that is not there; compiled kernels are names that nothing calls, and so is
-FlashInfer where it is not installed, which every vLLM for NVIDIA GPUs requires.
+FlashInfer if it is not installed, which every vLLM for NVIDIA GPUs requires.
 """
 
 import os
@@ -85,7 +85,7 @@ class _Absent(type):
 
 
 class _Nothing(int):
-    """What a call of an absent function gives: 0, where a size is wanted."""
+    """The result of a call of an absent function: 0, if a size is wanted."""
 
     def __getattr__(self, name: str) -> "_Nothing":
         if name.startswith("__"):

@@ -18,12 +18,12 @@ STEP_PS = 10**9
 
 
 class Step(NamedTuple):
-    """What a step decides, in tokens by request.
+    """Decisions of a step, in tokens by request.
 
     computed: of its iteration. found: of those that begin, what they do not compute. loaded: what
     begins to be loaded. stored: what begins to be stored below. evicted: what the cache below has
     given up for that. preempted: the requests that lose their slots. free: of the cache below, when
-    the step has ended, where both sides say so.
+    the step has ended, if both sides say so.
     """
 
     computed: Mapping[int, int]

@@ -1,7 +1,7 @@
 """`fits` beside the pool that the installed SGLang computes: twelve models on five GPUs.
 
-Both read the same config.json: a family's, with the layers and heads of a model that ships. What
-SGLang measures, the memory that is free before and after the weights, is what `fits` takes.
+Both read the same config.json: a family's, with the layers and heads of a model that ships. SGLang
+gets the free memory before and after the weights that `fits` takes.
 """
 
 import json
@@ -75,7 +75,7 @@ class Question(NamedTuple):
 
     @property
     def server(self) -> Server:
-        """Ours. Raises InputError where it would not start."""
+        """Ours. Raises InputError if it would not start."""
         return server_of(read_command(f"sglang serve {self.words}"), self.gpu, for_memory=True)
 
 
@@ -140,7 +140,7 @@ def _questions(name: str, gpu: str, folder: Path) -> Iterator[Question]:
     plain = [Question(name, gpu, f"--model-path {path} --tp-size {count}") for count in PARALLEL]
     first = next((question for question in plain if _starts(question)), None)
     if first is None:
-        raise InputError(f"model={name}: does not fit {PARALLEL[-1]} {gpu}")
+        raise InputError(key="model", value=name, problem=f"does not fit {PARALLEL[-1]} {gpu}")
     yield from (first._replace(options=options) for options in OPTIONS)
 
 
@@ -176,7 +176,7 @@ def _theirs(gpu: str, questions: Sequence[Question]) -> list[Started]:
 
 
 def _difference(here: Started, there: Started) -> str:
-    """What differs, ours and theirs; empty where nothing does."""
+    """The differing values, ours and theirs; empty if nothing does."""
     if here.error or there.error:
         same = bool(here.error) == bool(there.error)
         return "" if same else f"{here.error or 'starts'}, SGLang: {there.error or 'starts'}"

@@ -6,6 +6,7 @@ from random import Random
 
 from testbed.core.request import Request
 from testbed.experiments.real.lockstep.comparison import ITERATION_PS
+from testbed.experiments.real.lockstep.turn_draws import with_turns
 from testbed.memory.radix.strategies import STRATEGIES
 
 ORDERS = ["fcfs", "lpm", "priority", "lof", "random", "dfs-weight", "hrrn"]
@@ -48,7 +49,8 @@ def draw(
         f"scheduler.ignore_eos={str(factor == 1).lower()}",
         *draw_order(random, has_tree=has_tree),
     )
-    return words, requests(random, num_requests, longest, shares, factor, only_long=only_long)
+    drawn = requests(random, num_requests, longest, shares, factor, only_long=only_long)
+    return words, with_turns(random, drawn, longest) if random.random() < 0.5 else drawn
 
 
 def draw_order(random: Random, *, has_tree: bool) -> tuple[str, ...]:

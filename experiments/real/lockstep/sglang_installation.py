@@ -38,7 +38,7 @@ VOCABULARY = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The names are SGLang's where it has one. total_tokens: of the pool; decay_steps:
+    """The names are SGLang's if it has one. total_tokens: of the pool; decay_steps:
     SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.
     """
 
@@ -80,15 +80,22 @@ def options_of(setup: Setup) -> Options:
     scheduler, policy = setup.scheduler, setup.scheduler.policy
     if not isinstance(scheduler, SGLang):
         raise InputError(
-            f"scheduler={type(scheduler).__name__}: is not SGLang's (scheduler=sglang or "
-            "scheduler=sglang_no_overlap)"
+            key="scheduler",
+            value=type(scheduler).__name__,
+            problem="is not SGLang's",
+            remedy="scheduler=sglang or scheduler=sglang_no_overlap",
         )
     if type(policy) not in (Radix, Paged):
         raise InputError(
-            f"policy={type(policy).__name__}: SGLang has no such memory (policy=radix or paged)"
+            key="policy",
+            value=type(policy).__name__,
+            problem="SGLang has no such memory",
+            remedy="policy=radix or paged",
         )
     if float(setup.config.policy.parameters.get("watermark", 0)):
-        raise InputError("policy.watermark: SGLang keeps no share of the pool free (0)")
+        raise InputError(
+            key="policy.watermark", problem="SGLang keeps no share of the pool free (0)"
+        )
     given = setup.config.scheduler.parameters
     shared = (name for name in Options.__dataclass_fields__ if name in given)
     return Options(
@@ -103,11 +110,11 @@ def options_of(setup: Setup) -> Options:
 
 
 def installed_release() -> str:
-    """The version of the installed SGLang. Raises InputError where there is none."""
+    """The version of the installed SGLang. Raises InputError if there is none."""
     try:
         return version("sglang")
     except PackageNotFoundError:
-        raise InputError(f"sglang: is not installed ({HOW})") from None
+        raise InputError(key="sglang", problem="is not installed", remedy=HOW) from None
 
 
 class _InertType(type):
@@ -123,7 +130,7 @@ class _InertType(type):
 
 
 class _Inert(metaclass=_InertType):
-    """What a module of ABSENT has."""
+    """An attribute of a module of ABSENT."""
 
 
 class _EmptyModule(ModuleType):
@@ -168,7 +175,9 @@ def import_quietly() -> None:
             sys.meta_path.append(_AbsentModules(absent))
         import sglang.srt.managers.scheduler  # noqa: F401
     except ImportError as error:
-        raise InputError(f"sglang {release}: does not import: {error} ({HOW})") from error
+        raise InputError(
+            key=f"sglang {release}", problem=f"does not import: {error}", remedy=HOW
+        ) from error
 
 
 def make_request(
@@ -314,7 +323,7 @@ def _smallest_cache(options: Options) -> Any:
 
 
 def _give_state(scheduler: Any, options: Options) -> None:
-    """What __init__ and the event loops set of a scheduler without requests."""
+    """State that __init__ and the event loops set of a scheduler without requests."""
     from sglang.srt.disaggregation.utils import DisaggregationMode
     from sglang.srt.managers.schedule_batch import ScheduleBatch
     from sglang.srt.managers.schedule_policy import SchedulePolicy
@@ -444,7 +453,7 @@ def next_batch(scheduler: Any, *, overlaps: bool) -> Any:
 
 
 def finish(scheduler: Any, batch: Any, sample: Callable[[Any], int]) -> None:
-    """What the results of a batch do to its requests, in the order of SGLang's processor: a token
+    """Applies the results of a batch to its requests, in the order of SGLang's processor: a token
     more, then the end and its release, or the checkpoint of a prompt. sample: the next token.
     """
     from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache

@@ -7,7 +7,7 @@ from typing import Any
 
 from testbed.core.request import Request
 from testbed.experiments.real.lockstep import sglang_installation as sglang
-from testbed.experiments.real.lockstep.comparison import Iteration, SideFailed, Sides
+from testbed.experiments.real.lockstep.comparison import Iteration, SideFailed, Sides, answer_place
 from testbed.experiments.real.lockstep.sglang_installation import STOP, Options, options_of
 from testbed.experiments.real.lockstep.sides import Ours
 from testbed.run.build import Setup, build
@@ -17,7 +17,9 @@ FIRST = 10  # tokens below are special ones
 
 
 class TheirsOfSGLang:
-    """The scheduler of the installed SGLang; every output token is one that no request had."""
+    """The scheduler of the installed SGLang; an output token is one that no request had, or what
+    later prompts contain.
+    """
 
     def __init__(self, options: Options) -> None:
         self.name = f"sglang {sglang.installed_release()}"
@@ -63,7 +65,7 @@ class TheirsOfSGLang:
             raise SideFailed(f"{self.name}: {str(error).splitlines()[0]}") from error
 
     def _iteration(self, batch: Any, begins_ps: int) -> Iteration:
-        """What a batch computes, with the retractions since the one before."""
+        """Tokens that a batch computes, with the retractions since the one before."""
         retracted, self._retracted = tuple(self._retracted), []
         names = [int(req.rid) for req in batch.reqs]
         if not batch.forward_mode.is_extend():
@@ -110,18 +112,23 @@ class TheirsOfSGLang:
         )
         self.scheduler.init_req_max_new_tokens(req)
         self._requests[req.rid] = request
+        if request.answer_id is not None and not options.ignore_eos:
+            self._known.setdefault(answer_place(request, request.output_len - 1), STOP)
         self.scheduler._add_request_to_queue(req)
 
     def _prompt(self, request: Request) -> list[int]:
-        """The prompt's tokens: equal ones for equal contents, else tokens that nobody else has."""
+        """The prompt's tokens: equal ones for equal contents, else tokens of its own."""
         if request.prompt_ids is None:
             return [next(self._new) for _ in range(request.prompt_len)]
         places = product(request.prompt_ids, range(request.tokens_per_id))
         return [self._known[place] for place in islice(places, request.prompt_len)]
 
     def _sample(self, req: Any) -> int:
-        is_last = len(req.output_ids) + 1 == self._requests[req.rid].output_len
-        return STOP if is_last and not self.options.ignore_eos else next(self._new)
+        request, number = self._requests[req.rid], len(req.output_ids)
+        if number + 1 == request.output_len and not self.options.ignore_eos:
+            return STOP
+        named = request.answer_id is not None
+        return self._known[answer_place(request, number)] if named else next(self._new)
 
 
 class OursOfSGLang(Ours):

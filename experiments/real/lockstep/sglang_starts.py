@@ -1,4 +1,4 @@
-"""What the installed SGLang computes of a server's pool, on a GPU that is only named.
+"""Pools that the installed SGLang computes, on a GPU that is only named.
 
 Its own are the parser, all that it resolves of the options, the model's configuration, and the
 pool's arithmetic. The GPU is a name, its memory and its compute capability; the free memory before
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class NamedGpu:
-    """What SGLang asks of a GPU; memory_mib: as nvidia-smi prints it."""
+    """Facts of a GPU that SGLang reads; memory_mib: as nvidia-smi prints it."""
 
     device: str
     memory_mib: float
@@ -43,8 +43,8 @@ class Start:
 
 @dataclass(frozen=True)
 class Started:
-    """What SGLang computes. swa_tokens: of the pool of layers with a window; None without such a
-    pool. error: why it does not start; empty if it does.
+    """Values that SGLang computes. swa_tokens: of the pool of layers with a window; None without
+    such a pool. error: why it does not start; empty if it does.
     """
 
     page_size: int = 0
@@ -58,8 +58,8 @@ class Started:
 
 
 def installed_starts(gpu: NamedGpu, starts: Sequence[Start]) -> list[Started]:
-    """What the installed SGLang computes for each of the starts. Raises InputError if it is not
-    installed or does not run.
+    """Values that the installed SGLang computes for each of the starts. Raises InputError if it is
+    not installed or does not run.
     """
     installed_release()
     question = json.dumps({"gpu": asdict(gpu), "starts": [asdict(start) for start in starts]})
@@ -67,7 +67,9 @@ def installed_starts(gpu: NamedGpu, starts: Sequence[Start]) -> list[Started]:
         [sys.executable, "-m", __name__], input=question, capture_output=True, text=True
     )
     if answer.returncode:
-        raise InputError(f"sglang: ended with {(answer.stderr.splitlines() or ['no message'])[-1]}")
+        raise InputError(
+            key="sglang", problem=f"ended with {(answer.stderr.splitlines() or ['no message'])[-1]}"
+        )
     return [Started(**values) for values in json.loads(answer.stdout.splitlines()[-1])]
 
 

@@ -59,7 +59,7 @@ class TreeOfSGLang:
         return int(self._tree.match_prefix(MatchPrefixParams(key=_key(key))).device_prefix_len)
 
     def evict(self, num_blocks: int) -> list[int]:
-        """What goes, for at least so many blocks."""
+        """The nodes that go, for at least so many blocks."""
         from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
         self._freed = []

@@ -17,7 +17,7 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulated import SimulatedExecutor
 from testbed.experiments.real.lockstep import vllm_installation as vllm
-from testbed.experiments.real.lockstep.comparison import Iteration, Sides
+from testbed.experiments.real.lockstep.comparison import Iteration, Sides, answer_place
 from testbed.experiments.real.lockstep.vllm_installation import Options, options_of
 from testbed.run.build import Setup, build
 from testbed.run.result import front_end
@@ -133,7 +133,9 @@ def served(setup: Setup) -> tuple[list[Request], int]:
     """The requests that fit, in order of arrival, and the number of those rejected on arrival."""
     if isinstance(setup.workload, AnswerDrivenWorkload):
         raise InputError(
-            "arrivals: a closed loop; iterations are compared on fixed arrivals (another arrivals=)"
+            key="arrivals",
+            problem="a closed loop; iterations are compared on fixed arrivals",
+            remedy="another arrivals=",
         )
     policy, requests = setup.scheduler.policy, list(setup.workload)
 
@@ -144,13 +146,17 @@ def served(setup: Setup) -> tuple[list[Request], int]:
     fitting = list(filter(fits, requests))
     if not fitting:
         raise InputError(
-            "the workload: has no request that fits the pool (a larger server.num_blocks)"
+            key="the workload",
+            problem="has no request that fits the pool",
+            remedy="a larger server.num_blocks",
         )
     return fitting, len(requests) - len(fitting)
 
 
 class Theirs:
-    """The scheduler of the installed vLLM; every output token is one that no request had."""
+    """The scheduler of the installed vLLM; an output token is one that no request had, or what
+    later prompts contain.
+    """
 
     def __init__(self, options: Options, speculation: Speculation | None = None) -> None:
         self.speculation = speculation
@@ -229,6 +235,8 @@ class Theirs:
         most = request.output_len if self.options.ignore_eos else self.options.max_model_len
         stop = None if self.options.ignore_eos else STOP
         self._requests[str(request.request_id)] = request
+        if request.answer_id is not None and stop is not None:
+            self._known.setdefault(answer_place(request, request.output_len - 1), STOP)
         self.scheduler.add_request(
             vllm.make_request(
                 request.request_id, tokens, most, stop, self._hasher, request.priority
@@ -236,7 +244,7 @@ class Theirs:
         )
 
     def _prompt(self, request: Request) -> list[int]:
-        """The prompt's tokens: equal ones for equal contents, else tokens that nobody else has."""
+        """The prompt's tokens: equal ones for equal contents, else tokens of its own."""
         if request.prompt_ids is None:
             return [next(self._new) for _ in range(request.prompt_len)]
         places = product(request.prompt_ids, range(request.tokens_per_id))
@@ -257,8 +265,8 @@ class Theirs:
             self._draft([name for name in names if name in sampling], len(names))
 
     def _num_drafts(self, output: Any) -> dict[str, int]:
-        """The drafts of each request in an iteration. What a request has when it is admitted pads
-        it, since release 0.33, and is rejected by every worker.
+        """The drafts of each request in an iteration. Drafts of a request that is admitted pad it,
+        since release 0.33, and every worker rejects them.
         """
         new = {request.req_id for request in output.scheduled_new_reqs}
         new |= output.scheduled_cached_reqs.resumed_req_ids
@@ -267,7 +275,7 @@ class Theirs:
 
     def _sampled(self, name: str, num_drafts: int) -> list[int]:
         """The output tokens of an iteration with so many drafts: the accepted ones, and one more.
-        What follows the last token of an output is never looked at.
+        Tokens behind the last one of an output are not read.
         """
         accepted = 0
         if self.speculation is not None:
@@ -289,8 +297,11 @@ class Theirs:
     def _token(self, name: str) -> int:
         """The next output token of a request; STOP for the last one, unless a number ends it."""
         number = self._num_generated[name] = self._num_generated.get(name, 0) + 1
-        stops = not self.options.ignore_eos and number == self._requests[name].output_len
-        return STOP if stops else next(self._new)
+        request = self._requests[name]
+        if not self.options.ignore_eos and number == request.output_len:
+            return STOP
+        named = request.answer_id is not None
+        return self._known[answer_place(request, number - 1)] if named else next(self._new)
 
 
 def sides_of(

@@ -67,8 +67,8 @@ METHODS: Mapping[type, str] = {
 
 
 class _SpeculativeConfig:
-    """What a Scheduler reads of vLLM's SpeculativeConfig, which cannot be made without a draft
-    model's folder. All but these two values, its methods and its defaults, is vLLM's own.
+    """Fields of vLLM's SpeculativeConfig that a Scheduler reads; the class cannot be made without a
+    draft model's folder. All but these two values, its methods and its defaults, is vLLM's own.
     """
 
     def __init__(self, method: str, num_speculative_tokens: int) -> None:
@@ -84,7 +84,7 @@ class _SpeculativeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The names are vLLM's where it has one. num_blocks counts its null block; caches:
+    """The names are vLLM's if it has one. num_blocks counts its null block; caches:
     enable_prefix_caching. windows: of each group of layers, as in kv_cache_config. policy:
     --scheduling-policy. drafter: vLLM's method of speculation, with num_speculative_tokens; empty:
     none.
@@ -139,8 +139,10 @@ def _vllms_scheduler(setup: Setup) -> VllmV1:
     if isinstance(scheduler, VllmV1) and type(scheduler) in (VllmV1, AsyncVllmV1):
         return scheduler
     raise InputError(
-        f"scheduler={type(scheduler).__name__}: is not vLLM's (scheduler=vllm_v1 or "
-        "scheduler=vllm_v1_async)"
+        key="scheduler",
+        value=type(scheduler).__name__,
+        problem="is not vLLM's",
+        remedy="scheduler=vllm_v1 or scheduler=vllm_v1_async",
     )
 
 
@@ -149,8 +151,10 @@ def _order(scheduler: VllmV1) -> str:
     order = scheduler.order
     if type(order) not in ORDERS:
         raise InputError(
-            f"order={type(order).__name__}: vLLM V1 serves first come, or by priority "
-            "(order=first_come or order=priority)"
+            key="order",
+            value=type(order).__name__,
+            problem="vLLM V1 serves first come, or by priority",
+            remedy="order=first_come or order=priority",
         )
     return ORDERS[type(order)]
 
@@ -162,13 +166,17 @@ def _speculation(scheduler: VllmV1) -> dict[str, Any]:
         return {}
     if not speculation.keeps_slots:
         raise InputError(
-            "speculation.keeps_slots=false: vLLM V1 keeps the slots of rejected drafts "
-            "(speculation.keeps_slots=true)"
+            key="speculation.keeps_slots",
+            value="false",
+            problem="vLLM V1 keeps the slots of rejected drafts",
+            remedy="speculation.keeps_slots=true",
         )
     if type(speculation) not in METHODS:
         raise InputError(
-            f"speculation={type(speculation).__name__}: vLLM V1 has no such drafter "
-            f"(speculation=ngram, ngram_gpu, draft_model or heads)"
+            key="speculation",
+            value=type(speculation).__name__,
+            problem="vLLM V1 has no such drafter",
+            remedy="speculation=ngram, ngram_gpu, draft_model or heads",
         )
     return {
         "drafter": METHODS[type(speculation)],
@@ -183,7 +191,9 @@ def _blocks_and_windows(setup: Setup, block_size: int) -> tuple[int, tuple[int |
         return setup.pool.num_slots // block_size + 1, (None,)
     if not isinstance(policy.pages, OnePageSize):
         raise InputError(
-            "policy: lockstep compares groups in pages of one size (page_rule=one_page_size)"
+            key="policy",
+            problem="lockstep compares groups in pages of one size",
+            remedy="page_rule=one_page_size",
         )
     windows = tuple(column.window if column.width else 0 for column in policy.pages.columns)
     return policy.pages.total // policy.pages.page_units + 1, windows
@@ -204,18 +214,26 @@ def _check_parts(setup: Setup) -> None:
     scheduler, eviction = setup.scheduler, setup.config.policy.parameters.get("eviction")
     if type(scheduler.policy) not in (Paged, OutputCaching, Grouped, GroupedOutputCaching):
         raise InputError(
-            f"policy={type(scheduler.policy).__name__}: vLLM V1 has no such memory (policy=paged, "
-            "prefix_caching_v1, or of a model with windows grouped, grouped_caching_v1)"
+            key="policy",
+            value=type(scheduler.policy).__name__,
+            problem="vLLM V1 has no such memory",
+            remedy=(
+                "policy=paged, prefix_caching_v1, or of a model with windows grouped, "
+                "grouped_caching_v1"
+            ),
         )
     if type(scheduler.preemption) not in (Recompute, RecomputeSingleSwapGroup):
         raise InputError(
-            f"preemption={type(scheduler.preemption).__name__}: vLLM V1 recomputes "
-            "(preemption=recompute)"
+            key="preemption",
+            value=type(scheduler.preemption).__name__,
+            problem="vLLM V1 recomputes",
+            remedy="preemption=recompute",
         )
     if eviction is not None and eviction.name != Part(Lru).name:
         raise InputError(
-            "policy.eviction: vLLM V1 evicts what was used least recently "
-            "(eviction@policy.eviction=lru)"
+            key="policy.eviction",
+            problem="vLLM V1 evicts what was used least recently",
+            remedy="eviction@policy.eviction=lru",
         )
 
 
@@ -225,24 +243,32 @@ def _check_values(setup: Setup) -> None:
     watermark = setup.config.policy.parameters.get("watermark", 0.01)
     if watermark != 0:
         raise InputError(
-            f"policy.watermark={watermark:g}: vLLM V1 keeps no share of the pool free "
-            "(policy.watermark=0)"
+            key="policy.watermark",
+            value=f"{watermark:g}",
+            problem="vLLM V1 keeps no share of the pool free",
+            remedy="policy.watermark=0",
         )
     if workload.num_seqs != 1 or workload.beam:
         raise InputError(
-            f"workload.num_seqs={workload.num_seqs}: vLLM V1 schedules every sample as a request "
-            "of its own (workload.num_seqs=1)"
+            key="workload.num_seqs",
+            value=workload.num_seqs,
+            problem="vLLM V1 schedules every sample as a request of its own",
+            remedy="workload.num_seqs=1",
         )
     if setup.workload.rows.registered_prefix != 0:
-        raise InputError("the trace has a registered prefix: vLLM V1 has none (give another trace)")
+        raise InputError(
+            key="the trace",
+            problem="has a registered prefix: vLLM V1 has none",
+            remedy="give another trace",
+        )
 
 
 def installed_release() -> str:
-    """The version of the installed vLLM. Raises InputError where there is none."""
+    """The version of the installed vLLM. Raises InputError if there is none."""
     try:
         return version("vllm")
     except PackageNotFoundError:
-        raise InputError(f"vllm: is not installed ({HOW})") from None
+        raise InputError(key="vllm", problem="is not installed", remedy=HOW) from None
 
 
 def make_scheduler(options: Options, offloading: Mapping[str, Any] | None = None) -> Any:
@@ -397,7 +423,7 @@ def logged_capacity(config: Any, cache: Any) -> tuple[int, float]:
 
 
 def _resolve_layout(config: Any, specs: Mapping[str, Any]) -> None:
-    """Let vLLM choose the order in which the cache is stored, of those it chooses from where no
+    """Let vLLM choose the order in which the cache is stored, of those it chooses from if no
     attention backend names any, as FlashAttention does not.
     """
     from vllm.v1.attention.backends.utils import (
@@ -456,7 +482,9 @@ def _import_quietly() -> None:
     try:
         import vllm.v1.core.sched.async_scheduler  # noqa: F401
     except ImportError as error:
-        raise InputError(f"vllm {release}: does not import: {error} ({HOW})") from error
+        raise InputError(
+            key=f"vllm {release}", problem=f"does not import: {error}", remedy=HOW
+        ) from error
 
 
 def _vllm_config(options: Options) -> Any:

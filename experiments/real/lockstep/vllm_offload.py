@@ -24,7 +24,7 @@ from testbed.memory.policy import PoolSpec, Tier
 from testbed.sched.beam_search import SyntheticBeams
 from testbed.sched.preemption import Recompute
 from testbed.sched.vllm_v1 import VllmV1
-from testbed.vllm.releases import nearest_release
+from testbed.vllm.releases import Release, nearest_release
 
 OUTPUT = 10**7  # the first token that no prompt has
 MAX_LEN = 2048
@@ -55,9 +55,7 @@ class Ours:
     def __init__(self, load: Load) -> None:
         size, release = load.block_size, nearest_release(vllm.installed_release())
         pool = PoolSpec(load.num_blocks * size, MAX_LEN, (Tier("dram", load.host_blocks * size),))
-        self.policy = VllmOffloading(
-            pool, size, release=release, offload_prompt_only=load.prompt_only
-        )
+        self.policy = self.make_policy(load, pool, release)
         self.scheduler = VllmV1(
             self.policy,
             Recompute(),
@@ -72,6 +70,12 @@ class Ours:
         self._due: dict[int, int] = {}  # the step before which a transfer has landed
         self._evicted = 0.0
         self._running = set[int]()
+
+    def make_policy(self, load: Load, pool: PoolSpec, release: Release) -> Any:
+        """The policy of the load over this pool."""
+        return VllmOffloading(
+            pool, load.block_size, release=release, offload_prompt_only=load.prompt_only
+        )
 
     def add(self, request: Request) -> None:
         self.outputs.arrived(request)
@@ -299,8 +303,9 @@ def check_offloading(number: int, seed: int, num_requests: int) -> Iterator[str]
     """
     if not nearest_release(vllm.installed_release()).offloads_by_request:
         raise InputError(
-            f"--offload: vllm {vllm.installed_release()} stores and evicts otherwise: not modelled "
-            "(install vllm 0.33)"
+            key="--offload",
+            problem=f"vllm {vllm.installed_release()} stores and evicts otherwise: not modelled",
+            remedy="install vllm 0.33",
         )
     totals = Totals()
     for i in range(number):
@@ -310,7 +315,7 @@ def check_offloading(number: int, seed: int, num_requests: int) -> Iterator[str]
             return Ours(load), Theirs(load)
 
         if compare_steps(make, load.requests, totals):
-            yield f"seed {seed}, load {i}: {load.__class__.__name__} {_shown(load)}"
+            yield f"seed {seed}, load {i}: {load.__class__.__name__} {shown(load)}"
             yield from shortest_workload(make, load.requests)
             return
     yield (
@@ -321,6 +326,6 @@ def check_offloading(number: int, seed: int, num_requests: int) -> Iterator[str]
     )
 
 
-def _shown(load: Load) -> str:
+def shown(load: Load) -> str:
     names: Sequence[str] = [name for name in load.__slots__ if name != "requests"]
     return ", ".join(f"{name}={getattr(load, name)}" for name in names)

@@ -1,4 +1,4 @@
-"""What the installed vLLM answers for a config.json on a named GPU, with a KV cache of given bytes.
+"""Answers of the installed vLLM for a config.json on a named GPU, with a KV cache of given bytes.
 
 Its own engine arguments make the configuration, its own model class is built on torch's meta
 device, and its own planner divides the bytes among the layers' specs. No weight is loaded.
@@ -47,7 +47,7 @@ class Starter:
         self._num_starts = 0
 
     def start(self, folder: Path, gpu: GpuSpec, **options: Any) -> Start | str:
-        """The numbers for a folder with a config.json and options of vLLM's EngineArgs; where it
+        """The numbers for a folder with a config.json and options of vLLM's EngineArgs; if it
         does not start, the last line of its own error.
         """
         self._on(gpu)
@@ -105,7 +105,7 @@ class Starter:
 
 
 def _manage_workspace() -> None:
-    """What sparse attention allocates beside its layers, without memory."""
+    """Stands for the workspace of sparse attention, without memory."""
     import torch
     from vllm.v1.worker.workspace import init_workspace_manager
 

@@ -1,7 +1,7 @@
 """Static batches: predicted latencies next to measured ones, and a report of the errors.
 
-The columns of the table are the fields of Batch and latency_ms, which is empty for a batch that
-nobody measured. The costs are of dense GPTs on A100s: from AIConfigurator's measured kernels, or
+The columns of the table are the fields of Batch and latency_ms, which is empty for a batch that was
+not measured. The costs are of dense GPTs on A100s: from AIConfigurator's measured kernels, or
 FasterTransformer's costs in the paper's figures.
 """
 
@@ -24,7 +24,7 @@ from testbed.experiments.real.importers.aiconfigurator_tables import nccl_points
 from testbed.experiments.real.importers.imported import Requested
 from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.runs.compose import configured
-from testbed.run.machine import make_cost
+from testbed.run.machine import cost_of
 
 MS = 1e-9  # of a picosecond
 WITHIN = 0.20
@@ -207,7 +207,12 @@ def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, f
     def cost_of(name: str, num_gpus: int, device: str) -> ProfileCost:
         if name not in (*models, *model_names()):
             listed = ", ".join([*models, *model_names()])
-            raise InputError(f"no shape of model {name!r}; add it to the models ({listed})")
+            raise InputError(
+                key="model",
+                value=name,
+                problem="has no shape here",
+                remedy=f"add it to the models: {listed}",
+            )
         model = models[name] if name in models else read_model(name)
         return _profile_cost(folder, model, num_gpus, device, layer_s)
 
@@ -221,11 +226,13 @@ def _profile_cost(
     imported = aiconfigurator.read(folder, Requested(model, tensor_parallel=num_gpus))
     if imported.gpu is None:
         raise InputError(
-            f"{folder}: no data sheet (it is systems/NAME.yaml next to systems/data/NAME)"
+            key=folder, problem="no data sheet (it is systems/NAME.yaml next to systems/data/NAME)"
         )
     if device and gpu_of_device(device) != gpu_of_device(imported.device):
         raise InputError(
-            f"{folder}: measured on {imported.device}, a batch on {device} (choose by --device)"
+            key=folder,
+            problem=f"measured on {imported.device}, a batch on {device}",
+            remedy="choose by --device",
         )
     least_us = 2e6 * model.layer_params / num_gpus  # of a token
     least_us /= imported.gpu.fp16_flops * PEAK_SHARE
@@ -243,7 +250,8 @@ def figures(model: str, degree: int, device: str) -> CostModel:
     gpu = gpu_of_device(device)
     if gpu is None:
         raise InputError(
-            f"device {device!r}: no data sheet of such a card (the column `device` names an A100)"
+            key=f"device {device!r}",
+            problem="no data sheet of such a card (the column `device` names an A100)",
         )
     words = (
         "+protocol=sosp23",
@@ -252,4 +260,4 @@ def figures(model: str, degree: int, device: str) -> CostModel:
         f"server={gpu.name}",
     )
     config = configured(words, {"scheduler.max_batch_size": 1, "server.num_gpus": degree})
-    return make_cost(config.cost, config.model, config.server)
+    return cost_of(config)

@@ -88,7 +88,11 @@ def engine_transfers(folder: Path, plug_ins: Collection[str] = ()) -> list[list[
     config = read_config(folder, plug_ins)
     setup = build(replace(config, engine=None))
     if not isinstance(setup.cost, ProfileCost) or setup.cost.link is None:
-        raise InputError(f"{folder}: its costs have no measured transfers (server.gpu.transfers)")
+        raise InputError(
+            key=folder,
+            problem="its costs have no measured transfers",
+            remedy="server.gpu.transfers",
+        )
     totals, link = TransferTotals(setup.cost), setup.cost.link
     run_setup(replace(setup, cost=totals))
     swaps = pd.read_csv(folder / "swaps.csv")

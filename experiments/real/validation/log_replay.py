@@ -88,7 +88,9 @@ def server_config(overrides: Sequence[str], config_dir: str | None = None) -> Ru
     for word in overrides:
         if re.split(r"[.@]", key_of(word))[0] in OF_THE_LOG:
             raise InputError(
-                f"{word}: the log has every request and its time (leave the option out)"
+                key=word,
+                problem="the log has every request and its time",
+                remedy="leave the option out",
             )
     folders = (f"--config-dir={config_dir}",) if config_dir else ()
     # Values of server and model are set last: a profile may replace both.
@@ -122,7 +124,7 @@ def _set_machine(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def _of_the_user(server: DictConfig) -> dict[str, Any]:
-    """What no profile says of a server: the tiers below its GPUs, and what a preset of vLLM's
+    """Values of a server that no profile has: the tiers below its GPUs, and what a preset of vLLM's
     computes of it, as it computes it.
     """
     values = OmegaConf.to_container(server, resolve=False)
@@ -146,7 +148,9 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
     if recorder.rejections:
         first, reason = next(iter(recorder.rejections.items()))
         raise InputError(
-            f"{log.path}: request {first} cannot be served here: {reason}; enlarge the pool"
+            key=log.path,
+            problem=f"request {first} cannot be served here: {reason}",
+            remedy="enlarge the pool",
         )
     columns = request_columns(recorder)
     engine = Times(
@@ -210,8 +214,9 @@ def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
     gpu = GpuSpec(**profile["gpu"]) if profile.get("gpu") else gpu_of_device(device)
     if gpu is None:
         raise InputError(
-            f"no data sheet of {device}: name its server (server=...), or import it again with "
-            "--gpu"
+            key=device,
+            problem="has no data sheet",
+            remedy="name its server (server=...), or import it again with --gpu",
         )
     return asdict(ServerConfig(gpu.name, gpu, profile["num_gpus"], memory_utilization=utilization))
 

@@ -93,10 +93,13 @@ def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
         if recurring and caches:
             period, share = recurring
             raise InputError(
-                f"{log.path}: {share:.0%} of the prompts are as long as the one {period} "
-                "requests before; a prefix cache finds them again where they are the same. Give "
-                "their contents (--workload FILE, ids or hashes), or policy=paged for a server "
-                "without a prefix cache"
+                key=log.path,
+                problem=(
+                    f"{share:.0%} of the prompts are as long as the one {period} requests before; "
+                    "a prefix cache finds them again where they are the same. Give their contents "
+                    "(--workload FILE, ids or hashes), or policy=paged for a server without a "
+                    "prefix cache"
+                ),
             )
         if caches:
             yield "no token ids (--workload): no prompt finds another's blocks"
@@ -181,8 +184,9 @@ def _recorded(log: VllmLog, config: RunConfig) -> LoggedServer | None:
         if type(blocks) is int and blocks > 0:
             if type(logged) is int and logged != size:
                 raise InputError(
-                    f"{log.path}: meta.json says block_size {logged}, simulated with {size}; "
-                    f"say policy.block_size={logged}"
+                    key=log.path,
+                    problem=f"meta.json says block_size {logged}, simulated with {size}",
+                    remedy=f"say policy.block_size={logged}",
                 )
             return LoggedServer(_with_blocks(config, blocks), [f"meta.json: {blocks:,} KV blocks"])
     return None
@@ -213,7 +217,7 @@ def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool
 
 
 def _source(server: ServerConfig, model: str) -> str:
-    """Where a pool that is not given in blocks comes from."""
+    """The source of a pool that is not given in blocks."""
     if model in server.kv_memory_gib:
         return f"the {server.kv_memory_gib[model]:.2f} GiB of server.kv_memory_gib"
     return f"what {server.memory_utilization:g} of {server.name} leaves"

@@ -62,7 +62,8 @@ def latencies(path: Path, values: Sequence[str], device: str | None) -> pd.DataF
         table = table[table["device"].str.contains(device, regex=False)]
     if table.empty:
         raise InputError(
-            f"{path}: no batch" + (f" of a card whose name has {device!r}" if device else "")
+            key=path,
+            problem="has no batch" + (f" of a card whose name has {device!r}" if device else ""),
         )
     fields = [*COLUMNS, "beam_width", "device"]
     return table.groupby(fields, sort=False, as_index=False, dropna=False)["latency_ms"].mean()
@@ -74,7 +75,8 @@ def _with_values(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
         name, equals, value = word.partition("=")
         if not equals or name not in (*COLUMNS, *DEFAULTS) or name in table:
             raise InputError(
-                f"{word}: not COLUMN=VALUE of a column that the file lacks ({', '.join(COLUMNS)})"
+                key=word,
+                problem=f"not COLUMN=VALUE of a column that the file lacks ({', '.join(COLUMNS)})",
             )
         table = table.assign(**{name: value})
     return table
@@ -85,14 +87,20 @@ def _positive(path: Path, name: str, column: pd.Series) -> pd.Series:
     numbers = pd.to_numeric(column, errors="coerce")
     wrong = column[~(numbers > 0)]
     if len(wrong):
-        raise InputError(f"{path}: {name} is {wrong.iloc[0]!r}; it must be a number above 0")
+        raise InputError(
+            key=f"{path}: {name}", value=repr(wrong.iloc[0]), problem="must be a number above 0"
+        )
     return numbers
 
 
 def read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """The table in a CSV; raises InputError if one of these columns is missing."""
     if not path.is_file():
-        raise InputError(f"{path}: no such file; give a CSV with {', '.join(columns or COLUMNS)}")
+        raise InputError(
+            key=path,
+            problem="no such file",
+            remedy=f"give a CSV with {', '.join(columns or COLUMNS)}",
+        )
     table = read_csv_table(path)
     check(path, table, columns)
     return table
@@ -102,4 +110,6 @@ def check(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> None:
     """Raise InputError unless the table has these columns."""
     missing = [name for name in columns if name not in table]
     if missing:
-        raise InputError(f"{path}: no column {missing[0]!r}; it has {', '.join(table.columns)}")
+        raise InputError(
+            key=path, problem=f"no column {missing[0]!r}; it has {', '.join(table.columns)}"
+        )

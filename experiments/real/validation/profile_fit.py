@@ -1,4 +1,4 @@
-"""Profiles of servers that nobody measured: the nearest profile, changed by a fit to logs."""
+"""Profiles of servers that were not measured: the nearest profile, changed by a fit to logs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -34,8 +34,10 @@ def nearest(model: ModelSpec, num_gpus: int, gpu: GpuSpec) -> Profile:
     ]
     if not alike:
         raise InputError(
-            f"no profile that ships has the shape of {model.name} on {num_gpus} GPU(s); give one "
-            "by --from, such as import profile makes of AIConfigurator's tables"
+            key="model",
+            value=model.name,
+            problem=f"no profile that ships has its shape on {num_gpus} GPU(s)",
+            remedy="give one by --from, such as import profile makes of AIConfigurator's tables",
         )
     near = min(
         alike,
@@ -49,8 +51,11 @@ def carried(profile: Mapping[str, Any], model: ModelSpec | None, gpu: GpuSpec | 
     if model is not None:
         if not ModelSpec(**profile["model"]).is_shaped_like(model):
             raise InputError(
-                f"--from: that profile is of {profile['model']['name']}, another shape than "
-                f"{model.name}"
+                key="--from",
+                problem=(
+                    f"that profile is of {profile['model']['name']}, another shape than "
+                    f"{model.name}"
+                ),
             )
         profile = {**profile, "model": asdict(model)}
     device = profile["fingerprint"].get("device", "an unknown device")
@@ -58,8 +63,11 @@ def carried(profile: Mapping[str, Any], model: ModelSpec | None, gpu: GpuSpec | 
         source = gpu_of_device(device)
         if source is None:
             raise InputError(
-                f"--from: there is no data sheet of {device}, so no profile can be derived for "
-                f"{gpu.name}"
+                key="--from",
+                problem=(
+                    f"there is no data sheet of {device}, so no profile can be derived for "
+                    f"{gpu.name}"
+                ),
             )
         profile = derive(profile, source, gpu)
     sheet = gpu or (GpuSpec(**profile["gpu"]) if profile.get("gpu") else gpu_of_device(device))
@@ -84,8 +92,9 @@ def half_time(log: VllmLog) -> float:
     ended = int((log.times.finish_s <= until_s).sum())
     if min(ended, len(log.times.finish_s) - ended) < FEWEST:
         raise InputError(
-            f"{log.path}: {ended} of its requests end in its first half; give a second log to "
-            "judge by"
+            key=log.path,
+            problem=f"{ended} of its requests end in its first half",
+            remedy="give a second log to judge by",
         )
     return until_s
 

@@ -15,7 +15,7 @@ from testbed.experiments.real.validation.fit_report import scaled_by
 from testbed.experiments.real.validation.log_replay import replay
 from testbed.experiments.real.validation.logged_server import LoggedServer
 from testbed.experiments.real.validation.software_fit import Problem, fit, front_ends
-from testbed.experiments.runs.progress import spoken
+from testbed.experiments.runs.progress import status_line
 from testbed.experiments.runs.whole_files import write_text
 from testbed.traces.vllm_log import VllmLog
 
@@ -42,13 +42,15 @@ def starting_profile(
         return profile_fit.carried(read_profile(source), shape, sheet)
     if shape is None or sheet is None:
         raise InputError(
-            "--model, --gpu: both select the nearest profile (give both, or a profile by --from)"
+            key="--model, --gpu",
+            problem="both select the nearest profile",
+            remedy="give both, or a profile by --from",
         )
     return profile_fit.nearest(shape, tensor_parallel, sheet)
 
 
 def description(base: Mapping[str, Any]) -> str:
-    """Which profile is scaled, in one line."""
+    """The scaled profile, in one line."""
     fingerprint = base["fingerprint"]
     source = fingerprint.get("from", fingerprint)
     gpus = f"{base['num_gpus']} x {source.get('device')} ({source.get('source')})"
@@ -68,12 +70,14 @@ def scaled(base: dict[str, Any], replayed_with: Callable[[str], Replayed]) -> Sc
         logs, servers = replayed_with(str(path))
         if len(logs) > 2:
             raise InputError(
-                f"{len(logs)} logs: one is fitted and one judges; leave out the others"
+                key=f"{len(logs)} logs",
+                problem="one is fitted and one judges",
+                remedy="leave out the others",
             )
         until_s = profile_fit.half_time(logs[0]) if len(logs) == 1 else inf
         names = ["iteration", *front_ends(logs[:1])]
         problem = Problem(logs[:1], [servers[0].config], names, scales=True, until_s=until_s)
-        with spoken(problem.progress):
+        with status_line(problem.progress):
             fitted = fit(problem)
         profile = profile_fit.fitted_profile(base, fitted, logs[0].path)
         write_text(path, dump(profile))

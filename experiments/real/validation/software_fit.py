@@ -5,7 +5,7 @@ own slowness. With one log whose kernels are scaled, it takes slowness x kernels
 The constants of a front end are added to both.
 
 The method is Gauss-Newton. TTFT has many local minima: a request waits for whole iterations, so its
-error jumps by one iteration where the simulation admits it sooner or later. TPOT is a mean over
+error jumps by one iteration if the simulation admits it sooner or later. TPOT is a mean over
 many iterations, and smooth. So the fit starts from two points, all times at zero and the result of
 a fit to TPOT alone, and keeps the better end.
 """
@@ -127,8 +127,9 @@ def fit(problem: Problem) -> Fitted:
     kept = [i for i, name in enumerate(problem.names) if times[name] > 0]
     if not kept and not problem.scales:
         raise InputError(
-            "the profile's costs are more than the logs took: none is left for software "
-            "(calibrate fit profile scales kernels)"
+            key="the profile",
+            problem="its costs are more than the logs took: none is left for software",
+            remedy="calibrate fit profile scales kernels",
         )
     columns = [*kept, *range(len(problem.names), len(best.values))]
     labels = [*(problem.names[i] for i in kept), *(problem.logs[i].path for i in problem.free)]

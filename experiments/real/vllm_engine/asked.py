@@ -1,4 +1,4 @@
-"""What a workload asks of a real server: prompts as token ids, and what is known of them."""
+"""Requests of a workload to a real server: prompts as token ids, and what is known of them."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,21 @@ def plain_requests(workload: Workload) -> list[Request]:
     """The requests. Raises InputError unless each is one sequence that is sent at its own time."""
     if isinstance(workload, AnswerDrivenWorkload):
         raise InputError(
-            "arrivals: requests that wait for answers are not recorded (choose arrivals=poisson, "
-            "or another process with times of its own)"
+            key="arrivals",
+            problem="requests that wait for answers are not recorded",
+            remedy="choose arrivals=poisson, or another process with times of its own",
         )
     requests = list(workload)
     if not requests:
-        raise InputError("the workload has no request (arrivals.duration_s, arrivals.rate)")
+        raise InputError(
+            key="the workload",
+            problem="has no request",
+            remedy="arrivals.duration_s, arrivals.rate",
+        )
     if any(request.num_seqs > 1 for request in requests):
-        raise InputError("workload.num_seqs: several sequences a request are not recorded")
+        raise InputError(
+            key="workload.num_seqs", problem="several sequences a request are not recorded"
+        )
     return requests
 
 
@@ -49,7 +56,7 @@ def drawn_ids(seed: list[int], count: int) -> list[int]:
 
 
 def write_contents(path: Path, requests: Sequence[Request]) -> None:
-    """The content ids of each prompt, line by line as in the log; no file where none are known."""
+    """The content ids of each prompt, line by line as in the log; no file if none are known."""
     if any(request.prompt_ids is None for request in requests):
         return
     path.write_text("".join(_lines(requests)), encoding="utf-8")

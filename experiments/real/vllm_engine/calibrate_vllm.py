@@ -41,11 +41,13 @@ def calibrate(command: str, python: str, out: Path, keep: Path | None, limit_s: 
     """
     model = model_named(read_command(command).model).shape
     if not out.parent.is_dir():
-        raise InputError(f"--out {out}: there is no folder {out.parent}")
+        raise InputError(key="--out", value=out, problem=f"there is no folder {out.parent}")
     if out.is_dir():
-        raise InputError(f"--out {out}: is a folder (name a file)")
+        raise InputError(key="--out", value=out, problem="is a folder", remedy="name a file")
     if keep is not None and keep.exists():
-        raise InputError(f"--keep {keep}: is there already (name a new folder)")
+        raise InputError(
+            key="--keep", value=keep, problem="is there already", remedy="name a new folder"
+        )
     check_installed(python)
     with _left_on_failure() as folder:
         plan = {"arguments": engine_words(serve_words(command)), "deadline_s": limit_s}
@@ -73,7 +75,9 @@ def profile_of_folder(folder: Path, model: ModelSpec, command: str) -> Profile:
     """The profile of one folder of sweeps, with what its facts.json and machine.json say."""
     for name in (FACTS, ABOUT):
         if not (folder / name).is_file():
-            raise InputError(f"{folder}: has no {name} (is it of gpu calibrate --keep?)")
+            raise InputError(
+                key=folder, problem=f"has no {name}", remedy="is it of gpu calibrate --keep?"
+            )
     swept = read_swept([folder])
     today = date.today().isoformat()
     fingerprint = {**swept.fingerprint, "command": command, "date": today, **_cut_short([folder])}
@@ -96,7 +100,7 @@ def profile_of_sweeps(
     launches_from: Profile,
 ) -> Profile:
     """The profile of sweeps that were logged elsewhere; without prompts among decodes it has the
-    launches of `launches_from`, scaled to this host's lone prompts. device, graph_sizes: where the
+    launches of `launches_from`, scaled to this host's lone prompts. device, graph_sizes: if the
     folders do not say them.
     """
     steps, machine = swept_machine(folders, model, device, graph_sizes)
@@ -123,7 +127,7 @@ def swept_machine(
 
 
 def _machine(model: ModelSpec, facts: Mapping[str, Any], fingerprint: dict[str, Any]) -> Machine:
-    """What was swept. facts: as in FACTS."""
+    """The machine that was swept. facts: as in FACTS."""
     num_gpus, sizes = facts["tensor_parallel_size"], facts["graph_sizes"]
     return Machine(model, num_gpus, sizes, gpu_of_device(fingerprint["device"]), fingerprint)
 
@@ -131,17 +135,21 @@ def _machine(model: ModelSpec, facts: Mapping[str, Any], fingerprint: dict[str, 
 def _one_of(
     given: Any, said: Mapping[str, Any], key: str, name: str, folders: Sequence[Path]
 ) -> Any:
-    """What the command gives or the folders say. Raises InputError for none, or two."""
+    """The value of the command, or that of the folders. Raises InputError for none, or two."""
     option, read = f"--{key.replace('_', '-')}", said.get(key)
     if given is None and read is None:
-        raise InputError(f"{option}: is missing, and no {name} in or beside {folders[0]} has it")
+        raise InputError(
+            key=option, problem=f"is missing, and no {name} in or beside {folders[0]} has it"
+        )
     if given is not None and read is not None and given != read:
-        raise InputError(f"{option} {given}: {name} says {read} (leave the option out)")
+        raise InputError(
+            key=f"{option} {given}", problem=f"{name} says {read}", remedy="leave the option out"
+        )
     return read if given is None else given
 
 
 def _cut_short(folders: Sequence[Path]) -> dict[str, list[str]]:
-    """The sweeps that a time limit has left out, for the fingerprint; nothing where there are
+    """The sweeps that a time limit has left out, for the fingerprint; nothing if there are
     none.
     """
     names = [name for folder in folders for name in left_out(folder)]
@@ -161,7 +169,7 @@ def with_fit(steps: pd.DataFrame, machine: Machine) -> Profile:
 
 
 def lines(profile: Mapping[str, Any]) -> Iterator[str]:
-    """What the profile is of, and how well it repeats what it was made of."""
+    """Lines on the origin of the profile, and on how well it repeats its sweeps."""
     about = profile["fingerprint"]
     host = about.get("host", "host unknown")
     yield f"{profile['model']['name']} by {about['system']} on {about['device']} ({host})"

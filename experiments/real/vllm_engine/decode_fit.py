@@ -42,7 +42,9 @@ def fit_decodes(steady: pd.DataFrame, graph_sizes: list[int]) -> DecodeFit:
         count: each for count, rows in batches.items() if (each := slope_of(rows)) is not None
     }
     if not slopes:
-        raise InputError("the logged iterations have no batch of decodes with several contexts")
+        raise InputError(
+            key="the logged iterations", problem="have no batch of decodes with several contexts"
+        )
     smooth = median_of_neighbours(list(slopes.values()))
     counts = list(batches)
     per_token = np.interp(counts, list(slopes), smooth)
@@ -64,7 +66,7 @@ def _level(rows: pd.DataFrame, shape: DecodeFit) -> float:
 
 
 def slope_of(rows: pd.DataFrame) -> float | None:
-    """Milliseconds of a batch for each token that it reads; None where all its contexts are
+    """Milliseconds of a batch for each token that it reads; None if all its contexts are
     alike.
     """
     every = rows.iloc[:: max(1, len(rows) // MOST)]

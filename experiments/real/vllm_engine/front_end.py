@@ -1,4 +1,4 @@
-"""What a vLLM's front end adds to the engine's TTFT, of a calibration's own requests.
+"""The time that a vLLM's front end adds to the engine's TTFT, of a calibration's own requests.
 
 The engine's TTFT is from `queued_ts`, when the engine's core has got the request, to
 `first_token_ts`, when the core has its first token. The client's is from just before it asks to the
@@ -34,7 +34,11 @@ def front_end_section(folder: Path) -> dict[str, Any] | None:
     prompts = rows[rows.output_toks < 8]
     points = [point for load, own in _by_load(prompts) for point in _points(load, own)]
     if not points:
-        raise InputError(f"{path}: has no prompts of the sweeps (is it of gpu calibrate --keep?)")
+        raise InputError(
+            key=path,
+            problem="has no prompts of the sweeps",
+            remedy="is it of gpu calibrate --keep?",
+        )
     note = "medians: client's TTFT less the engine's, and what the last token takes longer"
     axes = ["part", "load"]
     return {"axes": axes, "columns": ["us"], "note": note, "points": points}

@@ -22,16 +22,17 @@ Profile = dict[str, Any]
 
 
 def with_launches_of(profile: Profile, other: Mapping[str, Any]) -> Profile:
-    """The profile with the other's launches where it has none, scaled to its own; unchanged where
-    it has those of decodes. Raises InputError where the other lacks them too.
+    """The profile with the other's launches if it has none, scaled to its own; unchanged if
+    it has those of decodes. Raises InputError if the other lacks them too.
     """
     sections = profile["sections"]
     if "launch_decodes" in sections:
         return profile
     if not {"launch_decodes", "launch_prompts"} <= set(other["sections"]):
         raise InputError(
-            f"--launches-from: the profile of {other['model']['name']} has no launches of decodes "
-            "(give one that testbed gpu calibrate --system vllm made)"
+            key="--launches-from",
+            problem=f"the profile of {other['model']['name']} has no launches of decodes",
+            remedy="give one that testbed gpu calibrate --system vllm made",
         )
     own, others = _launches(profile), _launches(other)
     of_decodes = WITHIN if profile["cuda_graph_sizes"] else BEYOND
@@ -101,18 +102,19 @@ def _joined(own: Launches, other: Launches, scale: float) -> Iterator[tuple[str,
 
 
 def _check_kinds(own: Mapping[str, Any], others: Mapping[str, Any], needed: str) -> None:
-    """Raises InputError where the kinds of lone prompts differ, or the one that is needed is
+    """Raises InputError if the kinds of lone prompts differ, or the one that is needed is
     missing.
     """
     if needed not in own or own.keys() != others.keys():
         raise InputError(
-            f"--launches-from: has lone prompts {_said(others)}, and the logs have {_said(own)} "
-            "(log prompts of as many tokens as the CUDA graphs have, and of more)"
+            key="--launches-from",
+            problem=f"has lone prompts {_said(others)}, and the logs have {_said(own)}",
+            remedy="log prompts of as many tokens as the CUDA graphs have, and of more",
         )
 
 
 def _said(kinds: Iterable[str]) -> str:
-    """Which prompts a profile has."""
+    """The prompts that a profile has."""
     return " and ".join(kinds) or "none"
 
 

@@ -1,8 +1,8 @@
 """How slow a host is while it logs iterations, over its mean.
 
-One core's speed changes by a factor of up to 1.7 and stays for about a second, as where another
-thread shares the core. What the scheduler takes for each decode shows it, for it does the same work
-in every iteration; launches slow down with it.
+One core's speed changes by a factor of up to 1.7 and stays for about a second, as if another
+thread shares the core. The scheduler's time for each decode shows it, since its work is the same in
+every iteration; launches slow down with it.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ LEAST, MOST = 0.4, 2.0
 
 
 def slowness(table: pd.DataFrame) -> pd.Series:
-    """By iteration, over the log's mean; 1 where it lacks the scheduler's times, or decodes."""
+    """By iteration, over the log's mean; 1 if it lacks the scheduler's times, or decodes."""
     alone = (table.prompts == 0) & (table.decodes > 0)
     if alone.sum() < FEWEST or not {name for pair in TIMES for name in pair} <= set(table):
         return pd.Series(1.0, index=table.index)
@@ -36,7 +36,7 @@ def slowness(table: pd.DataFrame) -> pd.Series:
 
 
 def _usual(decodes: Floats, taken: Floats) -> Floats:
-    """What as many decodes usually take (microseconds): a fixed time, and more for each."""
+    """The usual time of as many decodes (microseconds): a fixed time, and more for each."""
     weights = FIXED_US + PER_DECODE_US * decodes
     is_usual = taken / weights < np.percentile(taken / weights, OUTLIERS)
     terms = np.stack([np.ones(len(decodes)), decodes], axis=1)

@@ -15,7 +15,7 @@ from testbed.core.errors import InputError
 
 IN_VLLM = Path(__file__).with_name("in_vllm")
 LOG = "vllm.log"
-SPOKEN = "testbed: "
+STATUS_PREFIX = "testbed: "
 ASKED = (
     "import vllm; from vllm.platforms import current_platform; "
     "print(vllm.__version__, current_platform.is_cuda())"
@@ -36,7 +36,9 @@ def check_installed(python: str) -> str:
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=IMPORT_S)
     except OSError as error:
-        raise InputError(f"--python {python}: cannot be run ({error.strerror})") from None
+        raise InputError(
+            key="--python", value=python, problem=f"cannot be run ({error.strerror})"
+        ) from None
     except subprocess.TimeoutExpired:
         raise _not_imported(python, f"it takes over {IMPORT_S:.0f} s") from None
     if done.returncode:
@@ -45,14 +47,18 @@ def check_installed(python: str) -> str:
     if answer is None:
         raise _not_imported(python, "it answers no release")
     if answer["has_gpu"] != "True":
-        raise InputError(f"--python {python}: has vLLM {answer['release']}, but {NO_GPU}")
+        raise InputError(
+            key="--python", value=python, problem=f"has vLLM {answer['release']}, but {NO_GPU}"
+        )
     return answer["release"]
 
 
 def _not_imported(python: str, reason: str) -> InputError:
     return InputError(
-        f"--python {python}: cannot import vLLM: {reason} (pip install vllm, or give the Python of "
-        f"its environment)"
+        key="--python",
+        value=python,
+        problem=f"cannot import vLLM: {reason}",
+        remedy="pip install vllm, or give the Python of its environment",
     )
 
 
@@ -64,7 +70,7 @@ def ended(code: int) -> str:
 def run_plan(python: str, plan: Mapping[str, Any], folder: Path, limit_s: float) -> None:
     """Let a vLLM carry out a plan as in_vllm/drive.py reads it; prints how far it is.
 
-    Its output goes to vllm.log in the folder. Raises InputError where it fails, or does not end
+    Its output goes to vllm.log in the folder. Raises InputError if it fails, or does not end
     within limit_s seconds.
     """
     plan_file = folder / "plan.json"
@@ -84,10 +90,14 @@ def run_plan(python: str, plan: Mapping[str, Any], folder: Path, limit_s: float)
         finally:
             _stop(process)
     if code is None:
-        raise InputError(f"vLLM: did not end within {limit_s:.0f} s (all of its output: {log})")
+        raise InputError(
+            key="vLLM",
+            problem=f"did not end within {limit_s:.0f} s",
+            remedy=f"all of its output: {log}",
+        )
     if code:
         reason = last_error(log.read_text(encoding="utf-8", errors="replace")) or ended(code)
-        raise InputError(f"vLLM: {reason} (all of it: {log})")
+        raise InputError(key="vLLM", problem=reason, remedy=f"all of it: {log}")
 
 
 def _environment() -> dict[str, str]:
@@ -97,7 +107,7 @@ def _environment() -> dict[str, str]:
 
 
 def _followed(process: "subprocess.Popen[bytes]", said: IO[str], limit_s: float) -> int | None:
-    """The exit code, None where it is out of time; prints its progress meanwhile.
+    """The exit code, None if it is out of time; prints its progress meanwhile.
 
     The output is read as a file: a child may hold it open when the process has ended.
     """
@@ -106,8 +116,8 @@ def _followed(process: "subprocess.Popen[bytes]", said: IO[str], limit_s: float)
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(LOOKS_S)
         for line in _whole_lines(said):
-            if line.startswith(SPOKEN):
-                print(line.removeprefix(SPOKEN), end="", flush=True)
+            if line.startswith(STATUS_PREFIX):
+                print(line.removeprefix(STATUS_PREFIX), end="", flush=True)
     return code
 
 

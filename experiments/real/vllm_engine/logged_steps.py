@@ -34,21 +34,21 @@ def read_steps(folder: Path) -> pd.DataFrame:
 
     planned, result: when it was planned, and when its results were read. ms: from the results
     before, or from its plan where it `is_first`: planned when all results were in. launch: from its
-    plan until the next, which is its launch where it is_first; before_ms, late_ms: from its plan
+    plan until the next, which is its launch if it is_first; before_ms, late_ms: from its plan
     until the results before, and from the next plan until its own. handed_ms: from the results for
-    which the host had waited until its plan; 0 where there were none; handed_behind_ms: that of the
+    which the host had waited until its plan; 0 if there were none; handed_behind_ms: that of the
     next one. prefill, prompt_pairs: new and stored tokens of each prompt, and the pairs of a query
     and a key. next_end_ms: from the next plan to the next results. slowness: of the host at that
-    time, over its mean; 1 where the file does not show it.
+    time, over its mean; 1 if the file does not show it.
     Raises InputError for a file that lacks a column.
     """
     path = plain_or_packed(folder / FILE)
     if path is None:
-        raise InputError(f"{folder}: has no {FILE} (or {FILE}.gz) of logged iterations")
+        raise InputError(key=folder, problem=f"has no {FILE} (or {FILE}.gz) of logged iterations")
     table = pd.read_csv(path, keep_default_na=False, dtype={"chunks": str})
     missing = [name for name in COLUMNS if name not in table]
     if missing:
-        raise InputError(f"{path}: has no column {', '.join(missing)}")
+        raise InputError(key=path, problem=f"has no column {', '.join(missing)}")
     planned, result = table.schedule_start_s * MS, table.result_s * MS
     steps = pd.DataFrame(
         {
@@ -71,7 +71,7 @@ def read_steps(folder: Path) -> pd.DataFrame:
 
 
 def left_out(folder: Path) -> list[str]:
-    """The waves that the time limit has left out, by waves.csv; none where there is no such
+    """The waves that the time limit has left out, by waves.csv; none if there is no such
     file.
     """
     path = folder / WAVES
@@ -82,7 +82,7 @@ def left_out(folder: Path) -> list[str]:
 
 
 def _is_warm_up(folder: Path, planned: pd.Series) -> pd.Series:
-    """Which of these moments (ms) are in a wave that only warms the engine up."""
+    """Whether each of these moments (ms) is in a wave that only warms the engine up."""
     path = folder / WAVES
     is_warm_up = pd.Series(False, index=planned.index)
     if path.is_file():

@@ -1,4 +1,4 @@
-"""What the GPU of a vLLM computes in iterations with prompts.
+"""Times of the GPU of a vLLM in iterations with prompts.
 
 An iteration of which the GPU is the bottleneck ends later than its launch. Planned when nothing was
 under way it also waits for the first of its launch; behind another one it does not.
@@ -49,8 +49,12 @@ def fit_prompts(
     kinds = _kinds(pd.concat([prompts, behind]), largest_graph)
     if len(kinds) < FEWEST:
         raise InputError(
-            f"{len(kinds)} kinds of prompts beyond {largest_graph} tokens are computed longer than "
-            f"they are launched; {FEWEST} are needed (log prompts of more lengths)"
+            key="the logged prompts",
+            problem=(
+                f"{len(kinds)} kinds of more than {largest_graph} tokens are computed longer than "
+                f"they are launched; {FEWEST} are needed"
+            ),
+            remedy="log prompts of more lengths",
         )
     return _fit(kinds)
 
@@ -60,7 +64,7 @@ def _is_launched_in_time(
 ) -> pd.Series:
     """Whether the GPU computed the iteration before, by lone prompts, LONG times as long as a
     launch beyond the graphs takes: then it had this one in time, which took it the time between
-    both results. All, where there are too few lone prompts to say.
+    both results. All, if there are too few lone prompts to say.
     """
     beyond = lone[lone.num_tokens > largest_graph]
     kinds = _kinds(lone, largest_graph)

@@ -24,7 +24,7 @@ def rising(values: Sequence[float]) -> Floats:
 
 def slope(x: Floats, y: Floats) -> float | None:
     """The median slope between points whose x differ by a factor of APART (Theil and Sen), at least
-    0; None where no two do.
+    0; None if no two do.
     """
     order = np.argsort(x)
     x, y = x[order], y[order]
@@ -39,7 +39,7 @@ def slope(x: Floats, y: Floats) -> float | None:
 def lower_hull(points: Mapping[int, float]) -> dict[int, float]:
     """The largest convex curve below the points, at their x.
 
-    What matrix products take is convex in the tokens: first the weights' bytes, then the FLOPs.
+    The time of matrix products is convex in the tokens: first the weights' bytes, then the FLOPs.
     Noise, and a host that is slower than its GPU, lie above.
     """
     hull = list[tuple[int, float]]()

@@ -1,4 +1,4 @@
-"""What folders of sweeps say of the vLLM and the machine that were swept."""
+"""Facts of the swept vLLM and machine, from folders of sweeps."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ MACHINE = ("device", "host", "torch")  # of ABOUT
 
 class Swept(NamedTuple):
     """facts: options that the engine had, by vLLM's names. about: the machine and its software.
-    Both are empty where no file says them.
+    Both are empty if no file says them.
     """
 
     facts: dict[str, Any]
@@ -22,21 +22,25 @@ class Swept(NamedTuple):
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """What a profile says of its origin."""
+        """The origin of a profile."""
         release = f" {self.about['vllm']}" if "vllm" in self.about else ""
         known = {key: self.about[key] for key in MACHINE if key in self.about}
         return {"source": "measured", "system": f"vLLM{release}", **known}
 
 
 def read_swept(folders: Sequence[Path]) -> Swept:
-    """What is said in the folders or beside them. Raises InputError where they differ, or were not
+    """Facts in the folders or beside them. Raises InputError if they differ, or were not
     scheduled asynchronously.
     """
     facts = _same(folders, FACTS, ENGINE)
     if not facts.get("async_scheduling", True):
         raise InputError(
-            "the iterations were not scheduled asynchronously, which is vLLM's default: the costs "
-            "of launches are not modelled without it (leave --no-async-scheduling out)"
+            key="the iterations",
+            problem=(
+                "were not scheduled asynchronously, which is vLLM's default: the costs of launches "
+                "are not modelled without it"
+            ),
+            remedy="leave --no-async-scheduling out",
         )
     return Swept(facts, _same(folders, ABOUT, ("vllm", *MACHINE)))
 
@@ -48,14 +52,17 @@ def _same(folders: Sequence[Path], name: str, keys: Sequence[str]) -> dict[str, 
         for key, value in _object(path).items():
             if key in keys and said.setdefault(key, value) != value:
                 raise InputError(
-                    f"{path}: {key} is {value}, and {said[key]} in another folder (fit the sweeps "
-                    "of one engine at a time)"
+                    key=path,
+                    problem=(
+                        f"{key} is {value}, and {said[key]} in another folder (fit the sweeps of "
+                        "one engine at a time)"
+                    ),
                 )
     return said
 
 
 def _files(folders: Sequence[Path], name: str) -> Iterator[Path]:
-    """The file of this name in each folder, or else beside it, where there is one."""
+    """The file of this name in each folder, or else beside it, if there is one."""
     for folder in folders:
         for path in (folder / name, folder.parent / name):
             if path.is_file():
@@ -68,7 +75,7 @@ def _object(path: Path) -> dict[str, Any]:
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{path}: is no JSON: {error}") from error
+        raise InputError(key=path, problem=f"is no JSON: {error}") from error
     if not isinstance(read, dict):
-        raise InputError(f"{path}: must be a JSON object")
+        raise InputError(key=path, problem="must be a JSON object")
     return read

@@ -28,9 +28,9 @@ Section = dict[str, Any]
 
 
 class Machine(NamedTuple):
-    """What was measured: a model on so many GPUs of a vLLM, the sizes of its CUDA graphs.
+    """The measured machine: a model on so many GPUs of a vLLM, the sizes of its CUDA graphs.
 
-    gpu: the data sheet, None where there is none. fingerprint: who measured what on which device.
+    gpu: the data sheet, None if there is none. fingerprint: who measured what on which device.
     """
 
     model: ModelSpec
@@ -41,7 +41,7 @@ class Machine(NamedTuple):
 
 
 def profile_of(steps: pd.DataFrame, machine: Machine) -> dict[str, Any]:
-    """The profile that these iterations give. Raises InputError where a kind of them is missing."""
+    """The profile that these iterations give. Raises InputError if a kind of them is missing."""
     sizes = sorted(machine.graph_sizes)
     largest_graph = sizes[-1] if sizes else 0
     lone, among = lone_prompts(steps), prompts_among_decodes(steps)
@@ -75,8 +75,8 @@ def profile_of(steps: pd.DataFrame, machine: Machine) -> dict[str, Any]:
 def _layers(
     decodes: DecodeFit, prompts: PromptFit, largest_graph: int, longest: int, num_layers: int
 ) -> dict[str, Section]:
-    """Everything but attention: the hull of decodes, and of prompts beyond the largest graph. What
-    decodes take above the hull is theirs alone.
+    """Everything but attention: the hull of decodes, and of prompts beyond the largest graph. The
+    time of decodes above the hull is theirs alone.
     """
     of_decodes = dict(zip(decodes.num_seqs, map(float, decodes.at_zero), strict=True))
     beyond = max(2 * largest_graph, decodes.num_seqs[-1] + 1)

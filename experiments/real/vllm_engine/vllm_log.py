@@ -2,7 +2,7 @@
 
 The folder is what `testbed validate` reads: requests.jsonl has the engine's times and the client's
 (arrival_time), steps.csv every iteration, meta.json the server, workload.jsonl what is in the
-prompts, where their contents are known.
+prompts, if their contents are known.
 """
 
 import csv
@@ -35,7 +35,9 @@ def record(command: str, workload: Workload, python: str, out: Path, limit_s: fl
     requests = plain_requests(workload)
     read_command(command)
     if out.exists():
-        raise InputError(f"--out {out}: is there already (name a new folder)")
+        raise InputError(
+            key="--out", value=out, problem="is there already", remedy="name a new folder"
+        )
     check_installed(python)
     out.mkdir(parents=True)
     seed = 0
@@ -58,8 +60,12 @@ def record(command: str, workload: Workload, python: str, out: Path, limit_s: fl
     num_served = add_preemptions(out)
     if num_served < len(requests):
         raise InputError(
-            f"vLLM: served {num_served} of {len(requests)} requests within {limit_s:.0f} s, which "
-            f"is no log of the workload (--limit-s)"
+            key="vLLM",
+            problem=(
+                f"served {num_served} of {len(requests)} requests within {limit_s:.0f} s, which is "
+                "no log of the workload"
+            ),
+            remedy="--limit-s",
         )
     write_meta(out, command)
     write_contents(out / CONTENTS, requests)
@@ -86,7 +92,7 @@ def add_preemptions(folder: Path) -> int:
 
 
 def write_meta(folder: Path, command: str) -> None:
-    """What validate needs to know of the server."""
+    """Facts of the server that validate needs."""
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
     about = json.loads((folder / "machine.json").read_text(encoding="utf-8"))
     meta = {

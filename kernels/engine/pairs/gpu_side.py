@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from testbed.core.request import Request
+from testbed.core.request import Request, without_answers
 from testbed.kernels.engine.engine_iterations import served_decodes
 from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.pairs.paired_runs import (
@@ -91,7 +91,7 @@ def run_pair(pair: Pair, stage: Stage, loaded: Machine, out: Path) -> list[Any]:
     values, folder = pair.config(stage), out / "run" / pair.name
     setup = build(RunConfig.from_values(values))
     engine = loaded.engine(setup)
-    records = engine.serve(list(setup.workload))
+    records = engine.serve(without_answers(setup.workload))
     summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
     write_json(folder / "config.yaml", values)  # JSON is YAML
     write_json(folder / "summary.json", summary)

@@ -122,13 +122,13 @@ class Leader(Alone):
     def watched_by(self, clock: WallClock) -> None:
         engines_clock = ref(clock)  # whoever knows an engine's clock keeps its pools
 
-        def tell() -> None:
+        def send_failure() -> None:
             if (alive := engines_clock()) is not None:
                 alive.post(self._guard.check)
 
-        self._guard.on_failure(tell)
+        self._guard.on_failure(send_failure)
 
-    def tell(self, command: Command) -> None:
+    def enqueue(self, command: Command) -> None:
         """Add a command to the next message."""
         self._commands.append(command)
 
@@ -145,7 +145,7 @@ class Leader(Alone):
     def build(self, pool: PoolSpec, layout: Blocks, graphs: Graphs, *, debug: bool) -> Captures:
         self._compiler = Compiler()
         self._captures.release()
-        self.tell(Build(pool, layout, graphs, debug))
+        self.enqueue(Build(pool, layout, graphs, debug))
         self.send()
         return self._captures
 
@@ -154,14 +154,14 @@ class Leader(Alone):
 
     def erasing(self, erase: Erasing) -> Erasing:
         def on_all_ranks(slots: Ints) -> None:
-            self.tell(Erase(slots))
+            self.enqueue(Erase(slots))
             erase(slots)
 
         return on_all_ranks
 
     def forward(self, forward: Forward, kept: Container[int], *, is_eager: bool) -> Forward:
         def on_all_ranks(batch: Ragged) -> Tensor:
-            self.tell(self._compiler.compute(batch, kept, is_eager=is_eager))
+            self.enqueue(self._compiler.compute(batch, kept, is_eager=is_eager))
             self.send()
             with self._guard.waiting():
                 if batch.late is not None:
@@ -173,7 +173,7 @@ class Leader(Alone):
 
     def close(self) -> None:
         try:
-            self.tell(End())
+            self.enqueue(End())
             self.send()
             with self.device_wait():
                 self._ranks.collectives.finish()
@@ -192,17 +192,17 @@ class LeadingMoves(Moves):
 
     def perform(self, ops: Ops) -> None:
         live = self.live() if isinstance(self.layout, Extents) and ops.copies else []
-        self.leader.tell(Perform(ops, live))
+        self.leader.enqueue(Perform(ops, live))
         self.own.perform(ops)
 
     def begin(self, transfers: Iterable[Transfer]) -> None:
         begun = list(transfers)
         if begun:
-            self.leader.tell(Begin(begun))
+            self.leader.enqueue(Begin(begun))
         self.own.begin(begun)
 
     def land(self, move_id: int) -> None:
-        self.leader.tell(Land(move_id))
+        self.leader.enqueue(Land(move_id))
         self.own.land(move_id)
 
     def flush(self) -> None:

@@ -76,14 +76,18 @@ def check_parallel(source: Source, num_ranks: int) -> None:
     check_divides(source.arch.spec, num_ranks)
     if source.device not in ("cpu", "cuda"):
         raise InputError(
-            f"engine.device={source.device}: each of server.num_gpus={num_ranks} workers has its "
-            "own (give cuda or cpu)"
+            key="engine.device",
+            value=source.device,
+            problem=f"each of server.num_gpus={num_ranks} workers has its own",
+            remedy="give cuda or cpu",
         )
     num_present = torch.cuda.device_count()
     if source.device == "cuda" and num_present < num_ranks:
         raise InputError(
-            f"server.num_gpus={num_ranks}: this machine has {num_present} GPUs (give as many at "
-            "most, or simulate)"
+            key="server.num_gpus",
+            value=num_ranks,
+            problem=f"this machine has {num_present} GPUs",
+            remedy="give as many at most, or simulate",
         )
 
 

@@ -36,8 +36,10 @@ def check_divides(spec: ModelSpec, num_ranks: int) -> None:
         problem = f"a feed-forward layer of {spec.ffn_size} values must be divisible by it"
     if problem:
         raise InputError(
-            f"server.num_gpus={num_ranks}: of {spec.name} {problem} (give a divisor of the model's "
-            "heads, or simulate)"
+            key="server.num_gpus",
+            value=num_ranks,
+            problem=f"of {spec.name} {problem}",
+            remedy="give a divisor of the model's heads, or simulate",
         )
 
 
@@ -74,7 +76,7 @@ class Shard(Whole):
         return self.rank * self.num_tokens
 
     def cut(self, name: str, tensor: Tensor) -> Tensor:
-        """This rank's part of a tensor with a name of Hugging Face's, in the tensor's memory where
+        """This rank's part of a tensor with a name of Hugging Face's, in the tensor's memory if
         it can be.
         """
         module, kind = name.split(".")[-2:]

@@ -131,7 +131,7 @@ class State(NamedTuple):
 
 
 def state_of(memory: Capabilities, seqs: Seq[Sequence]) -> State:
-    """What can be seen now, with the tables of these sequences."""
+    """The visible state, with the tables of these sequences."""
     policy = memory.policy
     return State(
         policy.usage(),
@@ -142,7 +142,7 @@ def state_of(memory: Capabilities, seqs: Seq[Sequence]) -> State:
 
 
 def changed_in(before: State, after: State) -> str:
-    """What differs between two states, in words."""
+    """The difference between two states, in words."""
     parts = [
         f"usage().{name} from {was} to {now}"
         for name, was, now in zip(Usage._fields, before.usage, after.usage, strict=True)

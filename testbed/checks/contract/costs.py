@@ -45,7 +45,7 @@ def check_cost(make: MakeCost, num_examples: int = 200) -> ClauseBroken | None:
 
 
 def works(random: Random, count: int) -> Iterator[Work]:
-    """What iterations do: decodes, prompts, both, with and without copies, moves and forks."""
+    """Works of iterations: decodes, prompts, both, with and without copies, moves and forks."""
     for _ in range(count):
         num_seqs, num_prompts = (
             random.choice([0, 1, 3, random.randint(1, 256)]),

@@ -1,4 +1,4 @@
-"""The contract of eviction orders, as a check of anyone's class.
+"""The contract of eviction orders, as a check of a class.
 
 13 A victim is evictable: a node that was added, and that no prompt has hit since. 14 Nothing is
 lost or named twice: every evictable node is a victim in the end, and an order that has none left
@@ -167,7 +167,7 @@ def is_ordered(rank: Any) -> bool:
 
 
 def facts(node: Node) -> tuple[object, ...]:
-    """What an order may not change of a node."""
+    """Facts of a node that an order may not change."""
     return (
         node.block,
         node.children,
@@ -268,7 +268,7 @@ def histories(random: Random) -> list[Call]:
 
 
 def broken_by(make: MakeOrder, calls: Sequence[Call]) -> ClauseBroken | None:
-    """What the calls break."""
+    """The clause that the calls break."""
     cache = Cache(make(), one_by_one=False)
     try:
         victims = cache.run(calls)

@@ -124,7 +124,9 @@ class Questions:
         require(8, has_prefix, f"{reported} of a registered prefix of {self.registered_prefix}")
 
     def _check_refused(self, name: str, ask: Any, answer: Refusal) -> None:
-        """What is refused for ever does not fit an empty pool, and what is refused for now does."""
+        """A request that is refused for ever does not fit an empty pool, and one that is refused
+        for now does.
+        """
         self.refused, fresh = (name, ask), ask(self.fresh())
         if answer.is_final:
             is_final = isinstance(fresh, Refusal) and fresh.is_final
@@ -136,8 +138,8 @@ class Questions:
         require(3, answer.is_final or bool(waits), refuses)
 
     def load(self, seq: Sequence, num_tokens: int, note: str, hit: CacheHit) -> bool:
-        """What lower tiers have of a sequence is to be loaded; whether there were slots: clauses 1,
-        2, 3 and 10.
+        """Loads the blocks of a sequence that lower tiers have; whether there were slots: clauses
+        1, 2, 3 and 10.
         """
         name = f"load({seq}, {num_tokens}){note}"
 
@@ -228,7 +230,7 @@ class Questions:
         hit: CacheHit | None = None,
         num_seqs: int = 0,
     ) -> A:
-        """The answer, a list where num_seqs sequences are admitted, after its ops were performed:
+        """The answer, a list if num_seqs sequences are admitted, after its ops were performed:
         clauses 1, 2, 10.
         """
         seqs = list(self.witness.resident.values())

@@ -82,7 +82,7 @@ POOLS = tuple(
 
 
 class Harness(Moves):
-    """Makes the moves that the calls describe, where they make sense."""
+    """Makes the moves that the calls describe, if they make sense."""
 
     def run(self, calls: Iterable[Call]) -> list[object]:
         """Carry out all calls, then release everything; the visible history, for clause 9."""
@@ -141,7 +141,7 @@ class Harness(Moves):
         prompt_len = max(call.prompt_len, registered_prefix)
         first, request_id = len(self.witness.tokens), len(self.questions.lengths)
         ids = list(range(first, first + call.num_seqs))
-        prompt = self.witness.stories.tell(ids, call, prompt_len, registered_prefix)
+        prompt = self.witness.stories.prompt(ids, call, prompt_len, registered_prefix)
         request = Incoming(
             request_id,
             0,
@@ -178,7 +178,9 @@ class Harness(Moves):
 def broken_by(
     make: MakePolicy, pool: PoolSpec, calls: list[Call], *, twice: bool = True
 ) -> ClauseBroken | None:
-    """What the calls break. They are carried out `twice` for clause 9, which nothing else needs."""
+    """The clause that the calls break. They are carried out `twice` for clause 9, which nothing
+    else needs.
+    """
     harness = Harness(make, pool)
     try:
         history = harness.run(calls)
@@ -202,7 +204,7 @@ def shown_pool(memory: Capabilities, pool: PoolSpec) -> str:
 
 
 class Progress(Protocol):
-    """What follows a check."""
+    """A follower of a check."""
 
     def checked(self, done: int, total: int) -> None:
         """So many histories are done, of so many."""
@@ -235,7 +237,7 @@ def check_policy(
     """The clause that a policy breaks in one of these pools, with the calls that break it; None if
     all hold.
 
-    The calls are the shortest such sequence where `shrink`, else the first one found, which is
+    The calls are the shortest such sequence if `shrink`, else the first one found, which is
     faster. The same policy gets the same verdict every time.
     """
     pools, num_speculating = list(pools), ceil_div(max_examples, 5)

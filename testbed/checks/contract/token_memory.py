@@ -67,7 +67,7 @@ class TokenMemory:
         )
 
     def _ends(self, move: Move) -> tuple[Contents, Contents]:
-        """What a move reads, and what it overwrites."""
+        """The slots that a move reads, and those that it overwrites."""
         read = self._inside(move.source, [Extent(copy.src, copy.length) for copy in move.copies])
         return read, self._inside(
             move.target, [Extent(copy.dst, copy.length) for copy in move.copies]
@@ -106,7 +106,7 @@ class Stories:
         self._findable: dict[tuple[int, int], int] = {}
         self.fresh = count()
 
-    def tell(
+    def prompt(
         self, seq_ids: list[int], call: Admit, prompt_len: int, prefix: int
     ) -> tuple[int, ...]:
         """The prompt of these new sequences, which begins with a registered prefix of `prefix`

@@ -1,5 +1,5 @@
-"""What every sequence must read back from a memory that stores tokens, by the policy's tables and
-counts.
+"""A memory that stores tokens, from which every sequence must read its own back by the policy's
+tables and counts.
 """
 
 from collections import Counter
@@ -91,7 +91,7 @@ class Witness:
         self.stories.publish(seq.seq_id, num_tokens, self.tables())
 
     def rejected(self, seq: Sequence) -> None:
-        """What `seq` has computed behind its stored tokens are other tokens than those that
+        """Marks the tokens that `seq` has computed behind its stored ones as other than those that
         follow.
         """
         del self.tokens[seq.seq_id][seq.num_stored :]
@@ -199,7 +199,7 @@ class Witness:
 
     def listed_hit(self, seq: Sequence, tables: Tables) -> int:
         """Tokens of a new prompt that can be found where each block can be that the policy lists
-        as cached, or that must be findable in a table; 0 where transfers may still change them.
+        as cached, or that must be findable in a table; 0 if transfers may still change them.
         """
         lister, size = self.capabilities.lists_other_slots, self.stories.block_size
         if lister is None or size == UNBOUNDED_LEN or self.capabilities.transfers is not None:
@@ -223,7 +223,7 @@ class Witness:
             yield from slots_of(held)[skipped * slots_per_token :]
 
     def _check_read(self, seq: Sequence, token: int) -> None:
-        """A token reads those before it: the last of them in a window, some where the policy drops
+        """A token reads those before it: the last of them in a window, some if the policy drops
         tokens, else all.
         """
         for group, extents, first, slots_per_token in self.capabilities.group_tables(seq):
@@ -296,7 +296,7 @@ class Witness:
 
 
 def contents_of(group: int, tokens: list[Hashable], slots_per_token: int) -> list[Hashable]:
-    """What the slots of these tokens hold in a KV group."""
+    """Contents of the slots of these tokens in a KV group."""
     if not group and slots_per_token == 1:
         return tokens
     return [(group, token) if group else token for token in tokens for _ in range(slots_per_token)]

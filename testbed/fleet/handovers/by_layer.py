@@ -9,8 +9,9 @@ class ByLayer(HandoverRule):
     """Each layer is sent when it is computed, so only what computing does not hide is left. Layers
     need slots before they are computed, so these are always reserved.
 
-    The layers of an iteration take equal times. Each layer pays for its extents. What is sent
-    while the prompt is computed is counted as if it had the link to itself; what is left shares it.
+    The layers of an iteration take equal times. Each layer pays for its extents. Layers that are
+    sent while the prompt is computed are counted as if they had the link to themselves; what is
+    left shares it.
     """
 
     def __init__(

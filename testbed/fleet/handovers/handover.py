@@ -12,7 +12,7 @@ from testbed.sched.handed_over import abandon
 
 
 class Stage(Enum):
-    """Where a request is before it decodes."""
+    """The stage of a request before it decodes."""
 
     RESERVING = "waits for the decode engine's slots, before its prefill"
     PREFILLING = "is with the prefill engine"
@@ -56,7 +56,7 @@ class Handover:
 
     @property
     def prefill_request(self) -> Request:
-        """What the prefill engine is asked for: the first token."""
+        """The request to the prefill engine: the first token."""
         return self.request._replace(output_len=1)
 
     @property
@@ -70,7 +70,7 @@ class Handover:
         self.parts.append(part)
 
     def sending(self, slot_bytes: int, num_layers: int) -> Sending:
-        """What has to be sent now: blocks of one size are cut into those of the other."""
+        """The tokens to send now: blocks of one size are cut into those of the other."""
         assert self.prefilled is not None, "nothing is sent of a prompt before it is computed"
         (source,), (target,) = self.prefilled.resident, self.group.resident
         num_tokens, num_skipped = self.request.prompt_len, target.num_stored

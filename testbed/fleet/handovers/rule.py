@@ -24,7 +24,7 @@ class Computed(NamedTuple):
 
 
 class Sending(NamedTuple):
-    """What has to be sent of a prompt.
+    """The tokens of a prompt to send.
 
     Attributes:
         num_tokens: tokens to send.

@@ -9,13 +9,13 @@ from testbed.engine.engine import Engine
 from testbed.engine.links import SharedLink
 from testbed.fleet.fleet import Fleet, Replica
 from testbed.fleet.fleet_parts import FleetParts
+from testbed.fleet.handovers.engine_hooks import DecodeHooks, PrefillHooks
 from testbed.fleet.handovers.handover import Handover, Stage
-from testbed.fleet.handovers.handover_sides import DecodeSide, PrefillSide
 from testbed.fleet.handovers.rule import HandoverRule
 from testbed.fleet.routers.router import Router, routed
 from testbed.fleet.views import EngineView
 from testbed.sched.handed_over import abandon
-from testbed.sched.lessees import Everybody
+from testbed.sched.lease_policies import KeepAll
 
 
 class Split(NamedTuple):
@@ -36,15 +36,15 @@ class SplitFleet(Fleet):
     the prefill engine; the rest begins when the prompt has landed.
 
     A request that was cancelled on the way leaves at once, but its slots stay at both ends until
-    what is on the way has landed. Where an engine fails, the hand-overs from and to it begin anew;
-    one that is being prefilled does so when that has ended.
+    what is on the way has landed. If an engine fails, the hand-overs from and to it begin anew; one
+    that is being prefilled does so when that has ended.
     """
 
     def __init__(self, parts: FleetParts, split: Split) -> None:
         self._split = split
         self._handovers: dict[int, Handover] = {}
         self._links: dict[Engine, SharedLink] = {}
-        self._decode_sides: dict[Engine, DecodeSide] = {}
+        self._decode_hooks: dict[Engine, DecodeHooks] = {}
         super().__init__(parts)
 
     def cancel(self, request_id: int) -> bool:
@@ -60,12 +60,12 @@ class SplitFleet(Fleet):
     def _new_engine(self, number: int) -> Engine:
         engine = super()._new_engine(number)
         if number < self._split.num_prefill:
-            engine.scheduler.state.lessee = Everybody()
-            engine.take_part(PrefillSide(self._handovers, self._prefilled))
+            engine.scheduler.state.lease_policy = KeepAll()
+            engine.take_part(PrefillHooks(self._handovers, self._prefilled))
             self._links[engine] = SharedLink(self.clock)
         else:
-            self._decode_sides[engine] = DecodeSide(engine, self._reserved, self._refused)
-            engine.take_part(self._decode_sides[engine])
+            self._decode_hooks[engine] = DecodeHooks(engine, self._reserved, self._refused)
+            engine.take_part(self._decode_hooks[engine])
         return engine
 
     def _route(self, request: Request) -> bool:
@@ -96,11 +96,11 @@ class SplitFleet(Fleet):
         handover = Handover(request, source.engine, target.engine)
         self._handovers[request.request_id] = handover
         self._place[request.request_id] = source
-        side = self._decode_sides[target.engine]
-        side.expected[request.request_id] = request.prompt_len
+        hooks = self._decode_hooks[target.engine]
+        hooks.expected[request.request_id] = request.prompt_len
         if self._split.rule.reserves:
             handover.stage = Stage.RESERVING
-            side.wait(handover)
+            hooks.wait(handover)
         else:
             source.engine.submit(handover.prefill_request)
 
@@ -127,7 +127,7 @@ class SplitFleet(Fleet):
         elif handover.has_slots:
             self._send(handover)
         else:
-            self._decode_sides[handover.target].wait(handover)
+            self._decode_hooks[handover.target].wait(handover)
         return True
 
     def _send(self, handover: Handover) -> None:
@@ -182,12 +182,12 @@ class SplitFleet(Fleet):
     def _leave(self, handover: Handover) -> None:
         """The request is no hand-over any more."""
         del self._handovers[handover.request_id]
-        self._decode_sides[handover.target].expected.pop(handover.request_id, None)
+        self._decode_hooks[handover.target].expected.pop(handover.request_id, None)
 
     def _give_up(self, handover: Handover) -> None:
         """Nothing of the hand-over stays at its engines, or on the way."""
         handover.is_over = True
-        self._decode_sides[handover.target].give_up(handover)
+        self._decode_hooks[handover.target].give_up(handover)
         if handover.transfer is not None:
             self._links[handover.source].drop(handover.transfer)
         handover.end_lease()

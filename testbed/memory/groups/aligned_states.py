@@ -9,7 +9,7 @@ from testbed.memory.groups.state_chunks import Prefill, StateChunks
 
 
 class AlignedStates:
-    """What sequences need and hold of each column of states.
+    """States of each column that sequences need and hold.
 
     chunks: where chunks end, and which export a state within them.
     """

@@ -1,5 +1,5 @@
-"""What the pages of a sequence store, by which contents they are found, and which pages of equal
-content stay.
+"""Contents of the pages of a sequence, by which they are found, and the pages of equal content that
+stay.
 """
 
 from collections.abc import Iterable
@@ -8,8 +8,7 @@ from itertools import chain
 from testbed.core.sequence import Sequence
 from testbed.memory.groups.page_rules import PagePool
 from testbed.memory.policy import UNBOUNDED_LEN
-from testbed.memory.prefix_cache.hash_chain import Content, block_contents
-from testbed.memory.prefix_cache.output_caching import output_contents
+from testbed.memory.prefix_cache.hash_chain import Content, block_contents, own_contents
 from testbed.vllm.releases import Release
 
 
@@ -68,7 +67,7 @@ class OutputContents(PromptContents):
     def of(self, seq: Sequence, block_size: int) -> Iterable[Content]:
         """Of all its blocks, without end."""
         of_prompt = list(super().of(seq, block_size))
-        return chain(of_prompt, output_contents(seq, len(of_prompt)))
+        return chain(of_prompt, own_contents(seq, len(of_prompt)))
 
     def num_readable(self, seq: Sequence, num_tokens: int, block_size: int) -> int:
         """All that a sequence with generated tokens has stored: the last one is not among it."""

@@ -1,4 +1,4 @@
-"""Which pages of full blocks stay findable: those of full attention always, those of windows and
+"""The pages of full blocks that stay findable: those of full attention always, those of windows and
 states by one of these rules.
 """
 

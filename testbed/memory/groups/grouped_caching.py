@@ -1,4 +1,4 @@
-"""Prefix caching over several KV groups: a hit ends where all groups have what the next token
+"""Prefix caching over several KV groups: a hit ends if all groups have what the next token
 reads.
 """
 
@@ -92,13 +92,14 @@ def _check_spacing(spacing: int | None, block_size: int, *, has_states: bool) ->
         return
     if not has_states:
         raise InputError(
-            "the model has no layers with states (leave it out)",
             key="state_spacing",
-            value=str(spacing),
+            value=spacing,
+            problem="the model has no layers with states",
+            remedy="leave it out",
         )
     if spacing < 1 or spacing % block_size:
         raise InputError(
-            f"must be a multiple of block_size={block_size}, at whose ends states are kept",
             key="state_spacing",
-            value=str(spacing),
+            value=spacing,
+            problem=f"must be a multiple of block_size={block_size}, at whose ends states are kept",
         )

@@ -41,10 +41,10 @@ class GroupedOutputCaching(GroupedCaching):
     ) -> None:
         if page_rule != ONE_PAGE_SIZE:
             raise InputError(
-                "this is the manager of vLLM, whose pages have one size "
-                "(set page_rule=one_page_size, or choose policy=grouped_caching)",
                 key="page_rule",
-                value=str(page_rule),
+                value=page_rule,
+                problem="this is the manager of vLLM, whose pages have one size",
+                remedy="set page_rule=one_page_size, or choose policy=grouped_caching",
             )
         super().__init__(
             pool,

@@ -19,8 +19,8 @@ class LargePages(PagePool):
 
     A large page whose small pages are all free is any group's again, and so is one whose small
     pages are free or idle. Small pages come from the large page of their group that was cut first;
-    Jenga also keeps those of one request together, which is not modelled. What one group does not
-    fill of its last large page no other can use: a pool for 9.8 sequences of Gemma-3 with 4,096
+    Jenga also keeps those of one request together, which is not modelled. The unfilled rest of a
+    group's last large page is of no use to others: a pool for 9.8 sequences of Gemma-3 with 4,096
     tokens (40,000 slots) admits 9.
     """
 

@@ -1,4 +1,4 @@
-"""What becomes of pages that sequences give back: they are free, or findable until evicted."""
+"""Pages that sequences give back: they are free, or findable until evicted."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class NoCache:
         self.nothing = Hit(0, pages.nothing, [0] * len(pages.columns))
 
     def hits(self, seq: Sequence, num_tokens: int, found: CacheHit | None) -> list[Hit]:
-        """What an admission for num_tokens tokens may begin with, the best first."""
+        """Hits with which an admission for num_tokens tokens may begin, the best first."""
         return [self.nothing]
 
     def must_wait(self, hit: Hit) -> bool:
@@ -58,7 +58,7 @@ class NoCache:
         """Raise AssertionError if an invariant is broken."""
 
     def unshared(self, unread: Pages) -> Pages:
-        """Which of these pages no sequence holds once those that hold them here have returned
+        """Those of these pages that no sequence holds once those that hold them here have returned
         them.
         """
         if not self.holders:
@@ -119,7 +119,7 @@ class PageCache(NoCache):
         return self.index.path(self.contents.of(seq, self.pages.block_size))
 
     def hits(self, seq: Sequence, num_tokens: int, found: CacheHit | None) -> list[Hit]:
-        """The longest hit; where it is beyond num_tokens, the longest that is not; all others that
+        """The longest hit; if it is beyond num_tokens, the longest that is not; all others that
         may need fewer pages.
         """
         size = self.pages.block_size
@@ -225,7 +225,7 @@ class PageCache(NoCache):
         self.pages.put(column, [page])
 
     def _unpublish(self, table: PageTable) -> None:
-        """What these pages store is not found any more, unless another sequence holds them."""
+        """Makes the contents of these pages unfindable, unless another sequence holds them."""
         for column, pages in enumerate(table.pages):
             for page in pages:
                 if (column, page) not in self.holders and page in self.index.by_page:

@@ -25,13 +25,17 @@ def pages_by(rule: str, pool: PoolSpec, block_size: int, window_share: float) ->
     """
     if rule not in RULES:
         raise InputError(
-            f"is unknown (choose one of {', '.join(RULES)})", key="page_rule", value=str(rule)
+            key="page_rule",
+            value=rule,
+            problem="is unknown",
+            remedy=f"choose one of {', '.join(RULES)}",
         )
     if rule != FIXED_SPLIT and window_share != WINDOW_SHARE:
         raise InputError(
-            f"nothing reads it (set page_rule={FIXED_SPLIT})",
             key="window_share",
-            value=str(window_share),
+            value=window_share,
+            problem="nothing reads it",
+            remedy=f"set page_rule={FIXED_SPLIT}",
         )
     _check_groups(pool)
     options: dict[str, Any] = {"window_share": window_share} if rule == FIXED_SPLIT else {}
@@ -41,15 +45,18 @@ def pages_by(rule: str, pool: PoolSpec, block_size: int, window_share: float) ->
 def _check_groups(pool: PoolSpec) -> None:
     if not pool.groups:
         raise InputError(
-            "the pool has no KV groups (give PoolSpec.groups, as a run's model does)",
             key="policy",
             value="grouped",
+            problem="the pool has no KV groups",
+            remedy="give PoolSpec.groups, as a run's model does",
         )
     if len({group.slot_bytes for group in pool.groups if not group.state_bytes}) > 1:
         raise InputError(
-            "the model's layers with a window cache another number of bytes a "
-            "token than its others; pages of such groups are not modelled (choose policy=paged or "
-            "prefix_caching, which store all tokens in all layers)",
             key="policy",
             value="grouped",
+            problem=(
+                "the model's layers with a window cache another number of bytes a token than its "
+                "others; pages of such groups are not modelled"
+            ),
+            remedy="choose policy=paged or prefix_caching, which store all tokens in all layers",
         )

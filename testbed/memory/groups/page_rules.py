@@ -112,7 +112,7 @@ class PagePool:
         """How often num_seqs sequences can take the pages of a block that are free now and have no
         unused unit.
 
-        What a page stores must grow with the tokens: checkpoints of states do not.
+        The contents of a page must grow with the tokens: checkpoints of states do not.
         """
         growing = [column for column in self.columns if column.per_block]
         if any(column.width * self.block_size < self._sizes[column.part] for column in growing):
@@ -150,7 +150,7 @@ class OnePageSize(PagePool):
     """vLLM's rule: every page has the same layers x tokens, and a group of more layers takes
     several of them.
 
-    A page has the layers of the smallest group, or those of the largest where it has less than half
+    A page has the layers of the smallest group, or those of the largest if it has less than half
     more (`_get_kv_cache_groups_uniform_page_size`); a group's layers are dealt out to its
     columns, some with padding. A state must fit a page.
     """
@@ -164,9 +164,10 @@ class OnePageSize(PagePool):
             state = ceil_div(group.state_bytes, slot_bytes)
             if state > block_size:
                 raise InputError(
-                    f"a page is smaller than a state (give {state} or more)",
                     key="block_size",
-                    value=str(block_size),
+                    value=block_size,
+                    problem="a page is smaller than a state",
+                    remedy=f"give {state} or more",
                 )
             num_columns = ceil_div(group.num_layers, layers)
             for column in range(num_columns):
@@ -188,15 +189,16 @@ class FixedSplit(PagePool):
     ) -> None:
         if not 0 < window_share <= 1:
             raise InputError(
-                "must be a share, above 0 and at most 1",
                 key="window_share",
-                value=str(window_share),
+                value=window_share,
+                problem="must be a share, above 0 and at most 1",
             )
         if any(group.state_bytes for group in groups):
             raise InputError(
-                "has no share for states (choose one_page_size or large_pages)",
                 key="page_rule",
                 value="fixed_split",
+                problem="has no share for states",
+                remedy="choose one_page_size or large_pages",
             )
         sizes = [group.num_layers * block_size for group in groups]
         columns = [

@@ -1,5 +1,5 @@
-"""Where vLLM ends the chunks of a prompt whose states are cached (mamba_cache_mode=align): a state
-can be found only if a chunk ended behind it, or if the kernel exported it within the chunk.
+"""The ends of the chunks of a prompt whose states vLLM caches (mamba_cache_mode=align): a state can
+be found only if a chunk ended behind it, or if the kernel exported it within the chunk.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Prefill:
 
     @property
     def end(self) -> int:
-        """Where it ends: the last token of a resumed request is a decode."""
+        """Its end: the last token of a resumed request is a decode."""
         return max(self.prompt_len, self.num_tokens - 1)
 
 
@@ -78,7 +78,7 @@ class StateChunks:
         return 1 + (is_last and self.exports(start, end, self.last_position(end)))
 
     def last_position(self, num_tokens: int) -> int:
-        """Where the last block of these tokens ends, one of which is always computed again."""
+        """The end of the last block of these tokens, one of which is always computed again."""
         return (num_tokens - 1) // self.block_size * self.block_size
 
     def _end_by_stops(self, start: int, end: int, prefill: Prefill, most: int) -> int:

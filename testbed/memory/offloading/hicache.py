@@ -1,7 +1,7 @@
 """SGLang's HiCache (release 0.5.23): its prefix cache over a host pool, in a tree of runs."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import Batch
@@ -78,8 +78,9 @@ class HiCache(Radix):
         lower = [tier for tier in pool.tiers if tier.name != HOST]
         if len(lower) != 1:
             raise InputError(
-                f"server.tiers: HiCache has one tier below the device, not {len(lower)} "
-                "(+tier@server.tiers.dram=dram)"
+                key="server.tiers",
+                problem=f"HiCache has one tier below the device, not {len(lower)}",
+                remedy="+tier@server.tiers.dram=dram",
             )
         super().__init__(pool, block_size, radix_eviction_policy)
         self._tier = lower[0].name
@@ -197,6 +198,10 @@ class HiCache(Radix):
 
     # What callers see
 
+    def repeated_reads(self, batch: Batch, others: Collection[Seq] = ()) -> int:
+        """See CountsSharedReads: runs that are loaded or written are locked though in no table."""
+        return self._read_again((*batch, *others))
+
     def usage(self) -> Usage:
         used, moving = super().usage(), self.tree.num_moving
         if self._doubles:
@@ -249,8 +254,9 @@ def tree_of(write_policy: str, num_blocks: int, strategy: Strategy) -> HostTree:
         return WriteBackTree(num_blocks, strategy)
     if write_policy not in THRESHOLDS:
         raise InputError(
-            f"is unknown (choose from {', '.join(WRITE_POLICIES)})",
             key="policy.hicache_write_policy",
             value=write_policy,
+            problem="is unknown",
+            remedy=f"choose from {', '.join(WRITE_POLICIES)}",
         )
     return HostTree(num_blocks, THRESHOLDS[write_policy], strategy)

@@ -13,7 +13,9 @@ Rank: TypeAlias = tuple[int, int]
 
 
 class Request:
-    """What a request has stored or read: the position of each key, and its rank in the cache."""
+    """Blocks that a request has stored or read: the position of each key, and its rank in the
+    cache.
+    """
 
     __slots__ = ("rank", "seen")
 
@@ -78,7 +80,7 @@ class RequestLru:
 
     def store(self, keys: Sequence[Key], first: int, request: Request) -> list[int] | None:
         """Blocks for those of the keys that are not here, in order, which a transfer writes until
-        `stored`; None where there are too few: then none is stored.
+        `stored`; None if there are too few: then none is stored.
         """
         known = {key: i for i, key in enumerate(keys, first) if key not in self.arriving}
         new = [key for key in known if key not in self.blocks]
@@ -111,7 +113,7 @@ class RequestLru:
             heapify(self._queue)
 
     def slots(self) -> NonSequenceSlots:
-        """What it stores, and what is being written."""
+        """Slots that it stores, and those that are being written."""
         size = self.block_size
         kinds: tuple[list[Extent], list[Extent]] = ([], [])
         for key, block in self.blocks.items():
@@ -119,7 +121,7 @@ class RequestLru:
         return NonSequenceSlots(cached=tuple(kinds[0]), in_transit=tuple(kinds[1]))
 
     def check(self) -> None:
-        """Raise AssertionError where blocks were lost, or are read or written without being
+        """Raise AssertionError if blocks were lost, or are read or written without being
         here.
         """
         used = sorted([*self.blocks.values(), *self._free])
@@ -155,7 +157,7 @@ class RequestLru:
 
     def _ensure_free(self, needed: int, kept: set[Key]) -> bool:
         """Evict until so many blocks are free, but none of the kept keys; False, and no change,
-        where that is impossible.
+        if that is impossible.
         """
         victims, aside = dict[Key, Rank](), list[tuple[Rank, Key]]()
         while len(self._free) + len(victims) < needed and self._queue:

@@ -32,7 +32,7 @@ from testbed.memory.offloading.request_lru import Request, RequestLru
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.hash_chain import Content
-from testbed.memory.prefix_cache.output_caching import OutputCaching, output_contents
+from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import CachedPrompt, PromptHit
 from testbed.memory.prefix_cache.prefix_index import Key, Node
 from testbed.memory.served import Drafts
@@ -108,12 +108,15 @@ class VllmOffloading(OutputCaching):
         lower = [tier for tier in pool.tiers if tier.name != HOST]
         if len(lower) != 1:
             raise InputError(
-                f"server.tiers: vLLM's offloading has one tier below the device, not {len(lower)} "
-                "(+tier@server.tiers.dram=dram)"
+                key="server.tiers",
+                problem=f"vLLM's offloading has one tier below the device, not {len(lower)}",
+                remedy="+tier@server.tiers.dram=dram",
             )
         if drafts is not Drafts.NONE:
             raise InputError(
-                "speculation: drafts are not modelled beside vLLM's offloading (leave one out)"
+                key="speculation",
+                problem="drafts are not modelled beside vLLM's offloading",
+                remedy="leave one out",
             )
         super().__init__(pool, block_size, watermark, eviction, release, drafts)
         self._tier = RequestLru(lower[0].name, lower[0].num_slots // block_size, block_size)
@@ -274,7 +277,7 @@ class VllmOffloading(OutputCaching):
         """The keys of the full blocks of its first num_tokens tokens."""
         contents, full = state.contents or (), num_tokens // self.block_size
         if full > len(state.keys):
-            rest = islice(output_contents(seq, len(contents)), max(full - len(contents), 0))
+            rest = islice(self._generated(seq, len(contents)), max(full - len(contents), 0))
             every = [*contents, *rest][:full]
             state.keys = list(zip(self._cache.index.chain(every), every, strict=True))
         return state.keys[:full]

@@ -89,6 +89,8 @@ class BlockIndex(BatchIndex):
         which has them.
         """
         due, size, now = self.due, self.size, self.batch.extended
+        if num_steps > 1 == size:
+            return self._grow_by_tokens(num_steps)
         take, taken, first, second = self.pool.free.pop, 0, 0, 0
         residues = sorted(due)
         first_due = bisect_left(residues, now % size)
@@ -106,6 +108,17 @@ class BlockIndex(BatchIndex):
                 first += (moment := count * step)
                 second += moment * step
         return record(Growth, (taken * size, first * size, second * size))
+
+    def _grow_by_tokens(self, num_steps: int) -> Growth:
+        """The same for blocks of one token: each member takes one at every step."""
+        members = self.due.get(0, {}).values()
+        count = len(members)
+        taken = self.pool.take(count * num_steps)
+        for place, blocks in enumerate(members):
+            blocks += taken[place::count]
+        steps = count * num_steps
+        first = steps * (num_steps - 1) // 2
+        return record(Growth, (steps, first, first * (2 * num_steps - 1) // 3))
 
     def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
         """When num_steps more steps will take the marked ones of the blocks that they take one

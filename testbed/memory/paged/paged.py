@@ -4,7 +4,7 @@ tiers.
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, repeat
 from typing import ClassVar
 
 from testbed.core.errors import InputError
@@ -51,7 +51,7 @@ class BlockMemory(LeasingPolicy):
     free (watermark.py).
 
     `blocks` is the pool to take blocks from, by default a new one. `admit` answers Refusal.NEVER
-    where the tokens exceed an empty pool without the blocks of registered prefixes.
+    if the tokens exceed an empty pool without the blocks of registered prefixes.
     """
 
     max_block_size: ClassVar[int] = 256
@@ -65,9 +65,9 @@ class BlockMemory(LeasingPolicy):
     ) -> None:
         if not 1 <= block_size <= self.max_block_size:
             raise InputError(
-                f"must be from 1 to {self.max_block_size} tokens",
                 key="block_size",
-                value=str(block_size),
+                value=block_size,
+                problem=f"must be from 1 to {self.max_block_size} tokens",
             )
         super().__init__()
         self.block_size = block_size
@@ -145,15 +145,20 @@ class BlockMemory(LeasingPolicy):
         size, pool, blocks = self.block_size, self._pool, self._tables.of(seq).blocks
         num_slots, num_free, evicted = seq.num_slots, len(self._pool.free), NO_GROWTH
         needed = ceil_div(num_slots + num_tokens, size) - len(blocks)
-        steps = range(-num_slots % size, num_tokens, size)  # that take the blocks
+        first = -num_slots % size  # of the steps that take the blocks, which are `size` apart
         if needed > num_free:
             if not self._ensure_free(needed):
                 return Refusal.LATER
-            marks = [False] * num_free + pool.were_cached
-            evicted = growth_of([(s, size * mark) for s, mark in zip(steps, marks, strict=False)])
+            steps = range(first + num_free * size, num_tokens, size)
+            if all(pool.were_cached):
+                evicted = blocks_taken(steps.start, needed - num_free, size)
+            else:
+                marks = zip(steps, pool.were_cached, strict=False)
+                evicted = growth_of([(s, size * mark) for s, mark in marks])
         blocks += pool.take(needed)
         self._tables.live += num_tokens
-        return record(Grant, (0, NO_OPS, growth_of([(s, size) for s in steps]), evicted, False))
+        growth = blocks_taken(first, needed, size) if needed else NO_GROWTH
+        return record(Grant, (0, NO_OPS, growth, evicted, False))
 
     def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit = NO_HIT) -> bool:
         table, reserve, num_own = self._tables.held.get(seq.seq_id), self._reserve(), 0
@@ -267,8 +272,12 @@ class BlockMemory(LeasingPolicy):
         needed = ceil_div(num_tokens, self.block_size)
         if not self._ensure_free(needed):
             raise InputError(
-                f"a prefix of {num_tokens} tokens: needs {needed} blocks, {len(self._pool.free)} "
-                "are free"
+                key="the pool",
+                problem=(
+                    f"has {len(self._pool.free)} free blocks, and a prefix of {num_tokens} tokens "
+                    f"needs {needed}"
+                ),
+                remedy="give a larger pool",
             )
         self._tables.prefixes[num_tokens] = self._pool.take(needed)
         self._tables.live += num_tokens
@@ -361,6 +370,17 @@ class Paged(BlockMemory):
         return GRANTED
 
 
+def blocks_taken(first: int, count: int, size: int) -> Growth:
+    """`growth_of` the steps first, first + size, ..., each of which takes a block of `size`
+    slots.
+    """
+    pairs = count * (count - 1) // 2
+    steps = count * first + size * pairs
+    squared = first * (count * first + 2 * size * pairs)
+    squared += size * size * (pairs * (2 * count - 1) // 3)
+    return record(Growth, (size * count, size * steps, size * squared))
+
+
 @lru_cache(1 << 10)
 def taken_at_once(slots: int, evicted: Growth) -> Grant:
     return Grant(0, NO_OPS, Growth(slots), evicted) if slots else GRANTED
@@ -369,4 +389,5 @@ def taken_at_once(slots: int, evicted: Growth) -> Grant:
 @lru_cache(8)
 def extents_of_blocks(num_blocks: int, size: int) -> list[Extent]:
     """The slots of every block of `size` slots, one object for each: all tables list these."""
-    return [record(Extent, (block * size, size)) for block in range(num_blocks)]
+    places = zip(range(0, num_blocks * size, size), repeat(size))
+    return list(map(record, repeat(Extent), places))

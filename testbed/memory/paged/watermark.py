@@ -16,12 +16,12 @@ class Watermark:
     def __init__(self, share: float, total: int, rounded: Callable[[float], int] = ceil) -> None:
         if not 0 <= share < 1:
             raise InputError(
-                "must be a share of the pool, at least 0 and below 1",
                 key="watermark",
-                value=str(share),
+                value=share,
+                problem="must be a share of the pool, at least 0 and below 1",
             )
         self._reserve = rounded(share * total)
 
     def reserve(self, num_resident: int) -> int:
-        """How many must stay free where num_resident sequences are on the device."""
+        """How many must stay free if num_resident sequences are on the device."""
         return self._reserve if num_resident else 0

@@ -68,7 +68,7 @@ class CachingPool(BlockPool):
         return self.index.insert(node, contents, blocks, self._settle)
 
     def unpublish(self, blocks: Iterable[int]) -> None:
-        """What these held blocks store is not found any more, as far as no other sequence holds
+        """Makes the contents of these held blocks unfindable, as far as no other sequence holds
         them.
         """
         holder = self.index.holder

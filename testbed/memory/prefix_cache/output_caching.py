@@ -1,7 +1,7 @@
 """Prefix caching as vLLM V1 has it: blocks with generated tokens stay in the cache too."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, count, islice
+from itertools import chain, islice
 
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import Keep, Ops, ceil_div
@@ -10,7 +10,12 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool, LastUsePool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.hash_chain import Content, block_contents, with_next_ids
+from testbed.memory.prefix_cache.hash_chain import (
+    Content,
+    block_contents,
+    generated_contents,
+    with_next_ids,
+)
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching, PromptHit
 from testbed.memory.prefix_cache.prefix_index import Node
 from testbed.memory.served import Drafts
@@ -18,13 +23,13 @@ from testbed.vllm.releases import DEFAULT, Release
 
 
 class OutputCaching(PrefixCaching):
-    """Prefix caching whose blocks with generated tokens, and prompts without ids, are findable by
-    their own sequence.
+    """Prefix caching whose blocks with generated tokens are findable: by their own sequence when it
+    returns after a preemption, and by later prompts that contain the answer, if the trace names
+    it (answer_id). So are prompts without ids, by their own sequence.
 
-    A preempted sequence finds those that were not evicted meanwhile; a finished one's are never
-    found, but are in the eviction order like all others. They are published when the slots are
-    released, not when they fill up, with the same result: until then no request could find them,
-    nor does an order hear of a block that is held.
+    Blocks with generated tokens are published when the slots are released, not when they fill up,
+    with the same result if a prompt comes after the answer that it contains; nor does an order
+    hear of a block that is held.
 
     With the order `lru` blocks leave as in the release, see LastUsePool. With another one, free
     blocks are taken before cached ones are evicted, and the cache keeps one copy of equal contents.
@@ -51,6 +56,7 @@ class OutputCaching(PrefixCaching):
         # An admission may ask for more slots than the group has tokens.
         self._asks_ahead = drafts is not Drafts.NONE and release.admits_with_drafts
         self._with_output = set[int]()  # sequences whose prompt was computed; never iterated over
+        self._num_named: dict[int, int] = {}  # blocks of named answers that were preempted
         self._release = release
         super().__init__(pool, block_size=block_size, watermark=watermark, eviction=eviction)
 
@@ -91,7 +97,9 @@ class OutputCaching(PrefixCaching):
         is_stored = prompt is not None and prompt.alone and seq.seq_id in self._tables.held
         if prompt is not None and is_stored and keep is not Keep.NOTHING:
             of_prompt, full = prompt.contents, seq.num_stored // self.block_size
-            new = islice(output_contents(seq, len(of_prompt)), max(full - len(of_prompt), 0))
+            new = islice(self._generated(seq, len(of_prompt)), max(full - len(of_prompt), 0))
+            if seq.answer_id is not None:
+                self._num_named[seq.seq_id] = full
             prompt.contents = [*of_prompt, *new]
             self.publish(seq, seq.num_stored)
         super()._give_back(seq, keep)
@@ -106,19 +114,17 @@ class OutputCaching(PrefixCaching):
             return super()._contents(seq)
         num_tokens = seq.prompt_len - self._num_behind
         if seq.prompt_ids is None:
-            return list(islice(output_contents(seq, 0), num_tokens // self.block_size))
+            return list(islice(self._generated(seq, 0), num_tokens // self.block_size))
         ids, tokens_per_id, size = seq.prompt_ids, seq.tokens_per_id, self.block_size
         contents = block_contents(ids, tokens_per_id, num_tokens, size)
         return with_next_ids(contents, ids, tokens_per_id, size) if self._num_behind else contents
 
     def _match(self, seq: Seq, contents: Sequence[Content]) -> list[Node]:
         """Generated blocks too: see PromptHit.on_device for what is found of the prompt alone."""
-        return self._cache.index.match(chain(contents, output_contents(seq, len(contents))))
+        behind = self._generated(seq, len(contents))
+        if seq.answer_id is not None:  # others may have published more than it has generated
+            behind = islice(behind, max(self._num_named.get(seq.seq_id, 0) - len(contents), 0))
+        return self._cache.index.match(chain(contents, behind))
 
-
-def output_contents(seq: Seq, first: int) -> Iterator[Content]:
-    """The contents of a sequence's blocks from `first` on; no other sequence's blocks are equal to
-    them.
-    """
-    for block in count(first):
-        yield (seq.seq_id,), block
+    def _generated(self, seq: Seq, first: int) -> Iterator[Content]:
+        return generated_contents(seq, self.block_size, first, names_next=bool(self._num_behind))

@@ -32,7 +32,7 @@ class PromptHit(CacheHit):
     """The nodes of a sequence's leading blocks on the device, and of those behind that are below.
 
     contents: what the full blocks of its prompt store; None: nothing of it can be found. `nodes`
-    may go on behind the prompt, where a preempted sequence finds its own generated blocks.
+    may go on behind the prompt, if a preempted sequence finds its own generated blocks.
     num_dropped: of the blocks that an admission would find, the last so many are computed again.
     has_output: generated tokens follow the prompt, however many an admission asks slots for; None:
     they do if it asks for more than the prompt's.
@@ -88,8 +88,8 @@ class CachedPrompt:
 
 @dataclass(slots=True)
 class CacheCounts:
-    """What first admissions looked up and found; a sequence that returns after preemption is not
-    counted again.
+    """Tokens that first admissions looked up and found; a sequence that returns after preemption is
+    not counted again.
     """
 
     prompts: int = 0
@@ -251,8 +251,8 @@ class PrefixCaching(BlockMemory):
         return self._cache.index.chain(block_contents(prompt_ids, tokens_per_id, readable, size))
 
     def guaranteed_steps(self, batch: Batch) -> int:
-        """See Predicts. Where somebody hears of evictions, each of them ends the promise, so that
-        it is told when it happens and not at the end of a span.
+        """See Predicts. If a listener follows evictions, each of them ends the promise, so that it
+        is reported when it happens and not at the end of a span.
         """
         if self._cache.index.on_event is None:
             return super().guaranteed_steps(batch)
@@ -268,8 +268,8 @@ class PrefixCaching(BlockMemory):
         self._cache.index.check()
 
     def _contents(self, seq: Seq) -> Sequence[Content] | None:
-        """What the full blocks of its prompt store; None: it has a registered prefix, or nobody
-        could ask for it.
+        """Contents of the full blocks of its prompt; None: it has a registered prefix, or no other
+        request could ask for it.
         """
         if seq.prompt_ids is None or seq.registered_prefix in self._tables.prefixes:
             return None
@@ -288,7 +288,7 @@ class PrefixCaching(BlockMemory):
         """The most of the nodes, found for a prompt, that can be referenced together with all the
         requested blocks.
 
-        What lies beyond the first `requested` is never a reason to refuse: if it were, an eviction
+        Blocks beyond the first `requested` are never a reason to refuse: if it were, an eviction
         could end a refusal.
         """
         num_slots = self._pool.available() - self._reserve() - total

@@ -1,5 +1,5 @@
-"""Which block holds which content: full blocks of prompts, found by the chain of contents that
-leads to them. What a block's content and its chained hash are is in hash_chain.py.
+"""The block that holds each content: full blocks of prompts, found by the chain of contents that
+leads to them. hash_chain.py defines a block's content and its chained hash.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ TOMBSTONE = -1
 class Node:
     """A full block of prompt content behind its predecessor `parent`.
 
-    block is TOMBSTONE where the content was dropped while later blocks of it are still there, or
+    block is TOMBSTONE if the content was dropped while later blocks of it are still there, or
     is on its way here.
     evictable: the block's reference count is 0, so it may be evicted. children: blocks indexed
     right behind it. code: the chained hash of its content and all before it, by which eviction
@@ -122,8 +122,8 @@ class PrefixIndex:
     ) -> Node:
         """`blocks` hold `contents` one after another behind `node`; returns the last node.
 
-        Where a content is indexed already with another block, or as a tombstone, equal(its node,
-        block) says what to do.
+        If a content is indexed already with another block, or as a tombstone, equal(its node,
+        block) decides.
         """
         nodes, holder, hash_of = self._nodes, self.holder, self.hash_of
         for content, block in zip(contents, blocks, strict=False):
@@ -177,7 +177,7 @@ class PrefixIndex:
             node.children -= 1
 
     def check(self) -> None:
-        """Raise AssertionError where blocks and nodes do not belong to each other."""
+        """Raise AssertionError if blocks and nodes do not belong to each other."""
         nodes = [self.root, *self._nodes.values()]
         assert {*filter(None, self.holder)} == {
             node for node in nodes[1:] if node.block != TOMBSTONE

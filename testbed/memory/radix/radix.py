@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import Batch
@@ -34,17 +35,15 @@ from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_table import BlockTable, Tables
 from testbed.memory.paged.paged import extents_of_blocks
 from testbed.memory.policy import PoolSpec
-from testbed.memory.prefix_cache.hash_chain import block_contents
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
+from testbed.memory.radix.contents import ContentNames
 from testbed.memory.radix.strategies import lru, strategy_named
 from testbed.memory.radix.tree import Contents, RadixTree, Run, path
 
-OWN = 1 << 80  # contents from here on are of one sequence alone; a trace's ids are smaller
-
 
 class RadixHit(CacheHit):
-    """What the tree has of a sequence's first tokens; `run` ends with the last of them, or goes on
-    behind them.
+    """The first tokens of a sequence that the tree has; `run` ends with the last of them, or goes
+    on behind them.
     """
 
     __slots__ = ("block_size", "num_blocks", "run")
@@ -95,7 +94,7 @@ class Radix(LeasingPolicy):
     ) -> None:
         if block_size > 512:
             raise InputError(
-                "must be from 1 to 512 tokens", key="block_size", value=str(block_size)
+                key="block_size", value=block_size, problem="must be from 1 to 512 tokens"
             )
         super().__init__()
         self.block_size = block_size
@@ -108,6 +107,7 @@ class Radix(LeasingPolicy):
         self._num_listed = 0  # blocks of all tables
         self._evictions = 0
         self._counts = CacheCounts()
+        self._names = ContentNames(block_size)
         self._doubles: dict[int, Held] = {}
 
     # What a sequence finds
@@ -172,7 +172,7 @@ class Radix(LeasingPolicy):
     def _drop_doubles(self) -> None:
         """Sequences with blocks whose content the tree has in others: each reads the tree's from
         now on and gives its own back, if its tokens are stored. Else its own become the tree's
-        where no other sequence reads those.
+        if no other sequence reads those.
         """
         for seq_id, held in list(self._doubles.items()):
             if held.seq.num_stored // self.block_size > max(held.own):
@@ -191,7 +191,7 @@ class Radix(LeasingPolicy):
         held.own = set()
 
     def _take_over(self, held: Held) -> None:
-        """The tree takes the sequence's own blocks where the others are in no table."""
+        """The tree takes the sequence's own blocks if the others are in no table."""
         doubled = Counter(run for other in self._doubles.values() for _, run in own_runs(other))
         for start, run in own_runs(held):
             if run.locks == doubled[run]:
@@ -202,17 +202,7 @@ class Radix(LeasingPolicy):
 
     def _contents(self, seq: Seq, num_blocks: int) -> Contents:
         """The content of the first num_blocks blocks: of the prompt, then the sequence's own."""
-        size, ids = self.block_size, seq.prompt_ids
-        known: Contents = ()
-        if ids is not None:
-            full = min(seq.prompt_len // size, num_blocks)
-            known = tuple(block_contents(ids, seq.tokens_per_id, full * size, size))
-        first = (seq.seq_id + 1) * OWN
-        return (
-            (*known, *range(first + len(known), first + num_blocks))
-            if (len(known) < num_blocks)
-            else known
-        )
+        return self._names.of(seq, num_blocks)
 
     # Slots
 
@@ -314,11 +304,11 @@ class Radix(LeasingPolicy):
 
     def table(self, seq: Seq) -> list[Extent]:
         known = extents_of_blocks(self._pool.num_blocks, self.block_size)
-        return [known[block] for block in self._of(seq).blocks]
+        return list(map(known.__getitem__, self._of(seq).blocks))
 
     def usage(self) -> Usage:
         size, num_free, cached = self.block_size, len(self._pool.free), self._tree.num_evictable
-        held = self._pool.num_blocks - num_free - cached
+        held = self._num_held()
         total, most = self._pool.num_blocks * size, (num_free + cached) * size
         live, saved = held * size - self._padding, (self._num_listed - held) * size
         return record(
@@ -327,27 +317,34 @@ class Radix(LeasingPolicy):
         )
 
     def repeated_reads(self, batch: Batch, others: Collection[Seq] = ()) -> int:
-        """See CountsSharedReads: what sequences read of the tree, but each block of it once."""
-        if self._doubles:
-            blocks = [block for seq in (*batch, *others) for block in self._of(seq).blocks]
-            return (len(blocks) - len(set(blocks))) * self.block_size
-        listed, seen = 0, set[Run]()
-        for seq in (*batch, *others):
-            held: Held = self._of(seq)
-            listed += held.num_shared
+        """See CountsSharedReads. If these are all sequences with slots and nothing else locks a
+        run, what all tables list more than once.
+        """
+        num_seqs = len(batch) + len(others)
+        if num_seqs == len(self._tables.held) == self._tree.num_locks and not self._doubles:
+            return (self._num_listed - self._num_held()) * self.block_size
+        return self._read_again((*batch, *others))
+
+    def _read_again(self, seqs: Iterable[Seq]) -> int:
+        """What these sequences read of the tree, but each run of it once."""
+        num_read, seen = 0, set[Run]()
+        for held in map(self._of, seqs):
+            own = {run for _, run in own_runs(held)} if held.own else ()
+            num_read += held.num_shared - len(held.own)
             run = held.run
             while run.parent is not None and run not in seen:
-                seen.add(run)
+                if run not in own:
+                    seen.add(run)
                 run = run.parent
-        return (listed - sum(len(run.key) for run in seen)) * self.block_size
+        return (num_read - sum([len(run.key) for run in seen])) * self.block_size
 
     def layout(self) -> BlockLayout:
         return BlockLayout(self.block_size)
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         known = extents_of_blocks(self._pool.num_blocks, self.block_size)
-        blocks = sorted(b for run in self._tree if not run.locks for b in run.blocks)
-        return NonSequenceSlots(cached=tuple([known[block] for block in blocks]))
+        blocks = chain.from_iterable([run.blocks for run in self._tree if not run.locks])
+        return NonSequenceSlots(cached=tuple(map(known.__getitem__, sorted(blocks))))
 
     def counters(self) -> Mapping[str, float]:
         return {**self._counts.by_name(), "evictions": self._evictions}
@@ -366,6 +363,10 @@ class Radix(LeasingPolicy):
         held = self._tables.of(seq)
         assert isinstance(held, Held)
         return held
+
+    def _num_held(self) -> int:
+        """Blocks that are neither free nor evictable."""
+        return self._pool.num_blocks - len(self._pool.free) - self._tree.num_evictable
 
     def _available(self) -> int:
         return len(self._pool.free) + self._tree.num_evictable
@@ -395,5 +396,5 @@ def own_runs(held: Held) -> list[tuple[int, Run]]:
 
 
 def blocks_of(run: Run) -> list[int]:
-    """Where the blocks up to the end of the run are stored, in order."""
-    return [block for node in reversed([*path(run)]) for block in node.blocks]
+    """The blocks up to the end of the run, in order."""
+    return list(chain.from_iterable([node.blocks for node in path(run)][::-1]))

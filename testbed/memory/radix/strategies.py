@@ -1,4 +1,6 @@
-"""Which leaf of a radix tree is evicted first: SGLang's strategies (evict_policy.py, 0.5.23)."""
+"""Orders in which leaves of a radix tree are evicted: SGLang's strategies (evict_policy.py,
+0.5.23).
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -34,17 +36,17 @@ def filo(run: "Run") -> Rank:
 
 
 def lfu(run: "Run") -> Rank:
-    """What the fewest sequences have published, of these the least recently used."""
+    """The leaf that the fewest sequences have published, of these the least recently used."""
     return run.num_published, run.used
 
 
 def slru(run: "Run") -> Rank:
-    """What one sequence alone has published, then the others; least recently used first."""
+    """Leaves that one sequence alone has published, then the others; least recently used first."""
     return int(run.num_published >= PROTECTED), run.used
 
 
 def priority(run: "Run") -> Rank:
-    """What sequences of the lowest number have published; least recently used first."""
+    """Leaves that sequences of the lowest number have published; least recently used first."""
     return run.priority, run.used
 
 
@@ -58,12 +60,16 @@ def strategy_named(name: str) -> Strategy:
     """The strategy of this name. Raises InputError for another."""
     if name == "tlru":
         raise InputError(
-            "is not modelled; its thresholds are 0 unless they "
-            "are given, with which it is lru but for the refreshing of waiting requests (choose "
-            f"from {', '.join(STRATEGIES)})",
             key=KEY,
             value=name,
+            problem=(
+                "is not modelled; its thresholds are 0 unless they are given, with which it is lru "
+                "but for the refreshing of waiting requests"
+            ),
+            remedy=f"choose from {', '.join(STRATEGIES)}",
         )
     if name not in STRATEGIES:
-        raise InputError(f"is unknown (choose from {', '.join(STRATEGIES)})", key=KEY, value=name)
+        raise InputError(
+            key=KEY, value=name, problem="is unknown", remedy=f"choose from {', '.join(STRATEGIES)}"
+        )
     return STRATEGIES[name]

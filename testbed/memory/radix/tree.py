@@ -1,17 +1,19 @@
 """A tree of runs of blocks: the prefix cache of SGLang (Zheng et al., 2024; release 0.5.23).
 
-A run is a sequence of adjacent blocks of content, which is split where two contents differ. What is
-not locked is evicted a whole leaf at a time, in the order of a strategy.
+A run is a sequence of adjacent blocks of content, which is split if two contents differ.
+Unlocked runs are evicted a whole leaf at a time, in the order of a strategy.
 """
 
 import heapq
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Union
 
 from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.radix.strategies import Rank, Strategy, lru
 
-Contents = tuple[Content, ...]
+Contents = Union[tuple[Content, ...], "array[int]"]
 
 
 class Run:
@@ -52,6 +54,7 @@ class RadixTree:
     Attributes:
         root: the empty run, which is never evicted.
         num_evictable: blocks of runs without a lock; those of all their descendants are among them.
+        num_locks: calls of `lock` that are not undone.
     """
 
     def __init__(self, strategy: Strategy = lru) -> None:
@@ -59,6 +62,7 @@ class RadixTree:
         self.root = Run(None, (), [], 0)
         self.root.locks = 1
         self.num_evictable = 0
+        self.num_locks = 0
         self._clock = 0
         self._num_entries = 0
         self._most_entries = 1000
@@ -119,6 +123,7 @@ class RadixTree:
 
     def lock(self, run: Run) -> None:
         """Nothing up to the end of this run is evicted until `unlock`."""
+        self.num_locks += 1
         for node in path(run):
             if not node.locks:
                 self.num_evictable -= len(node.key)
@@ -126,6 +131,7 @@ class RadixTree:
 
     def unlock(self, run: Run) -> None:
         """Undo one `lock` of the run."""
+        self.num_locks -= 1
         for node in path(run):
             node.locks -= 1
             if not node.locks:
@@ -190,7 +196,7 @@ class RadixTree:
             yield run
 
     def check(self) -> None:
-        """Raise AssertionError where runs, locks and counts do not belong to each other."""
+        """Raise AssertionError if runs, locks and counts do not belong to each other."""
         runs = list(self)
         for run in runs:
             parent = run.parent

@@ -54,8 +54,8 @@ class CacheHierarchy:
         self._num_transfers = 0
 
     def look_up(self, on_device: list[Node], rest: Sequence[Content]) -> list[tuple[int, Node]]:
-        """Where the contents after the nodes on the device are, up to the first that is nowhere;
-        changes nothing.
+        """The places of the contents after the nodes on the device, up to the first that is
+        nowhere; changes nothing.
         """
         index, behind = self.device.index, list[tuple[int, Node]]()
         node = on_device[-1] if on_device else index.root
@@ -106,7 +106,7 @@ class CacheHierarchy:
         return self._begin(load)
 
     def begin_store(self, target: int, candidates: Mapping[Node, Use]) -> Transfer | None:
-        """Store nodes in tier `target` from the place above it; None where there is none to store,
+        """Store nodes in tier `target` from the place above it; None if there is none to store,
         or no block.
         """
         chosen = [node for node in candidates if self.can_store(target, node)]

@@ -20,7 +20,7 @@ class LoadRule:
 
 
 class LoadAlways(LoadRule):
-    """Whatever is there."""
+    """Loads all blocks that the tiers have."""
 
 
 class LoadNever(LoadRule):
@@ -31,8 +31,8 @@ class LoadNever(LoadRule):
 
 
 class LoadIfFaster(LoadRule):
-    """What the tier brings sooner than a prefill of prefill_tokens_per_s would compute it, without
-    queueing for either.
+    """Blocks that the tier brings sooner than a prefill of prefill_tokens_per_s would compute them,
+    without queueing for either.
 
     A policy has no cost model, so the rate is the user's: prompt tokens/s of the server.
     """
@@ -40,7 +40,7 @@ class LoadIfFaster(LoadRule):
     def __init__(self, prefill_tokens_per_s: NonNegative) -> None:
         if not prefill_tokens_per_s > 0:
             raise InputError(
-                "must be above 0", key="prefill_tokens_per_s", value=str(prefill_tokens_per_s)
+                key="prefill_tokens_per_s", value=prefill_tokens_per_s, problem="must be above 0"
             )
         self.prefill_tokens_per_s = prefill_tokens_per_s
 
@@ -49,6 +49,8 @@ class LoadIfFaster(LoadRule):
         InputError for a tier without a bandwidth.
         """
         if not tier.bandwidth:
-            raise InputError(f"the load rule LoadIfFaster: the tier {tier.name} has no bandwidth")
+            raise InputError(
+                key="the load rule LoadIfFaster", problem=f"the tier {tier.name} has no bandwidth"
+            )
         num_bytes = num_tokens * pool.layer_bytes * pool.num_layers
         return tier.latency_s + num_bytes / tier.bandwidth < num_tokens / self.prefill_tokens_per_s

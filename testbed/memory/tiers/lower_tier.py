@@ -75,7 +75,7 @@ class LowerTier:
 
     def take(self, node: Node, use: Use) -> int | None:
         """A block for the content of a node that is not here, free or of the evicted one; None
-        where all are pinned.
+        if all are pinned.
         """
         if not self._free:
             victim = self._victim()
@@ -103,7 +103,7 @@ class LowerTier:
         self._changed()
 
     def give_up(self, nodes: Iterable[Node]) -> None:
-        """What a transfer was to bring will not come."""
+        """Drops the blocks that a transfer was to bring."""
         for node in nodes:
             self._free.append(self.arriving.pop(node.key))
             del self._ranks[node.key]
@@ -137,7 +137,7 @@ class LowerTier:
                 self._drop(node.key)
 
     def check(self) -> None:
-        """Raise AssertionError where blocks were lost, or pins count what is not here."""
+        """Raise AssertionError if blocks were lost, or pins count what is not here."""
         used = [*self.blocks.values(), *self.arriving.values()]
         assert sorted(used + self._free) == list(range(self.num_blocks)), (
             f"blocks of the {self.name} were lost"

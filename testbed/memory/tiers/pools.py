@@ -17,8 +17,7 @@ class Owner(Protocol):
 
 
 class PinnedPool(CachingPool):
-    """A block that a transfer reads is not taken by anyone else before that has landed, though no
-    table has it.
+    """A block that a transfer reads is not taken before that has landed, though no table has it.
 
     `pins` counts the transfers that need a block; one that is in `kept` too is not evicted
     meanwhile. Those that store nothing any more were victims while pinned, and become free when
@@ -60,7 +59,7 @@ class PinnedPool(CachingPool):
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
         """A transfer has written what `nodes`, which are kept, store to `blocks`: evictable now, or
-        free where it was there already.
+        free if it was there already.
         """
         evictable = list[Node]()
         for node, block in zip(nodes, blocks, strict=True):

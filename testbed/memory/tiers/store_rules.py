@@ -1,4 +1,4 @@
-"""Which blocks are stored below the device, and when."""
+"""Rules on the blocks that are stored below the device, and on the time."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -98,7 +98,9 @@ class BeforeEviction(StoreRule):
         order = pool.order
         if not isinstance(order, Lru):
             raise InputError(
-                f"store rule BeforeEviction: {type(order).__name__} names no next victims (use lru)"
+                key="store rule BeforeEviction",
+                problem=f"{type(order).__name__} names no next victims",
+                remedy="use lru",
             )
         return order.upcoming(self.margin - len(pool.free)) if len(pool.free) < self.margin else ()
 

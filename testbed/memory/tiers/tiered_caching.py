@@ -78,7 +78,7 @@ class TieredCaching(PrefixCaching):
     """A prompt's blocks are looked up on the device and, block by block, in every tier below it but
     the swap space.
 
-    What is below is loaded before the request is admitted. `store` chooses for the first tier,
+    Blocks below are loaded before the request is admitted. `store` chooses for the first tier,
     whose blocks go on to the next. With `exclusive` tiers a block leaves the first tier when it has
     been loaded, so that all together cache as much as one pool. Loads begin when a request is next,
     or among the first `prefetch` that wait.
@@ -98,17 +98,18 @@ class TieredCaching(PrefixCaching):
         self._lower = [tier for tier in pool.tiers if tier.name != HOST]
         if not self._lower:
             raise InputError(
-                "the server has no tier (give +tier@server.tiers.dram=dram)",
                 key="policy",
                 value="tiered",
+                problem="the server has no tier",
+                remedy="give +tier@server.tiers.dram=dram",
             )
         self._store = (WriteBack() if exclusive else WriteThrough()) if store is None else store
         self._load = LoadAlways() if load is None else load
         if exclusive and not isinstance(self._store, WriteBack | BeforeEviction):
             name = type(self._store).__name__
             raise InputError(
-                f"a loaded block is stored again only at its eviction, not by {name}",
                 key="policy.exclusive",
+                problem=f"a loaded block is stored again only at its eviction, not by {name}",
             )
         super().__init__(pool, block_size=block_size, watermark=watermark, eviction=eviction)
         assert isinstance(self._cache, PinnedPool)
@@ -234,19 +235,26 @@ class TieredCaching(PrefixCaching):
     def share_tiers(self, tiers: Mapping[str, LowerTier]) -> None:
         if self._store.at_eviction:
             raise InputError(
-                f"{type(self._store).__name__} writes within an iteration, which is "
-                "not modelled on a link that engines share (choose store=write_through, on_reuse "
-                "or before_eviction, or server.tiers.NAME.shared=false)",
                 key="policy.store",
+                problem=(
+                    f"{type(self._store).__name__} writes within an iteration, which is not "
+                    "modelled on a link that engines share"
+                ),
+                remedy=(
+                    "choose store=write_through, on_reuse or before_eviction, or "
+                    "server.tiers.NAME.shared=false"
+                ),
             )
         own = self.lower_tiers()
         for name, tier in tiers.items():
             if name not in own or tier.block_size != self.block_size:
                 raise InputError(
-                    f"has blocks of {tier.block_size} tokens, which an engine "
-                    f"with blocks of {self.block_size} does not share (give all engines the tier, "
-                    "and one block_size)",
                     key=f"server.tiers.{name}",
+                    problem=(
+                        f"has blocks of {tier.block_size} tokens, which an engine with blocks of "
+                        f"{self.block_size} does not share"
+                    ),
+                    remedy="give all engines the tier, and one block_size",
                 )
         self._hierarchy.share(tiers)
 

@@ -223,6 +223,16 @@ def test_launches_are_what_the_gpu_waits_for_and_what_it_hides(monkeypatch):
         assert whole_ps == WHOLE_PROMPT + READING
 
 
+def test_a_launch_that_waited_for_a_full_queue_takes_its_iteration_at_most():
+    """With collectives in graphs: 17 ms of GPU and host, hidden behind a decode of 13 ms."""
+    work = Work(1, 576, 576, prefill=((48, 0),))
+    hidden = [Iteration(0.0, 0.015, 0.0, 0.0, 0.015, work, launch_s=0.024)] * 3
+    in_turn = [Iteration(0.0, 0.017, 0.0, 0.0, 0.015, work, launch_s=0.016)] * 3
+    parts = calibrate_engine.launch(hidden, in_turn, OneMillisecond(), calibrate_engine.on_gpu)
+    assert parts["first"].median_us == pytest.approx(2_000)
+    assert parts["whole"].median_us == pytest.approx(17_000)
+
+
 def test_points_are_left_out_where_one_way_of_planning_had_no_room(monkeypatch):
     """An engine that plans in turn is made after another, whose memory may not be free yet."""
     rooms = iter([True, True, True, False, True, True, True, False, True, True])

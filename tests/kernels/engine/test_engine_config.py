@@ -270,7 +270,7 @@ def test_a_model_drafts_with_random_weights_or_those_of_a_folder(tmp_path):
         ({"workload": {"num_seqs": 2}}, "parallel samples and beams are not modelled with drafts"),
         (
             {"preemption": {"_target_": "testbed.sched.preemption.Swap"}, "swap_space_gib": 1},
-            "preemption=Swap with drafts, or in order of rank",
+            "preemption=Swap: is not modelled with drafts, or in order of rank",
         ),
     ],
 )
@@ -284,7 +284,8 @@ OFFLOADING = "testbed.memory.offloading"
 
 
 @pytest.mark.parametrize(
-    ("policy", "scheduler"), [("vllm.VllmOffloading", V1), ("hicache.HiCache", SGLANG)]
+    ("policy", "scheduler"),
+    [("vllm.VllmOffloading", V1), ("lmcache.LMCache", V1), ("hicache.HiCache", SGLANG)],
 )
 def test_tiers_of_other_servers_are_refused(tmp_path, policy, scheduler):
     tier = {"_target_": "testbed.core.specs.TierSpec", "size_gib": 0.001}
@@ -367,7 +368,7 @@ def test_a_launch_that_hands_no_work_to_the_device_takes_no_time_there():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"engine": {"device": "cpu", "speed": 9}}, "no key 'engine.speed'"),
+        ({"engine": {"device": "cpu", "speed": 9}}, "engine.speed: nothing reads it"),
         ({"engine": {"device": "cpu", "dtype": "int8"}}, "engine.dtype='int8': must be 'float16'"),
         ({"engine": {"device": "tpu"}}, "engine.device=tpu: must be cuda or cpu"),
         ({"policy": {"_target_": "testbed.memory.paged.paged.Peged"}}, "has no attribute 'Peged'"),
@@ -462,4 +463,4 @@ def test_work_is_read_back_from_its_columns():
     )
     assert read_work(dict(zip(WORK_COLUMNS, map(str, work_cells(work)), strict=True))) == work
     assert read_work(dict(zip(WORK_COLUMNS, work_cells(Work()), strict=True))) == Work()
-    refuses("work_decode_seqs is missing", read_work, {})
+    refuses("work_decode_seqs: is missing", read_work, {})

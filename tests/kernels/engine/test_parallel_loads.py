@@ -1,4 +1,4 @@
-"""Loads that two GPUs have served, beside their simulation with the profiles that ship."""
+"""Loads that two and four GPUs have served, beside their simulation with the profiles that ship."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import testbed
 import testbed.kernels
 from testbed.experiments.runs.compose import configured
+from testbed.experiments.studies.parallel_loads import METRICS, config_of, read_loads
 from testbed.run.simulate import run
+from testbed.study.sensitivity import figures_of
 
 KEPT = Path(testbed.kernels.__file__).parent / "results" / "engine" / "parallel-loads"
 TWO_GPUS = ("server.num_gpus=2", "~server.kv_memory_gib", "swap_space_gib=0", "trace=sharegpt")
@@ -37,6 +40,7 @@ LOADS = {
     "h100-llama-3-70b-in-turn-1": ("llama-3-70b", 2000, 1, "arrivals.duration_s=10", *DERIVED),
     "h100-llama-3-8b-in-turn-6": ("llama-3-8b", 61204, 6, "arrivals.duration_s=12", *DERIVED),
 }
+SHIPPED = Path(testbed.__file__).parent / "cost" / "profiles" / "gpu-engine"
 SERVERS = {"h100": "server=h100-80gb", "h200": "server=h200"}
 
 
@@ -59,3 +63,37 @@ def test_batches_of_decodes_are_within_5_percent_in_the_mean(model):
     decodes = rows[(rows.model == model) & (rows.prompt_tokens == 0)]
     assert len(decodes) == 100
     assert decodes.predicted_us.sum() == pytest.approx(decodes.measured_us.sum(), rel=0.05)
+
+
+FOUR = KEPT.parent / "four-gpus"
+FOUR_LOADS = read_loads(FOUR / "loads.json")
+
+
+@pytest.mark.parametrize("load", FOUR_LOADS, ids=lambda load: load.name)
+def test_time_per_token_on_four_gpus_is_within_5_percent(load):
+    measured = json.loads((FOUR / "served" / load.name / "summary.json").read_text())
+    shipped = config_of(load, f"gpu-engine/h200-{load.model}-tp4", "h200")
+    simulated = run(shipped).summary
+    assert simulated["requests"] == measured["requests"]
+    assert simulated["preemptions"] == measured["preemptions"]
+    assert simulated["tpot_s"]["mean"] == pytest.approx(measured["tpot_s"]["mean"], rel=0.05)
+
+
+@pytest.mark.parametrize("load", FOUR_LOADS, ids=lambda load: load.name)
+def test_predictions_made_before_are_those_of_the_profiles_as_measured(load):
+    kept = json.loads((FOUR / "predicted.json").read_text())["predictions"][load.name]
+    as_measured = config_of(load, str(FOUR / "profiles" / f"{load.model}.json"), "h200")
+    found = figures_of(run(as_measured).summary)
+    assert {name: found[name] for name in METRICS} == pytest.approx(kept["figures"])
+
+
+def test_shipped_profiles_of_four_gpus_differ_from_the_measured_in_whole_launches_alone():
+    for model in ("opt-66b", "llama-3-70b"):
+        shipped = json.loads((SHIPPED / f"h200-{model}-tp4.json").read_text())
+        measured = json.loads((FOUR / "profiles" / f"{model}.json").read_text())
+        capped = shipped["sections"].pop("launch_prompts")["points"]
+        points = measured["sections"].pop("launch_prompts")["points"]
+        assert shipped == measured
+        for row, as_measured in zip(capped, points, strict=True):
+            assert row[:3] == as_measured[:3]
+            assert row[3] <= as_measured[3] if row[0] == "whole" else row == as_measured

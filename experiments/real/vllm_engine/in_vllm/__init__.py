@@ -1,1 +1,1 @@
-"""What runs inside the user's vLLM, with its packages and without this project's."""
+"""Modules that run inside the user's vLLM, with its packages and without this project's."""

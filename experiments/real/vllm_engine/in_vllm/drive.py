@@ -38,7 +38,7 @@ def say(*words: object) -> None:
 
 
 class Client:
-    """Asks for tokens that nobody reads, of prompts that have nothing in common."""
+    """Asks for tokens of prompts that have nothing in common, and drops them."""
 
     def __init__(self, engine: Any, seed: int = 0) -> None:
         self.engine = engine
@@ -182,7 +182,7 @@ def waves_for(limits: dict[str, Any]) -> Iterator[Wave]:
 
 
 def facts() -> dict[str, str]:
-    """What the machine and the software are."""
+    """Facts of the machine and the software."""
     import torch
     import vllm
     from vllm.platforms import current_platform
@@ -196,7 +196,7 @@ def facts() -> dict[str, str]:
 
 
 def processor() -> str:
-    """The host's processor by its own name, where the system tells it."""
+    """The host's processor by its own name, if the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a vLLM is asked for so that its iterations show their costs, in waves as drive.py has them.
+"""Requests by which the iterations of a vLLM show their costs, in waves as drive.py has them.
 
 Decodes: batches that shrink while they run, at several contexts. Prompts: alone, when nothing runs;
 among decodes; and behind a prefix that the cache has. This module imports nothing but the standard

@@ -1,10 +1,10 @@
 """The most blocks that any eviction order finds: Belady's bound under the rules of PrefixCaching.
 
 A block that is found was kept from its last use to this one. While a prompt is served it occupies
-all its blocks, so that of the blocks kept across it only the rest of the cache remains. Where they
-are too many, giving up those that are needed last loses the fewest hits; this is the greedy choice
-for intervals of equal worth, and it is optimal though the room differs from prompt to prompt. A
-block is needed no later than the blocks behind it, so the choice leaves no block without its
+all its blocks, so that of the blocks kept across it only the rest of the cache remains. If they are
+too many, giving up those that are needed last loses the fewest hits; this is the greedy choice for
+intervals of equal worth, and it is optimal though the room differs from prompt to prompt. A block
+is needed no later than the blocks behind it, so the choice leaves no block without its
 predecessors, and a policy could make it.
 """
 

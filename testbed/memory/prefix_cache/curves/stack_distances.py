@@ -1,4 +1,4 @@
-"""What an LRU prefix cache finds at many sizes, in one pass over a trace.
+"""Hits of an LRU prefix cache at many sizes, in one pass over a trace.
 
 A cache of any size holds the top of one stack, in which the block used last lies first (Mattson et
 al., Evaluation techniques for storage hierarchies, 1970). The rules are those of `PrefixCaching`

@@ -11,13 +11,13 @@ class EvictionOrder(ABC):
     """Chooses among evictable nodes: cached blocks whose reference count is 0.
 
     An order sees which nodes become evictable and which are hit, and names victims; it has no clock
-    and no random numbers. What it must remember of a node it may keep in node.memo, which is None
-    whenever the node is new to the cache. node.hits counts the prompts that have found the node;
-    node.evictable says whether it may be a victim. `testbed check` tests an order
+    and no random numbers. It may keep its state of a node in node.memo, which is None whenever the
+    node is new to the cache. node.hits counts the prompts that have found the node; node.evictable
+    says whether it may be a victim. `testbed check` tests an order
     (testbed/checks/contract/order_contract.py).
 
     Attributes:
-        session: that of the sequence whose slots come back, when nodes are added; None where it is
+        session: that of the sequence whose slots come back, when nodes are added; None if it is
             unknown.
         num_blocks: blocks of the pool that the order serves; its pool sets it.
     """

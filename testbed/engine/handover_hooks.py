@@ -1,11 +1,13 @@
-"""What an engine does for others: it prefills for them, or decodes what they have prefilled."""
+"""Callbacks of an engine that works for others: it prefills for them, or decodes what they have
+prefilled.
+"""
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
 from testbed.sched.plan import Plan
 
 
-class Side:
+class HandoverHooks:
     """An engine's part in hand-overs. Each method does nothing unless overridden.
 
     expected: prompt tokens of the requests, by id, that other engines prefill for this one.

@@ -1,26 +1,28 @@
-"""Who needs the slots of groups that are over: they then stay by a lease."""
+"""Policies on the slots of groups that are over: they then stay by a lease."""
 
 from testbed.core.sequence import SequenceGroup
 
 
-class Lessee:
-    """Nobody: slots are given back when a group has its whole output."""
+class LeasePolicy:
+    """Frees a finished group's slots at once: slots are given back when a group has its whole
+    output.
+    """
 
     def needs(self, group: SequenceGroup) -> bool:
-        """Whether the slots of the group, which has its whole output, stay until somebody calls
-        `SchedulerState.end_leases`.
+        """Whether the slots of the group, which has its whole output, stay until
+        `SchedulerState.end_leases` is called.
         """
         return False
 
 
-class Everybody(Lessee):
+class KeepAll(LeasePolicy):
     """Every group's: another engine is to have them."""
 
     def needs(self, group: SequenceGroup) -> bool:
         return True
 
 
-class Sessions(Lessee):
+class KeepSessions(LeasePolicy):
     """Those of groups in a session, whose next prompt may begin with them."""
 
     def needs(self, group: SequenceGroup) -> bool:

@@ -8,14 +8,14 @@ from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Refusal
 from testbed.engine.engine import Engine
-from testbed.engine.sides import Side
+from testbed.engine.handover_hooks import HandoverHooks
 from testbed.fleet.handovers.handover import Handover
 from testbed.fleet.handovers.rule import Computed
 from testbed.sched.handed_over import reserve
 from testbed.sched.plan import Plan
 
 
-class PrefillSide(Side):
+class PrefillHooks(HandoverHooks):
     """Hears what its engine computes. on_prefilled says whether another engine answers."""
 
     def __init__(
@@ -38,7 +38,7 @@ class PrefillSide(Side):
         return self._on_prefilled(group)
 
 
-class DecodeSide(Side):
+class DecodeHooks(HandoverHooks):
     """Reserves slots for those that come, first come, first served, behind what the engine has
     preempted. So the engine's pool, and its limit on sequences, bound what may be on the way.
     """

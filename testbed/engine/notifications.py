@@ -9,17 +9,17 @@ from testbed.sched.plan import Outcome
 from testbed.sched.state import SchedulerState
 
 
-class Audience:
+class Listeners:
     """All listeners of one engine, in the order in which they came.
 
     requests: those that the engine serves now, by id. listens: it has a listener;
-    hears_tokens: one that listens to tokens.
+    wants_tokens: one that listens to tokens.
     """
 
     def __init__(self, state: SchedulerState, requests: Mapping[int, Request]) -> None:
         self._state = state
         self._requests = requests
-        self.listens = self.hears_tokens = False
+        self.listens = self.wants_tokens = False
         self._listeners: list[Listener] = []
         self._token_listeners: list[TokenListener] = []
 
@@ -32,7 +32,7 @@ class Audience:
         """Tell the listener of each token too."""
         self.add(listener)
         self._token_listeners.append(listener)
-        self.hears_tokens = True
+        self.wants_tokens = True
 
     def finished(self, request_id: int, now_ps: int) -> None:
         """The request has its whole output."""
@@ -60,7 +60,7 @@ class Audience:
     def step_ended(self, flight: Flight, now_ps: int) -> None:
         """An iteration of a span has ended, which is not its last."""
         for request_id in flight.decoding:
-            self._tell_tokens(request_id, 1, now_ps)
+            self._send_tokens(request_id, 1, now_ps)
 
     def last_step_ended(
         self, flight: Flight, outcome: Outcome, accepted: Mapping[int, int], now_ps: int
@@ -70,11 +70,11 @@ class Audience:
         accepted: drafts that became tokens, by request id.
         """
         for group in outcome.first_tokens:
-            self._tell_tokens(group.request.request_id, 1, now_ps)
+            self._send_tokens(group.request.request_id, 1, now_ps)
         for request_id in flight.decoding:
             if request_id in self._requests:
-                self._tell_tokens(request_id, 1 + accepted.get(request_id, 0), now_ps)
+                self._send_tokens(request_id, 1 + accepted.get(request_id, 0), now_ps)
 
-    def _tell_tokens(self, request_id: int, num_tokens: int, now_ps: int) -> None:
+    def _send_tokens(self, request_id: int, num_tokens: int, now_ps: int) -> None:
         for listener in self._token_listeners:
             listener.on_tokens(request_id, num_tokens, now_ps)

@@ -36,10 +36,10 @@ from testbed.serving.requests_to_come import unknown_requests
 from testbed.serving.token_draws import Draws
 
 
-class DeskClock(WallClock):
+class ServerClock(WallClock):
     """Real time that sends what has happened before it sleeps."""
 
-    desk: "Desk | None" = None
+    server: "EngineServer | None" = None
 
     def _sleep_until(self, at_ps: int) -> None:
         self._send()
@@ -50,11 +50,11 @@ class DeskClock(WallClock):
         super()._poll_until(at_ps, alarm)
 
     def _send(self) -> None:
-        if self.desk is not None:
-            self.desk.send()
+        if self.server is not None:
+            self.server.send()
 
 
-class Untold(NamedTuple):
+class PendingToken(NamedTuple):
     """A token of a request that came at time_ps. Those of an iteration are read together when the
     first is sent.
     """
@@ -63,25 +63,25 @@ class Untold(NamedTuple):
     time_ps: int
 
 
-class Desk(TokenListener):
+class EngineServer(TokenListener):
     """Hands an engine what comes through the connection, and sends what becomes of it.
 
     A thread of its own waits for messages; all else happens in the engine's thread: what an
     iteration has brought is sent while the GPU computes the next one.
     """
 
-    def __init__(self, engine: GpuEngine, clock: DeskClock, connection: Connection) -> None:
+    def __init__(self, engine: GpuEngine, clock: ServerClock, connection: Connection) -> None:
         self._engine = engine
         self._clock = clock
         self._connection = connection
-        self._events: list[Event | Untold] = []
+        self._events: list[Event | PendingToken] = []
         self._num_sent: dict[int, int] = {}
         engine.engine.listen_to_tokens(self)
         engine.executor.while_computing = self.send
 
     def run(self) -> None:
         """Serve until the connection says that no request will come, or ends."""
-        self._clock.desk = self
+        self._clock.server = self
         with self._engine.serving(()):
             threading.Thread(target=self._listen, daemon=True).start()
             self._engine.run()
@@ -90,7 +90,7 @@ class Desk(TokenListener):
     def send(self) -> None:
         """Send what has happened since the last time."""
         if self._events:
-            events, self._events = list(map(self._told, self._events)), []
+            events, self._events = list(map(self._resolved, self._events)), []
             self._connection.send(News(events, self._state()))
             self._engine.records.iterations.clear()
 
@@ -136,17 +136,17 @@ class Desk(TokenListener):
         return State(len(state.running), num_waiting, usage.held / usage.total, preemptions)
 
     def on_tokens(self, request_id: int, count: int, time_ps: int) -> None:
-        self._events += [Untold(request_id, time_ps)] * count
+        self._events += [PendingToken(request_id, time_ps)] * count
 
-    def _told(self, event: Event | Untold) -> Event:
-        if not isinstance(event, Untold):
+    def _resolved(self, event: Event | PendingToken) -> Event:
+        if not isinstance(event, PendingToken):
             return event
         return Stepped(event.request_id, event.time_ps, self._news_of(event.request_id))
 
-    def _tell(self, request_id: int) -> None:
+    def _resolve(self, request_id: int) -> None:
         """Read the tokens of a request that leaves the engine."""
         self._events = [
-            self._told(event) if event[0] == request_id else event for event in self._events
+            self._resolved(event) if event[0] == request_id else event for event in self._events
         ]
 
     def _news_of(self, request_id: int) -> tuple[tuple[int, ...], ...]:
@@ -173,7 +173,7 @@ class Desk(TokenListener):
         return [outputs[i] for i in order]
 
     def on_finished(self, request_id: int, time_ps: int) -> None:
-        self._tell(request_id)
+        self._resolve(request_id)
         del self._engine.records.outputs[request_id], self._num_sent[request_id]
         self._engine.records.scores.pop(request_id, None)
         self._events.append(Finished(request_id))
@@ -183,7 +183,7 @@ class Desk(TokenListener):
         self._events.append(Rejected(request_id, reason))
 
     def on_cancelled(self, request_id: int, time_ps: int) -> None:
-        self._tell(request_id)
+        self._resolve(request_id)
         del self._num_sent[request_id]
         self._events.append(Cancelled(request_id))
 
@@ -201,15 +201,18 @@ def serve_connection(connection: Connection, config: RunConfig) -> None:
     try:
         setup = build(config, unknown_requests())
         check_ends(setup)
-        clock = DeskClock()
+        clock = ServerClock()
         engine = make_engine(setup, clock=clock)
-    except (InputError, WorkerError) as error:
-        connection.send(Refused(str(error)))
+    except InputError as error:
+        connection.send(Refused(error))
+        return
+    except WorkerError as error:
+        connection.send(Refused(InputError(key="engine", problem=error)))
         return
     connection.send(Ready(engine.runner.token_buffers.vocab_size))
     try:
         with engine:
-            Desk(engine, clock, connection).run()
+            EngineServer(engine, clock, connection).run()
     except WorkerError as error:
         print(f"engine: error: {error}", file=sys.stderr, flush=True)
 
@@ -218,5 +221,7 @@ def check_ends(setup: Setup) -> None:
     """Refuse a scheduler that plans before it is known which requests have ended."""
     if setup.scheduler.plans_ahead:
         raise InputError(
-            "scheduler: plans ahead of the tokens that end a request (choose one that does not)"
+            key="scheduler",
+            problem="plans ahead of the tokens that end a request",
+            remedy="choose one that does not",
         )

@@ -1,0 +1,61 @@
+"""`testbed run --sensitivity`: the interval of each figure of a run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from testbed.experiments.cli.json_answers import RunAnswer, SensitiveFigure
+from testbed.experiments.runs.quantities import number
+from testbed.run.config import RunConfig
+from testbed.study.cost_spread import rule
+from testbed.study.sensitivity import PREEMPTIONS, check_scalable, figures_of, run_intervals
+
+WORDS = {
+    "e2e_mean_s": "end to end, mean, s",
+    "ttft_mean_s": "time to first token, mean, s",
+    "ttft_p50_s": "time to first token, p50, s",
+    "tpot_mean_s": "time per output token, mean, s",
+    PREEMPTIONS: "preemptions",
+}
+WIDE = 0.25  # of the mean latency, on one side
+LATENCY = "e2e_mean_s"
+NEAR_FULL = (
+    "Wide: near the load at which the server is full, a small error of the costs becomes a large "
+    "one of the latencies, and a server differs from itself by as much."
+)
+
+
+def check(config: RunConfig) -> None:
+    """Raise InputError for a run that cannot be varied, before anything is simulated."""
+    check_scalable(config)
+
+
+def rows(config: RunConfig, summary: Mapping[str, Any]) -> list[SensitiveFigure]:
+    """The interval of each figure that every variation has. summary: of the unchanged run."""
+    return [
+        SensitiveFigure(name, *interval)
+        for name, interval in run_intervals(config, summary).items()
+    ]
+
+
+def table(config: RunConfig, answer: RunAnswer) -> Table:
+    """Each figure with its interval, under what was varied."""
+    figures = figures_of(answer.summary)
+    intervals = {row.figure: row for row in answer.intervals}
+    is_wide = LATENCY in intervals and _is_wide(intervals[LATENCY], figures[LATENCY])
+    shown = Table(
+        *("figure", "simulated", "lowest", "highest"),
+        title=f"How sensitive: {rule(config)}",
+        title_justify="left",
+        caption=NEAR_FULL if is_wide else None,
+        caption_justify="left",
+    )
+    for row in answer.intervals:
+        values = (figures[row.figure], row.lowest, row.highest)
+        shown.add_row(WORDS[row.figure], *map(number, values))
+    return shown
+
+
+def _is_wide(interval: SensitiveFigure, simulated: float) -> bool:
+    return interval.highest > (1 + WIDE) * simulated or interval.lowest < (1 - WIDE) * simulated

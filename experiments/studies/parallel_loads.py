@@ -1,0 +1,191 @@
+"""Loads of the GPU engine on several GPUs, predicted before they are served.
+
+    python -m testbed.experiments.studies.parallel_loads draw LOADS.json
+    python -m testbed.experiments.studies.parallel_loads predict LOADS.json PROFILES OUT.json
+    python -m testbed.experiments.studies.parallel_loads serve LOADS.json SERVED
+    python -m testbed.experiments.studies.parallel_loads compare OUT.json SERVED
+
+`draw` fixes the loads by SEED: of each model one that is planned in turn and one planned ahead.
+`predict` takes a profile of each model (`testbed gpu calibrate --system engine`) from the folder
+PROFILES, as MODEL.json; no load has a part in it. `serve` runs them on the GPUs of the machine.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from cyclopts import App
+
+from testbed.core.errors import InputError
+from testbed.experiments.cli.output import plain_table, show
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.whole_files import SUMMARY, write_json
+from testbed.run.config import RunConfig
+from testbed.run.simulate import run
+from testbed.study.cost_spread import rule
+from testbed.study.sensitivity import figures_of, run_intervals
+
+SEED = 74
+NUM_GPUS = 4
+SECONDS = 25  # of arrivals
+# Blocks of 16 tokens, and the lowest and highest rate, requests/s.
+MODELS = {"opt-66b": (2500, 1.0, 4.0), "llama-3-70b": (8000, 1.5, 6.0)}
+PLANNED = {
+    "in turn": (),
+    "ahead": (
+        "scheduler=vllm_v1_async",
+        "scheduler.ignore_eos=true",
+        "scheduler.max_num_batched_tokens=2560",
+    ),
+}
+LIMITS = {"tpot_mean_s": 0.05, "ttft_p50_s": 0.10}  # largest errors
+METRICS = ("tpot_mean_s", "ttft_p50_s", "ttft_mean_s", "preemptions")
+HEAD = ("load", "metric", "measured", "predicted", "lowest", "highest", "error", "is")
+
+app = App(name="parallel_loads", help=__doc__)
+
+
+class Load(NamedTuple):
+    """One run: its folder's name, its model, and its words of `testbed run` without the server's
+    GPUs, the engine and the costs.
+    """
+
+    name: str
+    model: str
+    words: list[str]
+
+
+@app.command
+def draw(out: Path) -> None:
+    """Draw rates and seeds by SEED, and write the loads."""
+    rng = np.random.default_rng(SEED)
+    loads = [
+        _load(model, planned, float(np.exp(rng.uniform(*np.log(rates)))), int(rng.integers(10**6)))
+        for model, (_, *rates) in MODELS.items()
+        for planned in PLANNED
+    ]
+    write_json(out, {"seed": SEED, "loads": [load._asdict() for load in loads]})
+    for load in loads:
+        print(load.name, *load.words)
+
+
+def _load(model: str, planned: str, rate: float, seed: int) -> Load:
+    words = [
+        f"model={model}",
+        f"server.num_gpus={NUM_GPUS}",
+        f"server.num_blocks={MODELS[model][0]}",
+        "~server.kv_memory_gib",
+        "swap_space_gib=0",
+        "trace=sharegpt",
+        f"arrivals.duration_s={SECONDS}",
+        f"arrivals.rate={rate:.2f}",
+        f"seed={seed}",
+        *PLANNED[planned],
+    ]
+    return Load(f"{model}-{planned.replace(' ', '-')}-{rate:.2f}", model, words)
+
+
+def read_loads(path: Path) -> list[Load]:
+    """The loads that `draw` has written."""
+    return [Load(**load) for load in json.loads(path.read_text(encoding="utf-8"))["loads"]]
+
+
+@app.command
+def predict(loads: Path, profiles: Path, out: Path, *, server: str) -> None:
+    """Predict each load whose model has a profile, with its interval, and write them with the time
+    and the digests of what they rest on. server: the GPU, by its name in `testbed list server`.
+    """
+    drawn = [load for load in read_loads(loads) if (profiles / f"{load.model}.json").is_file()]
+    used = {load.model: profiles / f"{load.model}.json" for load in drawn}
+    answer: dict[str, Any] = {
+        "made_at": datetime.now(UTC).isoformat(),
+        "server": server,
+        "loads_sha256": _digest(loads),
+        "profiles_sha256": {model: _digest(path) for model, path in used.items()},
+        "predictions": {load.name: predicted(load, used[load.model], server) for load in drawn},
+    }
+    write_json(out, answer)
+    print(f"{out}: sha256 {_digest(out)}, made at {answer['made_at']}")
+    for name, prediction in answer["predictions"].items():
+        print(name, json.dumps(prediction["figures"]))
+
+
+def config_of(load: Load, profile: str, server: str) -> RunConfig:
+    """The simulation of a load by a profile."""
+    costs = ("cost=profile", f"cost.path={profile}")
+    return configured([f"server={server}", *load.words, *costs])
+
+
+def predicted(load: Load, profile: Path, server: str) -> dict[str, Any]:
+    """The figures of a load by a profile, and the lowest and highest of its variations."""
+    config = config_of(load, str(profile.resolve()), server)
+    summary = run(config).summary
+    intervals = run_intervals(config, summary)
+    return {
+        "rule": rule(config),
+        "figures": figures_of(summary),
+        "lowest": {name: low for name, (low, _) in intervals.items()},
+        "highest": {name: high for name, (_, high) in intervals.items()},
+    }
+
+
+def _digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()
+
+
+@app.command
+def serve(loads: Path, out: Path, *, server: str, limit_s: float = 600.0) -> None:
+    """Serve each load that the folder lacks, in a process of its own; none begins after limit_s."""
+    out.mkdir(parents=True, exist_ok=True)
+    begun_s = time.monotonic()
+    for load in read_loads(loads):
+        if (out / load.name).exists() or time.monotonic() - begun_s > limit_s:
+            continue
+        words = [f"server={server}", *load.words, "engine=gpu", f"hydra.run.dir={out / load.name}"]
+        done = subprocess.run([sys.executable, "-m", "testbed.experiments.cli.main", "run", *words])
+        print(
+            f"{load.name}: exit {done.returncode}, {time.monotonic() - begun_s:.0f} s", flush=True
+        )
+
+
+@app.command
+def compare(predictions: Path, served: Path) -> None:
+    """Print what was measured beside what was predicted."""
+    answer = json.loads(predictions.read_text(encoding="utf-8"))
+    rows = [
+        row
+        for name, prediction in answer["predictions"].items()
+        for row in _compared(name, prediction, served / name / SUMMARY)
+    ]
+    show(f"{answer['server']}; made at {answer['made_at']}", plain_table(HEAD, rows))
+
+
+def _compared(name: str, prediction: Mapping[str, Any], path: Path) -> list[tuple[str, ...]]:
+    if not path.is_file():
+        return []
+    real = figures_of(json.loads(path.read_text(encoding="utf-8")))
+    return [_row(name, metric, prediction, real[metric]) for metric in METRICS]
+
+
+def _row(name: str, metric: str, prediction: Mapping[str, Any], real: float) -> tuple[str, ...]:
+    ours, low, high = (prediction[key][metric] for key in ("figures", "lowest", "highest"))
+    error = ours / real - 1 if real else ours
+    limit = LIMITS.get(metric)
+    verdict = "" if limit is None else "within" if abs(error) <= limit else "beyond"
+    covered = "covered" if low <= real <= high else "not covered"
+    numbers = (f"{value:.4g}" for value in (real, ours, low, high))
+    return name, metric, *numbers, f"{100 * error:+.1f}%", f"{verdict} {covered}".strip()
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except InputError as error:
+        sys.exit(f"error: {error}")

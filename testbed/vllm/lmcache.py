@@ -1,0 +1,149 @@
+"""LMCache's local CPU cache in vLLM's server, as a command asks for it (--kv-transfer-config with
+LMCacheConnectorV1; LMCache 0.5.6).
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from testbed.core.slots import ceil_div
+from testbed.core.specs import GIB
+from testbed.vllm.offloading import ALIGNMENT, TRANSFER
+from testbed.vllm.option_reader import LMCACHE, OptionReader
+from testbed.vllm.pages import Pages
+from testbed.vllm.releases import NEWEST, Release
+
+CONNECTOR = "LMCacheConnectorV1"
+PREFIX = "lmcache."
+DEFAULTS = {
+    "chunk_size": 256,
+    "local_cpu": True,
+    "max_local_cpu_size": 5.0,
+    "save_decode_cache": False,
+    "min_retrieve_tokens": 0,
+}
+# Values that say what LMCache does without them
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "save_unfull_chunk": (False,),
+    "cache_policy": ("LRU",),
+    "use_layerwise": (False,),
+    "enable_async_loading": (False,),
+    "enable_blending": (False,),
+    "local_disk": (None,),
+    "max_local_disk_size": (0,),
+    "remote_url": (None,),
+}
+WORDS = {"true": True, "false": False, "null": None, "none": None}
+
+
+class ChunkCache(NamedTuple):
+    """The cache of a server. num_blocks: that its chunks have. bytes: of these blocks, over all
+    GPUs. The other names are LMCache's.
+    """
+
+    num_blocks: int
+    num_bytes: int
+    chunk_size: int
+    save_decode_cache: bool
+    min_retrieve_tokens: int
+
+
+def lmcache_of(
+    reader: OptionReader, release: Release, pages: Pages, num_gpus: int
+) -> ChunkCache | None:
+    """The cache that a command asks for; None: it asks for none of LMCache's. Raises InputError for
+    one that is not modelled.
+    """
+    given = _extra_config(reader)
+    if given is None:
+        return None
+    if not release.offloads_by_request:
+        raise reader.refusal(
+            TRANSFER, f"is not modelled beside vLLM {release.number}", f"release={NEWEST.number}"
+        )
+    if pages.is_grouped:
+        raise reader.refusal(TRANSFER, "is not modelled beside windows or states", "leave it out")
+    if reader.value("--speculative-config") is not None:
+        raise reader.refusal(TRANSFER, "is not modelled beside drafts", "leave one out")
+    values = _values(reader, given)
+    chunk, size = values["chunk_size"], pages.block_size
+    if chunk % size:
+        raise reader.refusal(TRANSFER, f"chunk_size={chunk}: is not whole blocks of {size} tokens")
+    chunk_bytes = pages.page_bytes * (chunk // size)
+    aligned = ceil_div(chunk_bytes, ALIGNMENT) * ALIGNMENT
+    num_chunks = int(values["max_local_cpu_size"] * GIB) // aligned
+    if not num_chunks:
+        raise reader.refusal(TRANSFER, f"max_local_cpu_size: holds no chunk of {aligned:,} bytes")
+    return ChunkCache(
+        num_chunks * (chunk // size),
+        num_chunks * chunk_bytes * num_gpus,
+        chunk,
+        values["save_decode_cache"],
+        values["min_retrieve_tokens"],
+    )
+
+
+def _extra_config(reader: OptionReader) -> dict[str, Any] | None:
+    """The connector's own values; None for another connector."""
+    try:
+        values = json.loads(reader.value(TRANSFER) or "{}")
+        if not isinstance(values, dict) or values.pop("kv_connector", None) != CONNECTOR:
+            return None
+        extra = dict(values.pop("kv_connector_extra_config", {}))
+    except (ValueError, TypeError):
+        return None
+    if values.pop("kv_role", "kv_both") != "kv_both":
+        raise reader.refusal(TRANSFER, "kv_role: only kv_both is modelled")
+    if values:
+        raise reader.refusal(TRANSFER, f"{', '.join(values)}: is not modelled", "leave it out")
+    return extra
+
+
+def _values(reader: OptionReader, extra: dict[str, Any]) -> dict[str, Any]:
+    """LMCache's values: of the connector, else of the environment, else its own. Raises InputError
+    for one that is not modelled.
+    """
+    given = {
+        name.removeprefix(LMCACHE).lower(): _read(text)
+        for name, text in reader.environment.items()
+        if name.startswith(LMCACHE)
+    }
+    for name, value in extra.items():
+        if not name.startswith(PREFIX):
+            raise reader.refusal(TRANSFER, f"{name}: is not modelled", "leave it out")
+        given[name.removeprefix(PREFIX)] = value
+    for name, value in given.items():
+        if name not in DEFAULTS and value not in NEUTRAL.get(name, ()):
+            raise reader.refusal(
+                TRANSFER, f"LMCache's {name}={value}: is not modelled", "leave it out"
+            )
+    values = {**DEFAULTS, **{name: given[name] for name in DEFAULTS if name in given}}
+    _check(reader, values)
+    return values
+
+
+def _check(reader: OptionReader, values: dict[str, Any]) -> None:
+    """Raise InputError for a value of another type, and for a server without this cache."""
+    for name, least in (("chunk_size", 1), ("min_retrieve_tokens", 0)):
+        if type(values[name]) is not int or values[name] < least:
+            raise reader.refusal(TRANSFER, f"{name}={values[name]}: is no number of tokens")
+    size = values["max_local_cpu_size"]
+    if type(size) not in (int, float) or size <= 0:
+        raise reader.refusal(TRANSFER, f"max_local_cpu_size={size}: is no size above 0")
+    for name in ("local_cpu", "save_decode_cache"):
+        if type(values[name]) is not bool:
+            raise reader.refusal(TRANSFER, f"{name}={values[name]}: is not true or false")
+    if not values["local_cpu"]:
+        raise reader.refusal(TRANSFER, "local_cpu=false: is not modelled", "true")
+
+
+def _read(text: str) -> Any:
+    """A value of the environment."""
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

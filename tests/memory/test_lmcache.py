@@ -1,0 +1,210 @@
+"""LMCache in vLLM's server: what its connector and local CPU cache of release 0.5.6 answer on the
+same requests, and runs that are equal step by step and many steps at once.
+"""
+
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import pytest
+from manual_driver import LIMITS, ManualDriver
+from refusals import refuses
+from same_runs import assert_same
+from tiny import MODEL, analytic, server
+
+from testbed.checks.checking import check
+from testbed.core.request import Request
+from testbed.core.specs import TierSpec
+from testbed.engine.simulation import simulate
+from testbed.memory.offloading.chunk_lru import ChunkLru
+from testbed.memory.offloading.lmcache import LMCache
+from testbed.memory.policy import PoolSpec, Tier
+from testbed.memory.served import Drafts
+from testbed.sched.preemption import Recompute
+from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
+from testbed.vllm.releases import release_numbered
+
+RELEASE = release_numbered("0.33")
+VLLM = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True, "release": RELEASE}
+SIZE, CHUNK = 16, 32
+
+
+def policy_of(num_blocks, num_chunks, **options):
+    pool = PoolSpec(num_blocks * SIZE, 4096, (Tier("dram", num_chunks * CHUNK),))
+    return LMCache(pool, SIZE, release=RELEASE, **{"chunk_size": CHUNK, **options})
+
+
+class Server:
+    """A scheduler, plan by plan."""
+
+    def __init__(self, policy, budget=10_000):
+        limits = {**LIMITS, **VLLM, "max_num_batched_tokens": budget, "max_num_seqs": 4}
+        self.policy = policy
+        self.driver = ManualDriver(VllmV1(policy, Recompute(), **limits))
+        self.num_requests = 0
+
+    def add(self, ids, output_len=1):
+        ids = tuple(ids)
+        request = Request(self.num_requests, 0, len(ids), output_len, prompt_ids=ids)
+        self.num_requests += 1
+        return self.driver.add(request)
+
+    def plan(self):
+        """The next plan; its prompt tokens by request."""
+        plan, _ = self.driver.step()
+        self.policy.check()
+        return {chunk.group.request.request_id: chunk.new for chunk in plan.chunks}
+
+    def serve(self, ids, output_len=1):
+        """One request alone, until it has ended; its computed prompt tokens."""
+        group, computed = self.add(ids, output_len), 0
+        while self.driver.state.find(group.request.request_id) is not None:
+            computed += sum(self.plan().values())
+        self.plan()
+        return computed
+
+    def count(self, name):
+        return self.policy.counters()[name]
+
+
+def prompt(story, num_tokens):
+    return range(10_000 * story, 10_000 * story + num_tokens)
+
+
+def test_the_beginning_is_evicted_first_until_it_is_looked_up():
+    """LMCache: of chunks 0 to 3 in a cache of four, two more evict 0 and 1; after a lookup of all,
+    3 and 2.
+    """
+    for is_looked_up, left in ((False, [2, 3]), (True, [0, 1])):
+        cache, keys = ChunkLru("dram", 4, CHUNK), [(i, i) for i in range(6)]
+        cache.store(keys[:4])
+        if is_looked_up:
+            cache.unpin(cache.look_up(keys[:4]))
+        assert [i for i, _ in cache.store(keys[4:])] == [0, 1]
+        assert [i for i in range(4) if keys[i] in cache.chunks] == left
+        cache.check()
+
+
+def test_a_chunk_that_is_there_takes_room_when_it_is_stored_again():
+    """LMCache allocates before it looks: the oldest chunk goes, and its room is free then."""
+    cache, keys = ChunkLru("dram", 2, CHUNK), [(0, 0), (1, 1)]
+    cache.store(keys)
+    assert cache.store(keys[1:]) == []
+    assert list(cache.chunks) == keys[1:]
+    assert cache.evicted == 1
+
+
+def test_what_a_lookup_has_found_is_not_evicted():
+    cache, keys = ChunkLru("dram", 2, CHUNK), [(i, i) for i in range(4)]
+    cache.store(keys[:2])
+    assert cache.look_up(keys[:1]) == keys[:1]
+    assert cache.store(keys[2:]) == [(0, 1)]
+    assert keys[0] in cache.chunks
+
+
+def test_whole_chunks_are_stored_and_loaded_in_the_plan_that_computes():
+    served = Server(policy_of(8, 40))
+    assert served.serve(prompt(1, 100)) == 100
+    assert served.count("stored_tokens") == 96
+    served.serve(prompt(2, 120))
+    assert served.add(prompt(1, 100))
+    assert served.plan() == {2: 4}
+    assert served.count("loaded_tokens") == 96
+
+
+def test_one_token_of_a_prompt_that_is_found_whole_is_computed():
+    served = Server(policy_of(8, 40))
+    served.serve(prompt(1, 96))
+    served.serve(prompt(2, 120))
+    assert served.serve(prompt(1, 96)) == 1
+
+
+def test_a_load_is_behind_what_the_device_has():
+    served = Server(policy_of(8, 40))
+    served.serve(prompt(1, 96))
+    served.serve(prompt(2, 64))  # evicts the end of the first
+    before = served.count("loaded_tokens")
+    served.serve(prompt(1, 97))
+    assert 0 < served.count("loaded_tokens") - before < 96
+
+
+def test_fewer_than_min_retrieve_tokens_are_computed():
+    served = Server(policy_of(8, 40, min_retrieve_tokens=97))
+    served.serve(prompt(1, 100))
+    served.serve(prompt(2, 120))
+    assert served.serve(prompt(1, 100)) == 100
+    assert served.count("stored_tokens") == 192  # what was found is not stored again
+
+
+@pytest.mark.parametrize(("saves", "stored"), [(False, 64), (True, 128)])
+def test_answers_are_stored_where_the_option_says_so(saves, stored):
+    served = Server(policy_of(40, 40, save_decode_cache=saves))
+    served.serve(prompt(1, 90), output_len=41)
+    assert served.count("stored_tokens") == stored
+
+
+def test_a_chunk_of_one_token_ends_the_stores_of_its_request():
+    """LMCache takes it for a decode: the last chunk of 96 tokens is complete, and not stored."""
+    served = Server(policy_of(40, 40), budget=95)
+    served.serve(prompt(1, 96))
+    assert served.count("stored_tokens") == 64
+
+
+def test_what_lmcache_does_not_have_is_refused():
+    refuses("one tier below", LMCache, PoolSpec(64, 64))
+    pool = PoolSpec(64, 64, (Tier("dram", 512),))
+    refuses("drafts are not modelled", LMCache, pool, drafts=Drafts.OF_HIDDEN_STATES)
+    refuses("no multiple", LMCache, pool, chunk_size=100)
+
+
+@pytest.mark.slow
+def test_it_keeps_the_contract_in_pools_with_the_one_tier_that_it_takes():
+    class Chosen(LMCache):
+        def __init__(self, pool, block_size=8):
+            super().__init__(pool, block_size, chunk_size=16)
+
+    assert check(Chosen, num_examples=2, num_slots=131, max_len=80) is None
+
+
+def requests_of(random, pool):
+    now, stories = 0, [[random.randrange(10**6) for _ in range(pool)] for _ in range(3)]
+    for i in range(24):
+        now += round(random.expovariate(1 / random.choice([1, 20, 200])) * 10**9)
+        length = random.randint(1, pool // 2)
+        shared = random.choice([0, length, random.randint(0, length)])
+        own = tuple(random.randrange(10**6) for _ in range(length - shared))
+        ids = (*random.choice(stories)[:shared], *own)
+        yield Request(i, now, length, random.randint(1, pool // 4), prompt_ids=ids)
+
+
+def run(seed, fast_forward):
+    random = Random(seed)
+    pool = random.randint(5, 60) * 8
+    host = random.randint(pool // 2 + 32, 4 * pool + 32)
+    size_gib = host * MODEL.kv_bytes_per_token / 2**30
+    on = replace(server(host_bandwidth=1e9), tiers={"dram": TierSpec(size_gib, 1e7, 1e7, 1e-5)})
+    cost = analytic(on, overhead_s=1e-3)
+    spec = PoolSpec(pool, 512, (Tier("dram", host),))
+    policy = LMCache(
+        spec,
+        8,
+        release=RELEASE,
+        chunk_size=random.choice([8, 16, 32]),
+        save_decode_cache=random.random() < 0.3,
+        min_retrieve_tokens=random.choice([0, 20]),
+    )
+    kind = random.choice([VllmV1, partial(AsyncVllmV1, ignore_eos=True)])
+    limits = {"max_num_batched_tokens": random.choice([16, 64, 512]), "max_num_seqs": 8}
+    scheduler = kind(policy, Recompute(cost), **VLLM, **limits)
+    requests = [r for r in requests_of(random, pool) if r.final_len <= min(pool, 512)]
+    recorder = simulate(requests, scheduler, cost, 512, pool=spec, fast_forward=fast_forward)
+    policy.check()
+    assert policy.usage().held == 0
+    return policy, recorder
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_fast_equals_slow(seed):
+    (fast, one), (slow, other) = (run(seed, fast_forward=way) for way in (True, False))
+    assert_same(one, other)
+    assert fast.counters() == slow.counters()
