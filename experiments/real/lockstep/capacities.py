@@ -146,9 +146,9 @@ def specs_of(
         for group in model.groups
         for i in range(group.num_layers)
     }
-    chunks, full = model.chunks, list(specs)
-    for layer in full[: chunks.num_layers if chunks else 0]:
-        specs[layer] = _in_chunks(specs[layer], chunks.size)
+    if model.chunks is not None:
+        for layer in list(specs)[: model.chunks.num_layers]:
+            specs[layer] = _in_chunks(specs[layer], model.chunks.size)
     return specs | _indexers(model, specs, size)
 
 
