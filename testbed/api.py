@@ -1,4 +1,4 @@
-"""What `import testbed` offers: simulate, sweep, capacity, check; their options are those of the
+"""The names of `import testbed`: simulate, sweep, capacity, check; their options are those of the
 command line.
 """
 
@@ -78,7 +78,7 @@ def simulate(
     from_sglang: str | None = None,
     **options: Any,
 ) -> Result:
-    """Simulate one run; nothing is written. What is not given is as `testbed run` has it.
+    """Simulate one run; nothing is written. Values that are not given are those of `testbed run`.
 
     A part may be a name, a class, or a pair of class and parameters such as (Paged, {"block_size":
     32}). Raises InputError, in one line, for what makes no sense.

@@ -2,8 +2,8 @@
 have an entry for each request.
 
 Times are in seconds by the client's clock: start_times when it sent a request, ttfts from then to
-the first token, itls between chunks of the answer. What the file counts and averages is held
-against its lists.
+the first token, itls between chunks of the answer. The file's counts and averages are compared with
+its lists.
 """
 
 from collections.abc import Mapping, Sequence

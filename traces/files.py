@@ -94,7 +94,7 @@ def read_table(
 
 
 def _check_header(path: str, header: Sequence[str]) -> None:
-    """Raise InputError for a file of another kind that can be told by its first line."""
+    """Raise InputError for a file of another kind by its first line."""
     if header[0].startswith(("# HELP", "# TYPE")):
         raise InputError(
             key=path,

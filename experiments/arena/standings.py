@@ -1,5 +1,5 @@
 """The table of the arena: means over workloads, differences from LRU on the same seeds, and ranks
-where the intervals tell entrants apart.
+if the intervals separate entrants.
 """
 
 from collections.abc import Mapping, Sequence

@@ -95,7 +95,7 @@ class Tried:
         return sum(summary["requests"]["rejected"] for summary in self.summaries)
 
     def verdict(self, reference: "Tried") -> str:
-        """What the runs say of the change, beside the server as it is."""
+        """Numbers of the runs with the change, beside the server as it is."""
         if costs_of(self.summaries[0]) != costs_of(reference.summaries[0]):
             return OTHER_COSTS
         fewer = self.less(PREEMPTIONS, reference)
@@ -134,7 +134,7 @@ class Mending:
 
 @dataclass(frozen=True)
 class Search:
-    """What is tried: a vLLM command with overrides, on seeds. runs: the folder of run folders.
+    """The trials: a vLLM command with overrides, on seeds. runs: the folder of run folders.
     launcher: the words that choose the launcher.
     """
 

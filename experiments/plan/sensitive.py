@@ -14,7 +14,7 @@ from testbed.study.sensitivity import (
 
 
 def sensitive_lines(plan: Plan) -> list[str]:
-    """What was varied, and the interval of the cheapest deployment with its first seed; nothing
+    """The varied values, and the interval of the cheapest deployment with its first seed; nothing
     if none keeps the SLO.
 
     Raises:

@@ -109,17 +109,17 @@ class Engine:
         self._is_alone = False  # nothing else happens on the clock, so it need not keep up
 
     def listen(self, listener: Listener) -> None:
-        """Tell the listener of the end of each request."""
+        """Call the listener at the end of each request."""
         self._listeners.add(listener)
 
     def listen_to_tokens(self, listener: TokenListener) -> None:
-        """Tell the listener of each token too."""
+        """Call the listener at each token too."""
         self._listeners.add_for_tokens(listener)
         self._fused_path = None
         self.executor.on_step = self._step_ended
 
     def take_part(self, hooks: HandoverHooks) -> None:
-        """Take part in hand-overs: `side` is asked and told what it needs for its part."""
+        """Take part in hand-overs: the engine calls `hooks` for its part."""
         self.hooks = self._departures.hooks = hooks
         self._takes_part = True
         self._fused_path = None
@@ -416,7 +416,7 @@ class Engine:
         return self.meter.close(flight.plan, durations, steps, durations.total_ps(steps), outcome)
 
     def _commit(self, flight: Flight, results: Results) -> None:
-        """The iterations have run: commit their results, record them, tell who listens."""
+        """The iterations have run: commit their results, record them, call the listeners."""
         plan, steps, recorder = flight.plan, flight.steps, self.recorder
         self._in_flight.popleft()
         self._current = None

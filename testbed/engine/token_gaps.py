@@ -43,7 +43,7 @@ class TokenGaps(NamedTuple):
 
 
 class TokenClock:
-    """When each request got its latest token, told by the engine in order of time.
+    """The time of each request's latest token, which the engine gives in order of time.
 
     A member takes every step of the batch. A request that was preempted is not a member, until it
     has a token again, or is back from the host.
@@ -118,7 +118,7 @@ class TokenClock:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """What grows with every token: the gaps are others only if one of these is."""
+        """Counts that grow with every token: the gaps are others only if one of these is."""
         return self.num_steps, len(self._stays), len(self._single), len(self._members)
 
     def gaps(self, spans: Callable[[], Iterable[Columns]]) -> TokenGaps:

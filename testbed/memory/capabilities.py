@@ -209,7 +209,7 @@ class Capabilities:
         return {} if self.stores_below is None else self.stores_below.tier_slots()
 
     def close_session(self, session: int) -> None:
-        """Tell a policy that follows sessions that one is over."""
+        """Close a session at a policy that follows sessions."""
         if self.follows_sessions is not None:
             self.follows_sessions.close_session(session)
 

@@ -71,7 +71,7 @@ class Setup:
 
     @cached_property
     def description(self) -> Mapping[str, Any]:
-        """What the run is, in a few words: every summary begins with it."""
+        """The run in a few words: every summary begins with it."""
         return {
             **describe(self.config, self.pool, self.scheduler, self.cost),
             **({} if self.fleet is None else servers_of(self.config, self.fleet.parts)),
@@ -179,7 +179,7 @@ def engine_of(
 
 
 def _announce(workload: Workload, memory: Capabilities) -> None:
-    """Tell a policy what it may know of the workload before the run."""
+    """Give a policy the facts of the workload before the run."""
     register_prefix(workload, memory)
     if memory.foresees_prompts is not None:
         memory.foresees_prompts.foresee_prompts(workload.rows.prompts())

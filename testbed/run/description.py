@@ -137,7 +137,7 @@ def contents_note(memory: Capabilities, workload: Workload) -> str | None:
 
 
 def answers_note(memory: Capabilities, workload: Workload) -> str | None:
-    """What to know of a cache of answers whose workload has sessions and does not say which prompts
+    """A note on a cache of answers whose workload has sessions and does not say which prompts
     contain answers; else None.
     """
     rows = workload.rows

@@ -131,7 +131,7 @@ class Admission:
 
     def choose(self, group: SequenceGroup, hit: CacheHit) -> Selected | Verdict:
         """The tokens that the group would compute (_select_prefill_admission); its hit is pinned.
-        What is below the device needs slots, but is not computed.
+        Tokens below the device need slots, but are not computed.
         """
         outputs, cached = self.outputs, hit.num_cached(group.prefill_len)
         new = group.prefill_len - cached

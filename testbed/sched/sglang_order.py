@@ -82,7 +82,7 @@ class Shuffled(FirstCome):
 
 
 class Matched(NamedTuple):
-    """What the cache has of a waiting request, below the device too: `cached` tokens of its `left`,
+    """The cached part of a waiting request, below the device too: `cached` tokens of its `left`,
     but the last one.
 
     comes_last: another with little in the cache that begins alike is served before it, and computes

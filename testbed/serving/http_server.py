@@ -175,8 +175,8 @@ def _in_url(host: str) -> str:
 
 
 def serve(config: RunConfig, options: ServeOptions) -> None:
-    """Serve until the process is told to end. Raises InputError for an address that cannot be had,
-    before anything is built.
+    """Serve until the process gets a signal to end. Raises InputError for an address that cannot be
+    had, before anything is built.
     """
     sockets = bound_sockets(options.host, options.port)
     service = make_service(config, options)

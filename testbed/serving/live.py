@@ -95,12 +95,12 @@ class Live(ABC):
             self._withdraw(served.request_id)
 
     def cancel_all(self) -> None:
-        """Free what all requests hold; their clients are told."""
+        """Free what all requests hold; their clients get an error."""
         for served in list(self.unfinished.values()):
             self.cancel(served)
 
     def answered(self, served: Served) -> None:
-        """The answer is whole; the engine may have to be told, if a stop string has ended it."""
+        """The answer is whole; the engine drops the request, if a stop string has ended it."""
         self.cancel(served)
 
     def _stepped(

@@ -71,7 +71,7 @@ class EngineProcess:
 
 
 class LiveGpu(Live):
-    """The engine of another process; what it tells is handled in the asyncio loop."""
+    """The engine of another process; its messages are handled in the asyncio loop."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The installed vLLM on a GPU that is only named: its memory and its compute capability.
 
 vLLM chooses limits, attention backends and block sizes by what its platform object says. Here that
-object speaks for a GPU that is not there; compiled kernels are names that nothing calls, and so is
+object stands for a GPU that is not there; compiled kernels are names that nothing calls, and so is
 FlashInfer if it is not installed, which every vLLM for NVIDIA GPUs requires.
 """
 

@@ -99,7 +99,7 @@ def compare_steps(
     make: Callable[[], tuple[Server, Server]], requests: Sequence[Request], totals: Totals
 ) -> bool:
     """Serve the requests on both sides, and count equal steps; whether one differs, which
-    `totals.difference` tells.
+    `totals.difference` has.
     """
     sides = make()
     for number, pair in enumerate(zip_longest(*(steps_of(side, requests) for side in sides))):

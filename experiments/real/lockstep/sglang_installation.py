@@ -416,7 +416,7 @@ def _unchanged(batch: Any, **options: Any) -> Any:
 
 
 def _give_collaborators(scheduler: Any) -> None:
-    """Stand-ins for what such a server never asks, or asks to be told that there is nothing."""
+    """Stand-ins for objects that such a server never uses, or finds empty."""
     for names, value in ((NONE, None), (FALSE, False), (ZERO, 0)):
         for name in names:
             setattr(scheduler, name, value)

@@ -64,7 +64,7 @@ class ChunkLru:
         return stored
 
     def slots(self) -> NonSequenceSlots:
-        """What it stores."""
+        """The chunks that it stores."""
         size = self.chunk_size
         extents = [Extent(chunk * size, size) for chunk in self.chunks.values()]
         return NonSequenceSlots(cached=tuple(extents))

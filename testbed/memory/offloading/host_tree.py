@@ -283,7 +283,7 @@ class HostTree(RadixTree):
         return list(zip(source, blocks, strict=True))
 
     def end_load(self, load: Load) -> None:
-        """What it was to bring up is there, or was not brought up."""
+        """Ends a load: its blocks are there, or were not brought up."""
         for run in load.pinned:
             run.loads.remove(load)
         for node in path(load.run):
@@ -356,7 +356,7 @@ class HostTree(RadixTree):
         return front
 
     def _share_transfers(self, run: HostRun, front: HostRun) -> None:
-        """What is under way for a run is so for its beginning too, which was cut off."""
+        """A transfer of a run is one of its beginning too, which was cut off."""
         front.write, front.brought_by = run.write, run.brought_by
         if run.write is not None:
             run.write.runs.append(front)

@@ -59,7 +59,7 @@ def with_next_ids(
 
 
 def own_contents(seq: Seq, first: int) -> Iterator[Content]:
-    """What its blocks from `first` on store, without end; no other sequence has the same."""
+    """Contents of its blocks from `first` on, without end; no other sequence has the same."""
     return zip(repeat((seq.seq_id,)), count(first))
 
 

@@ -63,8 +63,8 @@ class PrefixIndex:
     Contents themselves are compared on a hit, not only their hashes, so a collision costs time and
     never shares. A block whose predecessor is missing cannot be found until that one is back.
     num_kept counts the contents that other memories have or send, whose nodes are in the index
-    without a block. on_event: who hears, if anybody does, that a content has a block now, or none
-    any more.
+    without a block. on_event: the callback, if there is one, for a content that has a block now, or
+    none any more.
     """
 
     def __init__(self, num_blocks: int) -> None:

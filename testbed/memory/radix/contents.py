@@ -1,4 +1,4 @@
-"""What blocks store, as numbers of 64 bits in arrays: runs of them are compared and cut at once.
+"""Contents of blocks, as numbers of 64 bits in arrays: runs of them are compared and cut at once.
 
 `plain_contents` is the plain statement. Two blocks have equal numbers if and only if it says that
 they store the same.

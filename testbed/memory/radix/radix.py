@@ -326,7 +326,7 @@ class Radix(LeasingPolicy):
         return self._read_again((*batch, *others))
 
     def _read_again(self, seqs: Iterable[Seq]) -> int:
-        """What these sequences read of the tree, but each run of it once."""
+        """Runs of the tree that these sequences read, each once."""
         num_read, seen = 0, set[Run]()
         for held in map(self._of, seqs):
             own = {run for _, run in own_runs(held)} if held.own else ()

@@ -48,7 +48,7 @@ class LowerTier:
     found. One engine uses the tier, or several, each with its own nodes of the same keys.
 
     `arriving` blocks are being written and store nothing yet; `pins` counts the transfers that read
-    a block. on_change: who hears, if anybody does, that other content can be found here than
+    a block. on_change: the callback, if there is one, for other content that can be found here than
     before.
     """
 
