@@ -35,6 +35,14 @@ def main(words: Sequence[str] | None = None) -> int:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminated)
     _write_whole_lines()
+    try:
+        return _ended(words)
+    except MemoryError as error:  # also of a refusal, which imports
+        return _out_of_memory(words, error)
+
+
+def _ended(words: Sequence[str]) -> int:
+    """Answer these words, or print in one line why not; the exit code. Raises MemoryError."""
     options = NO_OPTIONS
     try:
         options, words = separated(words)
@@ -47,6 +55,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the output has closed it, as `head` does
         _drop_output()
         return exit_codes.CLOSED_OUTPUT
+    except MemoryError:
+        raise
     except Exception as error:
         if options.debug:
             raise
@@ -67,7 +77,7 @@ def _answered(words: Sequence[str]) -> int:
 
 
 def _write_whole_lines() -> None:
-    """Give standard output a buffer where it has none (PYTHONUNBUFFERED): without one, Python
+    """Give standard output a buffer if it has none (PYTHONUNBUFFERED): without one, Python
     loses what is left of a text that the disk has taken in part, and raises nothing.
     """
     out = sys.stdout
@@ -128,6 +138,16 @@ def _refused(words: Sequence[str], error: Exception) -> int:
 
         print_json(no_answer(error))
     return exit_codes.NO
+
+
+def _out_of_memory(words: Sequence[str], error: MemoryError) -> int:
+    """Print that memory does not suffice, which must import nothing; the exit code."""
+    needed = f" {error}" if str(error) else ""
+    way_out = "ask for less, or allow the process more"
+    print(
+        f"testbed {words[0]}: error: memory: does not suffice{needed} ({way_out})", file=sys.stderr
+    )
+    return exit_codes.BAD_INPUT
 
 
 def _way_out(words: Sequence[str], error: Exception) -> str:

@@ -103,19 +103,20 @@ def run(
     if values or shown.cfg:
         words = served.words(overrides, config_dir or [])
         return print_config([*shown.name_words, *words], shown, values=values)
-    from testbed.experiments.cli import run_launch
+    from testbed.experiments.cli.run_launch import Form, noted, run_one
 
-    form = run_launch.Form(again, sweep.per_seed, json, sensitivity)
+    form = Form(again, sweep.per_seed, json, sensitivity)
     if sweep.is_asked_for:
         if sensitivity:
             raise InputError(
                 key="--sensitivity", problem="is of one run", remedy="leave -m and --seeds out"
             )
+        from testbed.experiments.cli.sweep_launch import sweep_of  # which one run does not need
+
         asked = [*shown.name_words, *overrides, *seed_words(overrides, sweep.seeds)]
-        points, notes = run_launch.points_of(asked, served, config_dir or [])
-        return run_launch.sweep(points, asked, form, notes)
-    words, notes = run_launch.noted(served, overrides, config_dir or [])
-    return run_launch.run_one([*shown.name_words, *words], form, notes)
+        return sweep_of(asked, served, config_dir or [], form)
+    words, notes = noted(served, overrides, config_dir or [])
+    return run_one([*shown.name_words, *words], form, notes)
 
 
 def print_config(words: list[str], shown: Shown, *, values: bool) -> None:

@@ -221,6 +221,9 @@ def iterations(folder: StepsFolder, /, *, profile: VllmProfile) -> None:
 
     compared = served_iterations.predicted_iterations(folder, read_profile(profile))
     show(plain_table(served_iterations.HEAD, served_iterations.table(compared)))
+    if around := list(served_iterations.around_prompts(compared)):
+        show("", "four iterations around a lone one with prompts:")
+        show(plain_table(served_iterations.AROUND, around))
 
 
 SweptFolder = Annotated[

@@ -3,7 +3,7 @@ that ship, a server of every GPU, and plug-ins.
 
 A file of experiments/conf begins with `/class/MODULE.CLASS@_here_`, the parameters of that class
 with their defaults, and states only what differs. Hydra asks for an option when a configuration has
-it, so that a class is imported only where it is used.
+it, so that a class is imported only if it is used.
 """
 
 from collections.abc import Callable
@@ -34,6 +34,7 @@ from testbed.run.parts import locate
 Node = dict[str, Any]
 PROVIDER = "testbed"
 NO_PACKAGE: dict[str, str | None] = {"package": None}  # of its own: it is where a file places it
+NOTHING = "None"  # Hydra asks for it where a default is null
 CONSTRUCTOR = "class"  # the group of the constructors' defaults
 # Of a deployment, whatever the model
 CHOICES = {"kv_dtype_bytes": None, "weight_bits": None, "fp8_products": None}
@@ -86,8 +87,10 @@ def register() -> None:
 
 
 def _maker(path: str) -> Callable[[], Node] | None:
-    """The function that makes the option of this path; None where it is not one of this module."""
+    """The function that makes the option of this path; None if it is not one of this module."""
     group, _, name = path.rpartition("/")
+    if name == NOTHING:
+        return None
     if group == CONSTRUCTOR:
         return lambda: _constructor(name, name)
     if path in VALUES:

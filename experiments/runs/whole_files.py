@@ -74,7 +74,7 @@ def whole_folder(
                 _keep_others(place, temporary, stale)
                 _put(temporary, place)
         except OSError as error:
-            named = str(error.filename).replace(str(temporary), str(folder))
+            named = str(error.filename or folder).replace(str(temporary), str(folder))
             raise OSError(error.errno, error.strerror, named) from error
 
 

@@ -12,11 +12,12 @@ from testbed.experiments.site import (
     option_reference,
     paper_rows,
 )
-from testbed.experiments.vllm_server import option_page
+from testbed.experiments.vllm_server import option_page, release_page
 
 PAGES: dict[str, Callable[[], str]] = {
     "experiments/site/pages/options.md": option_reference.page,
     "experiments/VLLM_OPTIONS.md": option_page.page,
+    "experiments/VLLM_RELEASES.md": release_page.page,
     "experiments/cli/JSON_FIELDS.md": json_fields.page,
     "experiments/paper/ROWS.md": paper_rows.page,
     "kernels/results/h200.md": kernel_table.page,

@@ -1,20 +1,16 @@
 """The table of what differs between vLLM's releases, from the facts of `Release`.
 
-`python -m testbed.experiments.vllm_server.release_page` writes the page again.
+`python -m testbed.experiments.vllm_server.release_page` prints the page, the site has it.
 """
-
-from pathlib import Path
 
 from testbed.vllm.releases import DEFAULT, RELEASES, facts
 
-PAGE = Path(__file__).parents[1] / "VLLM_RELEASES.md"
 HEAD = """# Releases of vLLM
 
 `release=NUMBER` chooses the release that scheduler, policy and server follow, as in
 `+system=vllm-v1 release={newest}`; the default is {default}. `testbed fits --release NUMBER`
 chooses that of a command. The table has what differs between releases, and the file and function
-of vLLM that has it. A release is one value in `testbed/vllm/releases.py`; `python -m
-testbed.experiments.vllm_server.release_page` writes this page.
+of vLLM that has it. A release is one value in `testbed/vllm/releases.py`.
 
 """
 WORDS = {True: "yes", False: "no", None: "-"}
@@ -39,4 +35,4 @@ def _shown(value: bool | float | str | None) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    print(page(), end="")

@@ -22,12 +22,11 @@ def make_workload(config: RunConfig) -> Workload:
     try:
         return _made(config)
     except MemoryError as error:
+        expected = f" ({error})" if str(error) else ""
         raise InputError(
             key="arrivals",
-            problem=(
-                f"so many requests do not fit into memory ({error}); lower arrivals.rate or "
-                "arrivals.duration_s"
-            ),
+            problem=f"so many requests do not fit into memory{expected}",
+            remedy="lower arrivals.rate or arrivals.duration_s",
         ) from None
 
 

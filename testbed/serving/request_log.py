@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from testbed.core.errors import InputError
@@ -46,9 +47,10 @@ class RequestLog:
         try:
             self._append(f"{json.dumps({**lengths, **seconds})}\n".encode())
         except OSError as error:
-            self._file.truncate(self._num_bytes)
+            with suppress(OSError):  # a disk that fails keeps the part of a line that it has
+                self._file.truncate(self._num_bytes)
             self.failure = InputError(
-                key="--log", value=self._path, problem=f"{error.strerror} (it ends here)"
+                key="--log", value=self._path, problem=error.strerror, remedy="it ends here"
             )
             self.on_failure()
 

@@ -6,6 +6,8 @@ what it leaves is whole, and the next call continues.
 import os
 import re
 import shutil
+import subprocess
+import sys
 from itertools import count
 
 import pytest
@@ -142,3 +144,59 @@ def test_300_faults_are_one_line_each(place, undisturbed, command):
             except AssertionError as error:
                 broken.append(f"{kind} {position} of {number} {options}: {str(error)[:300]}")
     assert not broken, "\n".join(broken)
+
+
+WITH_MEMORY = """
+import resource, sys
+import hydra, numpy.random, pandas, yaml
+from testbed.experiments.cli import app, main
+from testbed.run import simulate
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (int(sys.argv[1]) << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+sys.exit(main.main(sys.argv[2:]))
+"""
+
+
+def called_with_memory(words, folder, mib):
+    """A command in a process that may take so much memory beyond what its modules have."""
+    return subprocess.run(
+        [sys.executable, "-c", WITH_MEMORY, str(mib), *words],
+        cwd=folder,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def check_limited_memory(words, folder, limits):
+    """Below some limit a command ends in one line, and above it answers; the next call continues
+    what one has left.
+    """
+    codes = []
+    for mib in limits:
+        place = folder / str(mib)
+        place.mkdir()
+        done = called_with_memory(words, place, mib)
+        codes.append(done.returncode)
+        assert "Traceback" not in done.stderr
+        if done.returncode:
+            check_one_line(done.returncode, done.stderr.splitlines(keepends=True)[-1])
+    assert codes[-1] == 0
+    assert codes[0] == 2
+    smallest = folder / str(limits[0])
+    assert called_with_memory(words, smallest, limits[-1]).returncode == 0
+    assert settled(smallest) == settled(place)
+
+
+LARGE = ("arrivals.duration_s=20", "arrivals.rate=100")
+
+
+def test_a_run_without_enough_memory_is_one_line(tmp_path):
+    check_limited_memory(("run", *SHORT, *LARGE, "outputs=tables"), tmp_path, (4, 300))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["run -m", "capacity", "hits"])
+def test_any_limit_of_memory_is_one_line_or_the_answer(tmp_path, command):
+    check_limited_memory(COMMANDS[command], tmp_path, range(4, 130, 6))

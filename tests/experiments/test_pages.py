@@ -11,6 +11,7 @@ from testbed.experiments.runs.meanings import SECTIONS
 from testbed.experiments.site.generated_pages import PAGES, on_files
 from testbed.memory.capabilities import METHODS
 from testbed.vllm.option_table import options
+from testbed.vllm.releases import facts
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (".github", "testbed", "kernels", "traces", "experiments", "findings")
@@ -85,6 +86,7 @@ def test_each_page_of_the_site_is_committed_or_generated():
     [
         ("experiments/VLLM_OPTIONS.md", list(options())),
         ("experiments/site/pages/options.md", [key for key in SECTIONS if key]),
+        ("experiments/VLLM_RELEASES.md", [f"| `{name}`: " for name in facts()]),
         ("experiments/cli/JSON_FIELDS.md", ["| SweptMean | type | meaning |", "`half_width`"]),
         ("experiments/paper/ROWS.md", ["| 19b |", "| 12 | OPT-13B, ShareGPT: rate over Oracle |"]),
         ("kernels/results/h200.md", ["paging cost", "decode", "prefill", "swap"]),

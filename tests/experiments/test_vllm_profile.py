@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import planted_vllm as planted
 import pytest
 
@@ -19,8 +20,10 @@ from testbed.experiments.real.vllm_engine.served_iterations import (
     ALL,
     ALONE,
     BESIDE,
+    around_prompts,
     predicted_iterations,
     table,
+    windows,
 )
 from testbed.experiments.real.vllm_engine.smooth import lower_hull, rising
 from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
@@ -115,6 +118,18 @@ def test_served_iterations_are_compared_one_by_one(tmp_path, other_host):
     paused = errors_of_iterations(log, tmp_path, other_host)
     assert paused[ALONE] == pytest.approx(-50, abs=0.5)
     assert paused[BESIDE] == pytest.approx(0, abs=0.5)
+
+
+def test_a_prompt_is_compared_with_its_neighbours_where_these_decode_alone():
+    """Of three prompts one has another next to it, and one comes behind a pause."""
+    prompts = [0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0]
+    steps = pd.DataFrame({"prompts": prompts, "decodes": 40, "is_first": False})
+    steps = steps.assign(ms=[1.0 + i for i in range(16)], predicted_ms=2.0)
+    steps.loc[12, "is_first"] = True
+    (row,) = windows(steps).itertuples(index=False)
+    assert row == (2 + 3 + 4 + 5, 8.0, 40)
+    ((decodes, number, *_, error),) = around_prompts(steps)
+    assert (decodes, number, error) == ("32 to 63", "1", "-42.9%")
 
 
 def test_without_prompts_among_decodes_launches_are_scaled_from_another_host(tmp_path, steps):

@@ -1,0 +1,178 @@
+"""A sweep of `testbed run -m`, whose points a launcher runs."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+from testbed.core.errors import InputError
+from testbed.experiments.cli.json_answers import sweep_answer
+from testbed.experiments.cli.output import print_json, wide_console
+from testbed.experiments.cli.run_launch import RUNS, Form, printed_once
+from testbed.experiments.cli.served_command import ServedCommand
+from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
+from testbed.experiments.runs.compose import composed, configured
+from testbed.experiments.runs.error_lines import as_refusal
+from testbed.experiments.runs.launchers import launched
+from testbed.experiments.runs.points import SEED, Point, differing
+from testbed.experiments.runs.progress import status_line
+from testbed.experiments.runs.quiet import QUIET
+from testbed.experiments.runs.run_folder import run_into
+from testbed.experiments.runs.sweep_progress import SweepProgress
+from testbed.experiments.runs.sweep_words import sweep_points
+from testbed.experiments.runs.whole_files import remove_leftovers
+from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
+
+QUOTES = "'\""
+TABLE = "sweep.csv"
+SWEEP_FOLDER = "hydra.sweep.dir"
+
+
+class SweepPoint(NamedTuple):
+    """A combination of a sweep's values: the words that ask for it, and those that run it, of
+    which some follow from a server's command.
+    """
+
+    asked: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def points_of(
+    asked: Sequence[str], served: ServedCommand, folders: Sequence[Path]
+) -> tuple[list[SweepPoint], list[str]]:
+    """Every combination, each with the server that its values give the command, and the notes on
+    these. Notes that several have are printed once.
+    """
+    points, lines = list[SweepPoint](), list[str]()
+    for combination in sweep_points([word for word in asked if not is_of_hydra(word)]):
+        with redirect_stderr(StringIO()) as said:
+            points.append(SweepPoint(combination, tuple(served.words(combination, folders))))
+        lines += said.getvalue().splitlines()
+    return points, printed_once(lines)
+
+
+def sweep_of(
+    asked: Sequence[str], served: ServedCommand, folders: Sequence[Path], form: Form
+) -> None:
+    """Run every point of the words `asked`, beside a server's command, and write and print their
+    table; one line for the first that fails. A sweep that is stopped prints the points that were
+    done.
+    """
+    points, notes = points_of(asked, served, folders)
+    _check_seeds(chosen(asked).get(SEED, ""))
+    folder = Path(chosen(asked).get(SWEEP_FOLDER, RUNS))
+    of_launcher = [word for word in asked if is_of_hydra(word)]
+    for point in points:  # a word that none of them can have is refused before any is run
+        composed("run", point.words)
+    shows = not (form.json or QUIET.get())
+    progress = SweepProgress(folder.resolve(), len(points), time.time(), shows)
+    jobs = [
+        PointJob(point.words, _varying(point.asked, asked), i, form.again, progress, os.getcwd())
+        for i, point in enumerate(points, start=1)
+    ]
+    names = differing([values_of_words(point.asked) for point in points])
+    results = list[Point | InputError]()
+    try:
+        with status_line(lambda: str(progress)):
+            for result in launched(of_launcher, jobs, progress.folder):
+                results.append(result)
+    except KeyboardInterrupt:
+        _answer(results, names, folder / TABLE, form, notes)
+        raise
+    finally:
+        remove_leftovers(folder)  # of workers that were stopped
+    error = next((result for result in results if isinstance(result, InputError)), None)
+    if not (error and form.json):
+        _answer(results, names, folder / TABLE, form, notes)
+    if error:
+        raise error
+
+
+def _answer(
+    results: Sequence[Point | InputError],
+    names: Sequence[str],
+    table: Path,
+    form: Form,
+    notes: list[str],
+) -> None:
+    """Write the table of the points that ended well over the axes `names`, draw it, and print it
+    or the JSON; nothing without such a point.
+    """
+    # This imports pandas and matplotlib, which one run does not need.
+    from testbed.experiments.runs.sweep_table import draw_sweep, shown, write_sweep
+
+    points = [result for result in results if isinstance(result, Point)]
+    if not points:
+        return
+    write_sweep(table, points, names)
+    figure = table.with_suffix(".png") if draw_sweep(table.with_suffix(".png"), points) else None
+    if form.json:
+        return print_json(sweep_answer(points, table, figure, notes))
+    console = wide_console()
+    console.print(shown(points, console.width, names, per_seed=form.per_seed))
+    console.print(f"every number of every point: {table}", highlight=False)
+    if figure:
+        console.print(f"figure: {figure}", highlight=False)
+
+
+def _check_seeds(text: str) -> None:
+    """Raise InputError for a seed that is named twice, which would count as two replications."""
+    seeds = text.split(",")
+    twice = [seed for place, seed in enumerate(seeds) if seed in seeds[:place]]
+    if twice:
+        raise InputError(
+            key=SEED, value=text, problem=f"has {twice[0]} twice", remedy="give each seed once"
+        )
+
+
+def _varying(point: Sequence[str], words: Sequence[str]) -> str:
+    """The words of a point that other points do not have; all of them for one without others."""
+    own = [word for word in point if not word.startswith(OF_OPTIONS)]
+    return " ".join([word for word in own if word not in words] or own)
+
+
+@dataclass(frozen=True)
+class PointJob:
+    """The run of one point, in a process of the launcher.
+
+    name: what the printed line says of it. place: from 1. working_folder: that of the command,
+    if plug-ins may be.
+    """
+
+    words: tuple[str, ...]
+    name: str
+    place: int
+    again: bool
+    progress: SweepProgress
+    working_folder: str
+
+    def __call__(self) -> Point | InputError:
+        """The point, or its refusal: not every exception can leave another process."""
+        os.chdir(self.working_folder)
+        if names_a_plug_in(self.words):
+            put_last(self.working_folder)
+        try:
+            stored = run_into(configured(self.words), self.progress.folder, again=self.again)
+        except (Exception, SystemExit) as error:
+            return as_refusal(error)
+        folder, latency = stored.folder.name, _latency(stored.summary)
+        state = "done" if stored.is_new else "complete already"
+        if self.progress.shows:
+            line = f"{folder} {state}: {self.name}{latency}  {self.progress.text(self.place)}"
+            wide_console().print(line, highlight=False)
+        return Point(values_of_words(self.words), stored.summary, folder)
+
+
+def values_of_words(words: Sequence[str]) -> dict[str, str]:
+    """The values that a point's words choose, by key."""
+    own = [word for word in words if not word.startswith(OF_OPTIONS)]
+    return {key: value.strip(QUOTES) for key, value in chosen(own).items()}
+
+
+def _latency(summary: Mapping[str, Mapping[str, float | None]]) -> str:
+    mean = summary["normalized_latency_s_per_token"]["mean"]
+    return "" if mean is None else f"  ({mean:.3g} s/token)"
