@@ -89,7 +89,7 @@ class MooncakeJsonl(FileTrace):
         )
 
     def _times(self, items: Sequence[Mapping[str, Any]]) -> Floats | None:
-        """The time of each request in s; None where the file has none."""
+        """The time of each request in s; None if the file has none."""
         times = [item[TIME] for item in items if TIME in item]
         if 0 < len(times) < len(items):
             raise InputError(

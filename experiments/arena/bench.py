@@ -127,7 +127,7 @@ def digest(text: str) -> str:
 
 
 def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch: Launch) -> Games:
-    """All games of the named entrants and of the bounds. Raises InputError where a bound fails."""
+    """All games of the named entrants and of the bounds. Raises InputError if a bound fails."""
     entrants, out = admit(names)
     conditions = measure(suite, rules)
     playing = {entrant.name: entrant for entrant in (*BOUNDS, *entrants)}

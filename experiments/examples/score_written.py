@@ -38,7 +38,7 @@ def class_of(text: str, folder: Path) -> Any:
 
 
 def score_of(text: str, folder: Path) -> float:
-    """The score of what the text defines; infinity where it fails."""
+    """The score of what the text defines; infinity if it fails."""
     try:
         return float(arena.score(class_of(text, folder), suite=SUITE))
     except Exception:  # whatever a written text may do
