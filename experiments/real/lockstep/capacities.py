@@ -5,7 +5,7 @@ AISimulate is compared only if it is installed.
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +34,7 @@ TIMES = ("arrival", "finish")
 # Blocks of vLLM's kernels are multiples of so many tokens; by whether the model caches latents.
 ALIGNED = {False: 16, True: 64}
 GPUS = (1, 2, 4, 8, 16, 32)
+NO_OPTIONS: Mapping[str, Any] = {}
 HEADER = (
     "| model | GPUs | bytes a token | block | page bytes | blocks | tokens | vLLM: page bytes | "
     "blocks | tokens |"
@@ -66,7 +67,7 @@ def check_capacities(overrides: Sequence[str]) -> tuple[list[str], bool]:
         model, num_gpus = config.model, config.server.num_gpus
         size = block_size(model, num_gpus)
         here = ours(config, size)
-        there = theirs(model, num_gpus, config.server.kv_pool_bytes(model), size)
+        there = theirs(model, num_gpus, pool_bytes(config), size)
         different = different or here != there
         token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus)
         numbers = (num_gpus, token_bytes, size, *here, *there)
@@ -112,6 +113,14 @@ def ours(config: RunConfig, size: int) -> Capacity:
     return Capacity(page_bytes, num_blocks, num_blocks // len(pages.columns) * size)
 
 
+def pool_bytes(config: RunConfig) -> int:
+    """Bytes of a run's pool on all GPUs, which has whole tokens."""
+    if config.model.has_uneven_heads:
+        return config.server.kv_pool_bytes(config.model)
+    pool = make_pool(config)
+    return pool.num_slots * pool.num_layers * pool.layer_bytes
+
+
 def _by_arithmetic(config: RunConfig, size: int) -> Capacity:
     model, num_gpus = config.model, config.server.num_gpus
     pages = pages_of(model, num_gpus, size)
@@ -119,18 +128,37 @@ def _by_arithmetic(config: RunConfig, size: int) -> Capacity:
     return Capacity(pages.page_bytes, num_blocks, pages.num_tokens(num_blocks))
 
 
-def theirs(model: ModelSpec, num_gpus: int, pool_bytes: int, size: int) -> Capacity:
+def theirs(model: ModelSpec, num_gpus: int, num_bytes: int, size: int) -> Capacity:
     """The capacity of as many bytes in vLLM, which reports blocks // groups * block size tokens."""
-    specs = {
-        f"{group.name}.{i}": spec_of(model, group, num_gpus, size)
-        for group in model.groups
-        for i in range(group.num_layers)
-    }
-    specs |= _indexers(model, specs, size)
-    cache = vllm.kv_cache_of(specs, pool_bytes // num_gpus, model.max_len)
+    specs = specs_of(model, num_gpus, size)
+    cache = vllm.kv_cache_of(specs, num_bytes // num_gpus, model.max_len)
     groups = cache.kv_cache_groups
     page_bytes = max(map(_page_bytes, groups))
     return Capacity(page_bytes, cache.num_blocks, cache.num_blocks // len(groups) * size)
+
+
+def specs_of(
+    model: ModelSpec, num_gpus: int, size: int, states: Mapping[str, Any] = NO_OPTIONS
+) -> dict[str, Any]:
+    """vLLM's KVCacheSpec of each layer. states: options of a MambaSpec."""
+    specs = {
+        f"{group.name}.{i}": spec_of(model, group, num_gpus, size, states)
+        for group in model.groups
+        for i in range(group.num_layers)
+    }
+    if model.chunks is not None:
+        for layer in list(specs)[: model.chunks.num_layers]:
+            specs[layer] = _in_chunks(specs[layer], model.chunks.size)
+    return specs | _indexers(model, specs, size)
+
+
+def _in_chunks(full: Any, size: int) -> Any:
+    """The spec of a layer that reads chunks of `size` tokens, of one that reads all."""
+    from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec
+
+    names = ("block_size", "num_kv_heads", "head_size", "dtype")
+    shape = {name: getattr(full, name) for name in names}
+    return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=size)
 
 
 def _indexers(model: ModelSpec, layers: Iterable[str], size: int) -> dict[str, Any]:
@@ -156,7 +184,13 @@ def _page_bytes(group: Any) -> int:
     return int(spec.page_size_bytes) * (1 if is_sum else num_layers)
 
 
-def spec_of(model: ModelSpec, group: Any, num_gpus: int, size: int) -> Any:
+def spec_of(
+    model: ModelSpec,
+    group: Any,
+    num_gpus: int,
+    size: int,
+    states: Mapping[str, Any] = NO_OPTIONS,
+) -> Any:
     """A layer's KVCacheSpec; a state is padded to a page of attention, as vLLM's config does."""
     import torch
     from vllm.v1.kv_cache_interface import (
@@ -168,9 +202,8 @@ def spec_of(model: ModelSpec, group: Any, num_gpus: int, size: int) -> Any:
 
     if group.state_bytes:
         padded = size * slot_bytes(model, num_gpus)
-        return MambaSpec(
-            size, ((group.state_bytes // num_gpus,),), (torch.uint8,), page_size_padded=padded
-        )
+        shapes = ((group.state_bytes // num_gpus,),)
+        return MambaSpec(size, shapes, (torch.uint8,), page_size_padded=padded, **states)
     dtype = {1: torch.uint8, 2: torch.float16, 4: torch.float32}[
         model.kv_dtype_bytes or model.dtype_bytes
     ]
