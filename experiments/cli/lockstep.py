@@ -41,7 +41,7 @@ Configs = Annotated[
 Capacity = Annotated[
     bool,
     Parameter(
-        help="of vLLM pages and blocks of the shapes that ship, on H200s; of SGLang the pools of "
+        help="of vLLM pages and log of the pools of the shapes that ship; of SGLang the pools of "
         "twelve models on five GPUs"
     ),
 ]
@@ -142,11 +142,7 @@ def lockstep(
     if configs is not None:
         return _check_configs(configs)
     if capacity:
-        from testbed.experiments.real.lockstep.capacities import check_capacities
-
-        lines, is_different = check_capacities(served.words(overrides))
-        print(*lines, sep="\n")
-        return int(is_different)
+        return _check_capacities(served.words(overrides))
     return _compare("vllm", drawn, _served(overrides, served))
 
 
@@ -209,6 +205,16 @@ def _check_configs(folder: Path) -> int:
     from testbed.experiments.real.lockstep.config_comparison import check_configs
 
     return _printed(check_configs(folder))
+
+
+def _check_capacities(words: Sequence[str]) -> int:
+    """Compare pages and blocks, then the lines of the log, and print; whether any differs."""
+    from testbed.experiments.real.lockstep.capacities import check_capacities
+    from testbed.experiments.real.lockstep.logged_pools import check_logged
+
+    rows, is_different = check_capacities(words)
+    print(*rows, sep="\n", flush=True)
+    return max(int(is_different), _printed(check_logged()))
 
 
 def _served(overrides: Sequence[str], served: ServedCommand) -> list[str]:

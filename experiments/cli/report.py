@@ -21,7 +21,7 @@ def report(
         Path | None,
         Parameter(metavar="FILE", help="page to write (default: report.html in the first folder)"),
     ] = None,
-    out: Annotated[Path | None, Parameter(show=False)] = None,
+    out: Annotated[Path | None, Parameter(show=False, help="was renamed to --html")] = None,
 ) -> None:
     """Write one self-contained HTML page of results.
 

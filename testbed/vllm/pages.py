@@ -1,5 +1,6 @@
 """The pages of vLLM's KV cache: how large they are, and what a sequence takes of them."""
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from testbed.core.errors import InputError
@@ -82,15 +83,11 @@ class Pages:
         shared = num_blocks - max_num_seqs * self.scratch
         return shared / (self.of_sequence(num_tokens) - self.scratch)
 
-    def longest(self, num_blocks: int) -> int:
-        """Tokens of the longest sequence that so many pages hold; 0 if none fits."""
-        low, high = 0, num_blocks * self.block_size
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (
-                (middle, high) if self.of_sequence(middle) <= num_blocks else (low, middle - 1)
-            )
-        return low
+    def longest(self, num_blocks: int, most: int) -> int:
+        """Tokens of the longest sequence that so many pages hold, at most `most`; 0 if none
+        fits.
+        """
+        return bisect_right(range(1, most + 1), num_blocks, key=self.of_sequence)
 
     def _of_column(self, window: int | None, block_size: int, num_tokens: int) -> int:
         if window == 0 and self.keeps_each_state:
