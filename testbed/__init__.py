@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs more than this module is imported when it is first used."""
+    """Names that need more than this module are imported when they are first used."""
     if name == "__version__":
         from importlib.metadata import version
 

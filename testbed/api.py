@@ -1,4 +1,4 @@
-"""What `import testbed` offers: simulate, sweep, capacity, check; their options are those of the
+"""The names of `import testbed`: simulate, sweep, capacity, check; their options are those of the
 command line.
 """
 
@@ -30,7 +30,7 @@ from testbed.study.capacity_search import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from testbed.study.swept import Sweep
 
 NEAR = 1.1  # the capacities of two seeds differ by about this factor
 # Names of options that ship, so that an editor can complete them; `testbed list` shows all.
@@ -78,7 +78,7 @@ def simulate(
     from_sglang: str | None = None,
     **options: Any,
 ) -> Result:
-    """Simulate one run; nothing is written. What is not given is as `testbed run` has it.
+    """Simulate one run; nothing is written. Values that are not given are those of `testbed run`.
 
     A part may be a name, a class, or a pair of class and parameters such as (Paged, {"block_size":
     32}). Raises InputError, in one line, for what makes no sense.
@@ -113,13 +113,14 @@ def simulate(
 
 def sweep(
     *overrides: str, jobs: int | None = None, folder: str | Path | None = None, **options: Any
-) -> "pd.DataFrame":
+) -> "Sweep":
     """One row for each combination of options; an option that is a list is an axis, a tuple is one
     value.
 
     A list of requests is a trace and no axis; several are a list of lists. Columns: the axes, what
     each run was, then its summary, nested names joined by an underscore (ttft_s_p95: s). An axis
-    that has the name of such a column leaves it the name `..._in_full`.
+    that has the name of such a column leaves it the name `..._in_full`. The table is a data frame
+    with `.summary`, means over the axis `seed` with 95% intervals, and `.plot()`, a figure.
 
     Args:
         *overrides: words of the command line, such as `arrivals.rate=2`.
@@ -128,8 +129,9 @@ def sweep(
             not run again. It takes names alone, for a folder cannot hold an object.
         **options: those of `simulate`, each one value or a list of them.
     """
-    import pandas as pd
     from joblib import Parallel, delayed
+
+    from testbed.study.swept import Sweep
 
     if jobs is not None and (type(jobs) is not int or jobs < 1):
         raise InputError(
@@ -149,9 +151,11 @@ def sweep(
     work = (delayed(measured)(overrides, {**options, **point}, folder) for point in points)
     named = [{key: _cell(value) for key, value in point.items()} for point in points]
     rows = [flat(summary) for summary in Parallel(n_jobs=workers)(work)]
-    return pd.DataFrame(
+    table = Sweep(
         [{**point, **merge_axes(list(axes), row)} for point, row in zip(named, rows, strict=True)]
     )
+    table.attrs["axes"] = list(axes)
+    return table
 
 
 def _cell(value: Any) -> Any:

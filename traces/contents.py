@@ -99,7 +99,7 @@ def below_answers(contents: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ..
 def with_unknown(
     contents: Sequence[tuple[int, ...]], prompt_lens: Sequence[int], each: int
 ) -> list[tuple[int, ...]]:
-    """The contents, where a prompt without ids gets some that no other has (negative numbers)."""
+    """The contents, if a prompt without ids gets some that no other has (negative numbers)."""
     unused = count(-1, -1)
     return [
         ids or tuple(next(unused) for _ in range(-(-prompt_len // each)))

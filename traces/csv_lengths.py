@@ -118,7 +118,7 @@ class CsvLengths(FileTrace):
         return with_answers(self.path, rows, self._answered(table[self.answer_of_column]))
 
     def _answered(self, texts: Sequence[str]) -> list[int | None]:
-        """The row whose answer each row contains; None where the cell is empty."""
+        """The row whose answer each row contains; None if the cell is empty."""
         wrong = next((i for i, cell in enumerate(texts) if cell and not cell.isdecimal()), None)
         if wrong is not None:
             raise InputError(

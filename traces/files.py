@@ -94,7 +94,7 @@ def read_table(
 
 
 def _check_header(path: str, header: Sequence[str]) -> None:
-    """Raise InputError for a file of another kind that can be told by its first line."""
+    """Raise InputError for a file of another kind by its first line."""
     if header[0].startswith(("# HELP", "# TYPE")):
         raise InputError(
             key=path,
@@ -263,6 +263,21 @@ def _parsed(text: str, path: str, what: str, first_line: int = 1) -> Any:
         ) from error
 
 
+def read_json_or_lines(path: str) -> Any:
+    """The content of a JSON file; of a file with an object on each line, a list of them."""
+    with open_text(path) as file:
+        text = file.read()
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        rest = text[error.pos :].lstrip()
+        if error.msg != "Extra data" or not rest.startswith("{"):
+            return _parsed(text, path, "it")
+    except (ValueError, RecursionError):
+        return _parsed(text, path, "it")
+    return [item for _, item in json_lines(path)]
+
+
 def json_lines(
     path: str, problems: Callable[[Any], Iterable[str | None]] = lambda item: ()
 ) -> Iterator[tuple[int, Any]]:
@@ -307,7 +322,7 @@ def wrong_time(
     item: Mapping[str, Any], key: str, unit: str = "seconds", least: float = 0.0
 ) -> str | None:
     """The fault of the time at `key` of an item, which must be a finite number of at least `least`
-    in `unit`; None where nothing is.
+    in `unit`; None if nothing is.
     """
     value: Any = item.get(key)
     sound = type(value) in (int, float) and least <= value and abs(value) <= LATEST
@@ -315,7 +330,7 @@ def wrong_time(
 
 
 def plain_or_packed(path: Path) -> Path | None:
-    """The file of this name or, if there is none, with .gz appended; None where neither exists."""
+    """The file of this name or, if there is none, with .gz appended; None if neither exists."""
     return next(
         (file for file in (path, path.with_name(f"{path.name}.gz")) if file.is_file()), None
     )

@@ -86,7 +86,7 @@ class RandomLengths(Drawn):
         return self._starting(prompts, outputs, np.arange(len(prompts)))
 
     def _starting(self, prompts: Column, outputs: Column, starts: Column) -> Rows:
-        """Rows whose prompts have the same content behind the beginning where they start alike."""
+        """Rows whose prompts have the same content behind the beginning if they start alike."""
         each = tokens_per_id(self.shared_len)
         ids, _ = owned_ids(prompts, starts, self.shared_len, np.zeros_like(starts), each)
         return Rows(prompts, outputs, prompt_ids=ids, tokens_per_id=each)

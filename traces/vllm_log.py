@@ -90,8 +90,8 @@ class VllmLog(FileTrace):
     workload: a file with the prompts' input_tok_ids or hash_ids, line by line as in the log. A
     request arrives when its client sends it. If an engine's log has that time (`arrival_time`, of
     another clock), the clocks are set so that the fastest request is queued at once; else it
-    arrives when the engine takes it in (`queued_ts`). benchmark: of a GuideLLM file with several
-    rates the one to read, from 0.
+    arrives when the engine takes it in (`queued_ts`). benchmark: of a client's file with several
+    runs the one to read, from 0.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class VllmLog(FileTrace):
     @property
     def preemptions(self) -> int | None:
         """How often its requests were preempted in all, by its rows or by the server's counter in
-        meta.json; None where neither says it.
+        meta.json; None if neither says it.
         """
         self.read()
         return self.meta.get(PREEMPTIONS) if self._preemptions is None else self._preemptions
@@ -166,11 +166,11 @@ class VllmLog(FileTrace):
             rows, times = _csv(self.path)
         if self.benchmark is not None and not self._is_json:
             raise InputError(
-                key=self.path,
-                problem="is no file of GuideLLM's",
-                remedy="leave trace.benchmark out",
+                key=self.path, problem="is one run", remedy="leave trace.benchmark out"
             )
-        self.remarks += check_times(self.path, rows, times)
+        self.remarks += check_times(
+            self.path, rows, times, may_buffer=self._is_json or self._is_aiperf
+        )
         if self.workload is not None:
             ids, tokens_per_id = _contents(self.workload, rows.prompt_len.tolist())
             rows = replace(rows, prompt_ids=ids, tokens_per_id=tokens_per_id)
@@ -180,13 +180,14 @@ class VllmLog(FileTrace):
         return rows, Times(arrival, first_token, finish, rows.output_len)
 
 
-def check_times(path: str, rows: Rows, times: Floats) -> list[str]:
+def check_times(path: str, rows: Rows, times: Floats, *, may_buffer: bool) -> list[str]:
     """Refuse a log whose times cannot be those of such outputs, or that lists its requests
     twice; what else is odd, in words. times: arrival, first token and finish of each request, s.
+    may_buffer: a client's record of its stream, in which several tokens may come at once.
     """
     generating_s = times[:, 2] - times[:, 1]
     at_once = (rows.output_len > MOST_IN_A_CHUNK) & (generating_s == 0)
-    if at_once.any():
+    if at_once.any() and not (may_buffer and (generating_s > 0).any()):
         row = int(np.argmax(at_once))
         raise InputError(
             key=path,
@@ -201,9 +202,16 @@ def check_times(path: str, rows: Rows, times: Floats) -> list[str]:
             key=path, problem="each request is there twice or more", remedy="remove the copies"
         )
     longer = int(np.count_nonzero((rows.output_len == 1) & (generating_s > 0)))
-    if not longer:
-        return []
-    return [f"{longer} of {len(rows)} requests have one token and end later than with it"]
+    remarks = []
+    if longer:
+        have = f"{longer} of {len(rows)} requests have one token"
+        remarks.append(f"{have} and end later than with it")
+    if at_once.any():
+        remarks.append(
+            f"{np.count_nonzero(at_once)} of {len(rows)} answers came in one piece, which gives "
+            "them a TPOT of 0"
+        )
+    return remarks
 
 
 def _preemptions(items: list[Any]) -> int | None:
@@ -226,7 +234,7 @@ def _vllm(items: list[Any]) -> tuple[Rows, Floats]:
 
 
 def _from_client(items: list[Any], times: Floats) -> Floats:
-    """The times with arrivals by the client's clock where every row has its arrival_time, set so
+    """The times with arrivals by the client's clock if every row has its arrival_time, set so
     that the fastest request is queued at once.
 
     The engine takes requests in between two iterations: queued_ts lacks the wait before.

@@ -20,7 +20,10 @@ from testbed.experiments.arena.isolated import Failure, isolated
 from testbed.experiments.arena.standings import Cells
 from testbed.experiments.arena.suites import Suite
 from testbed.experiments.runs.whole_files import write_json
+from testbed.memory.protocols import ForeseesChains
 from testbed.run.identity import code_hash, folder_hash
+from testbed.run.oracles import is_oracle
+from testbed.run.parts import locate
 from testbed.version import release
 
 CELL_S, CHECK_S, MEASURE_S = 60.0, 120.0, 300.0  # limits of one call
@@ -92,8 +95,15 @@ def admitted(text: str) -> Entrant | Failure:
     _find(entrant)
     if entrant.target is None or entrant.kind == ROUTER:
         return entrant
+    if reads_future(locate(entrant.target.replace(":", "."), "entrant")):
+        return Failure("reads the future, as bounds may (take it out of the constructor)")
     broken = check(entrant.target, num_examples=EXAMPLES)
     return entrant if broken is None else Failure(f"breaks the contract: {broken}")
+
+
+def reads_future(kind: Any) -> bool:
+    """Whether objects of a class get true output lengths, or the prompts to come."""
+    return is_oracle(kind) or issubclass(kind, ForeseesChains)
 
 
 def _find(entrant: Entrant) -> None:
@@ -117,7 +127,7 @@ def digest(text: str) -> str:
 
 
 def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch: Launch) -> Games:
-    """All games of the named entrants and of the bounds. Raises InputError where a bound fails."""
+    """All games of the named entrants and of the bounds. Raises InputError if a bound fails."""
     entrants, out = admit(names)
     conditions = measure(suite, rules)
     playing = {entrant.name: entrant for entrant in (*BOUNDS, *entrants)}

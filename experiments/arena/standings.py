@@ -1,5 +1,5 @@
 """The table of the arena: means over workloads, differences from LRU on the same seeds, and ranks
-where the intervals tell entrants apart.
+if the intervals separate entrants.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ class Standing:
 
     job: the mean time of a job in percent of LRU's, 100 means equal: the geometric mean over
     conditions of each seed, with the interval over seeds. way: its hits on the way from LRU's (0)
-    to Belady's (1); None where these are equal. rank: 1 plus the number of entrants whose jobs are
+    to Belady's (1); None if these are equal. rank: 1 plus the number of entrants whose jobs are
     faster by an interval without zero; None for a bound. only: the workload without which it would
     not be distinguishable from LRU, if there is one.
     """

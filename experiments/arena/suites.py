@@ -91,7 +91,7 @@ SUITES = {
 
 
 def suite_of(name: str, mooncake: str | None = None, agents: str | None = None) -> Suite:
-    """The suite of this name, with the files of Mooncake's and agents' traces where they are given.
+    """The suite of this name, with the files of Mooncake's and agents' traces if they are given.
     Raises InputError for an unknown name.
     """
     if name not in SUITES:

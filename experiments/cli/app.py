@@ -7,7 +7,7 @@ from testbed.experiments.cli.help_page import HelpPage
 
 
 def shown_default(value: object) -> str | None:
-    """A default as help shows it; None where it would say nothing."""
+    """A default as help shows it; None if it would say nothing."""
     return None if value in (None, False, "") else str(value)
 
 

@@ -1,6 +1,6 @@
 """The commands of `testbed` in the order of its help: name, function, and a line about each.
 
-The function is MODULE:NAME in testbed.experiments.cli, or a Cyclopts app where the command is a
+The function is MODULE:NAME in testbed.experiments.cli, or a Cyclopts app if the command is a
 group; the line is the first one of its docstring or help. This module imports nothing, so that
 `testbed --help` answers at once.
 """

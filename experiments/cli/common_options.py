@@ -41,7 +41,7 @@ class CommonOptions:
 
     @contextmanager
     def in_force(self, terminated: Handler) -> Iterator[None]:
-        """Keep to them while the body runs. terminated: handles SIGTERM meanwhile, where there is a
+        """Keep to them while the body runs. terminated: handles SIGTERM meanwhile, if there is a
         time limit.
         """
         limit = nullcontext() if self.limit_s is None else time_limit(self.limit_s, terminated)

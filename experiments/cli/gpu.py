@@ -89,7 +89,7 @@ def verify(
 ) -> int:
     """Check the GPU engine against transformers.
 
-    By logits: random models of every family, in scenarios that cover every path. Exit code 1 where
+    By logits: random models of every family, in scenarios that cover every path. Exit code 1 if
     a check fails.
     """
     return int(not gpu_commands.verify_engine(models, scenarios, out))
@@ -102,7 +102,7 @@ def verify_launches(
     """Check the GPU engine's graphs, launches ahead and drafts against its plain path.
 
     On the model's shape with random weights in bf16: the first tokens that differ must be about as
-    likely, by a tolerance from two batch sizes of the plain path. Exit code 1 where one is not.
+    likely, by a tolerance from two batch sizes of the plain path. Exit code 1 if one is not.
     """
     return int(not gpu_commands.verify_launches(model))
 
@@ -135,7 +135,7 @@ def verify_parallel(
     """Check the engine on several GPUs against itself on one.
 
     Random weights; prefix hits, swaps, forks, beams, chunks, launches ahead. Logits may differ by
-    twice what two batch sizes on one GPU do. Exit code 1 where they differ by more.
+    twice what two batch sizes on one GPU do. Exit code 1 if they differ by more.
     """
     return int(not gpu_commands.verify_parallel(model, gpus))
 
@@ -152,7 +152,7 @@ def verify_profile(
     """Check a profile of the GPU engine against random batches on the engine.
 
     On as many GPUs as the profile is of, with numbers of sequences that it has no point at. Exit
-    code 1 where the mean time of decodes, or of iterations with prompts, is wrong by more than 5%.
+    code 1 if the mean time of decodes, or of iterations with prompts, is wrong by more than 5%.
     """
     return int(not gpu_commands.verify_profile(profile, batches, seed, out))
 

@@ -44,7 +44,7 @@ def hits(
     Prompts come one at a time and without a clock, so that the share depends on the trace, the
     size and the eviction order alone. No order finds more than Belady's. The overrides name a
     model and a server, from which the GiB of a block and the sizes of the pools follow. A block
-    has policy.block_size tokens; where that is not given, it has as many tokens as one id of the
+    has policy.block_size tokens; if that is not given, it has as many tokens as one id of the
     trace names, or 16. For example:
 
     testbed hits trace=mooncake trace.path=FILE model=llama-3-8b

@@ -28,7 +28,7 @@ class Choice:
         name: the option's name
         option: the override that selects it, such as `policy=paged`
         source: `built in`, `user folder`, or `package NAME`
-        target: the class that is built; empty where the option is only values
+        target: the class that is built; empty if the option is only values
         about: a line about it
     """
 
@@ -59,7 +59,7 @@ class NoAnswer:
         kind: `does not start`, `does not fit`, or `is not met`
         message: the whole line
         problem: what is wrong
-        key: the option or key that it is about; empty where it is about none alone
+        key: the option or key that it is about; empty if it is about none alone
         value: its value
         remedy: a way out; empty without one
     """
@@ -147,7 +147,7 @@ class SweepAnswer:
 
     Attributes:
         table: the CSV with every number of every point
-        figure: its figure; null where no axis is a number with three values
+        figure: its figure; null if no axis is a number with three values
         notes: as of one run, those of all points
         points: in the order of the command line
         means: the main numbers of each setting; a setting is the points that differ in their seed
@@ -169,7 +169,7 @@ class CheckAnswer:
         plug_in: MODULE:CLASS
         keeps_contract: whether it keeps every clause; if not, the exit code is 1
         clause: the number of the broken clause
-        problem: what is broken; empty where nothing is
+        problem: what is broken; empty if nothing is
         place: FILE:LINE of the plug-in that raised an error; empty without one
         calls: the shortest calls that break the clause
     """
@@ -246,7 +246,7 @@ class CapacityAnswer:
         half_width: half of its 95% interval; null for one seed
         share: the share of requests that must meet the SLO
         costs: the source of the costs and their tested error; empty on a GPU
-        future_read: what the runs read of the future, as no real server can; empty where they read
+        future_read: what the runs read of the future, as no real server can; empty if they read
             nothing
         seeds: the capacity with each seed
         intervals: with `--sensitivity` two rows for each seed
@@ -267,7 +267,7 @@ class MendNumber:
 
     Attributes:
         quantity: the number with its unit
-        mean: the mean; null where a seed has none
+        mean: the mean; null if a seed has none
         half_width: half of its 95% interval
         difference: from the server as it is, seed by seed
         difference_half_width: half of the difference's 95% interval
@@ -388,7 +388,7 @@ class Difference:
 
     Attributes:
         key: the dotted key of the config
-        values: the value of each run by its name; `-` where it has no such key
+        values: the value of each run by its name; `-` if it has no such key
     """
 
     key: str
@@ -404,7 +404,7 @@ class ComparedNumber:
         quantity: the number's name
         unit: its unit
         run: the run's name
-        value: null where the run has none
+        value: null if the run has none
         change: from the reference; null for the reference itself
         change_unit: `%`, or `points` of a share
         reference: the run that the change is from
@@ -446,7 +446,7 @@ class MetricError:
         metric: such as `ttft_s_mean`
         real: measured
         simulated: simulated
-        error_percent: of the simulation, in percent of the real value; null where that is 0
+        error_percent: of the simulation, in percent of the real value; null if that is 0
     """
 
     log: str
@@ -504,7 +504,7 @@ class ValidationAnswer:
         notes: remarks on the logs, their servers and the errors
         within_percent: the limit of `--within`
         is_within: whether every error is within it; if not, the exit code is 1
-        intervals: a row per log and metric, where costs and arrivals were varied
+        intervals: a row per log and metric, if costs and arrivals were varied
     """
 
     errors: list[MetricError]

@@ -41,7 +41,7 @@ Configs = Annotated[
 Capacity = Annotated[
     bool,
     Parameter(
-        help="of vLLM pages and blocks of the shapes that ship, on H200s; of SGLang the pools of "
+        help="of vLLM pages and log of the pools of the shapes that ship; of SGLang the pools of "
         "twelve models on five GPUs"
     ),
 ]
@@ -101,7 +101,7 @@ def lockstep(
     """Compare the scheduler of the installed vLLM or SGLang with ours.
 
     Both serve one workload, every iteration taking the same time; prints how many iterations
-    decide the same, the first that does not, and the shortest such workload. Exit code 1 where one
+    decide the same, the first that does not, and the shortest such workload. Exit code 1 if one
     differs. Unless a release is given, it is the nearest to the installed one. For example:
 
     testbed lockstep vllm server.num_blocks=400 '~server.kv_memory_gib'
@@ -142,11 +142,7 @@ def lockstep(
     if configs is not None:
         return _check_configs(configs)
     if capacity:
-        from testbed.experiments.real.lockstep.capacities import check_capacities
-
-        lines, is_different = check_capacities(served.words(overrides))
-        print(*lines, sep="\n")
-        return int(is_different)
+        return _check_capacities(served.words(overrides))
     return _compare("vllm", drawn, _served(overrides, served))
 
 
@@ -185,7 +181,7 @@ def _compare(server: str, drawn: RandomRuns, words: Sequence[str]) -> int:
 
 
 def _printed(lines: Iterable[str]) -> int:
-    """Print them as they come; 1 where there is more than the one that counts."""
+    """Print them as they come; 1 if there is more than the one that counts."""
     count = 0
     for line in lines:
         print(line, flush=True)
@@ -211,6 +207,16 @@ def _check_configs(folder: Path) -> int:
     return _printed(check_configs(folder))
 
 
+def _check_capacities(words: Sequence[str]) -> int:
+    """Compare pages and blocks, then the lines of the log, and print; whether any differs."""
+    from testbed.experiments.real.lockstep.capacities import check_capacities
+    from testbed.experiments.real.lockstep.logged_pools import check_logged
+
+    rows, is_different = check_capacities(words)
+    print(*rows, sep="\n", flush=True)
+    return max(int(is_different), _printed(check_logged()))
+
+
 def _served(overrides: Sequence[str], served: ServedCommand) -> list[str]:
     """The overrides with vLLM's system and the release nearest to the installed one, unless they
     name others, and with those of a server's command.
@@ -229,7 +235,7 @@ def _served(overrides: Sequence[str], served: ServedCommand) -> list[str]:
 
 
 def _differs(server: str, name: str, overrides: Sequence[str], requests: Any) -> bool:
-    """Whether a run decides anything differently; prints the report. requests: None where the
+    """Whether a run decides anything differently; prints the report. requests: None if the
     configuration has some.
     """
     from testbed.experiments.real.lockstep.capacities import third_column

@@ -77,7 +77,7 @@ def _answered(words: Sequence[str]) -> int:
 
 
 def _write_whole_lines() -> None:
-    """Give standard output a buffer where it has none (PYTHONUNBUFFERED): without one, Python
+    """Give standard output a buffer if it has none (PYTHONUNBUFFERED): without one, Python
     loses what is left of a text that the disk has taken in part, and raises nothing.
     """
     out = sys.stdout

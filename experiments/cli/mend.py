@@ -32,7 +32,7 @@ def mend(
     The server runs as it is, then with fewer sequences, with more memory or a larger pool, with
     other budgets of a batch, with swapping and with a watermark, all on the same seeds. Prints a
     table with 95% intervals, the best change first, and the differences seed by seed. A change
-    whose runs fail has no verdict. Exit code 1 where the server preempts and no change mends it.
+    whose runs fail has no verdict. Exit code 1 if the server preempts and no change mends it.
 
     testbed mend "vllm serve MODEL" gpu=h100-80gb trace=csv trace.path=FILE arrivals=replay
     """

@@ -107,7 +107,7 @@ def plan(
 
 
 def _lines(answer: "Plan", *, sensitivity: bool) -> list[str]:
-    """What was asked and what came out, with how sensitive that is if asked."""
+    """Lines of the question and its answer, with its sensitivity if asked."""
     from testbed.experiments.plan.shown import lines_of
 
     if not sensitivity:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from testbed.core.errors import InputError
+
 
 def report(
     *folders: Annotated[
@@ -15,10 +17,11 @@ def report(
             help="folder of `testbed reproduce`, of runs, or of one run",
         ),
     ],
-    out: Annotated[
+    html: Annotated[
         Path | None,
-        Parameter(metavar="FILE", help="file to write (default: report.html in the first folder)"),
+        Parameter(metavar="FILE", help="page to write (default: report.html in the first folder)"),
     ] = None,
+    out: Annotated[Path | None, Parameter(show=False, help="was renamed to --html")] = None,
 ) -> None:
     """Write one self-contained HTML page of results.
 
@@ -27,6 +30,8 @@ def report(
     from testbed.experiments.look.report.folder_page import folder_page
     from testbed.experiments.runs.whole_files import write_text
 
-    out = out or folders[0] / "report.html"
-    write_text(out, folder_page(folders))
-    print(f"report: {out}")
+    if out is not None:
+        raise InputError(key="--out", value=out, problem=f"is now --html {out}")
+    html = html or folders[0] / "report.html"
+    write_text(html, folder_page(folders))
+    print(f"report: {html}")

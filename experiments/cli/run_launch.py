@@ -80,7 +80,9 @@ def run_one(words: Sequence[str], form: Form, notes: list[str]) -> None:
 
 
 def _sensitive(config: RunConfig) -> ModuleType:
-    """What varies a run, which most runs do without; InputError for one that cannot be varied."""
+    """Options that vary a run, which most runs do without; InputError for one that cannot be
+    varied.
+    """
     from testbed.experiments.cli import sensitive_run
 
     sensitive_run.check(config)

@@ -68,7 +68,8 @@ def serve(
     """Serve a simulated server behind OpenAI's API, in real time.
 
     Clients, load balancers and autoscalers run against any policy, model and GPU. Answers are
-    placeholder words that come when the simulation says so. For example:
+    placeholder words that come when the simulation says so. Requests name the model as the
+    command of --from-vllm or --from-sglang serves it, or as model= does. For example:
 
     testbed serve model=opt-13b policy=paged --port 8000
     """
@@ -84,7 +85,18 @@ def serve(
     limits = Limits(max_unfinished=max_queue, max_connections=max_connections)
     serve(
         configured(words),
-        ServeOptions(host, port, speed, output_lengths, tokenizer, api_key, log, drain_s, limits),
+        ServeOptions(
+            host,
+            port,
+            speed,
+            output_lengths,
+            tokenizer,
+            api_key,
+            log,
+            drain_s,
+            limits,
+            served.names,
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from testbed.core.errors import InputError
 
+NAME = "--served-model-name"
 VllmCommand = Annotated[
     str,
     Parameter(
@@ -29,6 +30,22 @@ class ServedCommand:
 
     from_vllm: VllmCommand | None = None
     from_sglang: SglangCommand | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name under which the command serves its model; none without a command."""
+        from testbed.sglang import command as of_sglang
+        from testbed.vllm import command as of_vllm
+
+        if self.from_vllm is not None:
+            command = of_vllm.read_command(self.from_vllm)
+            name = command.values.get(NAME, command.model)
+        elif self.from_sglang is not None:
+            values = of_sglang.read_command(self.from_sglang).values
+            name = values.get(NAME, values.get("--model-path"))
+        else:
+            return ()
+        return () if name is None else (name,)
 
     def words(self, overrides: Sequence[str], folders: Sequence[Path] = ()) -> list[str]:
         """The overrides, with those of the command and the folders of user options before them."""

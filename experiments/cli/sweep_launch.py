@@ -140,7 +140,7 @@ class PointJob:
     """The run of one point, in a process of the launcher.
 
     name: what the printed line says of it. place: from 1. working_folder: that of the command,
-    where plug-ins may be.
+    if plug-ins may be.
     """
 
     words: tuple[str, ...]

@@ -49,7 +49,7 @@ def _fewer_sequences(server: Server, mean_batch: float) -> Iterator[Change]:
 
 
 def _more_memory(server: Server) -> Iterator[Change]:
-    """A larger share of the GPU; where the command gives the pool, a larger pool."""
+    """A larger share of the GPU; if the command gives the pool, a larger pool."""
     if BLOCKS in server.values or BYTES in server.values:
         pools = dict.fromkeys(int(factor * server.num_blocks) for factor in LARGER_POOLS)
         for blocks in (blocks for blocks in pools if blocks > server.num_blocks):

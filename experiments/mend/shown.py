@@ -1,4 +1,4 @@
-"""What `testbed mend` prints."""
+"""The lines of `testbed mend`."""
 
 from collections.abc import Iterator
 

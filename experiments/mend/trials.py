@@ -65,12 +65,12 @@ class Tried:
     summaries: Sequence[Mapping[str, Any]]
 
     def mean(self, name: str) -> Interval | None:
-        """A number over the seeds; None where a seed has none."""
+        """A number over the seeds; None if a seed has none."""
         values = self._values(name)
         return None if values is None else interval(values)
 
     def less(self, name: str, reference: "Tried") -> Interval | None:
-        """The difference from the reference, seed by seed; None where a seed has none."""
+        """The difference from the reference, seed by seed; None if a seed has none."""
         values, others = self._values(name), reference._values(name)
         return None if values is None or others is None else paired(values, others)
 
@@ -95,7 +95,7 @@ class Tried:
         return sum(summary["requests"]["rejected"] for summary in self.summaries)
 
     def verdict(self, reference: "Tried") -> str:
-        """What the runs say of the change, beside the server as it is."""
+        """Numbers of the runs with the change, beside the server as it is."""
         if costs_of(self.summaries[0]) != costs_of(reference.summaries[0]):
             return OTHER_COSTS
         fewer = self.less(PREEMPTIONS, reference)
@@ -134,7 +134,7 @@ class Mending:
 
 @dataclass(frozen=True)
 class Search:
-    """What is tried: a vLLM command with overrides, on seeds. runs: the folder of run folders.
+    """The trials: a vLLM command with overrides, on seeds. runs: the folder of run folders.
     launcher: the words that choose the launcher.
     """
 
@@ -145,7 +145,7 @@ class Search:
     launcher: tuple[str, ...] = ()
 
     def found(self) -> Mending:
-        """Run the server, then its changes if it preempts. Raises InputError where the server
+        """Run the server, then its changes if it preempts. Raises InputError if the server
         itself cannot run on one of the seeds.
         """
         server = translation.served(self.command, self.words).server

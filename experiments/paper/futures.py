@@ -30,7 +30,7 @@ def _future_of(store: RunStore, run: str) -> str:
 
 
 def without_unused(table: pd.DataFrame) -> pd.DataFrame:
-    """The table without the column, where nothing in it reads the future."""
+    """The table without the column, if nothing in it reads the future."""
     return table if FUTURE in table and table[FUTURE].any() else table.drop(columns=FUTURE)
 
 
@@ -47,7 +47,7 @@ def futures_of(tables: Sequence[pd.DataFrame]) -> dict[str, str]:
 
 
 def with_futures(card: pd.DataFrame, futures: Mapping[str, str]) -> pd.DataFrame:
-    """The scorecard with a column that names what reads the future in each row; unchanged where
+    """The scorecard with a column that names what reads the future in each row; unchanged if
     nothing does.
     """
     if not futures:

@@ -2,7 +2,7 @@
 
 An hour's cost is known without a simulation, so candidates are examined from the cheapest on, and
 the search ends with those that cost as much as the first one that keeps the SLO. A candidate keeps
-it where the mean share over the seeds does. Exact: a candidate is left out only if arithmetic says
+it if the mean share over the seeds does. Exact: a candidate is left out only if arithmetic says
 that every seed misses, or if the seeds that are left could not lift the mean far enough.
 """
 
@@ -49,14 +49,14 @@ def all_at_load(search: Search, candidates: Sequence[Candidate]) -> list[Verdict
 
 def rank_at_load(verdict: Keeps) -> tuple[float, ...]:
     """The cheaper hour first; of equal ones that in which more requests keep the SLO, then the
-    cheaper request: requests that wait for answers come more often where these come earlier.
+    cheaper request: requests that wait for answers come more often if these come earlier.
     """
     return verdict.hourly, -verdict.inside.mean, verdict.cost.mean
 
 
 def difference_at_load(verdict: Keeps, best: Keeps) -> str:
     """How much dearer an hour is; of equal ones, the difference in percent of requests inside, and
-    where these are equal too, how much dearer a million requests are.
+    if these are equal too, how much dearer a million requests are.
     """
     if verdict.hourly > best.hourly:
         return f"+{verdict.hourly - best.hourly:g} an hour"

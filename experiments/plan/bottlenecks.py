@@ -19,7 +19,7 @@ FULL = 0.9  # of the pool, over time
 def limit_of(outcome: Outcome, loads: Mapping[str, float], question: Question) -> str:
     """The limit of a run.
 
-    MEMORY where requests are preempted or the pool is full; LINK where of all engines' resources
+    MEMORY if requests are preempted or the pool is full; LINK if of all engines' resources
     the hand-overs' link is the busiest by `loads` (`Bounds.loads`); else PREFILL or DECODE, by the
     objective that is nearer to its limit or farther beyond.
     """

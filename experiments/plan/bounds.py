@@ -43,7 +43,7 @@ class Bounds:
     share: float
 
     def reason(self) -> Reason | None:
-        """Why the SLO is missed for certain; None where arithmetic does not say so."""
+        """Why the SLO is missed for certain; None if arithmetic does not say so."""
         return self.too_slow() or self._overloaded()
 
     @cached_property
@@ -77,7 +77,7 @@ class Bounds:
         return len(self.demand) > 0 and self.demand.has_one_sequence and not is_mixed
 
     def too_slow(self, margin: float = 0.0) -> Reason | None:
-        """Why too few requests would keep the SLO if each had an idle engine for itself; None where
+        """Why too few requests would keep the SLO if each had an idle engine for itself; None if
         enough may. margin: standard errors by which the share must be too small.
         """
         if not self._holds:
@@ -146,7 +146,7 @@ class Bounds:
         return tokens * self.machine.token_s / self.machine.num_prefill_engines
 
     def _decodes_s(self) -> float:
-        """Seconds of the outputs' matrix products, and where all engines do both, of the prompts'
+        """Seconds of the outputs' matrix products, and if all engines do both, of the prompts'
         too.
         """
         is_split = self.machine.config.prefill_replicas is not None

@@ -20,7 +20,7 @@ class Demand:
     """Prompt and output tokens of each request, and the time of its arrival in seconds.
 
     own_len: tokens of each prompt that no cache has before they are computed for this request.
-    arrival_s: None where requests wait for answers. has_one_sequence: whether every request has a
+    arrival_s: None if requests wait for answers. has_one_sequence: whether every request has a
     single one.
     """
 

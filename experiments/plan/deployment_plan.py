@@ -200,13 +200,13 @@ def _question(request: Request, candidates: Sequence[Candidate]) -> Question:
 
 
 def _mode(words: Sequence[str], candidates: Sequence[Candidate]) -> Mode:
-    """At the load of the words; without a rate where arrivals have one, at capacity."""
+    """At the load of the words; without a rate if arrivals have one, at capacity."""
     has_rate = "rate" in candidates[0].config.arrivals.parameters
     return AT_CAPACITY if has_rate and RATE not in chosen(words) else AT_LOAD
 
 
 def _check_simulated(verdicts: Sequence[Verdict]) -> None:
-    """Raise InputError where every simulation failed for one reason, an error of the words."""
+    """Raise InputError if every simulation failed for one reason, an error of the words."""
     if any(isinstance(verdict, Keeps | Misses | Dearer) for verdict in verdicts):
         return
     pruned = [verdict for verdict in verdicts if isinstance(verdict, Pruned)]

@@ -17,7 +17,7 @@ SUMMARIES = {"outputs": "summary"}
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run. rate: requests/s, None where the words say when requests arrive."""
+    """A finished run. rate: requests/s, None if the words say when requests arrive."""
 
     rate: float | None
     seed: int
@@ -56,7 +56,7 @@ class RunJob:
             return Failure(as_refusal(error), is_answer=False)
 
     def simulated(self) -> Outcome:
-        """The run; raises InputError where none can be made of it."""
+        """The run; raises InputError if none can be made of it."""
         if names_a_plug_in(self.words):
             put_last(str(self.place.working_folder))
         rate = {} if self.rate is None else {"rate": self.rate}
@@ -76,7 +76,7 @@ class RunJob:
 class Failure:
     """The refusal of a job that gave no result. is_answer: it says something of the deployment, as
     a search without an end does; else the job has failed, and so has its plan. rates: of its runs,
-    where it was a search.
+    if it was a search.
     """
 
     error: InputError
@@ -86,7 +86,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Searched:
-    """A rate search. highest: the run at the highest rate that keeps the SLO, None where none does;
+    """A rate search. highest: the run at the highest rate that keeps the SLO, None if none does;
     missed: that at the lowest rate above it, or else the nearest; kept: those at rates that keep
     it. rates: all that were simulated.
     """
@@ -118,7 +118,7 @@ class SearchJob:
             return Failure(as_refusal(error), isinstance(error, NoRate), tuple(sorted(tried)))
 
     def searched(self, tried: dict[float, float]) -> Searched:
-        """The search, which adds the share inside at each rate to `tried`; raises InputError where
+        """The search, which adds the share inside at each rate to `tried`; raises InputError if
         every rate keeps the SLO, or a run cannot be made.
         """
         if names_a_plug_in(self.words):
@@ -134,7 +134,7 @@ class SearchJob:
         )
 
     def _missed(self, tried: dict[float, float], highest: float | None) -> float | None:
-        """The lowest rate above the highest one that keeps the SLO; where none does, that at which
+        """The lowest rate above the highest one that keeps the SLO; if none does, that at which
         most requests do.
         """
         if highest is None:
@@ -143,7 +143,7 @@ class SearchJob:
         return min(above, default=None)
 
     def _highest(self, tried: dict[float, float]) -> float | None:
-        """The answer of the search, which adds the share inside at each rate to `tried`; None where
+        """The answer of the search, which adds the share inside at each rate to `tried`; None if
         every rate that was tried misses the SLO.
         """
         try:

@@ -16,7 +16,7 @@ MILLION, HOUR_S = 1e6, 3600
 
 @dataclass(frozen=True)
 class Search:
-    """report: hears of each round."""
+    """report: is called at each round."""
 
     question: Question
     arithmetic: Arithmetic

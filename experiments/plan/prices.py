@@ -68,7 +68,7 @@ class Prices:
 
 
 def read_prices(path: Path) -> Prices:
-    """The prices of a TOML file such as experiments/examples/prices.toml; raises InputError where
+    """The prices of a TOML file such as experiments/examples/prices.toml; raises InputError if
     it is no such file.
     """
     try:

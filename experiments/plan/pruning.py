@@ -22,7 +22,7 @@ def examined(
     """The candidates of a space, and the deployments that are none. num_gpus: of every candidate;
     None: any number.
 
-    Raises InputError where every deployment is refused for one reason that is not its memory: it is
+    Raises InputError if every deployment is refused for one reason that is not its memory: it is
     an error of the words.
     """
     candidates, pruned = list[Candidate](), list[Pruned]()

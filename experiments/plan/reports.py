@@ -10,7 +10,7 @@ from testbed.experiments.runs.whole_files import write_text
 
 
 def write_reports(plan: Plan, runs: Path) -> None:
-    """Write the report of the first run of each row into its folder, where there is none."""
+    """Write the report of the first run of each row into its folder, if there is none."""
     for row in rows_of(plan):
         if row.runs and not (runs / row.runs[0] / REPORT).is_file():
             folder = runs / row.runs[0]

@@ -54,13 +54,13 @@ def per_gpu(candidate: Candidate, outcome: Outcome) -> float:
 
 
 def per_user(outcome: Outcome) -> float | None:
-    """Output tokens/s of a request; None where outputs have one token."""
+    """Output tokens/s of a request; None if outputs have one token."""
     time_s = outcome.summary["tpot_s"]["mean"]
     return 1 / time_s if time_s else None
 
 
 def _difference(verdict: Keeps, plan: Plan) -> str:
-    """How it differs from the cheapest, with a remark where their times come another way."""
+    """How it differs from the cheapest, with a remark if their times come another way."""
     best = plan.ranked[0]
     if verdict is best:
         return "cheapest"

@@ -14,8 +14,8 @@ from testbed.study.sensitivity import (
 
 
 def sensitive_lines(plan: Plan) -> list[str]:
-    """What was varied, and the interval of the cheapest deployment with its first seed; nothing
-    where none keeps the SLO.
+    """The varied values, and the interval of the cheapest deployment with its first seed; nothing
+    if none keeps the SLO.
 
     Raises:
         InputError: not all times of the deployment's run scale with its costs.
@@ -32,7 +32,7 @@ def sensitive_lines(plan: Plan) -> list[str]:
 
 
 def _interval(plan: Plan, config: RunConfig, outcome: Outcome) -> str:
-    """Of the share inside at the given load; of the highest rate too, where that was searched."""
+    """Of the share inside at the given load; of the highest rate too, if that was searched."""
     if outcome.rate is not None:
         question = plan.question
         found = capacity_intervals(config, outcome.rate, question.share, question.precision)

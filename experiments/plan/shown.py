@@ -100,7 +100,7 @@ def _is_tied(row: Row) -> bool:
 
 
 def _nearest(plan: Plan) -> str:
-    """The nearest miss and what breaks it, where nothing keeps the SLO."""
+    """The nearest miss and what breaks it, if nothing keeps the SLO."""
     if not plan.misses:
         return "nothing keeps the SLO: no deployment is simulated (see the reasons)"
     nearest = plan.misses[0]

@@ -72,7 +72,7 @@ class Simulations:
     def _launched(
         self, jobs: Sequence[RunJob] | Sequence[SearchJob], candidates: Sequence[Candidate]
     ) -> list[Any]:
-        """The results of the jobs; raises InputError where one has failed: a plan without it would
+        """The results of the jobs; raises InputError if one has failed: a plan without it would
         rank the others as if it missed the SLO.
         """
         if not jobs:

@@ -36,7 +36,7 @@ class ServerCommand:
     sglang: str | None = None
 
     def expand(self, words: Sequence[str]) -> tuple[str, ...]:
-        """The words of a run of this server; raises InputError where it would not start."""
+        """The words of a run of this server; raises InputError if it would not start."""
         return tuple(of_vllm.expand(self.vllm, of_sglang.expand(self.sglang, words)))
 
 
@@ -105,7 +105,7 @@ def deployments(words: Sequence[str], command: ServerCommand = NO_COMMAND) -> li
 
 
 def candidate_of(deployment: Deployment) -> Candidate:
-    """The candidate; raises InputError where the configuration makes no sense, or the server would
+    """The candidate; raises InputError if the configuration makes no sense, or the server would
     not start.
     """
     with redirect_stderr(StringIO()):  # notes on each server

@@ -111,7 +111,7 @@ class Machine:
 
     @cached_property
     def token_s(self) -> float:
-        """The least seconds of an iteration for each of its tokens: by the cost model, where the
+        """The least seconds of an iteration for each of its tokens: by the cost model, if the
         scheduler limits the tokens of an iteration, and by the peak.
         """
         most = self.max_num_batched_tokens or 0
@@ -148,7 +148,7 @@ class Machine:
     @property
     def handed_over_s(self) -> float | None:
         """The least seconds that the links of all prefill engines together need for a token of a
-        prompt; None where prompts are not handed over, or not each as a whole.
+        prompt; None if prompts are not handed over, or not each as a whole.
         """
         if self.config.prefill_replicas is None:
             return None

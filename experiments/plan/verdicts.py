@@ -101,7 +101,7 @@ class Misses:
 def refused(
     candidate: Candidate, results: Sequence[Outcome | Failure] | Sequence[Searched | Failure]
 ) -> Pruned | None:
-    """The verdict by the first job that gave no result; None where every one did."""
+    """The verdict by the first job that gave no result; None if every one did."""
     for result in results:
         if isinstance(result, Failure):
             return Pruned.by(result.error, candidate.deployment, REFUSED)
@@ -109,7 +109,7 @@ def refused(
 
 
 def check_one_reason(pruned: Sequence[Pruned]) -> None:
-    """Raise the refusal of all of them where it is one: an error of the words."""
+    """Raise the refusal of all of them if it is one: an error of the words."""
     errors = {ruled_out.reason: ruled_out.error for ruled_out in pruned}
     error = next(iter(errors.values()), None)
     if len(errors) == 1 and error is not None:

@@ -1,7 +1,7 @@
 """Classes that the file of a run may name: those of `testbed list`, and what these are made of.
 
 A file from elsewhere names what it likes, and a name is enough to import a module and to call what
-it contains. So a class is looked up here before it is loaded. A plug-in is loaded where the user
+it contains. So a class is looked up here before it is loaded. A plug-in is loaded if the user
 names it on the command line.
 """
 

@@ -32,7 +32,7 @@ OF_ANY_CLUSTER = (
 
 def launched(words: Sequence[str], jobs: Sequence[Job], folder: Path) -> Iterable[Any]:
     """The results of the jobs, in their order, from the launcher that the words name; one by one
-    where it runs them in this process.
+    if it runs them in this process.
 
     A job and its result must pickle. folder: where a cluster's files are written. Raises InputError
     for a launcher, or a setting of it, that does not exist, and for one that is not installed.

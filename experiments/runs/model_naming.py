@@ -35,7 +35,7 @@ def _table() -> dict[str, Any]:
 
 
 def name_of(hf_name: str, models: Sequence[str]) -> Name:
-    """A name of Hugging Face as one of ours; as it is, without its owner, where none is meant."""
+    """A name of Hugging Face as one of ours; as it is, without its owner, if none is meant."""
     short = hf_name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
     bits = fp8 = None
     for quantiser in _table()["quantiser"]:
@@ -48,7 +48,7 @@ def name_of(hf_name: str, models: Sequence[str]) -> Name:
 
 
 def _unquantised(short: str, models: Sequence[str]) -> tuple[str, int | None]:
-    """Our name of a model, and its longest sequence where that is not ours."""
+    """Our name of a model, and its longest sequence if that is not ours."""
     same, other = _table()["same_shape"], _table()["other_weights"]
     if version := VERSION.search(short):  # mistral-7b-v0.1 has another shape than its successors
         plain = short[: version.start()]

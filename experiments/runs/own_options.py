@@ -3,7 +3,7 @@ that ship, a server of every GPU, and plug-ins.
 
 A file of experiments/conf begins with `/class/MODULE.CLASS@_here_`, the parameters of that class
 with their defaults, and states only what differs. Hydra asks for an option when a configuration has
-it, so that a class is imported only where it is used.
+it, so that a class is imported only if it is used.
 """
 
 from collections.abc import Callable
@@ -87,7 +87,7 @@ def register() -> None:
 
 
 def _maker(path: str) -> Callable[[], Node] | None:
-    """The function that makes the option of this path; None where it is not one of this module."""
+    """The function that makes the option of this path; None if it is not one of this module."""
     group, _, name = path.rpartition("/")
     if name == NOTHING:
         return None

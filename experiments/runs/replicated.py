@@ -108,7 +108,7 @@ def _values(quantity: Quantity, group: Setting) -> dict[str, float]:
 
 
 def _mean(quantity: Quantity, group: Setting) -> str:
-    """The mean; a dash where a seed lacks the number, for a mean of the others would be another
+    """The mean; a dash if a seed lacks the number, for a mean of the others would be another
     one.
     """
     values = _values(quantity, group)

@@ -189,7 +189,7 @@ def serve(ours: str, path: str) -> Served:
 
 def check_latencies(name: str, served: Mapping[str, list[Served]]) -> None:
     """Both simulators have computed the same: their mean latencies agree to a thousandth (to ten
-    digits where nothing is preempted)."""
+    digits if nothing is preempted)."""
     answers = {simulator: measured[0].e2e_ms for simulator, measured in served.items()}
     if max(answers.values()) > min(answers.values()) * (1 + 1e-3):
         print(f"{name}: the mean latencies in ms differ: {answers}", file=sys.stderr)

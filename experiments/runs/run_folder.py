@@ -129,7 +129,7 @@ def _complete(
 
 def _has(folder: Path, name: str, *, again: bool) -> bool:
     """Whether the folder has the complete run of this id, which is not to be run again; raises
-    InputError where it has another's.
+    InputError if it has another's.
     """
     summary = None if again else complete(folder)
     if summary is None:
@@ -144,7 +144,7 @@ def _has(folder: Path, name: str, *, again: bool) -> bool:
 
 
 def _summary_of(folder: Path, name: str) -> dict[str, Any]:
-    """The summary of the run of this id; raises InputError where another process has meanwhile put
+    """The summary of the run of this id; raises InputError if another process has meanwhile put
     its own run there.
     """
     summary = complete(folder)
@@ -267,7 +267,7 @@ def read_config(folder: Path, plug_ins: Collection[str] = ()) -> RunConfig:
 
 
 def check_unchanged(folder: Path) -> None:
-    """Raise InputError where the config or a result in a run folder is not that of its run."""
+    """Raise InputError if the config or a result in a run folder is not that of its run."""
     if was_edited(folder):
         raise InputError(
             key=folder / CONFIG,
@@ -280,7 +280,7 @@ def check_unchanged(folder: Path) -> None:
 def changed_since(
     folder: Path, config: RunConfig, part: tuple[float, float | None], end_s: float, shown: str
 ) -> Iterator[str]:
-    """A remark where a simulation repeated to its end stops at another time than the folder's;
+    """A remark if a simulation repeated to its end stops at another time than the folder's;
     `shown`: the output.
     """
     summary = complete(folder) if part[1] is None and config.window_s is None else None

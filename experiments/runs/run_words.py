@@ -66,7 +66,7 @@ def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def future_read_by(summary: Mapping[str, Any]) -> str:
-    """Values of the future that a run reads, in words; empty where it reads nothing."""
+    """Values of the future that a run reads, in words; empty if it reads nothing."""
     return summary.get(RUN, {}).get("future_read") or ""
 
 
@@ -87,7 +87,7 @@ def remark_on_pools(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A remark where the costs of some runs were measured and those of others derived or computed;
+    """A remark if the costs of some runs were measured and those of others derived or computed;
     runs: simulated summaries by name.
     """
     ways = {name: way_of(summary) for name, summary in runs.items()}

@@ -227,7 +227,7 @@ def _panel(table: pd.DataFrame, column: str, x_label: str) -> Chart:
 
 
 def _curve(name: str, points: pd.DataFrame, column: str) -> Series:
-    """The curve of one name; where several rows have one x, their mean with a band."""
+    """The curve of one name; if several rows have one x, their mean with a band."""
     if points["x"].is_unique:
         return Series(name, points["x"], points[column])
     groups = [(x, group.dropna().tolist()) for x, group in points.groupby("x")[column]]

@@ -49,7 +49,7 @@ def _listed(override: Override) -> Iterator[str]:
 
 
 def _parsed(word: str) -> Override | None:
-    """The word as Hydra reads it; None where it is no override, which composing reports."""
+    """The word as Hydra reads it; None if it is no override, which composing reports."""
     try:
         return OverridesParser.create().parse_overrides([word])[0]
     except HydraException:

@@ -24,7 +24,7 @@ def check_unread(typed: RunConfig) -> None:
 
 
 def _check_memory(server: ServerConfig, model: str) -> None:
-    """Raise InputError for another memory of a GPU that ships where the pool is given, so that
+    """Raise InputError for another memory of a GPU that ships if the pool is given, so that
     nothing reads it.
     """
     if server.num_blocks is None and model not in server.kv_memory_gib:
@@ -82,7 +82,7 @@ def _of_system(typed: RunConfig, name: str) -> Any:
 
 
 def _check_software(typed: RunConfig, choices: Part) -> None:
-    """Raise InputError for software times of the user's own where the costs are whole iterations of
+    """Raise InputError for software times of the user's own if the costs are whole iterations of
     a system, which have its software in them.
     """
     from testbed.cost.sections import SYSTEM

@@ -210,7 +210,7 @@ def plain_request(original: Request) -> Request:
 
 
 def plain_limit(name: str, request: Request) -> int | None:
-    """The declared output tokens, at least the true ones; None where none are declared."""
+    """The declared output tokens, at least the true ones; None if none are declared."""
     if request.max_new_tokens is None:
         return None
     return plain_int(f"{name}: max_new_tokens", request.max_new_tokens, request.output_len)
@@ -218,7 +218,7 @@ def plain_limit(name: str, request: Request) -> int | None:
 
 def plain_ids(name: str, request: Request) -> tuple[int, ...] | None:
     """The ids of the prompt, as Python's own numbers: one for each tokens_per_id tokens, of which
-    the last may be left out where it stands for fewer.
+    the last may be left out if it stands for fewer.
     """
     tokens_per_id = request.tokens_per_id
     if request.prompt_ids is None:

@@ -54,7 +54,7 @@ ENGINE = "engine"  # a group that is not listed: gpu or nothing
 
 @dataclass(frozen=True)
 class Choice:
-    """An option of a group. key: of the word, with its signs; at: the place of the option, where it
+    """An option of a group. key: of the word, with its signs; at: the place of the option, if it
     is not that of the group.
     """
 
@@ -134,7 +134,7 @@ class Value:
 @dataclass(frozen=True)
 class Words:
     """A command line. choices, values: words of Hydra's; folders: of the user's options; name: of
-    the primary config, where the words say one.
+    the primary config, if the words say one.
     """
 
     choices: tuple[str, ...]
@@ -231,8 +231,8 @@ def _parsed(text: str) -> Choice | Value:
 
 
 def _with_marks(value: Value, own: set[str]) -> str:
-    """The value as Hydra's word: quoted where commas are no sweep, added where the key may be new,
-    and taken out where it becomes an empty mapping, which merging would not change.
+    """The value as Hydra's word: quoted if commas are no sweep, added if the key may be new,
+    and taken out if it becomes an empty mapping, which merging would not change.
     """
     word, text = value.word, value.word.partition("=")[2]
     if text.strip("{ }") == "" and "{" in text:
@@ -276,7 +276,7 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
 
 def hybrid_words(choices: Mapping[str, str]) -> list[str]:
     """The policy that stands for vLLM's hybrid manager, for a model with windows or states under
-    vLLM's system; nothing where the words say which policy serves.
+    vLLM's system; nothing if the words say which policy serves.
     """
     if release_chosen(choices) is None or "policy" in choices:
         return []
@@ -293,7 +293,7 @@ def hybrid_words(choices: Mapping[str, str]) -> list[str]:
 
 def _another_server(server: str, gpu: str, keys: Sequence[str]) -> list[str]:
     """A server like the first one, but for its GPU; what sizes the pool by the memory is left out
-    where the words give the pool.
+    if the words give the pool.
     """
     is_sized = f"{server}.num_blocks" in keys
     names = ("num_gpus",) if is_sized else ("num_gpus", "memory_utilization", "workspace_gib")
@@ -351,7 +351,7 @@ def _check_targets(choices: Sequence[Choice], words: Iterable["Choice | Value"])
 
 
 def _check_default_server(choices: Sequence[Choice], folders: Sequence[Path]) -> None:
-    """Raise InputError for a model without a default server, where no server is selected."""
+    """Raise InputError for a model without a default server, if no server is selected."""
     if any(choice.key in ("server", "gpu") for choice in choices):
         return
     for name in (choice.name for choice in choices if choice.group == "model"):

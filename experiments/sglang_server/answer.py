@@ -18,9 +18,9 @@ RELEASE = "0.5.23"
 class SglangFit:
     """The answer of `testbed fits --json` for a command of SGLang's; GiB on each GPU.
 
-    window_tokens: null where no layers have a pool of their own. host_tokens: of HiCache's pool in
+    window_tokens: null if no layers have a pool of their own. host_tokens: of HiCache's pool in
     host memory; 0 without one. expected_error_gib: of the pool,
-    where the command does not give it.
+    if the command does not give it.
     """
 
     release: str
@@ -46,7 +46,7 @@ class SglangFit:
 
 
 def fit_of(text: str, gpu: str) -> SglangFit:
-    """The answer for a command; raises InputError where SGLang would not start."""
+    """The answer for a command; raises InputError if SGLang would not start."""
     command = read_command(text)
     try:
         server = server_of(command, gpu, for_memory=True)

@@ -20,7 +20,7 @@ def server_of(
     for_memory: bool = False,
 ) -> Server:
     """The server of a command on a GPU. Raises InputError for an option that changes the answer and
-    is not modelled, and where SGLang would refuse to start.
+    is not modelled, and if SGLang would refuse to start.
 
     for_memory: only memory is asked for, so that options which change only time are read over.
     """

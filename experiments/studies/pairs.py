@@ -123,7 +123,7 @@ def simulate(pair: Pair, config: dict[str, Any], out: Path | None) -> Mapping[st
 
 def with_costs(pair: Pair, stage: Stage, profile: Path, software: Path) -> dict[str, Any]:
     """The values of a simulated pair's config, with the profile, and with the measured software
-    times where the profile has no launches, which hold them.
+    times if the profile has no launches, which hold them.
     """
     values: dict[str, Any] = pair.config(stage)
     del values["engine"]

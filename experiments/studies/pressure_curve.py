@@ -136,7 +136,7 @@ def _load(
 
 
 def _saturated(blocks: int, table: np.ndarray, rng: np.random.Generator) -> float:
-    """Requests/s from the first tenth to eight tenths of the ends, where all come at once."""
+    """Requests/s from the first tenth to eight tenths of the ends, if all come at once."""
     rows = table[rng.integers(0, len(table), SATURATING)]
     workload = Workload(Rows(rows[:, 0], rows[:, 1]), np.zeros(SATURATING, dtype=np.int64))
     result = run(replace(config_of(blocks, SHIPPED), trace=Part(workload)))

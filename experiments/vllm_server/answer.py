@@ -22,7 +22,7 @@ GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them la
 class Fit:
     """The answer of `testbed fits --json`; GiB on each GPU.
 
-    weights_gib, adapters_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null where the
+    weights_gib, adapters_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null if the
     command gives the pool; activation_rmse_gib is the residual of their fit. offloaded_tokens: of
     the CPU cache that the command asks for.
     """
@@ -62,7 +62,7 @@ class Question:
 
     @property
     def server(self) -> Server:
-        """Raises InputError where vLLM would not start."""
+        """Raises InputError if vLLM would not start."""
         return server_of(
             self.command,
             self.gpu,
@@ -89,7 +89,7 @@ def fit_of(
     model: str | None = None,
     folders: Sequence[Path] = (),
 ) -> Fit:
-    """The answer for a command; raises InputError where vLLM would not start.
+    """The answer for a command; raises InputError if vLLM would not start.
 
     scratch_by_slot: the concurrency is that of `Pages.concurrency_by_slot`. model: whose shape the
     command's has; None: the command's own. folders: of a user's options.

@@ -49,7 +49,7 @@ def value_of(name: str, root: DictConfig) -> Any:
 
 def without_read_utilization(config: DictConfig, values: dict[str, Any]) -> dict[str, Any]:
     """The values of a configuration whose `server.num_blocks` this module computes, without the
-    utilization that it has read where it gave the pool: nothing reads it again.
+    utilization that it has read if it gave the pool: nothing reads it again.
     """
     pools = _pools(config.server)
     if values["server"]["num_blocks"] is not None or any(
@@ -94,7 +94,7 @@ class Configured:
 
     @property
     def server(self) -> Server:
-        """Raises InputError where vLLM would not start."""
+        """Raises InputError if vLLM would not start."""
         return server_with(
             self.command, self.model, self.gpu, self.release, speculation=self.speculation
         )
@@ -170,7 +170,7 @@ def _block_size(configured: Configured) -> int:
 
 
 def _num_blocks(configured: Configured) -> int | None:
-    """The blocks of one size for all layers; None where another rule sizes the pool."""
+    """The blocks of one size for all layers; None if another rule sizes the pool."""
     block_size = configured.config.policy.get("block_size")
     is_grouped = configured.model.name in _pools(configured.config.server)
     if (

@@ -113,7 +113,7 @@ def predicted(logged: StartUp, memory_terms: Terms) -> ServerMemory:
 
 
 def errors_by_shape(start_ups: Sequence[StartUp]) -> list[ShapeError]:
-    """The errors of each shape, the shape left out of its fit; empty where they are too few."""
+    """The errors of each shape, the shape left out of its fit; empty if they are too few."""
     names = list(dict.fromkeys(logged.model.name for logged in start_ups))
     if len(names) <= FEWEST_SHAPES:
         return []

@@ -25,7 +25,7 @@ def server_of(
     for_memory: bool = False,
 ) -> Server:
     """The server of a command on a GPU. Raises InputError for an option that changes the answer and
-    is not modelled, and where vLLM would refuse to start.
+    is not modelled, and if vLLM would refuse to start.
 
     of: terms of the memory (default: those that ship). for_memory: only memory is asked for, so
     that options which change only time are read over.
@@ -42,7 +42,7 @@ def server_of(
 
 
 def _model_type(named: Named) -> str | None:
-    """The model_type of the config.json that a shape was read from, empty where it has none; None:
+    """The model_type of the config.json that a shape was read from, empty if it has none; None:
     the shape ships.
     """
     if named.config is None:

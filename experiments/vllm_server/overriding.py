@@ -78,7 +78,7 @@ def replaced_values(
 ) -> dict[str, str]:
     """The values of a command's options, in which those of overrides replace its own.
 
-    options: by override. num_gpus: the option that server=GPU-xN gives where the command does not.
+    options: by override. num_gpus: the option that server=GPU-xN gives if the command does not.
     """
     replaced = dict(values)
     for key, option in options.items():
@@ -118,7 +118,7 @@ def _cache_type(value: str) -> str:
 
 
 def _pool_gib(text: str) -> float | None:
-    """GiB over all GPUs that an override gives; None where it gives none."""
+    """GiB over all GPUs that an override gives; None if it gives none."""
     values: Any = yaml.safe_load(text)
     if not values:
         return None

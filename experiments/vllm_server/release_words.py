@@ -72,7 +72,7 @@ def words_of_release(release: Release) -> list[str]:
 
 
 def software_words(choices: Mapping[str, str]) -> list[str]:
-    """The measured software times of the release, where they are not those of the system."""
+    """The measured software times of the release, if they are not those of the system."""
     release = release_chosen(choices)
     if release is None or "software" in choices:
         return []

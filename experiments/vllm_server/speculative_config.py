@@ -94,7 +94,7 @@ def _read(text: str) -> Mapping[str, Any]:
 
 
 def _method(values: Mapping[str, Any]) -> str:
-    """The method, by vLLM's rules where it is not given."""
+    """The method, by vLLM's rules if it is not given."""
     method, model = values.get("method"), values.get("model")
     if method is None and model is None:
         raise _refusal("has neither method nor model")

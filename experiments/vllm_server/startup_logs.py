@@ -2,7 +2,7 @@
 
 A log is the text of one start-up at VLLM_LOGGING_LEVEL=DEBUG, with its command in a line (`vllm
 serve ...`) and the line "Memory profiling takes ...". A table is a CSV with a row for each start-up
-and the columns of LOGGED, and those of OPTIONS where they are not vLLM's defaults. Other tables in
+and the columns of LOGGED, and those of OPTIONS if they are not vLLM's defaults. Other tables in
 the folder have no column logged_*.
 """
 
@@ -63,7 +63,7 @@ class StartUp:
 
 def start_ups_of(folder: Path, gpu: str, model: str | None = None) -> list[StartUp]:
     """The start-ups of a folder, all on GPUs of one name; `model` is that of tables without such a
-    column. Raises InputError where there are none, and for a log or a row that cannot be read.
+    column. Raises InputError if there are none, and for a log or a row that cannot be read.
     """
     if not folder.is_dir():
         raise InputError(

@@ -178,7 +178,7 @@ def _pool_words(server: Server) -> list[str]:
 
 
 def _policy_words(server: Server) -> list[str]:
-    """Overrides for the policy: as in vLLM's manager, groups of layers where some layers store
+    """Overrides for the policy: as in vLLM's manager, groups of layers if some layers store
     less than all tokens. Without the hybrid manager all of them store all tokens.
     """
     if server.pages.is_grouped:

@@ -6,7 +6,7 @@ time. With --system engine all layers of the real model run in sequence as in an
 and with RoPE, the largest token counts first and without a pause: under load, at the clock that the
 power limit allows, which the note records. Batches are padded to the sizes of CUDA graphs
 (cuda_graph_sizes). Attention, moves and the other sections are those of the profile that ships for
-this GPU, or are measured first where none ships.
+this GPU, or are measured first if none ships.
 
 Then whole iterations are served twice. With a scheduler that plans ahead the host's work hides
 behind the GPU's, unless it is longer: the time of such iterations beyond the sum of all sections

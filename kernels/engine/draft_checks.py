@@ -56,7 +56,7 @@ def check_speculation(setup: Setup) -> None:
 
 
 def _check_drafter(speculation: DraftModel, model: ModelSpec) -> None:
-    """Raise InputError for a drafter that does not speak for the model."""
+    """Raise InputError for a drafter of another vocabulary than the model's."""
     drafter = speculation.drafter(model)
     if drafter.vocab_size != model.vocab_size:
         raise InputError(

@@ -34,7 +34,7 @@ def make_drafter(
 
 
 def drafting_model(setup: Setup, options: EngineConfig) -> Model | None:
-    """The model that drafts in this setup, on the device; None where none does."""
+    """The model that drafts in this setup, on the device; None if none does."""
     speculation = setup.scheduler.drafter
     if not isinstance(speculation, DraftModel):
         return None

@@ -76,7 +76,7 @@ class ModelDrafter(Drafter):
 
     def _first(self, plan: Plan) -> Ragged:
         """The prompts of a plan; and of each draft the tokens that are not stored yet: the newest,
-        and the one before where all drafts were accepted. Decodes without drafts come last.
+        and the one before if all drafts were accepted. Decodes without drafts come last.
         """
         for chunk in plan.chunks:
             self._num_stored[chunk.seq.seq_id] = chunk.num_stored + chunk.new

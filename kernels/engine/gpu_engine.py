@@ -142,7 +142,7 @@ class GpuExecutor(Executor):
 
     def _launching_ps(self, flight: Flight) -> int:
         """How long the host has launched an iteration: since the results of the one before were
-        there, which it reads first, or since it was awake; where it launched ahead, since that of
+        there, which it reads first, or since it was awake; if it launched ahead, since that of
         the one before and since that was launched.
         """
         before, free_before_ps = self._before, self._free_ps
@@ -213,7 +213,7 @@ class GpuEngine:
 
     window_s are two times: batch and memory are averaged between them, and no plan begins after the
     second. launches_ahead: see GpuExecutor. close: ends what the engine has begun on other devices,
-    and raises where that has failed; `with engine:` calls it.
+    and raises if that has failed; `with engine:` calls it.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ Ints = NDArray[np.int64]
 class Pools:
     """device: [2 * num_layers, num_slots * num_kv_heads * head_size], K and V of a layer in turn.
 
-    below: by tier, in the host's memory, pinned where there is a GPU: [num_blocks, 2 * num_layers,
+    below: by tier, in the host's memory, pinned if there is a GPU: [num_blocks, 2 * num_layers,
     block_size * num_kv_heads * head_size]. scales: of a cache of e4m3, whose bytes the pools then
     contain, float32 [num_layers, 2, num_kv_heads] of K and of V.
     """
@@ -78,7 +78,7 @@ def make_pools(
     """Empty pools of the slots of `pool`, cut to whole blocks; of the type of `like` and on its
     device, or e4m3.
 
-    pooled_layers: layers with a pool each; 1 where all share one. Scales are 1, as in vLLM where a
+    pooled_layers: layers with a pool each; 1 if all share one. Scales are 1, as in vLLM if a
     model gives none.
     """
     planes, width, dtype, scales = (
@@ -144,7 +144,7 @@ class Blocks:
         return self.place(memory.policy.table(seq), seq)
 
     def place(self, table: list[Extent], owner: object) -> Place:
-        """A table as a place; raises PlugInError, which names `owner`, where these kernels cannot
+        """A table as a place; raises PlugInError, which names `owner`, if these kernels cannot
         read the table.
         """
         size = self.block_size
@@ -261,7 +261,7 @@ def layout_of(
     """Extents for policies with one reservation per sequence, pages for those by group; else
     blocks.
 
-    Blocks have one slot where the policy's tables have no regular form. windows: of each layer.
+    Blocks have one slot if the policy's tables have no regular form. windows: of each layer.
     """
     form = memory.layout
     if isinstance(form, ExtentLayout):
@@ -284,7 +284,7 @@ def layout_of(
 
 
 class Tables:
-    """Cached places of sequences; one is read again where the sequence's version was raised, or
+    """Cached places of sequences; one is read again if the sequence's version was raised, or
     past its end.
 
     A registered prefix, which is no sequence of the policy, has a place here too.

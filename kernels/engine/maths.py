@@ -30,7 +30,7 @@ CARRIED, GAIN, SHIFT = 2, 3, 4  # indexes of add_norm's vectors among its argume
 def bind_add_norm(
     y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = None, *, eps: float
 ) -> Launch:
-    """x += carried in place; y = LayerNorm of x where there is a shift, else RMSNorm.
+    """x += carried in place; y = LayerNorm of x if there is a shift, else RMSNorm.
 
     x, y: [num_tokens, hidden]; gain, shift, carried: [hidden], whose pointers may be replaced.
     """
@@ -118,7 +118,7 @@ class PlainMaths:
         y.relu_()
 
     def silu_mul(self, y: Tensor, x: Tensor) -> Callable[[], object]:
-        """y = SiLU(gate) * value, where x is gate and value concatenated."""
+        """y = SiLU(gate) * value, if x is gate and value concatenated."""
         gate, value = x.chunk(2, dim=1)
         return lambda: torch.mul(F.silu(gate), value, out=y)
 

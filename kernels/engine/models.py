@@ -25,7 +25,7 @@ class Model(NamedTuple):
 
 
 def architecture(weights: str, spec: ModelSpec, name: str = "model") -> Architecture:
-    """The architecture of a shape; raises InputError where that of a folder of weights is another.
+    """The architecture of a shape; raises InputError if that of a folder of weights is another.
 
     name: of the shape in the config.
     """

@@ -52,7 +52,7 @@ def on_device(
     live: LiveTables,
     ranks: OneRank = ONE_RANK,
 ) -> OnDevice:
-    """These parts for a pool: by kernels where the weights have 16 bits on a GPU, else in torch."""
+    """These parts for a pool: by kernels if the weights have 16 bits on a GPU, else in torch."""
     spec, like = arch.spec, weights.embedding
     if like.is_cuda:
         torch.cuda.empty_cache()  # what the weights took while they were loaded

@@ -75,7 +75,7 @@ class Moves:
         """No forward pass will follow what was performed and begun."""
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
-        """Copy slots on the device, in order where one copy depends on another."""
+        """Copy slots on the device, in order if one copy depends on another."""
         rows = self.pools.rows()
         for group in independent(copies):
             source, target = (torch.from_numpy(r).to(rows.device) for r in self.copied_rows(group))
@@ -93,7 +93,7 @@ class Moves:
                 blocks[:, on_device] = below[there]
 
     def swap_times(self) -> list[SwapTime]:
-        """Every swap and transfer so far, after it has ended; none where they are not timed."""
+        """Every swap and transfer so far, after it has ended; none if they are not timed."""
         if self._timed:
             torch.cuda.synchronize()
         return [

@@ -25,7 +25,7 @@ class Late(NamedTuple):
     """The tokens of a batch that only the device has so far.
 
     tokens: on the device, those that the launch before has sampled. rows: int64 [num_tokens], for
-    each token of the batch its row in `tokens`, or -1 where the host has the token.
+    each token of the batch its row in `tokens`, or -1 if the host has the token.
     """
 
     tokens: Tensor

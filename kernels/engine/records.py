@@ -147,7 +147,7 @@ class Records:
 def write_run(
     folder: Path, records: Records, num_slots: int, window_ps: tuple[int, int] | None, slo: Slo
 ) -> dict[str, Any]:
-    """Write requests.csv, iterations.csv, timing.json and, where there are any, beams.csv and
+    """Write requests.csv, iterations.csv, timing.json and, if there are any, beams.csv and
     swaps.csv into the folder; returns the numbers of the summary. window_ps: the window of
     averages, from and to; None: the whole run. num_slots: of the pool.
     """

@@ -27,7 +27,7 @@ class Launched(NamedTuple):
     """A forward pass that was launched on the device.
 
     drafts: the draft tokens of the batch. wanted: the rows whose logits are needed, and for what.
-    logits: of these rows. drawn: the tokens sampled from the logits. Both are None where nothing is
+    logits: of these rows. drawn: the tokens sampled from the logits. Both are None if nothing is
     computed. recomputed: groups that are prefilled again. time: of the device.
     """
 

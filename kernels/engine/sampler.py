@@ -194,7 +194,7 @@ class Sampler:
                 buffers[seq.seq_id].append(token)
 
     def verify(self, drawn: Drawn, drafts: Drafts) -> dict[int, int]:
-        """The same where sequences have drafts, whose tokens are drawn one behind the other: those
+        """The same if sequences have drafts, whose tokens are drawn one behind the other: those
         that are as drafted are kept, and the one behind them. Returns the number of accepted drafts
         by request id.
         """
@@ -307,7 +307,7 @@ def num_equal(drafts: tuple[int, ...], tokens: list[int]) -> int:
 
 
 def _rows(values: Tensor, rows: list[int]) -> Tensor:
-    """These rows; the tensor itself where they are all of its rows."""
+    """These rows; the tensor itself if they are all of its rows."""
     if rows == list(range(len(values))):
         return values
     return values[upload({"rows": np.array(rows, np.int64)}, values.device)["rows"]]

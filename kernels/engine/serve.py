@@ -76,8 +76,8 @@ def assemble(
     options: Options,
     lead: Alone = ALONE,
 ) -> GpuEngine:
-    """An engine for this scheduler, whose policy manages `pool`; by kernels where the weights
-    have 16 bits on a GPU. arch, weights: of rank 0, where `lead` leads workers.
+    """An engine for this scheduler, whose policy manages `pool`; by kernels if the weights
+    have 16 bits on a GPU. arch, weights: of rank 0, if `lead` leads workers.
     """
     clock = options.clock or WallClock()
     max_len = min(arch.spec.max_len, pool.max_len)
@@ -178,7 +178,7 @@ def _checked_layout(memory: Capabilities, arch: Architecture, options: Options) 
 def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> dict[str, Any]:
     """Serve the workload and write the folder's tables; returns the summary without writing it.
 
-    engine: a result of `make_engine` for this setup, where the caller inspects it afterwards.
+    engine: a result of `make_engine` for this setup, if the caller inspects it afterwards.
     """
     with engine or make_engine(setup) as engine:
         records = engine.serve(without_answers(setup.workload))
@@ -198,8 +198,8 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
 def make_engine(
     setup: Setup, weights: Weights | None = None, clock: WallClock | None = None
 ) -> GpuEngine:
-    """The engine of a setup, with workers where it has several GPUs; `weights` are the model's,
-    where they are in memory already. clock: a new one by default. Close it after use.
+    """The engine of a setup, with workers if it has several GPUs; `weights` are the model's,
+    if they are in memory already. clock: a new one by default. Close it after use.
     """
     _check(setup)
     options, num_gpus = engine_options(setup.config.engine), setup.config.server.num_gpus

@@ -89,7 +89,7 @@ class TokenBuffers:
         return self._random("prefix", num_tokens)
 
     def read(self, part: Part) -> list[int]:
-        """The tokens of a part, all of which must exist; where logits are wanted, these are the
+        """The tokens of a part, all of which must exist; if logits are wanted, these are the
         newest tokens of the sequence.
         """
         tokens, end = self.tokens[part.seq.seq_id], part.context_len - len(part.drafts)

@@ -44,7 +44,7 @@ def load_weights(
         return tensor
 
     def kv_scales() -> Tensor | None:
-        """[num_layers, 2, num_kv_heads], where the folder has scales of K and V."""
+        """[num_layers, 2, num_kv_heads], if the folder has scales of K and V."""
         num_layers, num_heads = arch.spec.num_layers, arch.spec.num_kv_heads
         names = [f"model.layers.{i}.self_attn.{x}_scale" for i in range(num_layers) for x in "kv"]
         if not any(name in files for name in names):

@@ -59,7 +59,7 @@ class Weights:
     """A whole model; positions is OPT's learned table without its first rows; head may be the
     embedding.
 
-    kv_scales: of a cache of e4m3, [num_layers, 2, num_kv_heads] of K and of V; None where a folder
+    kv_scales: of a cache of e4m3, [num_layers, 2, num_kv_heads] of K and of V; None if a folder
     has none.
     """
 

@@ -94,7 +94,7 @@ def step_errors(
 
 
 def rows() -> Iterator[Sequence[Any]]:
-    """A row for each load and step; raises InputError where a step is wrong."""
+    """A row for each load and step; raises InputError if a step is wrong."""
     for case in CASES:
         _require(check(case), case.shape, str(case))
     pools = Pools(4 << 30)

@@ -2,7 +2,7 @@
 
 The wrappers check every argument, choose a variant and launch it on the caller's stream. Once a
 variant is compiled no call waits, and none allocates if a workspace is passed, so after one warm-up
-call a launch can be captured in a CUDA graph. Block ids are on the device, where reading them would
+call a launch can be captured in a CUDA graph. Block ids are on the device, if reading them would
 wait: the caller checks them. torch and CuPy arrays are used in place; float16 and bfloat16,
 accumulation in fp32.
 
@@ -182,7 +182,7 @@ class Shapes:
 def check_attention(
     out: Any, q: Any, k_cache: Any, v_cache: Any, kv_scales: Any = None, window: int | None = None
 ) -> Shapes:
-    """The shapes of queries, output and caches, in blocks or in rows. Raises ValueError where they
+    """The shapes of queries, output and caches, in blocks or in rows. Raises ValueError if they
     do not go together, or have a type or an alignment that the kernels do not read. kv_scales: of a
     cache in e4m3; window: tokens that a query sees at most.
     """

@@ -79,11 +79,11 @@ def plan_decode(
 def _plan(
     num_seqs: int, groups: int, head_size: int, max_context_len: int, num_sms: int, fp8: bool
 ) -> DecodePlan:
-    """Split contexts only where sequences and heads alone do not fill the GPU, or one long context
+    """Split contexts only if sequences and heads alone do not fill the GPU, or one long context
     would end last.
 
-    groups: kv heads x head tiles of a sequence. Split contexts have at least 8 chunks where ragged
-    lengths matter, and enough to fill whole waves of resident thread blocks; one wave where two
+    groups: kv heads x head tiles of a sequence. Split contexts have at least 8 chunks if ragged
+    lengths matter, and enough to fill whole waves of resident thread blocks; one wave if two
     chunks each nearly fill it. Tokens of e4m3 are read in half the time, so chunks of a full batch
     are longer. Thread blocks of 2 warps, where they nearly fill two waves, end more evenly than
     twice as large ones.

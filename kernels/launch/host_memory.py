@@ -15,7 +15,7 @@ from testbed.kernels.launch.compile import require_gpu
 
 def pinned(shape: Sequence[int], dtype: Any) -> Any:
     """An uninitialised torch tensor in host memory of its own (cudaHostAlloc), which is freed with
-    it. Raises InputError where the host has too little memory.
+    it. Raises InputError if the host has too little memory.
     """
     import torch
 

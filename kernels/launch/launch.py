@@ -86,7 +86,7 @@ def check(
     strided_dims: int = 0,
     align: int = 0,
 ) -> View:
-    """The view of an array; raises where a kernel would misread it. None in `shape` allows any
+    """The view of an array; raises if a kernel would misread it. None in `shape` allows any
     size.
 
     The first `strided_dims` dimensions may have any stride that keeps rows aligned; the others must

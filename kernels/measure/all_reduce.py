@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 
 def all_reduce(num_gpus: int) -> list[Point]:
-    """Points (GPUs, bytes) of fp16 in graphs for a profile, on at most num_gpus GPUs; empty where
+    """Points (GPUs, bytes) of fp16 in graphs for a profile, on at most num_gpus GPUs; empty if
     there is only one.
     """
     num_gpus = min(num_gpus, torch.cuda.device_count())

@@ -183,7 +183,7 @@ class PrefillInputs(Inputs):
 
 
 def shard_shape(model: ModelSpec, num_gpus: int, block_size: int = 16) -> Shape:
-    """The heads on one of num_gpus GPUs under tensor parallelism. Raises InputError where they
+    """The heads on one of num_gpus GPUs under tensor parallelism. Raises InputError if they
     cannot be divided.
     """
     if model.num_heads % num_gpus or (

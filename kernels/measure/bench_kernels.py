@@ -71,7 +71,7 @@ class Report:
         batch: tuple[Any, ...] = (),
         **times: Timing,
     ) -> None:
-        """Add and print one result with its times by kernel; met is None where there is no goal.
+        """Add and print one result with its times by kernel; met is None if there is no goal.
         batch: of `timed`.
         """
         verdict = "" if met is None else "met" if met else "MISSED"

@@ -103,7 +103,7 @@ def head_points(network: Network, counts: Sequence[int], sampled: bool = False) 
 
 
 def embedding_points(network: Network, counts: Sequence[int]) -> list[Point]:
-    """Embeddings of tokens and, where they are learned, of positions, by tokens."""
+    """Embeddings of tokens and, if they are learned, of positions, by tokens."""
     spec = network.arch.spec
 
     def calls(count: int) -> Calls:

@@ -90,7 +90,7 @@ def attention_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:
 
 
 def shipped(model: ModelSpec, num_gpus: int) -> dict[str, Any] | None:
-    """The profile that ships for this device, of which some sections will be replaced; None where
+    """The profile that ships for this device, of which some sections will be replaced; None if
     none ships.
     """
     here = fingerprint()

@@ -3,7 +3,7 @@
     python -m testbed.kernels.measure.speed_beside_vllm
 
 A log of vLLM's steps has when each result was read. Under asynchronous scheduling the result of one
-iteration is read late where the next is being launched, and then the next seems short; so an
+iteration is read late if the next is being launched, and then the next seems short; so an
 iteration with prompts is also taken with its two neighbours, less twice a decode beside them.
 """
 

@@ -169,7 +169,7 @@ def memory_gib() -> dict[str, float]:
 
 
 def host() -> str:
-    """The host's processor by its own name, where the system tells it, and its cores."""
+    """The host's processor by its own name, if the system has it, and its cores."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

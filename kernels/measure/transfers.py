@@ -57,7 +57,7 @@ Step = Callable[[int], object]  # on a stream
 
 class Case(NamedTuple):
     """One point: method (copies, batch, gather, kernel), way (out, in, peer); block_bytes is 0
-    where an extent is one block.
+    if an extent is one block.
     """
 
     method: str

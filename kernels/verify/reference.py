@@ -105,7 +105,7 @@ def write_cache(cache: Tensor, new: Tensor, slot_mapping: list[int]) -> None:
 
 
 def relative_error(output: Tensor, expected: Tensor) -> float:
-    """Largest over rows and heads of max|output - expected| / max|expected|; infinite where an
+    """Largest over rows and heads of max|output - expected| / max|expected|; infinite if an
     output is NaN.
     """
     output = output.double()

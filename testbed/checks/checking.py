@@ -151,7 +151,7 @@ def _check_policy(
 
 
 def with_tiers_taken(make: MakePolicy, pool: PoolSpec) -> PoolSpec:
-    """The pool with its last tier left out where a policy takes one tier less alone. Other faults
+    """The pool with its last tier left out if a policy takes one tier less alone. Other faults
     of the plug-in are found by its check.
     """
     fewer = replace(pool, tiers=pool.tiers[:-1])
@@ -198,7 +198,7 @@ def _check_scheduler(
 
 
 def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | None:
-    """The first clause that a preemption rule breaks, where single sequences and groups run out of
+    """The first clause that a preemption rule breaks, if single sequences and groups run out of
     slots.
     """
     with plug_in_errors("preemption", Part(make_rule).name):

@@ -100,7 +100,7 @@ class Case:
     def serve(self, requests: list[Request], prefix: int, fast_forward: bool = True) -> "Served":
         """Serve the requests by a policy and a scheduler made anew, which is watched in every plan.
         prefix: tokens of the registered prefix, 0 for none. fast_forward: several iterations are
-        taken at once where that changes nothing.
+        taken at once if that changes nothing.
         """
         lengths = dict[int, int]()
         seen = MappingProxyType(lengths)
@@ -152,7 +152,7 @@ def differs(
     parameters: Mapping[str, Any] = LIMITS,
     rules: Sequence[MakeRule] = (),
 ) -> ClauseBroken | None:
-    """The disagreement of simulations: clause 7, 9 or 10; None where they agree.
+    """The disagreement of simulations: clause 7, 9 or 10; None if they agree.
 
     rules: the preemption rules, by default those that the policy takes.
     """
@@ -176,7 +176,7 @@ def differs(
 
 
 def broken_by(case: Case, requests: list[Request], prefix: int) -> ClauseBroken | None:
-    """The clause that is broken where a case serves these requests."""
+    """The clause that is broken if a case serves these requests."""
     try:
         return disagreement(case, requests, prefix)
     except ClauseBroken as error:
@@ -306,7 +306,7 @@ def unequal(first: Served, other: Served) -> list[str]:
 
 
 def registered(memory: Capabilities, num_tokens: int) -> int:
-    """Register a prefix of num_tokens tokens where the policy can store it; its length, or 0."""
+    """Register a prefix of num_tokens tokens if the policy can store it; its length, or 0."""
     if not num_tokens or memory.registers_prefixes is None:
         return 0
     try:

@@ -113,7 +113,7 @@ def _process_of(seed: str) -> subprocess.Popen[bytes]:
 
 
 def _answers(name: str, process: subprocess.Popen[bytes], question: bytes) -> Answers:
-    """Raises InputError where the plug-in `name` cannot be asked there."""
+    """Raises InputError if the plug-in `name` cannot be asked there."""
     output, errors = process.communicate(question)
     if process.returncode:
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
@@ -125,7 +125,7 @@ def _answers(name: str, process: subprocess.Popen[bytes], question: bytes) -> An
 
 def answer() -> int:
     """Print the calls of each example with a digest of its answers. The question comes from
-    `follows_hashes`; the exit code is 1 where a plug-in ends it.
+    `follows_hashes`; the exit code is 1 if a plug-in ends it.
     """
     name, pools, parameters = pickle.load(sys.stdin.buffer)
     try:

@@ -17,7 +17,7 @@ NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?(%| [a-z]+)?")
 
 
 def guarded(value: object) -> object:
-    """The text that is written for a cell: the value itself where it is no text, or no formula."""
+    """The text that is written for a cell: the value itself if it is no text, or no formula."""
     if isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value):
         return f"'{value}"
     return value

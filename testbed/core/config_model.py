@@ -50,7 +50,7 @@ PROBLEMS = {  # by the type of a pydantic error; its context and the field's uni
 def model(cls: type[T]) -> type[T]:
     """A frozen dataclass that raises InputError for a value against its field's annotation.
 
-    A mapping of its fields stands for it where a field of another model, or `read`, wants one.
+    A mapping of its fields stands for it if a field of another model, or `read`, wants one.
     """
     cls.__get_pydantic_core_schema__ = classmethod(_schema)  # type: ignore[attr-defined]
     checked_class: Any = dataclass(frozen=True, slots=True, config=CONFIG)(cls)

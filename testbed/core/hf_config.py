@@ -27,10 +27,10 @@ from testbed.core.specs import ModelSpec
 
 
 def vision_params(config: Mapping[str, Any]) -> int | None:
-    """Weights of the matrices of a vision transformer; None without one, or where its file does not
+    """Weights of the matrices of a vision transformer; None without one, or if its file does not
     say its size.
 
-    A layer has four matrices of attention and two of a feed-forward network, or three where it is
+    A layer has four matrices of attention and two of a feed-forward network, or three if it is
     gated (Pixtral); patches are embedded by one more. Projectors are not counted.
     """
     vision = config.get("vision_config")

@@ -1,4 +1,4 @@
-"""The values of a Hugging Face config.json, where it is silent those of its Transformers class."""
+"""The values of a Hugging Face config.json, if it is silent those of its Transformers class."""
 
 import json
 import tomllib
@@ -81,7 +81,7 @@ class Fields:
         self.from_class: dict[str, Any] = {}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key; `default` where it is null, or missing in file and class."""
+        """The value of a key; `default` if it is null, or missing in file and class."""
         self._read.add(key)
         value = self._values.get(key)
         if value is None and key in self._values and key in self._not_null:
@@ -110,7 +110,7 @@ class Fields:
         return value
 
     def count(self, key: str) -> int:
-        """The value of a key as a whole number, 0 where it is missing or null. Raises InputError
+        """The value of a key as a whole number, 0 if it is missing or null. Raises InputError
         for any other.
         """
         value = self.get(key, 0)

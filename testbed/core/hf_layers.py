@@ -33,7 +33,7 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
 
 
 def _kinds_of_class(fields: Fields, kind: str, num_layers: int) -> list[str]:
-    """The kinds of layers where the file does not list them."""
+    """The kinds of layers if the file does not list them."""
     windows = types()["windows"]
     if kind in windows["pattern"]:
         pattern = fields.whole("sliding_window_pattern", windows["pattern"][kind])
@@ -133,7 +133,7 @@ def latent_of(fields: Fields, kind: str) -> Latent:
 
 def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
     """The experts of a model's type, whose weights have `bits` bits (None: those of its dtype);
-    None for a type without experts. Raises InputError where dense layers stand between those of
+    None for a type without experts. Raises InputError if dense layers stand between those of
     experts.
     """
     names = next((entry for entry in types()["experts"] if kind in entry["types"]), None)
@@ -167,7 +167,7 @@ def _experts_beside_dense(fields: Fields, bits: float | None) -> Experts | None:
 
 
 def experts_in(fields: Fields, pattern: Counter[str], bits: float | None) -> Experts | None:
-    """The experts of a Nemotron-H's layers, where some have any (Nemotron 3). Raises InputError for
+    """The experts of a Nemotron-H's layers, if some have any (Nemotron 3). Raises InputError for
     those that work on a narrower vector.
     """
     if not pattern["E"]:

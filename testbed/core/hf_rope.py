@@ -56,7 +56,7 @@ def _by_rope(fields: Fields, kind: str, rope: Mapping[str, Any], positions: int)
 
 
 def _by_longrope(fields: Fields, rope: Mapping[str, Any], positions: int) -> Lengths:
-    """LongRoPE: vLLM starts at the original length unless told."""
+    """LongRoPE: vLLM starts at the original length by default."""
     original = fields.get("original_max_position_embeddings")
     original = rope.get("original_max_position_embeddings") if original is None else original
     usual = original if original != positions else None

@@ -11,7 +11,7 @@ MXFP4_BITS = 4 + 8 / 32  # a weight, and its share of the scale of 32 of them
 
 
 def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
-    """Bits of a weight of the layers, and of the experts where these are quantized apart; None for
+    """Bits of a weight of the layers, and of the experts if these are quantized apart; None for
     the dtype's.
     """
     config = fields.get("quantization_config", {})
@@ -53,7 +53,7 @@ def fp8_products(fields: Fields) -> bool | None:
 
 
 def kv_bytes(fields: Fields) -> int | None:
-    """Bytes of a cached value where the checkpoint says them (llm-compressor's kv_cache_scheme);
+    """Bytes of a cached value if the checkpoint says them (llm-compressor's kv_cache_scheme);
     None: those of the model. Raises InputError for a scheme of other values than floats of 8 bits.
     """
     config = fields.get("quantization_config", {})
@@ -70,7 +70,7 @@ def kv_bytes(fields: Fields) -> int | None:
 
 
 def _compressed_bits(config: Mapping[str, Any]) -> float | None:
-    """Bits of a weight of llm-compressor's format, with 16 for the scale of a group; None where
+    """Bits of a weight of llm-compressor's format, with 16 for the scale of a group; None if
     groups differ or the format is not one of plain integers or floats.
     """
     groups = config.get("config_groups")

@@ -49,7 +49,7 @@ class Chunks:
 
 @model
 class Rope:
-    """Lengths that follow from a rope which stretches positions, where they differ from max_len."""
+    """Lengths that follow from a rope which stretches positions, if they differ from max_len."""
 
     usual_len: Annotated[
         PositiveTokens | None, doc("vLLM's longest sequence unless told (LongRoPE); null: max_len")

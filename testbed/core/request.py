@@ -29,7 +29,7 @@ class Incoming(NamedTuple):
         prompt_ids: the prompt's content, one id for each tokens_per_id tokens; None: content that
             no other request has.
         tokens_per_id: 1: token ids; 512: the hash ids of Mooncake traces.
-        session: the conversation or job to which it belongs; None where it is unknown.
+        session: the conversation or job to which it belongs; None if it is unknown.
         priority: its class; a smaller number is more urgent, as in vLLM.
         max_new_tokens: output tokens of each sequence at most, which its client declares; None: no
             limit is declared.
@@ -91,7 +91,7 @@ class Turns:
         after: the rows whose answers a row waits for.
         wait_s: seconds from the end of the last of them, or without any from the start of the
             session, until the row is sent.
-        answer_s: the response time of a recorded server in seconds, 0 where it is unknown; it
+        answer_s: the response time of a recorded server in seconds, 0 if it is unknown; it
             serves only to estimate the order of rows.
     """
 
@@ -144,19 +144,19 @@ class Rows:
     Attributes:
         prompt_len: tokens.
         output_len: tokens of each sequence.
-        arrival_s: time stamps in seconds from the first request; None where the trace has none.
+        arrival_s: time stamps in seconds from the first request; None if the trace has none.
         prompt_ids: the content of each prompt (see Incoming), or None.
         tokens_per_id: tokens that an id names.
         registered_prefix: leading tokens of every prompt that are a registered prefix.
-        turns: which rows wait for the answers to others, where the trace records it; `take` and
+        turns: which rows wait for the answers to others, if the trace records it; `take` and
             `at_most` drop it.
-        num_seqs: sequences of each row; None where the run's config determines it.
-        beam: whether these are a beam; None where the run's config determines it.
-        session: of each row; None where the trace has none.
-        priority: of each row; None where the trace has none.
-        max_new_tokens: declared output tokens at most; None where no row declares any.
-        answer_id: the first id of what each row generates (see Incoming), below 0 where no prompt
-            contains it; None where the trace does not say which prompts contain answers.
+        num_seqs: sequences of each row; None if the run's config determines it.
+        beam: whether these are a beam; None if the run's config determines it.
+        session: of each row; None if the trace has none.
+        priority: of each row; None if the trace has none.
+        max_new_tokens: declared output tokens at most; None if no row declares any.
+        answer_id: the first id of what each row generates (see Incoming), below 0 if no prompt
+            contains it; None if the trace does not say which prompts contain answers.
         think_s: seconds between the answer to the session's row before and the row, which a closed
             loop heeds.
     """

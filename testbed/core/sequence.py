@@ -25,9 +25,9 @@ class Sequence:
             no other request has.
         tokens_per_id: tokens that an id names.
         registered_prefix: leading prompt tokens that are a registered prefix; 0 for none.
-        session: the conversation or job to which it belongs; None where it is unknown.
+        session: the conversation or job to which it belongs; None if it is unknown.
         priority: the class of its request; a smaller number is more urgent.
-        answer_id: names what it generates (see Incoming); None where it has siblings, too.
+        answer_id: names what it generates (see Incoming); None if it has siblings, too.
         num_preemptions: how often it was preempted.
         batch: the batch that it is in, or None.
         num_slots: slots that it may write; `admit`, `extend` and `fork` change it.
@@ -83,13 +83,13 @@ class Sequence:
         return self._changes if self.batch is None else self._changes + self.batch.changes
 
     def change_table(self) -> None:
-        """Raise the version. Called by a policy too, where a call changes the table of a sequence
-        that is none of the call's arguments, or where `publish` does.
+        """Raise the version. Called by a policy too, if a call changes the table of a sequence
+        that is none of the call's arguments, or if `publish` does.
         """
         self._changes += 1
 
     def id_at(self, place: int) -> int:
-        """The id of the tokens from place * tokens_per_id on, of prompt and answer together, where
+        """The id of the tokens from place * tokens_per_id on, of prompt and answer together, if
         the answer has a name.
 
         Args:
@@ -173,7 +173,7 @@ class Batch:
         extended: steps that have allocated slots.
         steps: steps that have run.
         sequences: the members by seq_id.
-        changes: raised where an extension copies blocks: the members' versions count it.
+        changes: raised if an extension copies blocks: the members' versions count it.
     """
 
     __slots__ = ("_offsets", "_slot_counts", "changes", "extended", "indexes", "sequences", "steps")
@@ -335,12 +335,12 @@ class Item(NamedTuple):
 class SequenceGroup:
     """The sequences of one request; the scheduler schedules, preempts and swaps in the whole group.
 
-    `resident` lists the sequences with allocated slots: where memory is shared only the first,
+    `resident` lists the sequences with allocated slots: if memory is shared only the first,
     until the fork at the end of prefill. Each sequence has num_generated output tokens; a decoding
     one stores one token fewer than it has, because the next iteration writes the newest token's K
     and V. `todo` lists the prefill work that remains. If the scheduler orders by `rank`, the
     smallest is served first. num_cached: prompt tokens that a cache had when the group was first
-    admitted; -1 before, and where another engine has computed the prompt.
+    admitted; -1 before, and if another engine has computed the prompt.
     """
 
     __slots__ = (

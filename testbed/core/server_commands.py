@@ -52,7 +52,7 @@ class Program:
         return environment, options
 
     def _options(self, words: Sequence[str]) -> list[str] | None:
-        """The words behind the program; None where another is named."""
+        """The words behind the program; None if another is named."""
         if list(words[:2]) == [self.name, "serve"]:
             return list(words[2:])
         if words and PYTHON.fullmatch(words[0]) and list(words[1:3]) == ["-m", self.module]:

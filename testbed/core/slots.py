@@ -443,7 +443,8 @@ FOOTPRINTS = (Fixed, Granular, Stepped)
 def is_footprint(value: object) -> bool:
     """Whether it is a footprint, and no subclass of one or of its numbers.
 
-    A method of anything else would hear what it is compared with: how long a sequence will be.
+    A method of anything else would see the value that it is compared with: how long a sequence will
+    be.
     """
     return isinstance(value, FOOTPRINTS) and type(value) in FOOTPRINTS and all(map(is_plain, value))
 

@@ -281,7 +281,7 @@ class ModelSpec:
 
     @property
     def expert_params(self) -> int:
-        """Weights of one expert of one layer; 0 where there are none."""
+        """Weights of one expert of one layer; 0 if there are none."""
         return self.ffn_matrices * self.hidden_size * self.experts.size if self.experts else 0
 
     @property
@@ -446,7 +446,7 @@ class ServerSpec:
         return tuple(name for name, tier in (self.tiers or {}).items() if tier.shared)
 
     def kv_pool_bytes(self, model: ModelSpec) -> int:
-        """Bytes for the KV cache of `model`, summed over the GPUs; negative where the weights do
+        """Bytes for the KV cache of `model`, summed over the GPUs; negative if the weights do
         not fit.
         """
         if model.name in self.kv_memory_gib:

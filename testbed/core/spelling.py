@@ -7,7 +7,7 @@ from testbed.core.errors import InputError
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """A question that ends a message, or nothing where no known name is like this one."""
+    """A question that ends a message, or nothing if no known name is like this one."""
     names = list(choices)
     longer = [other for other in names if name and other.startswith((f"{name}-", f"{name}_"))]
     close = longer or get_close_matches(name, names, n=1)  # h100 begins h100-80gb

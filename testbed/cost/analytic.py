@@ -23,7 +23,7 @@ class Efficiencies(SoftwareTimes):
 
     experiments/conf/efficiencies/h200.yaml explains them. repeated_read, parallel_layer_s and
     extra_s are those of `sections.Choices`. launch_s: the host launches an iteration with prompts,
-    while the one before is computed where it is ahead.
+    while the one before is computed if it is ahead.
     """
 
     attention_bandwidth: PositiveShare = 1.0

@@ -1,4 +1,4 @@
-"""Attention of an iteration: mixed batches where the profile measured them, else prefill and
+"""Attention of an iteration: mixed batches if the profile measured them, else prefill and
 decodes added.
 """
 
@@ -86,7 +86,7 @@ class DecodeTable:
 
     Between measured numbers of sequences, times are blended at equal mean context. `points` are of
     one block size and one spread of lengths; `unequal` says what unequal lengths add to equal ones,
-    None where `points` are of unequal ones already.
+    None if `points` are of unequal ones already.
     """
 
     def __init__(

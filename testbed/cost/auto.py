@@ -48,7 +48,7 @@ def auto_cost(
     """Costs of `model` on `server`; their fingerprint says which way they came.
 
     source: the GPU of the shipped profiles. path: more profiles, which come first. Without it come
-    first those of whole iterations of a system, of the folder `iterations` that ships, where one is
+    first those of whole iterations of a system, of the folder `iterations` that ships, if one is
     of this model and GPU; then those of the choices' system. attainable: measured shares of memory
     bandwidth by GPU. roofline: where no profile is near; its byte_kv_bandwidth also serves a
     profile of a wider cache. Software times are the choices', but for a fitted profile's own, and
@@ -87,7 +87,7 @@ class Question(NamedTuple):
 
 
 def best_profile(question: Question, path: str | Path | None = None) -> Mapping[str, Any] | None:
-    """The nearest profile, carried to the model and the GPU; None where none is near."""
+    """The nearest profile, carried to the model and the GPU; None if none is near."""
     model, gpu, num_gpus, source, software, iterations, share, byte_kv_bandwidth = question
     server = ServerSpec("any", gpu, num_gpus)
     of_system = [] if path else of_systems(iterations, software, gpu)
@@ -112,7 +112,7 @@ def best_shipped(question: Question) -> Mapping[str, Any] | None:
 def _check_whole_iterations(
     path: str | Path | None, candidates: Sequence["Known"], measured: "Known | None"
 ) -> None:
-    """Raise InputError where the user's file has whole iterations of a system that are not those of
+    """Raise InputError if the user's file has whole iterations of a system that are not those of
     the run: they are not carried elsewhere, and other costs would not compare with them.
     """
     named = candidates[0] if path is not None and not Path(path).is_dir() else None
@@ -137,7 +137,7 @@ def _roofline_cost(
     roofline: Efficiencies,
     path: str | Path | None,
 ) -> AnalyticCost:
-    """A roofline with the choices' software times; InputError where the user asked for more."""
+    """A roofline with the choices' software times; InputError if the user asked for more."""
     if path is not None:
         raise InputError(
             key="cost.path",
@@ -173,7 +173,7 @@ def _roofline_cost(
 
 def adapted_choices(choices: Choices, profile: Mapping[str, Any]) -> Choices:
     """The choices with a block size that the profile has, the next larger one if it can, and with
-    its own software times where they were fitted on a server's log, or are in whole iterations.
+    its own software times if they were fitted on a server's log, or are in whole iterations.
     """
     section = choices.decode_section
     if has(profile, section) and len(profile["sections"][section]["axes"]) == 4:

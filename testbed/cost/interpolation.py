@@ -73,7 +73,7 @@ def surface(
     """A function of the points' counts: linear along the first num_axes, then a curve over the last
     count.
 
-    Along an axis it is level below the first count, and beyond the last one where it would fall.
+    Along an axis it is level below the first count, and beyond the last one if it would fall.
     """
     if not num_axes:
         return curve([(key[0], cost) for key, cost in points])

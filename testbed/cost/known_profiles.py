@@ -86,7 +86,7 @@ def profiles_of(system: str | None, gpu: GpuSpec) -> Iterator[Known]:
 
 def check_shipped_sheet(fingerprint: Mapping[str, Any], gpu: GpuSpec) -> None:
     """Times that were measured on a device of a shipped profile follow its data sheet alone, even
-    where their own file has none. Raises InputError where the GPU's differs.
+    if their own file has none. Raises InputError if the GPU's differs.
     """
     for profile in shipped():
         measured_there = fingerprint.get("device") == profile["fingerprint"]["device"]

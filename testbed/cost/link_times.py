@@ -101,7 +101,7 @@ class MeasuredLink:
 
 
 def measured_link(model: ModelSpec, server: ServerSpec | None) -> MeasuredLink | None:
-    """The link of a server whose GPU names measured transfers; None where its data sheet has to
+    """The link of a server whose GPU names measured transfers; None if its data sheet has to
     do.
     """
     if server is None or server.gpu.transfers is None:

@@ -22,7 +22,7 @@ class Moved(NamedTuple):
         target: the tier's name that is written.
         length: slots of each transfer.
         num_transfers: how many.
-        num_runs: runs of adjacent slots in the tier below, where `counted` has found them.
+        num_runs: runs of adjacent slots in the tier below, if `counted` has found them.
     """
 
     source: str
@@ -33,7 +33,7 @@ class Moved(NamedTuple):
 
     @property
     def extents(self) -> int:
-        """Runs of adjacent slots; the transfers where runs were not counted."""
+        """Runs of adjacent slots; the transfers if runs were not counted."""
         return self.num_transfers if self.num_runs is None else self.num_runs
 
 
@@ -338,7 +338,7 @@ class CostModel(ABC):
         return Affine(self.iteration(work), growth_ps=0, steps=1)
 
     def least(self, num_tokens: int) -> int:
-        """Picoseconds that no iteration over so many tokens is below, whatever they read; 0 where
+        """Picoseconds that no iteration over so many tokens is below, whatever they read; 0 if
         nothing is known. `testbed plan` excludes deployments by it.
 
         Args:
@@ -347,7 +347,7 @@ class CostModel(ABC):
         return 0
 
     def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
-        """How the host launches an iteration; None where `iteration` and `decode` have its time.
+        """How the host launches an iteration; None if `iteration` and `decode` have its time.
 
         An iteration that is planned while another one computes is launched meanwhile, so that only
         the rest is waited for. Decodes are launched no longer than they compute.

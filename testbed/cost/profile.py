@@ -199,7 +199,7 @@ def _system_of(
     choices: Choices, overheads_ps: Mapping[str, int], fingerprint: Mapping[str, Any]
 ) -> str | None:
     """The name of the system whose software times are charged: the choices', else this project's
-    engine, where `testbed gpu calibrate` measured it; None where the times are the user's own,
+    engine, where `testbed gpu calibrate` measured it; None if the times are the user's own,
     fitted on a log, or none.
     """
     is_of_user = (
@@ -247,7 +247,7 @@ def _number(value: float | None) -> str:
 
 
 def _other_value(profiled: ModelSpec, model: ModelSpec) -> str:
-    """The first value of the shape that differs, where the names of the models are the same."""
+    """The first value of the shape that differs, if the names of the models are the same."""
     if profiled.name != model.name:
         return ""
     there = replace(profiled, max_len=model.max_len, tied_embedding=model.tied_embedding)

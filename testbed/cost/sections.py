@@ -261,7 +261,7 @@ class Choices(SoftwareTimes):
     explains every value.
 
     block_size: of the measured decodes; None: that of the policy (run/machine.py), USUAL_BLOCK
-    where it has none. kernel: "paged" (ours), "paper" (the paper's design) or "contiguous".
+    if it has none. kernel: "paged" (ours), "paper" (the paper's design) or "contiguous".
     swap_waits: "by layer" (see with_swaps), or "all in": no layer runs before everything has
     come in, and what goes out hides behind computing. overhead_per_worker_s: of an iteration,
     for each GPU, whose worker gets its input in turn. parallel_layer_s: by number of GPUs,

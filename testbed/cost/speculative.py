@@ -15,7 +15,7 @@ class SpeculativeCost(CostModel):
 
     Attributes:
         cost: the cost of the model's own iterations.
-        drafter: the cost of the drafter's passes; None where drafts take no time of the GPU.
+        drafter: the cost of the drafter's passes; None if drafts take no time of the GPU.
         num_drafts: drafts of a sequence.
         off_above: the most requests for which drafts are proposed; None: there is no such limit.
     """

@@ -77,7 +77,7 @@ class TierLinks:
     """Picoseconds of transfers, one after another, from or to a tier of the server; swaps are left
     out.
 
-    A tier without a bandwidth of its own takes the measured times of the GPUs' links, where there
+    A tier without a bandwidth of its own takes the measured times of the GPUs' links, if there
     are any (`gather`). Any other time is a lower bound: bytes over bandwidth. The tier's latency_s
     and extent_s are added to both. Raises InputError for a tier that the server does not have.
     """

@@ -32,7 +32,7 @@ class ArrivalProcess(ABC):
         """Arrival times in order, in picoseconds.
 
         Args:
-            rows: a whole trace where the process replays time stamps, else None.
+            rows: a whole trace if the process replays time stamps, else None.
             seed: of what is drawn.
         """
 
@@ -131,7 +131,7 @@ class Replay(ArrivalProcess):
 
 @dataclass(frozen=True, slots=True)
 class AnswerDrivenWorkload(Workload):
-    """Rows that go out as answers come: arrival_ps is the earliest time of each, 0 where answers
+    """Rows that go out as answers come: arrival_ps is the earliest time of each, 0 if answers
     alone decide.
     """
 
@@ -155,7 +155,7 @@ class SessionWorkload(AnswerDrivenWorkload):
 
 @dataclass(frozen=True, slots=True)
 class BoundedWorkload(AnswerDrivenWorkload):
-    """Rows that go out in their order at arrival_ps, but later where max_in_flight of them are
+    """Rows that go out in their order at arrival_ps, but later if max_in_flight of them are
     unanswered: the next one goes out when an answer ends.
     """
 
@@ -197,7 +197,7 @@ class AnswerDriven(ArrivalProcess):
         """
 
     def check_no_turns(self, rows: Rows) -> None:
-        """Raise InputError where some rows wait for the answers to others.
+        """Raise InputError if some rows wait for the answers to others.
 
         Args:
             rows: of the trace.
@@ -226,7 +226,7 @@ class Concurrency(AnswerDriven):
         self.num_requests = num_requests
 
     def workload(self, rows: Rows, num_seqs: int, beam: bool, seed: int) -> BoundedWorkload:
-        """All rows in their order; refused where some wait for the answers to others."""
+        """All rows in their order; refused if some wait for the answers to others."""
         self.check_no_turns(rows)
         at_once = np.zeros(len(rows), np.int64)
         return BoundedWorkload(rows, at_once, num_seqs, beam, self.concurrency)

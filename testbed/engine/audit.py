@@ -76,7 +76,7 @@ def check_tables(state: SchedulerState, used: Usage) -> None:
 
 
 def wrong_promise(scheduler: Scheduler, plan: Plan) -> PlugInError:
-    """A plan promises a whole number of steps; an object of another class would hear when the next
+    """A plan promises a whole number of steps; an object of another class would see when the next
     output ends.
     """
     if type(plan.wake_ps) is not int:

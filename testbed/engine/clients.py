@@ -23,7 +23,7 @@ class Door(Protocol):
         """The last request of the session has ended."""
 
     def listen(self, listener: Listener) -> None:
-        """Tell the listener of the end of each request."""
+        """Call the listener at the end of each request."""
 
 
 class OpenLoop:

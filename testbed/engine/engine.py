@@ -40,7 +40,7 @@ class Engine:
     Requests may be submitted and cancelled at any time, between two turns of the loop. An arrival
     that could change the next plan, and a cancellation, end a span of iterations at the first
     boundary at or after it, as the run step by step would see them. Plans in flight are a queue: of
-    one plan, or of two where the scheduler plans ahead.
+    one plan, or of two if the scheduler plans ahead.
 
     Attributes:
         scheduler: makes the plans.
@@ -109,17 +109,17 @@ class Engine:
         self._is_alone = False  # nothing else happens on the clock, so it need not keep up
 
     def listen(self, listener: Listener) -> None:
-        """Tell the listener of the end of each request."""
+        """Call the listener at the end of each request."""
         self._listeners.add(listener)
 
     def listen_to_tokens(self, listener: TokenListener) -> None:
-        """Tell the listener of each token too."""
+        """Call the listener at each token too."""
         self._listeners.add_for_tokens(listener)
         self._fused_path = None
         self.executor.on_step = self._step_ended
 
     def take_part(self, hooks: HandoverHooks) -> None:
-        """Take part in hand-overs: `side` is asked and told what it needs for its part."""
+        """Take part in hand-overs: the engine calls `hooks` for its part."""
         self.hooks = self._departures.hooks = hooks
         self._takes_part = True
         self._fused_path = None
@@ -276,7 +276,7 @@ class Engine:
         self._stop(now_ps)
 
     def _begin_next(self, now_ps: int) -> Flight | Plan:
-        """Begin the next plan by the fused path; the plan where it takes the plain one."""
+        """Begin the next plan by the fused path; the plan if it takes the plain one."""
         fused, plan, state = self._fused_path, None, self.scheduler.state
         if fused is not None and not (self._takes_part or state.beams):
             start_ps = self._ended_ps or now_ps
@@ -416,7 +416,7 @@ class Engine:
         return self.meter.close(flight.plan, durations, steps, durations.total_ps(steps), outcome)
 
     def _commit(self, flight: Flight, results: Results) -> None:
-        """The iterations have run: commit their results, record them, tell who listens."""
+        """The iterations have run: commit their results, record them, call the listeners."""
         plan, steps, recorder = flight.plan, flight.steps, self.recorder
         self._in_flight.popleft()
         self._current = None
@@ -553,7 +553,7 @@ class Engine:
         self._snapshots.at_boundary(now_ps)
 
     def _make_fused_path(self, windows: tuple[int, ...]) -> FusedPath | None:
-        """The fused path, where the parts of the engine have one."""
+        """The fused path, if the parts of the engine have one."""
         cost, meter = self.executor.decode_cost, self.meter
         if cost is None or not isinstance(meter, SpanMeter):
             return None

@@ -21,11 +21,11 @@ class Flight:
         start_ps: when its first iteration begins.
         end_ps: when the results of the last iteration are read.
         computed_ps: when the GPU has computed the last iteration.
-        launch: how the host launches it, where its durations lack that.
+        launch: how the host launches it, if its durations lack that.
         launched_ps: when the host has launched it.
         work: what its first iteration computes.
         usage: the pool as its first iteration sees it.
-        durations: of its iterations, where they are known beforehand.
+        durations: of its iterations, if they are known beforehand.
         num_waiting: requests in the queue when it begins.
         num_swapped: requests on the host then.
         steps: how many iterations of it are carried out.
@@ -78,11 +78,11 @@ class Flight:
 class Executor(ABC):
     """Carries plans out in the order in which they are started.
 
-    An engine calls `start`; then, when all plans before it are committed, `begin`, or `drop` where
+    An engine calls `start`; then, when all plans before it are committed, `begin`, or `drop` if
     nothing of it is left. After `begin` it waits by `wait`, commits the results, and calls
     `committed`. It is resumed by `alarm`. on_landed is called when a transfer in the background has
     landed, on_step at the end of each iteration but the last, if several are carried out at once
-    and it is set. decode_cost: the cost model, where it alone says how long iterations without a
+    and it is set. decode_cost: the cost model, if it alone says how long iterations without a
     launch take, so that the engine may leave `start`, `begin` and `wait` out. follows_groups:
     `added` does something.
     """

@@ -3,7 +3,7 @@ and `_commit`, in two calls for the plans that need the least of it.
 
 These compute prompts and decodes of single sequences, move and copy nothing, and the cost model
 alone says how long they take. The scheduler is not even asked for those that only decode while no
-request waits (`begin_next`). All else, and all of this where an engine has no fused path, takes the
+request waits (`begin_next`). All else, and all of this if an engine has no fused path, takes the
 plain path; both give the same, in every row of the recorder (tests/property/test_fused_path.py).
 """
 
@@ -73,8 +73,8 @@ class FusedPath:
         self._advance = self._policy.extend if layered is None else layered.advance
 
     def begin_next(self, start_ps: int, arrival_ps: int) -> Flight | None:
-        """The same as `Scheduler.plan` and `begin`, where the plan is several promised steps of the
-        batch, which the policy takes in `end`; None where it is not.
+        """The same as `Scheduler.plan` and `begin`, if the plan is several promised steps of the
+        batch, which the policy takes in `end`; None if it is not.
         """
         if not (self._is_steady and self._scheduler.is_decoding) or self._meter.forked:
             return None
@@ -107,7 +107,7 @@ class FusedPath:
 
     def begin(self, plan: Plan, start_ps: int, arrival_ps: int) -> Flight | None:
         """The plan's first iteration begins, and the plan after it is made at the first boundary at
-        or after arrival_ps; None where the plan needs the plain path.
+        or after arrival_ps; None if the plan needs the plain path.
         """
         state, usage = self._state, self._policy.usage()
         repeats = bool(plan.guaranteed_steps) and not plan.chunks

@@ -15,7 +15,7 @@ class Listener:
 
 
 class TokenListener(Listener):
-    """Hears each token too, at the end of its iteration: for it, an engine that takes many
+    """Is called at each token too, at the end of its iteration: for it, an engine that takes many
     iterations at once is woken at the end of each.
     """
 

@@ -63,7 +63,7 @@ class Frame(NamedTuple):
 class MemoryTrace:
     """Frames in order of time, and the requests that they show.
 
-    num_states: of the pool; where they are more than the frames, one frame was kept for each point
+    num_states: of the pool; if they are more than the frames, one frame was kept for each point
     of an even grid over time, and each time between two events that was passed by is counted. A
     block is block_size slots and stores tokens_per_block tokens. parts: the KV group and the slots
     for each token of every part of a sequence's table. tiers: their slots, by name.
@@ -101,7 +101,7 @@ class Tracer(simpy.Environment):
 
     Reads only a policy's public methods, so it works for every policy. From the trace's start on no
     plan is repeated, so that every block is seen to be taken in its own iteration. The pool is not
-    looked at where no frame would be kept.
+    looked at if no frame would be kept.
     """
 
     def __init__(self, scheduler: Scheduler, trace: MemoryTrace, part: TracedPart) -> None:
@@ -275,7 +275,7 @@ def trace_run(
 
 
 def sizes_of(layout: Layout | None) -> tuple[int, int]:
-    """The slots and the tokens of a block; BLOCK_SIZE where the policy's tables have no regular
+    """The slots and the tokens of a block; BLOCK_SIZE if the policy's tables have no regular
     form.
     """
     if layout is None:

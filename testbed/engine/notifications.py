@@ -1,4 +1,4 @@
-"""Tells listeners what becomes of the requests of an engine: each end, and each token."""
+"""Calls listeners on the requests of an engine: each end, and each token."""
 
 from collections.abc import Mapping
 
@@ -24,12 +24,12 @@ class Listeners:
         self._token_listeners: list[TokenListener] = []
 
     def add(self, listener: Listener) -> None:
-        """Tell the listener of the end of each request."""
+        """Call the listener at the end of each request."""
         self._listeners.append(listener)
         self.listens = True
 
     def add_for_tokens(self, listener: TokenListener) -> None:
-        """Tell the listener of each token too."""
+        """Call the listener at each token too."""
         self.add(listener)
         self._token_listeners.append(listener)
         self.wants_tokens = True
@@ -65,7 +65,7 @@ class Listeners:
     def last_step_ended(
         self, flight: Flight, outcome: Outcome, accepted: Mapping[int, int], now_ps: int
     ) -> None:
-        """The last iteration has ended. First tokens are told first: their clients wait longest.
+        """The last iteration has ended. First tokens are sent first: their clients wait longest.
 
         accepted: drafts that became tokens, by request id.
         """

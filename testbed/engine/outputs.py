@@ -21,7 +21,7 @@ class Outputs:
     """The requests that are being served, and when each decoding group ends.
 
     lengths: the true output lengths in tokens by request id, which oracles were built with.
-    acceptance: how many drafts are accepted, where the scheduler plans any. An
+    acceptance: how many drafts are accepted, if the scheduler plans any. An
     entry of the heap counts while `_end_step` says the same of its request: a group
     that was preempted has left its entry behind.
     """

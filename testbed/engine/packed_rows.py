@@ -95,7 +95,7 @@ def beyond_time(time_ps: int) -> InputError:
 
 
 def compact(values: NDArray[Any]) -> NDArray[Any]:
-    """The column; where all its values are the same one, it takes the memory of one, and whole
+    """The column; if all its values are the same one, it takes the memory of one, and whole
     numbers that 32 bits hold take no more.
     """
     if (values == values[0]).all():

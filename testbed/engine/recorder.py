@@ -66,7 +66,7 @@ class Recorder:
     requests: one row a request that has ended, in order of ending; a rejected one has times of
     NOT_YET and a reason in `rejections`; a cancelled one has no finish_ps, the output tokens that
     it has as output_len, and its time in `cancellations`. num_moved: requests that left unanswered
-    for another engine, where they count. spans: one row a span of identical
+    for another engine, if they count. spans: one row a span of identical
     iterations, each of which takes growth_ps more than the one before, its slots as means over
     them. snapshots: the totals, by requested time. The spans,
     and the sums in `totals`, are brought up to date by `settle`, the counts in `totals` at once.
@@ -182,7 +182,7 @@ class Recorder:
         self.num_moved += 1
 
     def taken_over(self, request: Request, first_ps: int, now_ps: int) -> None:
-        """The request comes from another engine, where it had its first token at first_ps."""
+        """The request comes from another engine, if it had its first token at first_ps."""
         self._first_ps[request.request_id] = first_ps
         self._tokens.joined(request.request_id, first_ps)
         self.totals.arrived += 1
@@ -344,7 +344,7 @@ class Recorder:
 
 
 def hits(request: Request, group: SequenceGroup) -> int:
-    """Prompt tokens that the cache had; NOT_YET where the trace does not name the content."""
+    """Prompt tokens that the cache had; NOT_YET if the trace does not name the content."""
     is_named = request.prompt_ids is not None or request.registered_prefix > 0
     return group.num_cached if is_named else NOT_YET
 
@@ -379,13 +379,13 @@ def request_columns(recorder: Recorder) -> Columns:
 
 
 def longest_gaps_s(recorder: Recorder, request_ids: Counts) -> NDArray[np.float64]:
-    """The longest gap between two tokens of each request, in s; NaN where it has none."""
+    """The longest gap between two tokens of each request, in s; NaN if it has none."""
     longest_ps = recorder.token_gaps().longest_of(request_ids)
     return np.where(longest_ps < 0, np.nan, longest_ps / PS)
 
 
 def with_identity(table: Columns, rows: Rows) -> Columns:
-    """A table of requests with their session and their priority, where the trace has them."""
+    """A table of requests with their session and their priority, if the trace has them."""
     identity = {"session": rows.sessions, "priority": rows.priority}
     return table | {
         name: column[table["request_id"]] for name, column in identity.items() if column is not None

@@ -104,7 +104,7 @@ class SimulatedExecutor(Executor):
 
     def _behind_launch(self, flight: Flight, launch: Launch, computing: Affine) -> Affine:
         """The durations of iterations that wait for their launch. Those behind one that waits are
-        launched while that one computes, where they are planned ahead.
+        launched while that one computes, if they are planned ahead.
         """
         if flight.repeats and self._lead:
             audit.check_hidden(self.cost, launch, computing)

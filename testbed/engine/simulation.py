@@ -32,7 +32,7 @@ class EngineOptions(TypedDict, total=False):
     that plans some. pool: the policy's configured pool, with which it is checked. links: of the
     tiers that other engines use too, by name. Without fast_forward every iteration is one event and
     the pool is measured by walking every table; the result is the same. snapshots_ps: times at
-    which totals are kept. stop_ps: the end, where requests may be left.
+    which totals are kept. stop_ps: the end, if requests may be left.
     """
 
     beams: BeamModel | None

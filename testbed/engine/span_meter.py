@@ -195,7 +195,7 @@ class SpanMeter(Meter):
         return UNBOUNDED if not saved or self._block_size() else 1
 
     def _block_size(self) -> int:
-        """The size of the blocks in which the batch's members grow; 0 where they do not grow in
+        """The size of the blocks in which the batch's members grow; 0 if they do not grow in
         blocks.
         """
         footprint = self.memory.footprint(next(iter(self.state.batch)))
@@ -320,7 +320,7 @@ def taken_from_now(batch: Batch, block_size: int, slots_per_token: int) -> dict[
     """Slots that the members take at those of the next block_size steps that take any, after which
     it goes round.
 
-    It walks the batch, and only where slots are shared: an index of the meter's would lie on the
+    It walks the batch, and only if slots are shared: an index of the meter's would lie on the
     batch, where policies could reach it and, behind it, the future.
     """
     taken: dict[int, int] = {}

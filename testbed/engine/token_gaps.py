@@ -31,7 +31,7 @@ class TokenGaps(NamedTuple):
     longest_ps: Counts
 
     def longest_of(self, request_ids: Counts) -> Counts:
-        """The longest gap of each of these requests; -1 where it has none."""
+        """The longest gap of each of these requests; -1 if it has none."""
         order = np.argsort(self.request_ids)
         with_gaps = self.request_ids[order]
         places = np.searchsorted(with_gaps, request_ids)
@@ -43,7 +43,7 @@ class TokenGaps(NamedTuple):
 
 
 class TokenClock:
-    """When each request got its latest token, told by the engine in order of time.
+    """The time of each request's latest token, which the engine gives in order of time.
 
     A member takes every step of the batch. A request that was preempted is not a member, until it
     has a token again, or is back from the host.
@@ -118,7 +118,7 @@ class TokenClock:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """What grows with every token: the gaps are others only if one of these is."""
+        """Counts that grow with every token: the gaps are others only if one of these is."""
         return self.num_steps, len(self._stays), len(self._single), len(self._members)
 
     def gaps(self, spans: Callable[[], Iterable[Columns]]) -> TokenGaps:
@@ -155,7 +155,7 @@ class DecodeSpans(NamedTuple):
     end_ps: Counts
 
     def longest_ps(self) -> Counts:
-        """The longest gap within each span of a request that takes all its steps; 0 where it has
+        """The longest gap within each span of a request that takes all its steps; 0 if it has
         one step.
         """
         return np.where(self.num > 1, self.first_ps + self.growth_ps * (self.num - 1), 0)
@@ -264,7 +264,7 @@ def _num_within(starts: Counts, stops: Counts, length: int) -> Counts:
 
 
 def _range_maxima(values: Counts, starts: Counts, stops: Counts) -> Counts:
-    """The largest of values[start:stop] for each pair in order of start; 0 where there is none."""
+    """The largest of values[start:stop] for each pair in order of start; 0 if there is none."""
     if not len(starts):
         return np.zeros(0, np.int64)
     bounds = np.column_stack([starts, stops]).ravel()

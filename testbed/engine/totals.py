@@ -107,7 +107,7 @@ class SpanMemory(NamedTuple):
 
     running, used, internal, copies: of the first iteration, its running requests, the pool, slots
     that will never be used, and slots of prompts that are computed once for several sequences.
-    growth: what changes from there on, the tokens of the first iteration included, where there may
+    growth: what changes from there on, the tokens of the first iteration included, if there may
     be several. shared: each iteration in which
     sharing saves slots.
     """

@@ -51,7 +51,7 @@ class CacheIndex:
         self._block_size[number] = memory.reports_cache.report_cache(self._listener(number))
 
     def lost(self, number: int) -> None:
-        """The engine is down, which a router hears at once: it forgets all of its cache."""
+        """Marks the engine as down, which a router knows at once: it forgets all of its cache."""
         others = [event for event in self._events if event.engine != number]
         self._events.clear()
         self._events.extend(others)

@@ -65,7 +65,7 @@ class Fleet(Listener):
         return self._is_closed and not self._place and not self._held
 
     def listen(self, listener: Listener) -> None:
-        """Tell the listener of the end of each request."""
+        """Call the listener at the end of each request."""
         self._listeners.append(listener)
 
     def submit(self, request: Request) -> bool:

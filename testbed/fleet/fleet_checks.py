@@ -73,7 +73,7 @@ def _check_router(router: Router, workload: Workload) -> None:
 
 
 def _check_shared_tiers(config: RunConfig, scheduler: Scheduler) -> None:
-    """Raise InputError where the policy cannot share the tiers. It is asked to share its own tiers
+    """Raise InputError if the policy cannot share the tiers. It is asked to share its own tiers
     with itself, which every policy that shares tiers can do.
     """
     if config.server.shared_tiers:
@@ -88,7 +88,7 @@ def has_oracle(policy: Part) -> bool:
 
 
 def check_split(config: RunConfig, workload: Workload, scheduler: Scheduler) -> None:
-    """Raise InputError for what is not modelled where some engines prefill for others."""
+    """Raise InputError for what is not modelled if some engines prefill for others."""
     option = f"prefill_replicas={config.prefill_replicas}"
     if config.router is not None and config.router.is_instance:
         raise InputError(

@@ -68,7 +68,7 @@ def summed(parts: Sequence[Totals]) -> Totals:
 def check_conservation(num_arrived: int, recorders: Sequence[Recorder]) -> None:
     """Every request that has arrived at the fleet has ended on exactly one engine.
 
-    Raises PlugInError where one is lost, or answered twice.
+    Raises PlugInError if one is lost, or answered twice.
     """
     ids = np.concatenate([recorder.requests.columns()["request_id"] for recorder in recorders])
     twice = len(ids) - len(np.unique(ids))

@@ -34,7 +34,7 @@ def simulate_fleet(
     env: Environment | None = None,
 ) -> Fleet:
     """Serve `requests` by as many engines as there are recorders; the fleet, whose engines and
-    recorders can be looked at. Raises PlugInError where a request is lost or answered twice, or a
+    recorders can be looked at. Raises PlugInError if a request is lost or answered twice, or a
     block of a shared tier is lost. env: SimPy's, whose events a caller may watch. The other
     arguments: see `make_fleet`.
     """

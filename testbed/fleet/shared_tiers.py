@@ -52,7 +52,7 @@ class SharedTiers:
             sharer.leave_tiers()
 
     def check(self) -> None:
-        """Raise PlugInError where a block of a tier is lost, or is read or written by a transfer
+        """Raise PlugInError if a block of a tier is lost, or is read or written by a transfer
         that no engine has.
         """
         for name, tier in self.memories.items():
@@ -78,7 +78,7 @@ class SharedTiers:
 
 
 def named(tiers: Mapping[str, LowerTier], names: Iterable[str]) -> dict[str, LowerTier]:
-    """The tiers of these names; InputError where one is missing."""
+    """The tiers of these names; InputError if one is missing."""
     missing = [name for name in names if name not in tiers]
     if missing:
         raise InputError(
@@ -92,7 +92,7 @@ def named(tiers: Mapping[str, LowerTier], names: Iterable[str]) -> dict[str, Low
 
 
 def sharer_of(memory: Capabilities) -> SharesTiers:
-    """The policy as one that shares tiers; InputError where it is none."""
+    """The policy as one that shares tiers; InputError if it is none."""
     if memory.shares_tiers is None:
         raise InputError(
             key="policy",

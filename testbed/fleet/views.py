@@ -23,7 +23,7 @@ class EngineView:
         Args:
             number: of the engine, from 0.
             engine: that it shows.
-            index: what the router hears of the caches; None where it reads none.
+            index: the router's index of the caches; None if it reads none.
         """
         self.number = number
         self.engine = engine

@@ -135,7 +135,7 @@ class Capabilities:
         return self.publishes.admit(seqs, num_tokens, hit)
 
     def guaranteed_steps(self, batch: Batch) -> int:
-        """Steps that succeed in any case; 0 where the policy does not predict."""
+        """Steps that succeed in any case; 0 if the policy does not predict."""
         return 0 if self.predicts is None else self.predicts.guaranteed_steps(batch)
 
     def footprint(self, seq: Sequence) -> Footprint | None:
@@ -172,7 +172,7 @@ class Capabilities:
         return num_tokens if self.drops_tokens is None else self.drops_tokens.num_stored(num_tokens)
 
     def group_tables(self, seq: Sequence) -> list[GroupTable]:
-        """The table of a sequence by KV group; of one group where the policy knows no others."""
+        """The table of a sequence by KV group; of one group if the policy knows no others."""
         if self.layered is not None:
             return self.layered.group_tables(seq)
         dropped = seq.num_slots - self.num_stored(seq.num_slots)
@@ -209,12 +209,12 @@ class Capabilities:
         return {} if self.stores_below is None else self.stores_below.tier_slots()
 
     def close_session(self, session: int) -> None:
-        """Tell a policy that follows sessions that one is over."""
+        """Close a session at a policy that follows sessions."""
         if self.follows_sessions is not None:
             self.follows_sessions.close_session(session)
 
     def pool_in_slots(self, pool: PoolSpec) -> PoolSpec:
-        """The pool in the policy's own slots, which are units where it keeps KV groups apart."""
+        """The pool in the policy's own slots, which are units if it keeps KV groups apart."""
         layout = self.layout
         return layout.pool if isinstance(layout, PageLayout) else pool
 
@@ -240,7 +240,7 @@ METHODS: Mapping[type, tuple[str, ...]] = {
 
 
 def capabilities_of(policy: MemoryPolicy) -> Capabilities:
-    """The capabilities of a policy. InputError where it has a part of a capability only, or one
+    """The capabilities of a policy. InputError if it has a part of a capability only, or one
     that needs another.
     """
     name = type(policy).__name__

@@ -75,7 +75,7 @@ class MemoryPolicy(ABC):
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """Tokens of the longest sequences of such a request that the pool, less registered
-        prefixes, could hold; 0 where the policy serves no such request.
+        prefixes, could hold; 0 if the policy serves no such request.
 
         Args:
             prompt_len: tokens of its prompt.
@@ -88,7 +88,7 @@ class MemoryPolicy(ABC):
         return {}
 
     def check(self) -> None:
-        """Raise AssertionError where an invariant of the policy's own state is broken."""
+        """Raise AssertionError if an invariant of the policy's own state is broken."""
         used = self.usage()
         accounted = used.allocated + used.cached + used.in_transit + used.free
         assert accounted == used.total, f"slots were lost or counted twice: {used}"

@@ -63,7 +63,7 @@ class PoolSpec:
                 )
 
     def slots_of(self, tier: str) -> int:
-        """Slots of a tier below the device; 0 where there is none of that name.
+        """Slots of a tier below the device; 0 if there is none of that name.
 
         Args:
             tier: its name.

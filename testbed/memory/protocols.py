@@ -93,7 +93,7 @@ class RegistersPrefixes(Protocol):
     """A provider's prefix stays in the pool, for all sequences that begin with it (section 4.4)."""
 
     def register_prefix(self, num_tokens: int) -> None:
-        """Pin a prefix in the pool; InputError where it has no room.
+        """Pin a prefix in the pool; InputError if it has no room.
 
         Args:
             num_tokens: its tokens.
@@ -307,7 +307,7 @@ class Transfers(Protocol):
     def load(self, seq: Seq, num_tokens: int, hit: CacheHit) -> Answer:
         """Begin to bring up what was found below the device.
 
-        The transfers are the grant's ops.background; none where there is nothing to load. LATER:
+        The transfers are the grant's ops.background; none if there is nothing to load. LATER:
         the pool has no slots for them now. While they are on their way, `admit` answers LOADING.
 
         Args:
@@ -427,7 +427,7 @@ class ServesInTurn(Protocol):
 
 @runtime_checkable
 class CutsChunks(Protocol):
-    """It keeps states at the ends of chunks, and chooses with the scheduler where these are."""
+    """It keeps states at the ends of chunks, and chooses with the scheduler if these are."""
 
     def cut_chunk(
         self, seq: Seq, start: int, new: int, num_tokens: int, most: int, hit: CacheHit
@@ -532,7 +532,7 @@ class SharesTiers(Protocol):
 
     def share_tiers(self, tiers: Mapping[str, LowerTier]) -> None:
         """Use tiers that others use too, in place of its own of the same names. Called before the
-        first request; InputError where it cannot.
+        first request; InputError if it cannot.
 
         Args:
             tiers: by name.

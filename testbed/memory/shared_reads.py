@@ -93,7 +93,7 @@ class SharedReads(BatchIndex):
         return self._again
 
     def again_with(self, others: Iterable[Sequence]) -> int:
-        """The same where `others` read their blocks beside the members."""
+        """The same if `others` read their blocks beside the members."""
         again, readers = self.again(), self.readers
         read = set[int]()
         for seq in others:

@@ -71,7 +71,7 @@ class Setup:
 
     @cached_property
     def description(self) -> Mapping[str, Any]:
-        """What the run is, in a few words: every summary begins with it."""
+        """The run in a few words: every summary begins with it."""
         return {
             **describe(self.config, self.pool, self.scheduler, self.cost),
             **({} if self.fleet is None else servers_of(self.config, self.fleet.parts)),
@@ -97,7 +97,7 @@ class Setup:
         return self.fleet is None or not (len(self.fleet.parts) > 1 or self.fleet.faults)
 
     def check_alone(self, what: str) -> None:
-        """Raise InputError where the run has several engines, and `what` shows one."""
+        """Raise InputError if the run has several engines, and `what` shows one."""
         if not self.is_alone:
             raise InputError(
                 key="replicas",
@@ -110,7 +110,7 @@ class Setup:
             )
 
     def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
-        """Start and stop of the part to show, and where the run ends then: at the stop, or where it
+        """Start and stop of the part to show, and where the run ends then: at the stop, or if it
         ends by itself.
         """
         stop_ps = UNBOUNDED if stop_s is None else round(stop_s * PS)
@@ -179,7 +179,7 @@ def engine_of(
 
 
 def _announce(workload: Workload, memory: Capabilities) -> None:
-    """Tell a policy what it may know of the workload before the run."""
+    """Give a policy the facts of the workload before the run."""
     register_prefix(workload, memory)
     if memory.foresees_prompts is not None:
         memory.foresees_prompts.foresee_prompts(workload.rows.prompts())

@@ -108,7 +108,7 @@ def check_tiers(config: RunConfig, memory: Capabilities, preemption: PreemptionR
 
 
 def check_workload(scheduler: Scheduler, workload: Workload) -> None:
-    """Raise InputError where scheduler or policy can serve no request of the workload, or decide by
+    """Raise InputError if scheduler or policy can serve no request of the workload, or decide by
     what no request has: they would run as others under their names.
     """
     _check_num_sequences(scheduler.memory, workload)

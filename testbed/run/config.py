@@ -146,7 +146,7 @@ class WorkloadConfig:
             self.check_alone(f"workload.mix={self.mix}")
 
     def check_alone(self, other: str) -> None:
-        """Refuse num_seqs and beam where `other` says how each request samples."""
+        """Refuse num_seqs and beam if `other` says how each request samples."""
         if self.beam or self.num_seqs > 1:
             raise InputError(
                 key=other,
@@ -472,7 +472,7 @@ class MixShare(NamedTuple):
 
 def parse_mix(text: str) -> list[MixShare]:
     """The shares of workload.mix, such as 1:0.5,4:0.3,beam4:0.2. Raises InputError for a part that
-    is none, and where they do not sum to 1.
+    is none, and if they do not sum to 1.
     """
     shares = []
     for part in text.split(","):

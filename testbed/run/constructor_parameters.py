@@ -49,7 +49,7 @@ def is_checked(hint: Any) -> bool:
 
 @cache
 def parameters_of(target: Any) -> dict[str, Any] | None:
-    """The annotation of every parameter, None where any name is accepted; a class may pass keywords
+    """The annotation of every parameter, None if any name is accepted; a class may pass keywords
     to its base class.
     """
     hints: dict[str, Any] = {}
@@ -141,7 +141,7 @@ def _defaults(owner: Any, parameters: Sequence[inspect.Parameter]) -> dict[str, 
 
 
 def annotations_of(target: Any) -> dict[str, Any]:
-    """The annotations of a constructor or function, with their marks; none where they cannot be
+    """The annotations of a constructor or function, with their marks; none if they cannot be
     read.
     """
     try:

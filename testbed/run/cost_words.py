@@ -146,7 +146,7 @@ def left_out_rows() -> list[dict[str, str]]:
 
 @cache
 def table_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a table below its comments; none where there is no such file."""
+    """The rows of a table below its comments; none if there is no such file."""
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:

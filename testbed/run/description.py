@@ -64,7 +64,7 @@ def describe(
 
 def _pool_numbers(pool: PoolSpec, layout: Layout | None) -> dict[str, Any]:
     """slot_layers: the layers of which a slot has a token's K and V, all but for a policy of
-    several groups. pool_blocks and block_size (tokens) are None where the policy has no blocks;
+    several groups. pool_blocks and block_size (tokens) are None if the policy has no blocks;
     pool_gib is over all GPUs together.
     """
     size = layout.block_size if isinstance(layout, BlockLayout | ExtentLayout) else None
@@ -137,7 +137,7 @@ def contents_note(memory: Capabilities, workload: Workload) -> str | None:
 
 
 def answers_note(memory: Capabilities, workload: Workload) -> str | None:
-    """What to know of a cache of answers whose workload has sessions and does not say which prompts
+    """A note on a cache of answers whose workload has sessions and does not say which prompts
     contain answers; else None.
     """
     rows = workload.rows
@@ -220,7 +220,7 @@ def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:
 
 def servers_of(config: RunConfig, parts: Sequence[EngineParts]) -> dict[str, str]:
     """The servers, pools and costs of the engines that have another server than the first; nothing
-    where all have the same.
+    if all have the same.
     """
     if not config.servers:
         return {}
@@ -261,7 +261,7 @@ def _part(part: Part, built: object) -> str:
 
 @cache
 def software() -> dict[str, str | None]:
-    """Version, the commit where there is one (with + where files differ from it), and a hash of the
+    """Version, the commit if there is one (with + if files differ from it), and a hash of the
     simulator.
     """
     return {"version": release(), "commit": _commit(), "simulator": code_hash()[:16]}

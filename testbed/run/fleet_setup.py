@@ -58,7 +58,7 @@ def _router(config: RunConfig) -> Router:
 
 
 def split_of(config: RunConfig, workload: Workload, scheduler: Scheduler) -> Split | None:
-    """How the first engines prefill for the others; None where each does all. The decode engine of
+    """How the first engines prefill for the others; None if each does all. The decode engine of
     a request is chosen by a second router of the same kind.
     """
     if config.prefill_replicas is None:

@@ -83,7 +83,7 @@ def files_of(part: Part) -> dict[str, Path]:
 
 
 def files_at(value: Any) -> dict[str, Path]:
-    """The file of this path, all files of the folder; none where the value is no such path."""
+    """The file of this path, all files of the folder; none if the value is no such path."""
     if isinstance(value, list | tuple):
         return {name: path for entry in value for name, path in files_at(entry).items()}
     text = str(value) if isinstance(value, str | Path) else ""

@@ -111,7 +111,7 @@ def cost_of(config: RunConfig) -> CostModel:
 
 
 def in_blocks(cost: Part, policy: Part) -> Part:
-    """The costs with the measured times of the policy's blocks, where they name none."""
+    """The costs with the measured times of the policy's blocks, if they name none."""
     choices = cost.parameters.get("choices")
     if not isinstance(choices, Part) or choices.parameters.get("block_size") is not None:
         return cost
@@ -227,7 +227,7 @@ def _check_given_pool(
 
 def block_size_of(policy: Part) -> int | None:
     """The tokens of a block that a policy will have, which size the pool that it is built on; None
-    where it has none, or will refuse what is given. `layout().block_size` is what it has.
+    if it has none, or will refuse what is given. `layout().block_size` is what it has.
     """
     if policy.is_instance:
         return capabilities_of(policy.target).block_size

@@ -164,7 +164,7 @@ def summarize(
 
 
 def _request_counts(totals: Totals) -> dict[str, int]:
-    """How many requests came and ended; `cancelled` only where some were."""
+    """How many requests came and ended; `cancelled` only if some were."""
     counts = {
         "arrived": totals.arrived,
         "finished": totals.finished,
@@ -174,7 +174,7 @@ def _request_counts(totals: Totals) -> dict[str, int]:
 
 
 def _window(recorder: Recorder, window_ps: tuple[int, int] | None) -> tuple[Totals, int]:
-    """The totals of the window and its length in ps; the window ends early where the run does."""
+    """The totals of the window and its length in ps; the window ends early if the run does."""
     if window_ps is None:
         return recorder.totals, recorder.end_ps
     start, end = (recorder.snapshots.get(time) for time in window_ps)
@@ -237,7 +237,7 @@ def overload(
     arrival_s: NDArray[np.float64], first_token_s: NDArray[np.float64]
 ) -> dict[str, float] | None:
     """Rates (req/s) of first tokens and of arrivals in the second half of the time in which
-    requests arrive; where these are close, also the growth of the waiting time (s per s).
+    requests arrive; if these are close, also the growth of the waiting time (s per s).
 
     The requests are those that were not rejected. first_token_s: NaN for one without a first token.
     None: the server kept up, or the requests are too few to judge by.

@@ -27,7 +27,7 @@ def with_lengths(make: Callable[..., Any], lengths: OutputLengths) -> Callable[.
 
 
 def future_read(**parts: Part) -> str | None:
-    """Values of the future that these parts of a config read, in words; None where none is an
+    """Values of the future that these parts of a config read, in words; None if none is an
     oracle.
     """
     read = []

@@ -232,7 +232,7 @@ def _way_to_load(name: str, error: Exception) -> str:
 @contextmanager
 def plug_in_errors(key: str, name: str) -> Iterator[None]:
     """Turn the errors of a plug-in that is loaded or built into InputErrors that name the key, or
-    the class where that is clearer.
+    the class if that is clearer.
     """
     try:
         yield

@@ -127,7 +127,7 @@ def serve_alone(
     env: Environment | None = None,
 ) -> None:
     """One engine serves the workload, and `recorder` records it. snapshots_ps: times at which
-    totals are kept. stop_ps: the end, where requests may be left. env: SimPy's, whose events a
+    totals are kept. stop_ps: the end, if requests may be left. env: SimPy's, whose events a
     caller may watch.
     """
     simulate(

@@ -43,7 +43,7 @@ def speculative_cost(
 
 
 def check_requests(scheduler: Scheduler, workload: Workload) -> None:
-    """Refuse requests of several sequences where decodes step one by one."""
+    """Refuse requests of several sequences if decodes step one by one."""
     if scheduler.steps_in_turn and (workload.num_seqs > 1 or workload.has_beams):
         raise InputError(
             key="workload.num_seqs",

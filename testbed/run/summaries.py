@@ -44,7 +44,7 @@ def flat(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_axes(axes: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row, renamed where an axis has the same name: `policy` is the option, policy_in_full all
+    """The row, renamed if an axis has the same name: `policy` is the option, policy_in_full all
     its parameters.
     """
     return {f"{key}_in_full" if key in axes else key: value for key, value in row.items()}

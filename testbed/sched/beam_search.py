@@ -43,7 +43,7 @@ class BeamModel(ABC):
         """
 
     def prepare(self, width: int) -> None:  # noqa: B027 (most have nothing to do)
-        """Compute what the parents of beams of this width need, where it takes long. A server calls
+        """Compute what the parents of beams of this width need, if it takes long. A server calls
         it in a thread before the first such request; raises InputError for a width that cannot be
         answered.
 
@@ -138,7 +138,7 @@ class RecordedBeams(BeamModel):
     """A CSV with a line for each candidate that did not survive: request, step, parent, child.
 
     step: the output tokens that each candidate then has, from 2 on; at one without lines all
-    survive, and a line without parent and child says so where a search ends. Requests follow the
+    survive, and a line without parent and child says so if a search ends. Requests follow the
     searches in turn; a longer output goes through its search again.
     """
 

@@ -51,7 +51,7 @@ class DraftingPrefills(ConcurrentPrefills):
         return min(needed + ahead, max(needed, self.max_len)) if needed else 0
 
     def _rows(self, num_left: int, cached: int) -> int:
-        """Rows on top of the last token that is left to compute; 0 where there are none."""
+        """Rows on top of the last token that is left to compute; 0 if there are none."""
         most = self.speculation.max_drafts
         wanted = num_left == 1 and self._may_pad and (cached > 0 or not self._is_idle)
         return most if wanted and cached + most + 2 <= self.max_len else 0

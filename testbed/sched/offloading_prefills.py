@@ -38,7 +38,7 @@ class OffloadingPrefills(ConcurrentPrefills):
                 budget = self._admit(group, hit, plan, budget)
 
     def _begin_loaded(self, plan: Plan, budget: int) -> int:
-        """Groups whose load has landed are in prefill now; the budget that is left, 0 where one of
+        """Groups whose load has landed are in prefill now; the budget that is left, 0 if one of
         them lacks slots.
         """
         for group in tuple(self.state.loading):
@@ -89,7 +89,7 @@ class OffloadingPrefills(ConcurrentPrefills):
         return answer
 
     def _admit(self, group: SequenceGroup, hit: CacheHit, plan: Plan, budget: int) -> int:
-        """Admit a waiting group, wherever it stands; the budget that is left, 0 where it lacks
+        """Admit a waiting group, wherever it stands; the budget that is left, 0 if it lacks
         slots.
         """
         waiting = self.state.waiting

@@ -60,7 +60,7 @@ class Plan:
     """One iteration, and how often it may be repeated.
 
     Attributes:
-        decode_seqs: sequences that take a step; those of swapped_in groups are among them where
+        decode_seqs: sequences that take a step; those of swapped_in groups are among them if
             they have a slot for the next token.
         decode_context: tokens that they read in all, padding included.
         decode_max_context: tokens that the longest of them reads.
@@ -172,7 +172,7 @@ class Results(NamedTuple):
     that took a step, the candidates that did not survive, as (parent, child). accepted: of each
     request with drafts, how many of them became output tokens, besides the one that the model
     generates itself. found: of requests with a new token, how many draft tokens there are behind
-    it, where the engine has looked for them already: the next plan has no more.
+    it, if the engine has looked for them already: the next plan has no more.
     """
 
     ended: tuple[int, ...] = ()
@@ -228,7 +228,7 @@ def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
 
 
 def decoding(plan: Plan, batch: Batch) -> tuple[Batch, list[Sequence]]:
-    """The groups that decode in a plan: the batch, an empty one where it takes no step, and those
+    """The groups that decode in a plan: the batch, an empty one if it takes no step, and those
     just swapped in or with drafts.
     """
     if not (plan.swapped_in or plan.drafts):

@@ -109,7 +109,7 @@ class Scheduler(ABC):
 
     @property
     def whole_prompt(self) -> WholePrompt | None:
-        """Makes the plan, for an engine that asks it first, where one request waits; None: `plan`
+        """Makes the plan, for an engine that asks it first, if one request waits; None: `plan`
         makes all of them.
         """
         return None
@@ -117,7 +117,7 @@ class Scheduler(ABC):
     @cached_property
     def is_steady(self) -> bool:
         """Whether its `plan` only takes promised steps of the batch while `is_decoding`, and its
-        `commit` then only advances the batch where no output has ended. The class of a scheduler
+        `commit` then only advances the batch if no output has ended. The class of a scheduler
         says so itself (`has_steady_plans`): one derived from it may plan otherwise.
         """
         state, memory = self.state, self.memory
@@ -206,7 +206,7 @@ class Scheduler(ABC):
 
     def can_plan_ahead(self) -> bool:
         """Whether the next plan may be made now, while the last iteration of the present one runs.
-        Asked where the scheduler `plans_ahead`.
+        Asked if the scheduler `plans_ahead`.
         """
         return False
 
@@ -458,10 +458,10 @@ class IterationLevel(Scheduler):
         return self._choose_order is None and not self.prefetch
 
     def enable_fast_forward(self, plan: Plan) -> None:
-        """Offer further identical steps where only an end or an arrival matters; requests that wait
+        """Offer further identical steps if only an end or an arrival matters; requests that wait
         are prefetched.
 
-        An arrival matters where the queue is empty, where it might come to stand at its head, and
+        An arrival matters if the queue is empty, if it might come to stand at its head, and
         to a prefetch.
 
         Args:

@@ -256,7 +256,7 @@ class SGLang(Scheduler):
             self.memory.pins_hits.unpin(hit)
 
     def _continue_chunk(self, chosen: Selected, plan: Plan) -> None:
-        """The next chunk; where SGLang would end for lack of memory, the prompt is retracted."""
+        """The next chunk; if SGLang would end for lack of memory, the prompt is retracted."""
         group, new, num_stored, _, _ = chosen
         if self.state.ensure_slots(group.sequences, num_stored + new, plan):
             self._planned.append(group)

@@ -131,7 +131,7 @@ class Admission:
 
     def choose(self, group: SequenceGroup, hit: CacheHit) -> Selected | Verdict:
         """The tokens that the group would compute (_select_prefill_admission); its hit is pinned.
-        What is below the device needs slots, but is not computed.
+        Tokens below the device need slots, but are not computed.
         """
         outputs, cached = self.outputs, hit.num_cached(group.prefill_len)
         new = group.prefill_len - cached
@@ -172,7 +172,7 @@ class Admission:
 
 
 class AdmissionOfFixedOutputs(Admission):
-    """Without a tree, where outputs have the declared length (add_one_req_ignore_eos): the requests
+    """Without a tree, if outputs have the declared length (add_one_req_ignore_eos): the requests
     end in the order of what is left of their outputs, and at no end may memory lack.
     """
 

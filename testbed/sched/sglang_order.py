@@ -82,7 +82,7 @@ class Shuffled(FirstCome):
 
 
 class Matched(NamedTuple):
-    """What the cache has of a waiting request, below the device too: `cached` tokens of its `left`,
+    """The cached part of a waiting request, below the device too: `cached` tokens of its `left`,
     but the last one.
 
     comes_last: another with little in the cache that begins alike is served before it, and computes
@@ -225,7 +225,7 @@ def order_of(
     page_size: int,
     priority_sign: int = 0,
 ) -> FirstCome:
-    """The order of this name. priority_sign: 1 where a small number is urgent, -1 where a large one
+    """The order of this name. priority_sign: 1 if a small number is urgent, -1 if a large one
     is, 0 without priorities. Raises InputError for an order that is not modelled.
     """
     orders: dict[str, Callable[[], FirstCome]] = {
@@ -250,7 +250,7 @@ def order_of(
 
 
 def _problem(name: str, memory: Capabilities, orders: Any, *, by_priority: bool) -> str:
-    """Why there is no such order; empty where there is."""
+    """Why there is no such order; empty if there is."""
     if name == "routing-key":
         return "requests have no routing keys here, without which it is fcfs (fcfs)"
     if name not in orders:

@@ -185,7 +185,7 @@ class SchedulerState(Queues):
         return [GRANTED]
 
     def load(self, group: SequenceGroup, num_tokens: int, plan: Plan, hit: CacheHit) -> bool:
-        """Begin to load what lower tiers have of a waiting group; False where there are no slots
+        """Begin to load what lower tiers have of a waiting group; False if there are no slots
         for it now.
         """
         transfers = self.memory.transfers
@@ -199,7 +199,7 @@ class SchedulerState(Queues):
         """Load for the first groups that wait, once for each, whether there are slots for those
         before it or not.
 
-        If it depended on these, a span would have to end where an eviction leaves nothing to load
+        If it depended on these, a span would have to end if an eviction leaves nothing to load
         for one of them.
         """
         for group in islice(self.waiting, num_groups):

@@ -54,7 +54,7 @@ def _return(state: SchedulerState, group: SequenceGroup, plan: Plan) -> None:
 
 
 def swap_out(state: SchedulerState, group: SequenceGroup, plan: Plan) -> bool:
-    """Move a running group to the host; False where the host pool is full.
+    """Move a running group to the host; False if the host pool is full.
 
     Args:
         state: of the groups.

@@ -179,7 +179,7 @@ class ConcurrentPrefills(PrefillChunks):
         return cuts_chunks.cut_chunk(group.sequences[0], start, new, num_tokens, most, hit)
 
     def _fits(self, group: SequenceGroup, hit: CacheHit) -> bool:
-        """Whether the whole prefill would be granted; False where the policy cannot say."""
+        """Whether the whole prefill would be granted; False if the policy cannot say."""
         estimates = self.state.memory.estimates
         return estimates is not None and estimates.fits(group.sequences[0], group.prefill_len, hit)
 

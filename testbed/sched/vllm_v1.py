@@ -41,7 +41,7 @@ class VllmV1(IterationLevel):
     Decodes come first in a plan, then prompts in prefill get what is left of the budget. That is
     the same as their common order: whatever was scheduled behind a prompt when it was admitted fits
     behind it again, because no chunk grows but that of the last request. Memory is another matter:
-    see `_preempt_in_order`. With a drafter, in an order by rank, and where the memory cuts chunks,
+    see `_preempt_in_order`. With a drafter, in an order by rank, and if the memory cuts chunks,
     they are served one by one (`turns`).
 
     Attributes:
@@ -240,7 +240,7 @@ class VllmV1(IterationLevel):
 
     def _serve_in_turn(self, policy: ServesInTurn | None, plan: Plan) -> bool:
         """Slots are set aside for the next tokens of those that run, in order of admission, and the
-        last is preempted for one that lacks them, where the policy serves in turn; whether one was.
+        last is preempted for one that lacks them, if the policy serves in turn; whether one was.
 
         The order counts for what is evicted: what a sequence gives back, or leaves when it is
         preempted, comes too late for those before it.
@@ -268,7 +268,7 @@ class VllmV1(IterationLevel):
                 self.make_room(plan)
 
     def _lacks_slots(self) -> bool:
-        """Whether the next tokens of all that run need more slots than there are; False where
+        """Whether the next tokens of all that run need more slots than there are; False if
         blocks do not say.
         """
         needed = 0
@@ -348,7 +348,7 @@ class AsyncVllmV1(VllmV1):
 
     def anticipate(self, plan: Plan, steps: int, ended: tuple[int, ...]) -> Outcome:
         """The last of the plan's `steps` iterations begins. Requests in `ended` have their whole
-        output then, which is known now only where outputs end at the requested length.
+        output then, which is known now only if outputs end at the requested length.
         """
         certain = ended if self.ignore_eos else ()
         outcome = self.carry_out(plan, steps, Results(certain))

@@ -25,7 +25,7 @@ class WholePrompt:
         self._most = limits.max_chunk_tokens or limits.max_num_batched_tokens
 
     def plan(self) -> Plan | None:
-        """The next plan; None where it is another one, or has to make room for a step."""
+        """The next plan; None if it is another one, or has to make room for a step."""
         state, waiting = self._state, self._state.waiting
         if len(waiting) != 1 or state.refused is not None or state.swap_in_refused:
             return None

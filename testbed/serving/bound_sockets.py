@@ -7,7 +7,7 @@ from testbed.core.errors import InputError
 
 
 def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """A socket at each address of the host; no server listens yet. Raises InputError where the host
+    """A socket at each address of the host; no server listens yet. Raises InputError if the host
     or the port cannot be had.
     """
     try:

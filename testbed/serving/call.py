@@ -98,7 +98,7 @@ class Call:
         )
 
     async def submit(self) -> None:
-        """Let all prompts arrive; where one is refused, the others leave again."""
+        """Let all prompts arrive; if one is refused, the others leave again."""
         await self.live.prepare(self.prompts[0].request)  # they differ in tokens and lengths only
         try:
             await asyncio.gather(*[self.live.submit(served) for served in self.prompts])

@@ -34,7 +34,7 @@ class ChatTemplate(Protocol):
     is_whole: bool
 
     def text(self, messages: Messages) -> str:
-        """The prompt's text; raises ApiError where the messages do not fit the template."""
+        """The prompt's text; raises ApiError if the messages do not fit the template."""
 
 
 class PlainLines:
@@ -75,7 +75,7 @@ class FolderTemplate:
 
 
 def chat_template(folder: Path | None) -> ChatTemplate:
-    """The template of a folder; plain lines without a folder, or where it has no template."""
+    """The template of a folder; plain lines without a folder, or if it has no template."""
     if folder is None:
         return PlainLines()
     config = _read_config(folder / CONFIG)

@@ -67,7 +67,7 @@ class Limits:
             raise ApiError(400, message, "stop")
 
     def check_unfinished(self, num_unfinished: int, num_more: int) -> None:
-        """Refuse a request where the queue is full."""
+        """Refuse a request if the queue is full."""
         if num_unfinished + num_more > self.max_unfinished:
             message = f"the queue: has {num_unfinished} requests and is full (try again later)"
             raise ApiError(429, message, code="queue_full")

@@ -1,4 +1,4 @@
-"""The end of a server: requests may end for some seconds, then their clients are told."""
+"""The end of a server: requests may end for some seconds, then their clients get an error."""
 
 import asyncio
 import logging

@@ -11,7 +11,7 @@ KEY = "eos_token_id"
 
 
 def end_tokens(folder: Path) -> frozenset[int]:
-    """The ids of a folder's files; none where no file says it."""
+    """The ids of a folder's files; none if no file says it."""
     for name in FILES:
         ids = _read(folder / name).get(KEY)
         if ids is not None:

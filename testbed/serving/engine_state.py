@@ -13,7 +13,7 @@ from testbed.serving.prometheus_metrics import MODEL, Metrics
 def show_engine(metrics: Metrics, live: Live, pool: Mapping[str, str]) -> None:
     """Add the engine's state to the metrics; it is read whenever Prometheus asks.
 
-    pool: vLLM's labels for the size of the pool; empty where the pool has no blocks.
+    pool: vLLM's labels for the size of the pool; empty if the pool has no blocks.
     """
     metrics.registry.register(EngineState(live, metrics.model))
     if pool:

@@ -30,12 +30,15 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Service:
-    """State that the endpoints share: the engine, and how requests become its requests."""
+    """State that the endpoints share: the engine, and how requests become its requests.
+
+    names: by which requests name the model; answers have the first.
+    """
 
     def __init__(
         self,
         live: Live,
-        model: str,
+        names: tuple[str, ...],
         metrics: Metrics,
         answering: Answering,
         prompts: Prompts,
@@ -43,7 +46,7 @@ class Service:
         api_key: str | None = None,
     ) -> None:
         self.live = live
-        self.model = model
+        self.names, self.model = names, names[0]
         self.metrics = metrics
         self.answering = answering
         self.prompts = prompts
@@ -66,7 +69,7 @@ class Service:
         return {LAG: f"{self.live.lags[0]:.6f}", MAX_LAG: f"{self.live.lags[1]:.6f}"}
 
     def check_key(self, request: Request) -> None:
-        """Refuse a client without the key, where there is one."""
+        """Refuse a client without the key, if there is one."""
         authorization = request.headers.get("authorization", "").encode("utf-8", "replace")
         if self._api_key is not None and not hmac.compare_digest(authorization, self._api_key):
             raise ApiError(401, "Authorization: is not the API key", code="invalid_api_key")
@@ -98,7 +101,7 @@ class Service:
         text = await self.body(request)
         received_s = time.monotonic()
         body = parsed(kind, text)
-        if body.model != self.model:
+        if body.model not in self.names:
             message = f"model={body.model[:80]}: is not served (/v1/models shows the model)"
             raise ApiError(404, message, "model", "model_not_found")
         parts = self.live, self.limits, self.answering, self.prompts
@@ -115,7 +118,7 @@ class Service:
 
 
 async def unless_gone(request: Request, call: Call) -> Any:
-    """The whole answer, or None where the client goes away before it is complete."""
+    """The whole answer, or None if the client goes away before it is complete."""
     answer = asyncio.create_task(call.whole())
     gone = asyncio.create_task(_wait_until_gone(request))
     try:
@@ -167,8 +170,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
         service.check_key(request)
-        model = {
-            "id": service.model,
+        about = {
             "object": "model",
             "created": service.started_s,
             "owned_by": "kvcache-testbed",
@@ -176,7 +178,8 @@ def _add_state(app: FastAPI, service: Service) -> None:
             "simulated": service.answering.is_simulated,
             "speed": service.live.speed,
         }
-        return JSONResponse({"object": "list", "data": [model]}, headers=service.headers([]))
+        data = [{"id": name, **about} for name in service.names]
+        return JSONResponse({"object": "list", "data": data}, headers=service.headers([]))
 
     @app.get("/docs")
     async def docs() -> Response:

@@ -37,7 +37,7 @@ RANDOM = "random"
 @dataclass(frozen=True)
 class ServeOptions:
     """Address and limits of a server. speed: None for real time. drain_s: seconds in which requests
-    may end at shutdown.
+    may end at shutdown. names: of the model, before its own.
     """
 
     host: str = "127.0.0.1"
@@ -49,6 +49,7 @@ class ServeOptions:
     log: Path | None = None
     drain_s: int = 30
     limits: Limits = field(default_factory=Limits)
+    names: tuple[str, ...] = ()
 
 
 def make_service(config: RunConfig, options: ServeOptions) -> Service:
@@ -56,17 +57,18 @@ def make_service(config: RunConfig, options: ServeOptions) -> Service:
     setup = build(config, unknown_requests())
     check_served(setup)
     make = _simulated if config.engine is None else _generated
-    metrics = Metrics(setup.model.name)
+    names = tuple(dict.fromkeys((*options.names, setup.model.name)))
+    metrics = Metrics(names[0])
     live, answering, prompts = make(setup, options, metrics)
     show_engine(metrics, live, pool_labels(setup))
-    name, limits, key = setup.model.name, options.limits, options.api_key
+    limits, key = options.limits, options.api_key
     if setup.scheduler.steps_in_turn:  # which are modelled for one sequence of a request
         limits = replace(limits, max_seqs_of_prompt=1)
-    return Service(live, name, metrics, answering, prompts, limits, key)
+    return Service(live, names, metrics, answering, prompts, limits, key)
 
 
 def pool_labels(setup: Setup) -> dict[str, str]:
-    """The pool in blocks, as vLLM's metrics label it; empty where engines have different pools, or
+    """The pool in blocks, as vLLM's metrics label it; empty if engines have different pools, or
     a pool is not of blocks.
     """
     config, size = setup.config, setup.scheduler.memory.block_size
@@ -159,7 +161,7 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
 
 
 def make_server(service: Service, options: ServeOptions) -> DrainingServer:
-    """The server of a service, which ends where its log cannot be written."""
+    """The server of a service, which ends if its log cannot be written."""
     config = uvicorn_config(make_app(service), options)
     server = DrainingServer(config, service.live, options.drain_s)
     if service.live.log is not None:
@@ -173,8 +175,8 @@ def _in_url(host: str) -> str:
 
 
 def serve(config: RunConfig, options: ServeOptions) -> None:
-    """Serve until the process is told to end. Raises InputError for an address that cannot be had,
-    before anything is built.
+    """Serve until the process gets a signal to end. Raises InputError for an address that cannot be
+    had, before anything is built.
     """
     sockets = bound_sockets(options.host, options.port)
     service = make_service(config, options)

@@ -59,7 +59,7 @@ class Live(ABC):
 
     @property
     def lags(self) -> tuple[float, float] | None:
-        """By how many seconds of real time simulated time is behind, now and at most; None where
+        """By how many seconds of real time simulated time is behind, now and at most; None if
         nothing is simulated.
         """
         return None
@@ -80,7 +80,7 @@ class Live(ABC):
         """Do what takes long and can be done before a request arrives."""
 
     async def submit(self, served: Served) -> None:
-        """Let the request arrive now. Raises ApiError where it can never run."""
+        """Let the request arrive now. Raises ApiError if it can never run."""
         if not self.is_alive:
             raise ApiError(503, "the engine: has ended (see the server's output)")
         self.unfinished[served.request_id] = served
@@ -95,12 +95,12 @@ class Live(ABC):
             self._withdraw(served.request_id)
 
     def cancel_all(self) -> None:
-        """Free what all requests hold; their clients are told."""
+        """Free what all requests hold; their clients get an error."""
         for served in list(self.unfinished.values()):
             self.cancel(served)
 
     def answered(self, served: Served) -> None:
-        """The answer is whole; the engine may have to be told, where a stop string has ended it."""
+        """The answer is whole; the engine drops the request, if a stop string has ended it."""
         self.cancel(served)
 
     def _stepped(

@@ -64,14 +64,14 @@ class EngineProcess:
         self._process.terminate()
 
     def end(self) -> None:
-        """Wait until the process has ended; end it where it does not."""
+        """Wait until the process has ended; end it if it does not."""
         self._process.join(STOP_S)
         if self._process.is_alive():
             self.terminate()
 
 
 class LiveGpu(Live):
-    """The engine of another process; what it tells is handled in the asyncio loop."""
+    """The engine of another process; its messages are handled in the asyncio loop."""
 
     def __init__(
         self,

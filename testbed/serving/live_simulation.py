@@ -134,7 +134,7 @@ class LiveSimulation(Live, Listener):
         self._stepped(served, time_ps, [(None,) * served.request.num_seqs])
 
     def _behind_first_tokens(self, call: Callable[[], None]) -> None:
-        """Tell it when the loop has sent the first tokens of this moment, whose clients wait
+        """Call it when the loop has sent the first tokens of this moment, whose clients wait
         longest. Events sent in this way keep their order.
         """
         self._flush_after(0.0)
@@ -184,7 +184,7 @@ class LiveSimulation(Live, Listener):
 
 
 class Tokens(TokenListener):
-    """Hears the tokens of one engine; the ends of requests come from the door."""
+    """Follows the tokens of one engine; the ends of requests come from the door."""
 
     def __init__(self, live: LiveSimulation) -> None:
         self._live = live

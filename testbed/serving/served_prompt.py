@@ -17,7 +17,7 @@ class Served:
 
     place: the prompt's number within its HTTP request. choices: the sequences that are returned.
     received_s: when that request reached the server, by time.monotonic.
-    draws: None where nothing is sampled, or the most likely token is taken. end_ids: tokens that
+    draws: None if nothing is sampled, or the most likely token is taken. end_ids: tokens that
     end a sequence.
     """
 
@@ -56,7 +56,7 @@ class Served:
             self.arrived.set_result(None)
 
     def deliver(self, tokens: Iterable[int | None]) -> None:
-        """Each sequence has another token; None where the token has no id."""
+        """Each sequence has another token; None if the token has no id."""
         self.events.put_nowait((self, tuple(tokens)))
 
     def end(self, failure: ApiError | None = None) -> None:

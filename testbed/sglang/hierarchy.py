@@ -24,7 +24,7 @@ class HostPool(NamedTuple):
 
 def host_pool_of(values: Mapping[str, str], pool: TokenPool) -> HostPool | None:
     """The host pool behind this one; None without --enable-hierarchical-cache. Raises DoesNotStart
-    where SGLang would not start, and InputError for what is not modelled.
+    if SGLang would not start, and InputError for what is not modelled.
     """
     if values.get(ENABLE) != ON:
         for name in (RATIO, SIZE, WRITES, MODE):
@@ -51,7 +51,7 @@ def host_pool_of(values: Mapping[str, str], pool: TokenPool) -> HostPool | None:
 
 
 def _num_tokens(values: Mapping[str, str], pool: TokenPool) -> int:
-    """What the size or the ratio says, and a page more (HostKVCache)."""
+    """Pages by the size or the ratio, and one more (HostKVCache)."""
     size, ratio = whole(values, SIZE), decimal(values, RATIO)
     if ratio is not None and ratio <= 0:
         raise refusal(values, RATIO, "must be above 0")

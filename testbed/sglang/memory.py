@@ -78,8 +78,8 @@ class Graphs:
 
 @dataclass(frozen=True)
 class Limits:
-    """The names are SGLang's; chunked_prefill_size is at most 0 where prompts are whole, and
-    max_running_requests None where the pool decides.
+    """The names are SGLang's; chunked_prefill_size is at most 0 if prompts are whole, and
+    max_running_requests None if the pool decides.
     """
 
     num_gpus: int
@@ -101,7 +101,7 @@ class ServerMemory:
 
     @property
     def kv_cache(self) -> float:
-        """The memory that is left for K and V; negative where the weights leave nothing."""
+        """The memory that is left for K and V; negative if the weights leave nothing."""
         return (self.free - self.weights) - self.free * (1 - self.fraction)
 
 
@@ -137,7 +137,7 @@ def memory_of(
 
 
 def static_fraction(model: ModelSpec, gpu: GpuSpec, limits: Limits) -> float:
-    """SGLang's mem_fraction_static, where nothing gives it."""
+    """SGLang's mem_fraction_static, if nothing gives it."""
     memory = reported_mib(gpu)
     chunk = limits.chunked_prefill_size
     tokens = chunk if chunk > 0 else limits.max_prefill_tokens

@@ -7,7 +7,7 @@ from testbed.sglang.command import FLAG
 
 
 def number(values: Mapping[str, str], name: str) -> int | None:
-    """The whole number of an option; None where it is not given."""
+    """The whole number of an option; None if it is not given."""
     text = values.get(name)
     if text is None:
         return None
@@ -26,7 +26,7 @@ def whole(values: Mapping[str, str], name: str) -> int | None:
 
 
 def decimal(values: Mapping[str, str], name: str) -> float | None:
-    """The number of an option; None where it is not given."""
+    """The number of an option; None if it is not given."""
     text = values.get(name)
     if text is None:
         return None

@@ -45,7 +45,7 @@ CLASSES = {
 
 
 def class_of(model: ModelSpec) -> str:
-    """The class of a model that ships; empty where SGLang's pool asks for none."""
+    """The class of a model that ships; empty if SGLang's pool asks for none."""
     return next((kind for name, kind in CLASSES.items() if model.name.startswith(name)), "")
 
 
@@ -161,7 +161,7 @@ def check_sparse(model: ModelSpec, gpu: GpuSpec, kv_cache_dtype: str) -> None:
 
 
 def page_size_of(model: ModelSpec, gpu: GpuSpec, kind: str, asked: int | None) -> int:
-    """The tokens of a page: those asked for, where the GPU's attention kernels take them."""
+    """The tokens of a page: those asked for, if the GPU's attention kernels take them."""
     if model.latent is not None and model.latent.index_bytes:
         return INDEXED_PAGE
     taken = _pages_taken(model, gpu, kind)

@@ -53,7 +53,7 @@ class Server:
 
 def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> Server:
     """The server of a command with this shape on this GPU, whatever names it gives. kind: the
-    model's class. Raises DoesNotStart where SGLang would not start, and InputError for what is not
+    model's class. Raises DoesNotStart if SGLang would not start, and InputError for what is not
     modelled.
     """
     values = command.values
@@ -75,7 +75,7 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
 
 
 def limits_of(values: Mapping[str, str], gpu: GpuSpec) -> Limits:
-    """The limits of a batch, by SGLang's rules where the command does not give them."""
+    """The limits of a batch, by SGLang's rules if the command does not give them."""
     chunk = number(values, "--chunked-prefill-size")
     disabled = values.get("--disable-cuda-graph") == ON
     graphs = Graphs(

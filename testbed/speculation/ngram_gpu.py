@@ -13,7 +13,7 @@ class NGramGpu(Speculation):
     """The last tokens are looked for on the GPU, so that the next iteration is planned before the
     drafts are known.
 
-    Each step verifies num_drafts tokens: where nothing is found they are fillers, which the model
+    Each step verifies num_drafts tokens: if nothing is found they are fillers, which the model
     rejects (vLLM's ngram_gpu, and its ngram in newer releases). found_share of the positions have
     a draft, drawn as in NGram.
     """

@@ -42,7 +42,7 @@ class Speculation(ABC):
 
         Args:
             num_drafts: draft tokens of a sequence in an iteration.
-            off_above: no drafts where more requests than this were in the iteration; None: always.
+            off_above: no drafts if more requests than this were in the iteration; None: always.
             keeps_slots: slots of rejected drafts stay with their sequence until it ends, as in
                 vLLM; else they return when the results are in.
             takes_memory: False leaves out the drafter's weights, its K and V and its look-ahead, as
@@ -86,7 +86,7 @@ class Speculation(ABC):
         """
 
     def deeper(self, model: ModelSpec) -> ModelSpec | None:
-        """The model with what drafts as its last layers; None where that is no part of it.
+        """The model with what drafts as its last layers; None if that is no part of it.
 
         Args:
             model: for which it drafts.

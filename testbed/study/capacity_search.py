@@ -34,7 +34,7 @@ class Capacity:
         share: the share of the requests that must meet it, above 0 and at most 1.
         points: (rate, share inside, goodput in requests/s) of every simulated rate.
         costs: the source of the runs' costs and their tested error; empty on a GPU.
-        future_read: what the runs read of the future, as no real server can; empty where they read
+        future_read: what the runs read of the future, as no real server can; empty if they read
             nothing.
         overload: in words, that the server did not keep up with the arrivals of the run at `rate`;
             empty if it did.

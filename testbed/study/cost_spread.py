@@ -50,7 +50,7 @@ class Draw(NamedTuple):
 
 
 def spread_of(cost: CostModel) -> Spread | None:
-    """Standard deviations of the errors of such costs; None where nothing says it. The launches of
+    """Standard deviations of the errors of such costs; None if nothing says it. The launches of
     a profile that ships are another host's.
     """
     fit: Mapping[str, Any] = getattr(cost, "fit", None) or {}

@@ -25,8 +25,8 @@ def sustained_rate(
 
     low and high (requests/s) are a first guess, moved outward until `is_sustained(low)` and not
     `is_sustained(high)`. Close to the knee a rate may be sustained and a lower one not; the answer
-    is then one of the rates where that changes. Raises NoRate where every rate is
-    sustained, and its NotSustained where none is.
+    is then one of the rates if that changes. Raises NoRate if every rate is
+    sustained, and its NotSustained if none is.
     """
     for _ in range(MAX_STEPS):
         if is_sustained(low):

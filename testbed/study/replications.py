@@ -41,7 +41,7 @@ class Interval(NamedTuple):
 
     @property
     def includes_zero(self) -> bool:
-        """Whether the data do not tell the mean's sign."""
+        """Whether the data leave the mean's sign open."""
         return self.half_width is None or abs(self.mean) <= self.half_width
 
 

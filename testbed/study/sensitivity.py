@@ -2,7 +2,7 @@
 
 Near the load at which a server becomes full, a small error of the costs becomes a large one of the
 latencies, and a server differs from itself by as much when it serves the same requests again.
-testbed.study.cost_spread has the varied values: the costs, by what they were off by where that was
+testbed.study.cost_spread has the varied values: the costs, by what they were off by if that was
 measured, and the arrivals, RESAMPLINGS times by up to MOVED_S. The interval of a figure goes from
 its smallest to its largest value over these runs and the unchanged one.
 """
@@ -169,7 +169,7 @@ def moved_workload(workload: Workload, seed: int) -> Workload:
 
 
 def share_inside(config: RunConfig) -> float:
-    """The share of the requests that meets the SLO; 0 where none does."""
+    """The share of the requests that meets the SLO; 0 if none does."""
     return float(run(config).summary["slo"]["share_inside"] or 0.0)
 
 

@@ -1,11 +1,11 @@
 """Whether the waiting time of requests grows while they arrive: a queue that has no end.
 
 A server that falls a few percent behind serves almost as many requests as arrive, and only the
-slope of the waiting time over the arrivals tells it from one that keeps up. The test looks at the
-second half of the arrivals, which a start from an empty server no longer shapes, and asks for three
-things: the slope of batch means is clear of their scatter, it is MIN_GROWTH or more, and the queue
-has never drained meanwhile. Queues of Poisson arrivals with exponential service times, loaded to at
-most 95%, pass as growing in up to 2 of 100 runs of 1,000 requests.
+slope of the waiting time over the arrivals distinguishes it from one that keeps up. The test looks
+at the second half of the arrivals, which a start from an empty server no longer shapes, and asks
+for three things: the slope of batch means is clear of their scatter, it is MIN_GROWTH or more, and
+the queue has never drained meanwhile. Queues of Poisson arrivals with exponential service times,
+loaded to at most 95%, pass as growing in up to 2 of 100 runs of 1,000 requests.
 """
 
 from math import sqrt

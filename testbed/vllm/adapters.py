@@ -25,7 +25,7 @@ DTYPE_BYTES = {"auto": None, "float16": 2, "bfloat16": 2}
 
 
 class Family(NamedTuple):
-    """What a family of models lets adapt, as adapters.toml says it."""
+    """Layers of a family of models that can be adapted, as adapters.toml has them."""
 
     embeddings: bool
     is_fused: bool

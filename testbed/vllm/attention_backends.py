@@ -137,7 +137,7 @@ def checkpoint_alignment(model: ModelSpec, gpu: GpuSpec, release: Release) -> in
 
 
 def state_pages(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
-    """The pages of a sequence in each group of states where prefixes are cached: the state that is
+    """The pages of a sequence in each group of states if prefixes are cached: the state that is
     written, that which is kept, and one that a prefill exports within it.
     """
     return 2 if checkpoint_alignment(model, gpu, release) is None else 3

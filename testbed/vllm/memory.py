@@ -64,7 +64,7 @@ class ServerMemory:
 
     @property
     def kv_cache(self) -> float:
-        """The memory that is left for K and V; negative where the rest does not fit."""
+        """The memory that is left for K and V; negative if the rest does not fit."""
         used = self.weights + self.activation + self.non_torch + self.cuda_graphs
         return self.budget - used - self.adapters
 
@@ -76,7 +76,7 @@ def terms() -> Terms:
 
 @cache
 def terms_in(path: Path) -> Terms:
-    """The terms of a file such as memory_terms.toml. Raises InputError where it is no such file."""
+    """The terms of a file such as memory_terms.toml. Raises InputError if it is no such file."""
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         fitted = values.pop("fitted")
@@ -146,7 +146,7 @@ def activation_gib(model: ModelSpec, limits: Limits, memory_terms: Terms) -> flo
 
 
 def network_gib(model: ModelSpec, limits: Limits) -> float:
-    """GiB of gate, up and their product in a dense layer; 0 where all layers have experts."""
+    """GiB of gate, up and their product in a dense layer; 0 if all layers have experts."""
     if model.num_expert_layers >= model.ffn_layers:
         return 0.0
     columns = model.ffn_matrices * model.ffn_size / limits.num_gpus
@@ -164,7 +164,7 @@ def sampling_gib(model: ModelSpec, limits: Limits) -> tuple[float, float]:
 
 def expert_gib(model: ModelSpec, limits: Limits) -> float:
     """The two workspaces of fused experts, which last: gate and up of all tokens, or their result
-    where that is larger, and the product of both.
+    if that is larger, and the product of both.
     """
     if model.experts is None:
         return 0.0

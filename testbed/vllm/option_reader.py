@@ -52,7 +52,7 @@ class OptionReader:
         return option if self._keys is None else self._keys.get(option, option)
 
     def place(self, option: str) -> str:
-        """What a refusal names for an option, or for another thing of the server."""
+        """The key that a refusal names for an option, or for another part of the server."""
         return f"{FLAG}: {option}" if self._keys is None else self.named(option)
 
     def number(self, name: str) -> float | None:

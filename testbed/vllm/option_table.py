@@ -17,7 +17,7 @@ COUNTED = "counted"  # for_memory of an option whose memory is in the answer
 class Option(NamedTuple):
     """An option of vLLM's parser. `reason` says why it is harmless, or which part is not modelled.
 
-    neutral: values that mean what vLLM does without the option. for_memory: what to know where only
+    neutral: values that mean what vLLM does without the option. for_memory: what to know if only
     memory is asked for, of one that changes the time of iterations; empty: it is refused there too.
     """
 
@@ -104,7 +104,7 @@ def _opposite(name: str) -> str:
 def option_named(word: str, where: str) -> tuple[Option, bool]:
     """The option of a word such as -tp or --no-async-scheduling, and whether it is switched off.
 
-    Raises InputError, which begins with `where`, for a word that is no option of vLLM's.
+    Raises InputError, which begins with `if`, for a word that is no option of vLLM's.
     """
     table, short = options(), _file()["short"]
     name = short.get(word) or f"--{word.lstrip('-').replace('_', '-')}"

@@ -1,5 +1,6 @@
 """The pages of vLLM's KV cache: how large they are, and what a sequence takes of them."""
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from testbed.core.errors import InputError
@@ -18,8 +19,8 @@ class Pages:
     page_bytes: on each GPU. tokens_under_way: those that may be scheduled and have not run, before
     a block outside a window is freed. windows: of each column of a group, the tokens that it reads,
     None for all and 0 for a state, of which a sequence has state_pages. block_sizes: tokens of each
-    column's page, more than block_size where its layers cache fewer bytes a token. state_pages:
-    those of a sequence in a column of states, 2 where prefixes are cached, one of which is kept as
+    column's page, more than block_size if its layers cache fewer bytes a token. state_pages:
+    those of a sequence in a column of states, 2 if prefixes are cached, one of which is kept as
     it was. draft_pages: more of them for drafts, one for each, because the state of a rejected
     draft must not replace the last accepted one. more_pages: of a sequence, whatever its length,
     for what the indexer has not pooled yet. keeps_each_state: a
@@ -82,15 +83,11 @@ class Pages:
         shared = num_blocks - max_num_seqs * self.scratch
         return shared / (self.of_sequence(num_tokens) - self.scratch)
 
-    def longest(self, num_blocks: int) -> int:
-        """Tokens of the longest sequence that so many pages hold; 0 where none fits."""
-        low, high = 0, num_blocks * self.block_size
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (
-                (middle, high) if self.of_sequence(middle) <= num_blocks else (low, middle - 1)
-            )
-        return low
+    def longest(self, num_blocks: int, most: int) -> int:
+        """Tokens of the longest sequence that so many pages hold, at most `most`; 0 if none
+        fits.
+        """
+        return bisect_right(range(1, most + 1), num_blocks, key=self.of_sequence)
 
     def _of_column(self, window: int | None, block_size: int, num_tokens: int) -> int:
         if window == 0 and self.keeps_each_state:
@@ -113,7 +110,7 @@ def pages_of(
 ) -> Pages:
     """The pages of a model on num_gpus GPUs. Without the hybrid manager every layer stores all
     tokens. A group whose layers cache fewer bytes a token than another's has larger blocks, so that
-    all pages are as large (vLLM's unify_kv_cache_spec_page_size); InputError where one is no
+    all pages are as large (vLLM's unify_kv_cache_spec_page_size); InputError if one is no
     multiple of the other, as there.
     """
     if not is_hybrid:
@@ -171,7 +168,7 @@ def _tokens_of_page(group: KvGroup, widest: int, block_size: int) -> int:
 def _of_all_layers(
     model: ModelSpec, num_gpus: int, block_size: int, tokens_under_way: int
 ) -> Pages:
-    """Pages where every layer stores all tokens."""
+    """Pages if every layer stores all tokens."""
     token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus) // num_gpus
     return Pages(
         page_bytes=block_size * token_bytes,

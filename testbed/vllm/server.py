@@ -1,7 +1,9 @@
 """The server that a command starts: its model, its limits and its pool, or vLLM's own refusal."""
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.core.errors import DoesNotStart, InputError
@@ -78,7 +80,7 @@ class Speculative(NamedTuple):
 class Server:
     """The server of a command's options, and what follows from them.
 
-    option: our option with the model's shape. memory is None where the command gives the pool.
+    option: our option with the model's shape. memory is None if the command gives the pool.
     num_blocks: pages of the pool, the null block included. values: the options. notes: what was
     read and changes nothing. offloading: the cache below the device; None: there is none.
     """
@@ -137,13 +139,13 @@ def server_with(
     pages = with_drafter(pages, drafter, limits.num_gpus)
     if caches:
         pages = with_cached_states(pages, model, sheet, release)
-    memory = _memory(reader, model, sheet, limits, release, of, drafter)
-    adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type)
-    memory = replace(memory, adapters=adapters / GIB)
-    pool = _pool(reader, release, sheet, memory, pages)
+    adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type) / GIB
+    pool_of = partial(_pool_of, reader, model, sheet, release, of, drafter, adapters, pages)
+    pool = pool_of(limits)
     model = _of_longest(reader, model, pages, pool.num_checked)
-    if 0 in pages.windows and release.checks_state_blocks:
-        _check_state_blocks(reader, limits, pool.num_blocks)
+    needs_blocks = 0 in pages.windows and release.checks_state_blocks
+    if needs_blocks and not reader.is_on("--enforce-eager"):
+        _check_state_blocks(reader, limits, pool_of)
     return Server(
         release=release,
         model=model,
@@ -180,7 +182,7 @@ def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks
     not hold it.
     """
     if reader.value("--max-model-len") in AUTO:
-        model = replace(model, max_len=min(model.max_len, pages.longest(num_blocks)))
+        model = replace(model, max_len=pages.longest(num_blocks, model.max_len))
     _check_one_sequence(reader, model, pages, num_blocks)
     return model
 
@@ -231,7 +233,7 @@ def limits_with(
 def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSpec:
     """The shape with the types and the longest sequence that a release and the options give it."""
     shape = _of_types(reader, of_states(shape, release))
-    longest, usual = _lengths(shape, release)
+    longest, usual = lengths_of(shape, release)
     if shape.rope is not None and shape.rope.is_incomplete and release.multiplies_yarn:
         raise DoesNotStart(
             key=reader.place("model"),
@@ -252,7 +254,7 @@ def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSp
     return replace(shape, max_len=wanted)
 
 
-def _lengths(shape: ModelSpec, release: Release) -> tuple[int, int]:
+def lengths_of(shape: ModelSpec, release: Release) -> tuple[int, int]:
     """The longest sequence that --max-model-len may ask for, and that which nothing asks for."""
     if shape.rope is None:
         return shape.max_len, shape.max_len
@@ -262,7 +264,7 @@ def _lengths(shape: ModelSpec, release: Release) -> tuple[int, int]:
 
 
 def of_states(shape: ModelSpec, release: Release) -> ModelSpec:
-    """The shape whose states have the type that a release gives them where no file says it."""
+    """The shape whose states have the type that a release gives them if no file says it."""
     states = shape.states
     if states is None or not states.untyped_values or not release.has_wide_states:
         return shape
@@ -312,7 +314,7 @@ def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
 
 
 def _limits(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
-    """The limits of a batch. Raises InputError where vLLM refuses them, or its order."""
+    """The limits of a batch. Raises InputError if vLLM refuses them, or its order."""
     if reader.value("--scheduling-policy") not in (None, *ORDERS):
         raise reader.refusal(
             "--scheduling-policy", "is unknown", f"choose from {', '.join(ORDERS)}"
@@ -337,7 +339,7 @@ def _is_chunked(reader: OptionReader) -> bool:
 
 
 def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
-    """The limits of a batch, by vLLM's rules where the command does not give them."""
+    """The limits of a batch, by vLLM's rules if the command does not give them."""
     tokens, seqs = _usual_limits(gpu, release)
     mode = reader.value("--performance-mode") or "balanced"
     if mode not in ("balanced", "throughput"):
@@ -447,7 +449,7 @@ class Pool(NamedTuple):
 def _pool(
     reader: OptionReader, release: Release, gpu: GpuSpec, memory: ServerMemory, pages: Pages
 ) -> Pool:
-    """The pool of a GPU with this memory. Raises InputError where vLLM does not start."""
+    """The pool of a GPU with this memory. Raises InputError if vLLM does not start."""
     given = _given_blocks(reader, pages)
     if given is None:
         num_blocks = _found_blocks(reader, memory, gpu, pages)
@@ -460,6 +462,23 @@ def _pool(
     elif reader.value(BLOCKS) is not None and not release.checks_override:
         num_checked = _found_blocks(reader, memory, gpu, pages)
     return Pool(None if given is not None else memory, num_blocks, num_checked)
+
+
+def _pool_of(
+    reader: OptionReader,
+    model: ModelSpec,
+    gpu: GpuSpec,
+    release: Release,
+    of: Terms | None,
+    drafter: DrafterMemory,
+    adapters: float,
+    pages: Pages,
+    limits: Limits,
+) -> Pool:
+    """The pool beside adapters and what batches of these limits take."""
+    memory = _memory(reader, model, gpu, limits, release, of, drafter)
+    memory = replace(memory, adapters=adapters)
+    return _pool(reader, release, gpu, memory, pages)
 
 
 def _given_blocks(reader: OptionReader, pages: Pages) -> int | None:
@@ -574,17 +593,28 @@ def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:
     return replace(pages, page_bytes=pages.page_bytes + more_bytes)
 
 
-def _check_state_blocks(reader: OptionReader, limits: Limits, num_blocks: int) -> None:
-    """Raise DoesNotStart for more sequences than CUDA graphs of a model with states have blocks."""
-    if limits.max_num_seqs > num_blocks and not reader.is_on("--enforce-eager"):
-        raise DoesNotStart(
-            key=reader.place("the server"),
-            problem=(
-                f"vLLM does not start: max_num_seqs, {limits.max_num_seqs:,}, exceeds the "
-                f"{num_blocks:,} blocks of the states"
-            ),
-            remedy=f"{reader.named('--max-num-seqs')} {num_blocks} starts",
-        )
+def _check_state_blocks(
+    reader: OptionReader, limits: Limits, pool_of: Callable[[Limits], Pool]
+) -> None:
+    """Raise DoesNotStart for more sequences than CUDA graphs of a model with states have blocks;
+    with fewer sequences there are more blocks.
+    """
+    num_blocks, asked = pool_of(limits).num_blocks, limits.max_num_seqs
+    if asked <= num_blocks:
+        return
+
+    def are_too_many(num_seqs: int) -> bool:
+        return num_seqs > pool_of(replace(limits, max_num_seqs=num_seqs)).num_blocks
+
+    largest = bisect_left(range(asked), True, lo=num_blocks, key=are_too_many) - 1
+    raise DoesNotStart(
+        key=reader.place("the server"),
+        problem=(
+            f"vLLM does not start: max_num_seqs, {asked:,}, exceeds the {num_blocks:,} blocks of "
+            "the states"
+        ),
+        remedy=f"{reader.named('--max-num-seqs')} {largest} starts",
+    )
 
 
 def _check_one_sequence(
@@ -593,6 +623,7 @@ def _check_one_sequence(
     needed = pages.of_sequence(model.max_len)
     if needed > num_blocks:
         have, want = (count * pages.page_bytes / GIB for count in (num_blocks, needed))
+        longest = pages.longest(num_blocks, model.max_len)
         raise DoesNotStart(
             key=reader.place("the server"),
             problem=(
@@ -600,9 +631,7 @@ def _check_one_sequence(
                 f"{want:.2f} GiB of KV cache are needed, which is larger than the available "
                 f"{have:.2f} GiB"
             ),
-            remedy=(
-                f"{reader.named('--max-model-len')} {pages.longest(num_blocks)} or less starts"
-            ),
+            remedy=f"{reader.named('--max-model-len')} {longest} or less starts",
         )
 
 

@@ -277,9 +277,10 @@ def test_sparse_attention_has_no_backend_on_an_a100():
 def test_more_sequences_than_a_pool_has_states_do_not_start_since_release_0_33():
     command = "vllm serve Qwen/Qwen3.5-27B --max-model-len 32768"
     newer, older = release_numbered("0.33"), release_numbered("0.19")
-    message = refuses("--max-num-seqs 345 starts", fit_of, command, "h100-80gb", newer)
+    message = refuses("--max-num-seqs 388 starts", fit_of, command, "h100-80gb", newer)
     assert "1,024" in message
-    assert fit_of(f"{command} --max-num-seqs 345", "h100-80gb", newer).num_blocks >= 345
+    assert fit_of(f"{command} --max-num-seqs 388", "h100-80gb", newer).num_blocks >= 388
+    refuses("--max-num-seqs 388", fit_of, f"{command} --max-num-seqs 389", "h100-80gb", newer)
     eager = fit_of(f"{command} --enforce-eager", "h100-80gb", newer)
     assert (eager.cuda_graphs_gib, eager.num_blocks) == (0, 355)
     assert fit_of(command, "h100-80gb", older).num_blocks < 1024

@@ -35,9 +35,9 @@ COMMANDS = {
     ),
     "compare": ("compare", "runs/paged", "runs/max", "--html", "compare.html"),
     "memory map": ("show", "memory", "runs/paged", "--out", "memory"),
-    "report of a run": ("report", "runs/paged", "--out", "one.html"),
-    "report of runs": ("report", "runs", "--out", "runs.html"),
-    "report of a reproduction": ("report", "results", "--out", "results.html"),
+    "report of a run": ("report", "runs/paged", "--html", "one.html"),
+    "report of runs": ("report", "runs", "--html", "runs.html"),
+    "report of a reproduction": ("report", "results", "--html", "results.html"),
 }
 
 

@@ -114,6 +114,8 @@ CHEATS = {
     "Exits": "exit",
     "NamesNoVictim": "contract",
     "IsNoPolicy": "none of",
+    "ReadsLengths": "future",
+    "ReadsPrompts": "future",
 }
 
 
@@ -137,6 +139,17 @@ def test_a_plug_in_that_hangs_costs_its_own_row():
     entrant = entrant_of("arena_cheats:Sleeps")
     answer = isolated(row_of, condition, entrant, RULES.words, 0, limit_s=3)
     assert "within 3 s" in answer.reason
+
+
+@pytest.mark.parametrize("name", ["RaisesAtTheEnd", "LearnsFromRuns"])
+def test_what_comes_after_a_run_changes_no_row(name):
+    (condition, *_) = conditions_of(TINY, SCAN, RULES.words)
+    rows = [
+        isolated(row_of, condition, entrant_of(text), RULES.words, 0, limit_s=60)
+        for text in ("eviction=lru", f"arena_cheats:{name}")
+    ]
+    assert rows[0].job_s == rows[1].job_s
+    assert rows[0].hits == rows[1].hits
 
 
 def test_the_others_play_without_one_that_fails(played):

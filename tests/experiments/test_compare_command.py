@@ -189,7 +189,7 @@ def test_report_of_runs_names_them_by_the_options_that_change_results(testbed, t
         ("c", ("policy=paged", "seed=9")),
     ):
         testbed.done("run", *tiny, *words, "outputs=tables", f"hydra.run.dir=many/{name}")
-    testbed.done("report", "many", "--out", "page.html")
+    testbed.done("report", "many", "--html", "page.html")
     page = (tmp_path / "page.html").read_text()
     check_words(("3 runs in many, by policy and arrivals.speedup", "TTFT by time"), text_of(page))
     head = re.search(r"(?s)<thead>(.*?)</thead>", page)[1]
@@ -208,7 +208,7 @@ def test_unrelated_runs_have_axes_of_their_own(testbed, tiny, tmp_path):
         ("d", (*other, "policy.watermark=0.02")),
     ):
         testbed.done("run", *tiny, *words, "outputs=tables", f"hydra.run.dir=many/{name}")
-    testbed.done("report", "many", "--out", "page.html")
+    testbed.done("report", "many", "--html", "page.html")
     page = (tmp_path / "page.html").read_text()
     charts = dict(re.findall(r"(?s)<h3>(opt-\S+), csv[^<]*</h3>(.*?)(?=<h3>|<section)", page))
     assert charts.keys() == {"opt-13b", "opt-66b"}
@@ -223,7 +223,7 @@ def test_unrelated_runs_have_axes_of_their_own(testbed, tiny, tmp_path):
 def test_curves_of_more_than_eight_runs_are_not_drawn(testbed, tiny, tmp_path):
     for seed in range(9):
         testbed.done("run", *tiny, f"seed={seed}", f"hydra.run.dir=many/{seed}", "outputs=tables")
-    testbed.done("report", "many", "--out", "nine.html")
+    testbed.done("report", "many", "--html", "nine.html")
     assert "TTFT by time" not in (tmp_path / "nine.html").read_text()
 
 

@@ -157,7 +157,8 @@ def test_documented_commands_with_needs_are_valid(page, line):
         check_arguments(words[1:])
     except MissingArgumentError:  # running text may name a command without its arguments
         assert not NEEDS.search(line), line
-    if words[1] == "run" and "-m" not in words and not any(".path=" in word for word in words):
+    is_plain = "-m" not in words and not any(word.startswith("--from-") for word in words)
+    if words[1] == "run" and is_plain and not any(".path=" in word for word in words):
         configured(tuple(word for word in words[2:] if not word.startswith("-")))
 
 
@@ -243,6 +244,48 @@ def test_fourteen_questions_have_a_command_or_a_named_absence():
     assert len(answers) == 14
     for answer in answers:
         assert "```bash" in answer or answer.strip().startswith("Absent: ")
+
+
+SHOWN = re.compile(
+    r"^## (\d+)\..*?```bash\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL | re.MULTILINE
+)
+SECTIONS = re.split(r"^(?=## )", (ROOT / QUESTIONS).read_text(encoding="utf-8"), flags=re.MULTILINE)
+ANSWERS = [match.groups() for section in SECTIONS if (match := SHOWN.search(section))]
+
+
+def is_quick(commands):
+    return all(line.startswith("testbed fits") for line in commands.splitlines())
+
+
+def plain(line):
+    """A line of a table without its borders, words apart by one space."""
+    return " ".join(re.sub("[│┃]", " ", line).split())
+
+
+def test_most_questions_show_their_output():
+    assert {number for number, *_ in ANSWERS} >= {str(i) for i in range(1, 14)} - {"5", "11"}
+
+
+@pytest.mark.parametrize(
+    ("commands", "shown"),
+    [
+        pytest.param(
+            commands, shown, id=number, marks=[] if is_quick(commands) else [pytest.mark.slow]
+        )
+        for number, commands, shown in ANSWERS
+    ],
+)
+def test_questions_show_what_their_commands_print(testbed, commands, shown):
+    """Every line of the page, in order; `...` stands for what is left out."""
+    output = []
+    for line in commands.splitlines():
+        code, printed, error = testbed(*shlex.split(line)[1:])
+        assert code == 0, error
+        output += map(plain, printed.splitlines())
+    lines = iter(output)
+    for line in map(plain, shown.splitlines()):
+        pattern = ".*".join(map(re.escape, line.split("...")))
+        assert any(re.fullmatch(pattern, printed) for printed in lines), line
 
 
 ANSWER = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)

@@ -145,15 +145,15 @@ def test_a_quiet_sweep_prints_its_table_alone(testbed):
 
 
 def test_the_time_limit_ends_a_run_in_order(testbed, tmp_path):
-    words = ("run", "arrivals.duration_s=1000000", "--time-limit", "1", "hydra.run.dir=out")
+    words = ("run", "arrivals.duration_s=60000", "--time-limit", "5", "hydra.run.dir=out")
     code, output, error = testbed(*words)
     assert (code, output) == (exit_codes.TIME_LIMIT, "")
-    assert re.search(r"ended by --time-limit 1; simulating: [\d,]+ of [\d,]+ requests", error)
+    assert re.search(r"ended by --time-limit 5; simulating: [\d,]+ of [\d,]+ requests", error)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_time_limit_of_a_sweep_keeps_the_points_that_were_run(testbed):
-    words = ("run", "-m", "arrivals.duration_s=5,1000000", "outputs=summary", "--time-limit=3")
+    words = ("run", "-m", "arrivals.duration_s=5,60000", "outputs=summary", "--time-limit=8")
     code, output, error = testbed(*words)
     assert code == exit_codes.TIME_LIMIT
     assert "Sweep: 1 points" in output
@@ -161,7 +161,7 @@ def test_the_time_limit_of_a_sweep_keeps_the_points_that_were_run(testbed):
 
 
 def test_the_time_limit_of_a_check_says_how_many_histories_held(testbed):
-    words = ("check", "example_policy:Slabs", "--examples", "1000000", "--time-limit", "1")
+    words = ("check", "example_policy:Slabs", "--examples", "1000000", "--time-limit", "5")
     code, output, error = testbed(*words)
     assert (code, output) == (exit_codes.TIME_LIMIT, "")
     assert "histories" in error
@@ -186,7 +186,7 @@ def test_the_page_lists_the_codes():
         (("fits", SERVER, H100), 0),
         (("fits", f"{SERVER} --max-model-len 999999", H100), 1),
         (("fits", "vllm serve nothing", H100), 2),
-        (("run", "arrivals.duration_s=1000000", "--time-limit", "1"), 124),
+        (("run", "arrivals.duration_s=60000", "--time-limit", "5"), 124),
     ],
     ids=["answered", "no", "wrong", "time limit"],
 )

@@ -303,15 +303,31 @@ def test_a_broken_manager_of_vllms_breaks_the_clause(lockstep, monkeypatch, name
     check_words((clause, "Call(verb="), output)
 
 
-def test_blocks_of_shipped_shapes_equal_vllms(lockstep, monkeypatch):
+def test_pools_of_shipped_shapes_equal_vllms(lockstep, monkeypatch):
     names = ["gpt-oss-20b", "gemma-3-27b", "gemma-4-31b", "qwen3-next-80b-a3b"]
     names += ["deepseek-v3", "deepseek-v3.2"]
-    monkeypatch.setattr("testbed.experiments.real.lockstep.capacities.model_names", lambda: names)
+    for module in ("capacities", "logged_pools"):
+        monkeypatch.setattr(
+            f"testbed.experiments.real.lockstep.{module}.model_names", lambda: names
+        )
     code, output, _ = lockstep("--capacity")
     assert code == 0
-    rows = [line.strip("| ").split(" | ") for line in output.splitlines()[2:]]
+    *rows, logged = (line.strip("| ").split(" | ") for line in output.splitlines()[2:])
     assert [row[0] for row in rows] == names
     assert all(row[4:7] == row[7:10] for row in rows)
+    assert " 0 different" in logged[0]
+
+
+def test_a_log_that_differs_is_shown(lockstep, monkeypatch):
+    for module in ("capacities", "logged_pools"):
+        name = f"testbed.experiments.real.lockstep.{module}.model_names"
+        monkeypatch.setattr(name, lambda: ["llama-3.2-1b"])
+    monkeypatch.setattr(
+        "testbed.experiments.real.lockstep.logged_pools.num_tokens", lambda server: 7
+    )
+    code, output, _ = lockstep("--capacity")
+    assert code == 1
+    check_words(("llama-3.2-1b a100-80gb 2048 ", "here Logged(", "num_tokens=7"), output)
 
 
 SIMULATED = [

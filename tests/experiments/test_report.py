@@ -23,7 +23,7 @@ def page_path(tmp_path_factory):
             main(["run", "arrivals.duration_s=10", "arrivals.rate=4", "hydra.run.dir=runs/whole"])
             == 0
         )
-        assert main(["report", "runs", "--out", "page.html"]) == 0
+        assert main(["report", "runs", "--html", "page.html"]) == 0
     return folder / "page.html"
 
 

@@ -45,7 +45,7 @@ def page(testbed, tmp_path):
     (results / "scorecard.csv").write_text("\n".join([HEAD, *ROWS, ""]))
     systems = "system,future_read\norca-max,\norca-oracle,true output lengths\n"
     (results / "fig2.csv").write_text(systems)
-    testbed.done("report", "results", "--out", "page.html")
+    testbed.done("report", "results", "--html", "page.html")
     return html.unescape((tmp_path / "page.html").read_text())
 
 

@@ -348,7 +348,7 @@ def pages_of_names(testbed, tmp_path):
     record_contents(folder)
     named = f"{SCRIPT.replace('=', ' ')}={folder}"
     testbed.done("show", "memory", str(folder), "--out", "map")
-    testbed.done("report", str(folder), "--out", "report.html")
+    testbed.done("report", str(folder), "--html", "report.html")
     testbed.done("compare", named, str(plain), "--html", "compare.html")
     return [tmp_path / name for name in ("map/memory_map.html", "report.html", "compare.html")]
 

@@ -1,5 +1,6 @@
 """Policies that try to look better than they are, or that cost others their rows."""
 
+import atexit
 import time
 
 from testbed.memory.paged.paged import Paged
@@ -55,6 +56,47 @@ class PatchesClocks(Lru):
 class NamesNoVictim(Lru):
     def victims(self, count):
         return []
+
+
+class ReadsLengths(Paged):
+    """Asks for the true output lengths."""
+
+    def __init__(self, pool, lengths, block_size=16):
+        super().__init__(pool, block_size)
+        self.lengths = lengths
+
+
+class ReadsPrompts(Lru):
+    """Asks for the prompts to come."""
+
+    def foresee(self, chains):
+        self.chains = list(chains)
+
+    def requested(self, chain):
+        pass
+
+
+class LearnsFromRuns(Lru):
+    """Evicts the newest in all runs of a process but the first."""
+
+    num_runs = 0
+
+    def __init__(self):
+        super().__init__()
+        type(self).num_runs += 1
+        self.is_first = self.num_runs == 1
+
+    def victims(self, count):
+        found = super().victims(count)
+        return found if self.is_first else found[::-1]
+
+
+class RaisesAtTheEnd(Lru):
+    """Is well behaved until its process ends."""
+
+    def __init__(self):
+        super().__init__()
+        atexit.register(lambda: 1 / 0)
 
 
 class IsNoPolicy:

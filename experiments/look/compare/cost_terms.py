@@ -156,7 +156,7 @@ def kind_of(work: Work) -> str:
 
 
 def _check_drafts(simulated: FinishedRun, works: Sequence[Work]) -> None:
-    """Raise InputError for iterations with drafts where the simulated run has no costs of them."""
+    """Raise InputError for iterations with drafts if the simulated run has no costs of them."""
     if simulated.config.get(SPECULATION) is None and any(work.draft_tokens for work in works):
         raise InputError(
             key="the run on a GPU",
@@ -167,7 +167,7 @@ def _check_drafts(simulated: FinishedRun, works: Sequence[Work]) -> None:
 
 def cost_models(run: FinishedRun, *, drafts: bool = False) -> tuple[CostModel, CostModel]:
     """The cost model of a run, and the same one with all software times set to 0. drafts: with the
-    run's costs of drafts, where it speculates.
+    run's costs of drafts, if it speculates.
     """
     _check_classes(run)
     config = run.config

@@ -49,7 +49,7 @@ def _cell(value: Any) -> str:
 
 
 def implied_by_names(different: pd.DataFrame) -> list[str]:
-    """Keys of models and GPUs whose names differ, where runs with the same name have the same
+    """Keys of models and GPUs whose names differ, if runs with the same name have the same
     value.
     """
     keys, implied = list(map(str, different.index)), list[str]()
@@ -66,7 +66,7 @@ def _names_a_shape(key: str) -> bool:
 
 
 def readable(key: str, values: list[str]) -> tuple[str, list[str]]:
-    """A key and its values; classes lose their module where their names differ."""
+    """A key and its values; classes lose their module if their names differ."""
     short = [value.rpartition(".")[2] for value in values]
     if not key.endswith("._target_") or len(set(short)) < len(set(values)):
         return key, values
@@ -96,7 +96,7 @@ def independent_differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
 
 
 def words_of_each(independent: pd.DataFrame) -> list[str]:
-    """The words that distinguish each run, as "paged, rate 2"; empty where nothing does."""
+    """The words that distinguish each run, as "paged, rate 2"; empty if nothing does."""
     rows = independent.to_numpy().tolist()
     return [", ".join(map(legible, independent, values)) for values in rows]
 

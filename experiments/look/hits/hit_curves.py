@@ -148,14 +148,14 @@ def _check_cached(words: Sequence[str]) -> None:
 
 
 def _block_size(words: Sequence[str], config: RunConfig, rows: Rows) -> int:
-    """policy.block_size where the words give it; else the tokens of an id of the trace."""
+    """policy.block_size if the words give it; else the tokens of an id of the trace."""
     if any(key_of(word) == "policy.block_size" for word in words):
         return block_size_of(config.policy) or USUAL_BLOCK
     return rows.tokens_per_id if rows.tokens_per_id > 1 else USUAL_BLOCK
 
 
 def trace_rows(config: RunConfig) -> Rows:
-    """The whole trace in its own order, in that of arrivals=sessions, or where the trace has no end
+    """The whole trace in its own order, in that of arrivals=sessions, or if the trace has no end
     the requests that the arrival process takes of it.
     """
     trace = config.trace.make("trace")

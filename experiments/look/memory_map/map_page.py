@@ -213,7 +213,7 @@ def retrace(
 def _progress(
     env: Environment, stop_s: float | None, summary: Mapping[str, Any] | None
 ) -> Callable[[], str]:
-    """How far a simulation is, in words, and when it ends where stop_s or a summary tells."""
+    """How far a simulation is, in words, and its end if stop_s or a summary has it."""
     began = time.monotonic()
     ends_s = [stop_s, None if summary is None else summary["simulated_s"]]
     end_s = min((end for end in ends_s if end is not None), default=None)
@@ -236,7 +236,7 @@ def gap_of(summary: Mapping[str, Any] | None) -> int:
 
 
 def _number_of(setup: Setup, engine: int | None) -> int:
-    """The engine to draw, 0 where there is one. Raises InputError for one that is not there, and
+    """The engine to draw, 0 if there is one. Raises InputError for one that is not there, and
     for one that fails.
     """
     if setup.is_alone:

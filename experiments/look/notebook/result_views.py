@@ -1,6 +1,6 @@
 """How `testbed.Result` shows and saves itself; the front end finds these functions by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from testbed.core.errors import InputError
 from testbed.experiments.look.compare.finished_run import FinishedRun
 from testbed.experiments.look.compare.run_comparison import compare as compared
 from testbed.experiments.look.compare.run_comparison import tidy
@@ -58,6 +59,21 @@ def draw(result: "Result") -> "Figure":
     from testbed.experiments.look.run_charts import run_charts
 
     return figure_of(run_charts(result.requests, result.iterations, result.num_slots), columns=3)
+
+
+def draw_sweep(axes: "pd.DataFrame", rows: Sequence[dict[str, Any]]) -> "Figure":
+    """Draw runs over the axis that is a number with the most values."""
+    from testbed.experiments.look.plots import figure_of
+    from testbed.experiments.runs.sweep_table import sweep_charts
+
+    charts = sweep_charts(axes, rows)
+    if not charts:
+        raise InputError(
+            key="plot",
+            problem="the sweep has no axis of three numbers or more",
+            remedy="give one, such as rate=[1, 2, 4]",
+        )
+    return figure_of(charts)
 
 
 def show(summary: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ def words_of(run: FinishedRun) -> str:
 
 
 def equal(runs: Sequence[FinishedRun]) -> list[list[str]]:
-    """The names of runs whose numbers are all the same, where there are several."""
+    """The names of runs whose numbers are all the same, if there are several."""
     names = dict[tuple[float | None, ...], list[str]]()
     for run in runs:
         numbers = tuple(quantity.value(run.summary) for quantity in quantities())

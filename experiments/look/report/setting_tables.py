@@ -9,7 +9,7 @@ from testbed.experiments.runs.sweep_table import futures_of, varying
 
 
 def setting_tables(points: Sequence[Point]) -> list[Table]:
-    """Means with intervals; and where settings share their seeds, differences with theirs."""
+    """Means with intervals; and if settings share their seeds, differences with theirs."""
     groups = settings(points)
     axes, means = mean_columns(groups)
     results, same = varying(means)

@@ -26,7 +26,7 @@ ERRORS = {
 
 def speculation(table: pd.DataFrame) -> Figure:
     """Speed-up over a run without drafts by request rate: a row for each drafter, a panel for each
-    acceptance, a curve for each number of drafts, dotted where its memory is ignored. Below, what
+    acceptance, a curve for each number of drafts, dotted if its memory is ignored. Below, what
     ignoring it does, from the least to the most over acceptances and numbers of drafts.
     """
     speeds = speed_ups(table)

@@ -26,7 +26,7 @@ RowKey = tuple[str, str, str, str]  # figure, setting, system and quantity of pa
 class Finding(NamedTuple):
     """A number to compare with the paper, or several that must all agree with it.
 
-    margin: how far inside its tolerance a claim is (see scorecard.margin), where the numbers alone
+    margin: how far inside its tolerance a claim is (see scorecard.margin), if the numbers alone
     do not show it; note: why. grid_ends: the ratio of the last rates in the paper's scripts.
     """
 

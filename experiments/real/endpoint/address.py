@@ -55,7 +55,7 @@ def address_of(url: str, api_key: str | None) -> Address:
 
 
 def fetched(address: Address, path: str) -> str | None:
-    """The server's answer to GET; None where it has no such path. Raises InputError where it does
+    """The server's answer to GET; None if it has no such path. Raises InputError if it does
     not answer, or refuses.
     """
     request = urllib.request.Request(f"{address.url}{path}", headers=address.headers)

@@ -28,7 +28,7 @@ class Ask(NamedTuple):
 
 class Answered(NamedTuple):
     """Times (s) since the first request was due, by the client's clock. server_s: when it reached
-    the engine, by the server's clock; None where the server does not say so.
+    the engine, by the server's clock; None if the server does not say so.
     """
 
     sent_s: float
@@ -54,7 +54,7 @@ class Client:
 
     async def send(self, asks: Sequence[Ask], limit_s: float) -> list[Answered]:
         """Ask each at its time. Raises InputError at the first that is not answered as asked, or
-        where not all are within limit_s seconds.
+        if not all are within limit_s seconds.
         """
         self._start_s = time.monotonic() + EARLY_S
         try:

@@ -1,8 +1,8 @@
 """A client's log of a workload that a running server has served: `testbed gpu record --url`.
 
-The folder is what `testbed validate` reads: requests.csv has the client's times and, where the
+The folder is what `testbed validate` reads: requests.csv has the client's times and, if the
 server says them, the arrivals by its clock; meta.json what the server says of itself and counts;
-workload.jsonl what is in the prompts, where their contents are known.
+workload.jsonl what is in the prompts, if their contents are known.
 """
 
 import asyncio
@@ -124,7 +124,7 @@ def server_facts(address: Address, before: Counters | None, after: Counters | No
 
 
 def columns(requests: Sequence[Request], answers: Sequence[Answered]) -> dict[str, list[Any]]:
-    """The log, a row for each request; an empty cell where the server does not say a time."""
+    """The log, a row for each request; an empty cell if the server does not say a time."""
     return {
         "input_tokens": [request.prompt_len for request in requests],
         "output_tokens": [request.output_len for request in requests],
@@ -153,7 +153,7 @@ def lines(out: Path, asks: Sequence[Ask], answers: Sequence[Answered], meta: Met
 
 
 def _way_lines(sent_s: NDArray[np.float64], reached_s: Sequence[float | None]) -> Iterator[str]:
-    """How long requests were on their way, where the server says when they reached its engine. Its
+    """How long requests were on their way, if the server says when they reached its engine. Its
     clock is another one: it is set by the fastest.
     """
     reached = [moment for moment in reached_s if moment is not None]

@@ -19,13 +19,13 @@ PAUSE_S = 0.1
 
 
 class Counters(NamedTuple):
-    """Sums over the engines of a server. cache: labels of its pool; empty where it says none."""
+    """Sums over the engines of a server. cache: labels of its pool; empty if it says none."""
 
     sums: dict[str, float]
     cache: dict[str, str]
 
     def since(self, name: str, before: "Counters") -> float | None:
-        """How far a counter has come since then; None where the server has none."""
+        """How far a counter has come since then; None if the server has none."""
         if name not in self.sums or name not in before.sums:
             return None
         return self.sums[name] - before.sums[name]
@@ -37,7 +37,7 @@ class Counters(NamedTuple):
 
 
 def read_counters(address: Address) -> Counters | None:
-    """The server's counters now; None where it has no /metrics of vLLM's names."""
+    """The server's counters now; None if it has no /metrics of vLLM's names."""
     text = fetched(address, "/metrics")
     counters = counters_of(text or "")
     return counters if any(name.startswith("vllm:") for name in counters.sums) else None
@@ -80,7 +80,7 @@ def _is_idle(counters: Counters) -> bool:
 
 
 def counters_behind(address: Address, before: Counters, num_requests: int) -> Counters:
-    """The server's counters when it has counted so many requests more. Raises InputError where they
+    """The server's counters when it has counted so many requests more. Raises InputError if they
     are others: those of another client were served meanwhile.
     """
 

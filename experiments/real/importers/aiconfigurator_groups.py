@@ -53,7 +53,7 @@ def add_latent(imported: Imported, tables: Tables, kv_dtype: str, weights: str) 
 
 
 def chosen(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
-    """The rows of a kind in the table `name`. Raises InputError where there is no such table, or no
+    """The rows of a kind in the table `name`. Raises InputError if there is no such table, or no
     such row.
     """
     if name not in tables:

@@ -90,7 +90,7 @@ def points_by(rows: Any, *by: str) -> Points:
 
 
 def read_parquet(folder: Path, pattern: str) -> Any:
-    """A table of the folder, of the newest version that is there. Raises InputError where pyarrow
+    """A table of the folder, of the newest version that is there. Raises InputError if pyarrow
     is not installed.
     """
     try:
@@ -276,7 +276,7 @@ def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
 
 
 def _whole(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:
-    """The times at whole numbers of sequences: where the measured ones are not whole, linear
+    """The times at whole numbers of sequences: if the measured ones are not whole, linear
     between them.
     """
     counts, us = zip(*sorted(measured), strict=True)

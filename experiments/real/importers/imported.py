@@ -1,5 +1,5 @@
 """A profile in the making: its sections, what its reader has to say about them, and all-reduces
-where it has none.
+if it has none.
 """
 
 from collections.abc import Iterable, Mapping
@@ -163,7 +163,7 @@ def _first(path: Path, content: dict[str, Any], name: str) -> float:
 
 
 def add_all_reduces(imported: Imported, source: Path, requested: Requested) -> None:
-    """The links that the command line names; else, where the source has none, the link in its
+    """The links that the command line names; else, if the source has none, the link in its
     benchmark's config.json.
     """
     is_named = requested.link is not None or requested.all_reduce_s is not None

@@ -48,7 +48,7 @@ def model_named(name: str) -> ModelSpec:
 
 
 def known_name(name: str) -> tuple[str, str, int | None]:
-    """A name that others use, without its owner; ours for it, and the longest sequence where it is
+    """A name that others use, without its owner; ours for it, and the longest sequence if it is
     another.
     """
     short = name.rpartition("/")[2].lower()
@@ -74,7 +74,7 @@ def gpu_named(name: str) -> GpuSpec:
 
 
 def gpu_of_device(device: str) -> GpuSpec | None:
-    """The data sheet of a device by our name or the one its driver gives it, None where the config
+    """The data sheet of a device by our name or the one its driver gives it, None if the config
     tree has none.
     """
     sheets = {

@@ -5,15 +5,15 @@ AISimulate is compared only if it is installed.
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
 from testbed.core.request import PS, Request
+from testbed.core.shapes import read_model
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import CostModel, Work
@@ -34,6 +34,7 @@ TIMES = ("arrival", "finish")
 # Blocks of vLLM's kernels are multiples of so many tokens; by whether the model caches latents.
 ALIGNED = {False: 16, True: 64}
 GPUS = (1, 2, 4, 8, 16, 32)
+NO_OPTIONS: Mapping[str, Any] = {}
 HEADER = (
     "| model | GPUs | bytes a token | block | page bytes | blocks | tokens | vLLM: page bytes | "
     "blocks | tokens |"
@@ -61,12 +62,12 @@ def check_capacities(overrides: Sequence[str]) -> tuple[list[str], bool]:
     lines, different = [HEADER, "|---" * HEADER.count(" |") + "|"], False
     for name in model_names():
         config = fitting(name, overrides)
-        if config.model.states and config.model.states.num_tokens:
-            continue  # no model of vLLM 0.19 has cross-attention to images
+        if config is None or (config.model.states and config.model.states.num_tokens):
+            continue  # no vLLM that is compared has cross-attention to images
         model, num_gpus = config.model, config.server.num_gpus
         size = block_size(model, num_gpus)
         here = ours(config, size)
-        there = theirs(model, num_gpus, config.server.kv_pool_bytes(model), size)
+        there = theirs(model, num_gpus, pool_bytes(config), size)
         different = different or here != there
         token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus)
         numbers = (num_gpus, token_bytes, size, *here, *there)
@@ -75,16 +76,21 @@ def check_capacities(overrides: Sequence[str]) -> tuple[list[str], bool]:
     return lines, different
 
 
-def fitting(name: str, overrides: Sequence[str]) -> RunConfig:
-    """The config of a model on the fewest GPUs whose pool holds two of its longest sequences."""
+def fitting(name: str, overrides: Sequence[str]) -> RunConfig | None:
+    """The config of a model on the fewest GPUs whose pool holds two of its longest sequences; None
+    if that is more than its heads are divided among.
+    """
     for num_gpus in GPUS:
+        if read_model(name).heads_problem(num_gpus):
+            continue
         config = configured(
             (f"model={name}", "server=h200", f"server.num_gpus={num_gpus}", *overrides)
         )
         model = config.model
-        if config.server.kv_pool_bytes(model) >= 2 * model.max_len * model.kv_bytes_per_token:
+        needed = 2 * model.max_len * model.kv_bytes_per_token
+        if config.server.kv_pool_bytes(model) >= needed:
             return config
-    raise InputError(key="model", value=name, problem=f"does not fit {GPUS[-1]} GPUs")
+    return None
 
 
 def block_size(model: ModelSpec, num_gpus: int) -> int:
@@ -101,15 +107,27 @@ def slot_bytes(model: ModelSpec, num_gpus: int) -> int:
 
 def ours(config: RunConfig, size: int) -> Capacity:
     """The capacity of a run's pool by page_rule=one_page_size; by arithmetic for layers whose heads
-    differ, which no policy simulates.
+    differ or that read chunks, which no policy simulates.
     """
-    if config.model.has_uneven_heads:
+    if not _is_simulated(config.model):
         return _by_arithmetic(config, size)
     pool = make_pool(config)
     pages = OnePageSize(pool.num_slots * pool.num_layers, pool.groups, size)
     num_blocks = pages.total // pages.page_units
     page_bytes = pages.page_units * pool.layer_bytes // pool.num_gpus
     return Capacity(page_bytes, num_blocks, num_blocks // len(pages.columns) * size)
+
+
+def _is_simulated(model: ModelSpec) -> bool:
+    return not model.has_uneven_heads and model.chunks is None
+
+
+def pool_bytes(config: RunConfig) -> int:
+    """Bytes of a run's pool on all GPUs, which has whole tokens."""
+    if not _is_simulated(config.model):
+        return config.server.kv_pool_bytes(config.model)
+    pool = make_pool(config)
+    return pool.num_slots * pool.num_layers * pool.layer_bytes
 
 
 def _by_arithmetic(config: RunConfig, size: int) -> Capacity:
@@ -119,18 +137,37 @@ def _by_arithmetic(config: RunConfig, size: int) -> Capacity:
     return Capacity(pages.page_bytes, num_blocks, pages.num_tokens(num_blocks))
 
 
-def theirs(model: ModelSpec, num_gpus: int, pool_bytes: int, size: int) -> Capacity:
+def theirs(model: ModelSpec, num_gpus: int, num_bytes: int, size: int) -> Capacity:
     """The capacity of as many bytes in vLLM, which reports blocks // groups * block size tokens."""
-    specs = {
-        f"{group.name}.{i}": spec_of(model, group, num_gpus, size)
-        for group in model.groups
-        for i in range(group.num_layers)
-    }
-    specs |= _indexers(model, specs, size)
-    cache = vllm.kv_cache_of(specs, pool_bytes // num_gpus, model.max_len)
+    specs = specs_of(model, num_gpus, size)
+    cache = vllm.kv_cache_of(specs, num_bytes // num_gpus, model.max_len)
     groups = cache.kv_cache_groups
     page_bytes = max(map(_page_bytes, groups))
     return Capacity(page_bytes, cache.num_blocks, cache.num_blocks // len(groups) * size)
+
+
+def specs_of(
+    model: ModelSpec, num_gpus: int, size: int, states: Mapping[str, Any] = NO_OPTIONS
+) -> dict[str, Any]:
+    """vLLM's KVCacheSpec of each layer. states: options of a MambaSpec."""
+    specs = {
+        f"{group.name}.{i}": spec_of(model, group, num_gpus, size, states)
+        for group in model.groups
+        for i in range(group.num_layers)
+    }
+    if model.chunks is not None:
+        for layer in list(specs)[: model.chunks.num_layers]:
+            specs[layer] = _in_chunks(specs[layer], model.chunks.size)
+    return specs | _indexers(model, specs, size)
+
+
+def _in_chunks(full: Any, size: int) -> Any:
+    """The spec of a layer that reads chunks of `size` tokens, of one that reads all."""
+    from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec
+
+    names = ("block_size", "num_kv_heads", "head_size", "dtype")
+    shape = {name: getattr(full, name) for name in names}
+    return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=size)
 
 
 def _indexers(model: ModelSpec, layers: Iterable[str], size: int) -> dict[str, Any]:
@@ -156,7 +193,13 @@ def _page_bytes(group: Any) -> int:
     return int(spec.page_size_bytes) * (1 if is_sum else num_layers)
 
 
-def spec_of(model: ModelSpec, group: Any, num_gpus: int, size: int) -> Any:
+def spec_of(
+    model: ModelSpec,
+    group: Any,
+    num_gpus: int,
+    size: int,
+    states: Mapping[str, Any] = NO_OPTIONS,
+) -> Any:
     """A layer's KVCacheSpec; a state is padded to a page of attention, as vLLM's config does."""
     import torch
     from vllm.v1.kv_cache_interface import (
@@ -168,9 +211,8 @@ def spec_of(model: ModelSpec, group: Any, num_gpus: int, size: int) -> Any:
 
     if group.state_bytes:
         padded = size * slot_bytes(model, num_gpus)
-        return MambaSpec(
-            size, ((group.state_bytes // num_gpus,),), (torch.uint8,), page_size_padded=padded
-        )
+        shapes = ((group.state_bytes // num_gpus,),)
+        return MambaSpec(size, shapes, (torch.uint8,), page_size_padded=padded, **states)
     dtype = {1: torch.uint8, 2: torch.float16, 4: torch.float32}[
         model.kv_dtype_bytes or model.dtype_bytes
     ]

@@ -19,7 +19,7 @@ class Iteration(NamedTuple):
 
     now_ps: its begin. tokens: the number of computed tokens by request. preempted: the requests
     preempted since the iteration before. cached: the stored tokens before the first
-    computed one of each prompt, where a comparison counts them.
+    computed one of each prompt, if a comparison counts them.
     """
 
     now_ps: int

@@ -155,7 +155,7 @@ def _ours(folder: Path, gpu: str, release: Release, words: str) -> Start | str:
 
 
 def _outcome(ours: Start | str, theirs: Start | str, *, has_length: bool) -> tuple[str, str]:
-    """The kind of the outcome, and a line where it is not equal."""
+    """The kind of the outcome, and a line if it is not equal."""
     if isinstance(theirs, str):
         if TOO_OLD in theirs:
             return "of a type that its Transformers does not know", ""

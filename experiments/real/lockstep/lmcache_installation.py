@@ -18,7 +18,7 @@ ALIGNMENT = 4096  # bytes of its allocator
 
 
 def installed_lmcache() -> str:
-    """The version of the installed LMCache. Raises InputError where there is none."""
+    """The version of the installed LMCache. Raises InputError if there is none."""
     try:
         return version("lmcache")
     except PackageNotFoundError:

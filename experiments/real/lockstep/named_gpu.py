@@ -1,8 +1,8 @@
 """The installed vLLM on a GPU that is only named: its memory and its compute capability.
 
 vLLM chooses limits, attention backends and block sizes by what its platform object says. Here that
-object speaks for a GPU that is not there; compiled kernels are names that nothing calls, and so is
-FlashInfer where it is not installed, which every vLLM for NVIDIA GPUs requires.
+object stands for a GPU that is not there; compiled kernels are names that nothing calls, and so is
+FlashInfer if it is not installed, which every vLLM for NVIDIA GPUs requires.
 """
 
 import os
@@ -85,7 +85,7 @@ class _Absent(type):
 
 
 class _Nothing(int):
-    """The result of a call of an absent function: 0, where a size is wanted."""
+    """The result of a call of an absent function: 0, if a size is wanted."""
 
     def __getattr__(self, name: str) -> "_Nothing":
         if name.startswith("__"):

@@ -23,7 +23,7 @@ class Step(NamedTuple):
     computed: of its iteration. found: of those that begin, what they do not compute. loaded: what
     begins to be loaded. stored: what begins to be stored below. evicted: what the cache below has
     given up for that. preempted: the requests that lose their slots. free: of the cache below, when
-    the step has ended, where both sides say so.
+    the step has ended, if both sides say so.
     """
 
     computed: Mapping[int, int]
@@ -99,7 +99,7 @@ def compare_steps(
     make: Callable[[], tuple[Server, Server]], requests: Sequence[Request], totals: Totals
 ) -> bool:
     """Serve the requests on both sides, and count equal steps; whether one differs, which
-    `totals.difference` tells.
+    `totals.difference` has.
     """
     sides = make()
     for number, pair in enumerate(zip_longest(*(steps_of(side, requests) for side in sides))):

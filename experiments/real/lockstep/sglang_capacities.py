@@ -75,7 +75,7 @@ class Question(NamedTuple):
 
     @property
     def server(self) -> Server:
-        """Ours. Raises InputError where it would not start."""
+        """Ours. Raises InputError if it would not start."""
         return server_of(read_command(f"sglang serve {self.words}"), self.gpu, for_memory=True)
 
 
@@ -176,7 +176,7 @@ def _theirs(gpu: str, questions: Sequence[Question]) -> list[Started]:
 
 
 def _difference(here: Started, there: Started) -> str:
-    """The differing values, ours and theirs; empty where nothing does."""
+    """The differing values, ours and theirs; empty if nothing does."""
     if here.error or there.error:
         same = bool(here.error) == bool(there.error)
         return "" if same else f"{here.error or 'starts'}, SGLang: {there.error or 'starts'}"

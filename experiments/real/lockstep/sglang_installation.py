@@ -38,7 +38,7 @@ VOCABULARY = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The names are SGLang's where it has one. total_tokens: of the pool; decay_steps:
+    """The names are SGLang's if it has one. total_tokens: of the pool; decay_steps:
     SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.
     """
 
@@ -110,7 +110,7 @@ def options_of(setup: Setup) -> Options:
 
 
 def installed_release() -> str:
-    """The version of the installed SGLang. Raises InputError where there is none."""
+    """The version of the installed SGLang. Raises InputError if there is none."""
     try:
         return version("sglang")
     except PackageNotFoundError:
@@ -416,7 +416,7 @@ def _unchanged(batch: Any, **options: Any) -> Any:
 
 
 def _give_collaborators(scheduler: Any) -> None:
-    """Stand-ins for what such a server never asks, or asks to be told that there is nothing."""
+    """Stand-ins for objects that such a server never uses, or finds empty."""
     for names, value in ((NONE, None), (FALSE, False), (ZERO, 0)):
         for name in names:
             setattr(scheduler, name, value)

@@ -74,7 +74,7 @@ def installed_starts(gpu: NamedGpu, starts: Sequence[Start]) -> list[Started]:
 
 
 def _name_gpu(gpu: NamedGpu) -> None:
-    """Let torch speak for the GPU, before SGLang asks; what it asks later is its memory."""
+    """Let torch report the GPU, before SGLang asks; what it asks later is its memory."""
     import torch
 
     sheet = SimpleNamespace(

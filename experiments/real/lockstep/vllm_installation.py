@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
@@ -83,7 +84,7 @@ class _SpeculativeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The names are vLLM's where it has one. num_blocks counts its null block; caches:
+    """The names are vLLM's if it has one. num_blocks counts its null block; caches:
     enable_prefix_caching. windows: of each group of layers, as in kv_cache_config. policy:
     --scheduling-policy. drafter: vLLM's method of speculation, with num_speculative_tokens; empty:
     none.
@@ -263,7 +264,7 @@ def _check_values(setup: Setup) -> None:
 
 
 def installed_release() -> str:
-    """The version of the installed vLLM. Raises InputError where there is none."""
+    """The version of the installed vLLM. Raises InputError if there is none."""
     try:
         return version("vllm")
     except PackageNotFoundError:
@@ -375,9 +376,25 @@ def _retention() -> dict[str, Any]:
 
 def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) -> Any:
     """vLLM's KVCacheConfig for these layers and `available` bytes."""
+    return planned(Options(1, 16, max_model_len, 1, max_model_len), specs, available)[1]
+
+
+def planned(
+    options: Options, specs: Mapping[str, Any], available: int, *, fits_length: bool = False
+) -> tuple[Any, Any]:
+    """vLLM's VllmConfig and KVCacheConfig for these layers and `available` bytes. fits_length: the
+    longest sequence that they hold is looked for (--max-model-len auto). Raises vLLM's ValueError
+    where one sequence does not fit.
+    """
     _import_quietly()
-    config = _vllm_config(Options(1, 16, max_model_len, 1, max_model_len))
+    config = _vllm_config(options)
     config.scheduler_config.disable_hybrid_kv_cache_manager = False  # as on a GPU
+    if fits_length:
+        config.model_config.original_max_model_len = -1
+    return config, _cache_config(config, specs, available)
+
+
+def _cache_config(config: Any, specs: Mapping[str, Any], available: int) -> Any:
     try:
         from vllm.v1.core.kv_cache_planning import (
             get_global_kv_cache_groups,
@@ -392,8 +409,21 @@ def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) ->
     return get_kv_cache_configs(config, [dict(specs)], [available], groups)[0]
 
 
+def logged_capacity(config: Any, cache: Any) -> tuple[int, float]:
+    """The two numbers of the lines that vLLM logs of a KV cache: tokens and concurrency."""
+    from vllm.v1.core import kv_cache_utils
+
+    if hasattr(kv_cache_utils, "get_kv_cache_capacity"):
+        tokens, concurrency = kv_cache_utils.get_kv_cache_capacity(config, cache)
+        return int(tokens), float(concurrency)
+    with patch.object(kv_cache_utils, "logger") as logger:  # what it reports, it only logs
+        kv_cache_utils._report_kv_cache_config(config, cache)
+    (_, size, *_), (_, _, concurrency, *_) = [call.args for call in logger.info_once.mock_calls]
+    return int(size.replace(",", "")), float(concurrency)
+
+
 def _resolve_layout(config: Any, specs: Mapping[str, Any]) -> None:
-    """Let vLLM choose the order in which the cache is stored, of those it chooses from where no
+    """Let vLLM choose the order in which the cache is stored, of those it chooses from if no
     attention backend names any, as FlashAttention does not.
     """
     from vllm.v1.attention.backends.utils import (

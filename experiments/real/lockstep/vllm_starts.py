@@ -14,6 +14,7 @@ from typing import Any
 
 from testbed.core.specs import GpuSpec
 from testbed.experiments.real.lockstep.named_gpu import install
+from testbed.experiments.real.lockstep.vllm_installation import logged_capacity
 
 COLLECT_EVERY = 50  # starts: a collection takes longer than a start
 
@@ -46,7 +47,7 @@ class Starter:
         self._num_starts = 0
 
     def start(self, folder: Path, gpu: GpuSpec, **options: Any) -> Start | str:
-        """The numbers for a folder with a config.json and options of vLLM's EngineArgs; where it
+        """The numbers for a folder with a config.json and options of vLLM's EngineArgs; if it
         does not start, the last line of its own error.
         """
         self._on(gpu)
@@ -153,7 +154,7 @@ def _answered(config: Any, num_bytes: int, weight_bytes: int) -> Start:
     specs = get_kv_cache_spec(config)
     cache = _planned(config, specs, num_bytes)
     sizes = [group.kv_cache_spec.block_size for group in cache.kv_cache_groups]
-    tokens, concurrency = _capacity(config, cache)
+    tokens, concurrency = logged_capacity(config, cache)
     longest_model_len = _longest(config, specs, num_bytes)
     scheduler = config.scheduler_config
     return Start(
@@ -197,19 +198,6 @@ def _resolve_layout(config: Any, specs: Mapping[str, Any]) -> None:
     backends = {layer.get_attn_backend() for layer in layers.values()}
     names = [layout.name for layout in get_supported_kv_cache_layouts(list(backends))]
     resolve_kv_cache_layout(config, [names], specs.values())
-
-
-def _capacity(config: Any, cache: Any) -> tuple[int, float]:
-    """The two numbers that vLLM logs."""
-    from vllm.v1.core import kv_cache_utils
-
-    if hasattr(kv_cache_utils, "get_kv_cache_capacity"):
-        tokens, concurrency = kv_cache_utils.get_kv_cache_capacity(config, cache)
-        return int(tokens), float(concurrency)
-    groups = cache.kv_cache_groups  # 0.19: as _report_kv_cache_config computes it
-    size = min(group.kv_cache_spec.block_size for group in groups)
-    concurrency = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config, cache)
-    return cache.num_blocks // len(groups) * size, concurrency
 
 
 def _longest(config: Any, specs: Mapping[str, Any], num_bytes: int) -> int:

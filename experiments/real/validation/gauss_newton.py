@@ -37,7 +37,7 @@ def descend(at: Callable[[Matrix], Point], start: Matrix, scale: Matrix, num_tim
     """Take Gauss-Newton steps from `start`; return the best point.
 
     The first num_times unknowns are at least 0; each other one changes by a factor of FARTHEST at
-    most. A step is shortened where that helps. If no length helps, the whole step is taken, because
+    most. A step is shortened if that helps. If no length helps, the whole step is taken, because
     another schedule may make a good step look bad. The search ends after PATIENCE rounds without
     progress.
     """

@@ -5,7 +5,7 @@ own slowness. With one log whose kernels are scaled, it takes slowness x kernels
 The constants of a front end are added to both.
 
 The method is Gauss-Newton. TTFT has many local minima: a request waits for whole iterations, so its
-error jumps by one iteration where the simulation admits it sooner or later. TPOT is a mean over
+error jumps by one iteration if the simulation admits it sooner or later. TPOT is a mean over
 many iterations, and smooth. So the fit starts from two points, all times at zero and the result of
 a fit to TPOT alone, and keeps the better end.
 """

@@ -56,7 +56,7 @@ def drawn_ids(seed: list[int], count: int) -> list[int]:
 
 
 def write_contents(path: Path, requests: Sequence[Request]) -> None:
-    """The content ids of each prompt, line by line as in the log; no file where none are known."""
+    """The content ids of each prompt, line by line as in the log; no file if none are known."""
     if any(request.prompt_ids is None for request in requests):
         return
     path.write_text("".join(_lines(requests)), encoding="utf-8")

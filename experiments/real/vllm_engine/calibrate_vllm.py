@@ -100,7 +100,7 @@ def profile_of_sweeps(
     launches_from: Profile,
 ) -> Profile:
     """The profile of sweeps that were logged elsewhere; without prompts among decodes it has the
-    launches of `launches_from`, scaled to this host's lone prompts. device, graph_sizes: where the
+    launches of `launches_from`, scaled to this host's lone prompts. device, graph_sizes: if the
     folders do not say them.
     """
     steps, machine = swept_machine(folders, model, device, graph_sizes)
@@ -149,7 +149,7 @@ def _one_of(
 
 
 def _cut_short(folders: Sequence[Path]) -> dict[str, list[str]]:
-    """The sweeps that a time limit has left out, for the fingerprint; nothing where there are
+    """The sweeps that a time limit has left out, for the fingerprint; nothing if there are
     none.
     """
     names = [name for folder in folders for name in left_out(folder)]

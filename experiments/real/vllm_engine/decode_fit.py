@@ -66,7 +66,7 @@ def _level(rows: pd.DataFrame, shape: DecodeFit) -> float:
 
 
 def slope_of(rows: pd.DataFrame) -> float | None:
-    """Milliseconds of a batch for each token that it reads; None where all its contexts are
+    """Milliseconds of a batch for each token that it reads; None if all its contexts are
     alike.
     """
     every = rows.iloc[:: max(1, len(rows) // MOST)]

@@ -22,8 +22,8 @@ Profile = dict[str, Any]
 
 
 def with_launches_of(profile: Profile, other: Mapping[str, Any]) -> Profile:
-    """The profile with the other's launches where it has none, scaled to its own; unchanged where
-    it has those of decodes. Raises InputError where the other lacks them too.
+    """The profile with the other's launches if it has none, scaled to its own; unchanged if
+    it has those of decodes. Raises InputError if the other lacks them too.
     """
     sections = profile["sections"]
     if "launch_decodes" in sections:
@@ -102,7 +102,7 @@ def _joined(own: Launches, other: Launches, scale: float) -> Iterator[tuple[str,
 
 
 def _check_kinds(own: Mapping[str, Any], others: Mapping[str, Any], needed: str) -> None:
-    """Raises InputError where the kinds of lone prompts differ, or the one that is needed is
+    """Raises InputError if the kinds of lone prompts differ, or the one that is needed is
     missing.
     """
     if needed not in own or own.keys() != others.keys():

@@ -1,6 +1,6 @@
 """How slow a host is while it logs iterations, over its mean.
 
-One core's speed changes by a factor of up to 1.7 and stays for about a second, as where another
+One core's speed changes by a factor of up to 1.7 and stays for about a second, as if another
 thread shares the core. The scheduler's time for each decode shows it, since its work is the same in
 every iteration; launches slow down with it.
 """
@@ -21,7 +21,7 @@ LEAST, MOST = 0.4, 2.0
 
 
 def slowness(table: pd.DataFrame) -> pd.Series:
-    """By iteration, over the log's mean; 1 where it lacks the scheduler's times, or decodes."""
+    """By iteration, over the log's mean; 1 if it lacks the scheduler's times, or decodes."""
     alone = (table.prompts == 0) & (table.decodes > 0)
     if alone.sum() < FEWEST or not {name for pair in TIMES for name in pair} <= set(table):
         return pd.Series(1.0, index=table.index)

@@ -70,7 +70,7 @@ def ended(code: int) -> str:
 def run_plan(python: str, plan: Mapping[str, Any], folder: Path, limit_s: float) -> None:
     """Let a vLLM carry out a plan as in_vllm/drive.py reads it; prints how far it is.
 
-    Its output goes to vllm.log in the folder. Raises InputError where it fails, or does not end
+    Its output goes to vllm.log in the folder. Raises InputError if it fails, or does not end
     within limit_s seconds.
     """
     plan_file = folder / "plan.json"
@@ -107,7 +107,7 @@ def _environment() -> dict[str, str]:
 
 
 def _followed(process: "subprocess.Popen[bytes]", said: IO[str], limit_s: float) -> int | None:
-    """The exit code, None where it is out of time; prints its progress meanwhile.
+    """The exit code, None if it is out of time; prints its progress meanwhile.
 
     The output is read as a file: a child may hold it open when the process has ended.
     """

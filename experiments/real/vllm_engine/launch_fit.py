@@ -21,7 +21,7 @@ Curve = dict[int, float]
 
 class LaunchFit(NamedTuple):
     """Milliseconds by sequences. prompts: the whole launch, by the most tokens that it stands for;
-    decodes: the first and the whole. Empty where none was seen.
+    decodes: the first and the whole. Empty if none was seen.
     """
 
     prompts: dict[int, Curve]
@@ -30,7 +30,7 @@ class LaunchFit(NamedTuple):
 
     def first_of(self, num_seqs: int) -> float:
         """Until the GPU has the first of an iteration, with prompts too: planning and inputs come
-        before; 0 where it is unknown.
+        before; 0 if it is unknown.
         """
         if not self.first_decodes:
             return 0.0
@@ -67,7 +67,7 @@ def curves_of_prompts(every: pd.DataFrame, largest_graph: int) -> dict[int, Curv
 
 
 def _least(behind: pd.DataFrame, column: str) -> Curve:
-    """By decodes, the least median of the kinds of prompts before: where the GPU computes them
+    """By decodes, the least median of the kinds of prompts before: if the GPU computes them
     longer than the decodes are launched, the launch is hidden.
     """
     medians = behind.groupby(["decodes", "num_tokens", "prompts"])[column].median()

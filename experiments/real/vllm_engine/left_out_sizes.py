@@ -69,7 +69,7 @@ def steady_left_out(steps: pd.DataFrame, machine: Machine) -> pd.DataFrame:
 def spread(steps: pd.DataFrame, machine: Machine) -> dict[str, float] | None:
     """Relative errors over the sizes left out, as standard deviations, for intervals: of launches,
     as if these alone were off, and of decodes alone. The batch of a run has sizes within a factor
-    of two, and so launches are those of all sizes in a doubling. None where too few were swept.
+    of two, and so launches are those of all sizes in a doubling. None if too few were swept.
     """
     rows = left_out(steps, machine)
     steady = steady_left_out(steps, machine)

@@ -34,12 +34,12 @@ def read_steps(folder: Path) -> pd.DataFrame:
 
     planned, result: when it was planned, and when its results were read. ms: from the results
     before, or from its plan where it `is_first`: planned when all results were in. launch: from its
-    plan until the next, which is its launch where it is_first; before_ms, late_ms: from its plan
+    plan until the next, which is its launch if it is_first; before_ms, late_ms: from its plan
     until the results before, and from the next plan until its own. handed_ms: from the results for
-    which the host had waited until its plan; 0 where there were none; handed_behind_ms: that of the
+    which the host had waited until its plan; 0 if there were none; handed_behind_ms: that of the
     next one. prefill, prompt_pairs: new and stored tokens of each prompt, and the pairs of a query
     and a key. next_end_ms: from the next plan to the next results. slowness: of the host at that
-    time, over its mean; 1 where the file does not show it.
+    time, over its mean; 1 if the file does not show it.
     Raises InputError for a file that lacks a column.
     """
     path = plain_or_packed(folder / FILE)
@@ -71,7 +71,7 @@ def read_steps(folder: Path) -> pd.DataFrame:
 
 
 def left_out(folder: Path) -> list[str]:
-    """The waves that the time limit has left out, by waves.csv; none where there is no such
+    """The waves that the time limit has left out, by waves.csv; none if there is no such
     file.
     """
     path = folder / WAVES

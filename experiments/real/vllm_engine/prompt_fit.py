@@ -64,7 +64,7 @@ def _is_launched_in_time(
 ) -> pd.Series:
     """Whether the GPU computed the iteration before, by lone prompts, LONG times as long as a
     launch beyond the graphs takes: then it had this one in time, which took it the time between
-    both results. All, where there are too few lone prompts to say.
+    both results. All, if there are too few lone prompts to say.
     """
     beyond = lone[lone.num_tokens > largest_graph]
     kinds = _kinds(lone, largest_graph)

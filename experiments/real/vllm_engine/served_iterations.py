@@ -47,7 +47,7 @@ def table(iterations: pd.DataFrame) -> Iterator[tuple[str, ...]]:
 
 
 def windows(iterations: pd.DataFrame) -> pd.DataFrame:
-    """The time of an iteration with prompts together with its neighbours, where these and the next
+    """The time of an iteration with prompts together with its neighbours, if these and the next
     ones decode alone: when its launch delays the results of others, the sum has all of it.
     """
     steps = iterations.reset_index(drop=True)

@@ -24,7 +24,7 @@ def rising(values: Sequence[float]) -> Floats:
 
 def slope(x: Floats, y: Floats) -> float | None:
     """The median slope between points whose x differ by a factor of APART (Theil and Sen), at least
-    0; None where no two do.
+    0; None if no two do.
     """
     order = np.argsort(x)
     x, y = x[order], y[order]

@@ -14,7 +14,7 @@ MACHINE = ("device", "host", "torch")  # of ABOUT
 
 class Swept(NamedTuple):
     """facts: options that the engine had, by vLLM's names. about: the machine and its software.
-    Both are empty where no file says them.
+    Both are empty if no file says them.
     """
 
     facts: dict[str, Any]
@@ -29,7 +29,7 @@ class Swept(NamedTuple):
 
 
 def read_swept(folders: Sequence[Path]) -> Swept:
-    """Facts in the folders or beside them. Raises InputError where they differ, or were not
+    """Facts in the folders or beside them. Raises InputError if they differ, or were not
     scheduled asynchronously.
     """
     facts = _same(folders, FACTS, ENGINE)
@@ -62,7 +62,7 @@ def _same(folders: Sequence[Path], name: str, keys: Sequence[str]) -> dict[str, 
 
 
 def _files(folders: Sequence[Path], name: str) -> Iterator[Path]:
-    """The file of this name in each folder, or else beside it, where there is one."""
+    """The file of this name in each folder, or else beside it, if there is one."""
     for folder in folders:
         for path in (folder / name, folder.parent / name):
             if path.is_file():

@@ -30,7 +30,7 @@ Section = dict[str, Any]
 class Machine(NamedTuple):
     """The measured machine: a model on so many GPUs of a vLLM, the sizes of its CUDA graphs.
 
-    gpu: the data sheet, None where there is none. fingerprint: who measured what on which device.
+    gpu: the data sheet, None if there is none. fingerprint: who measured what on which device.
     """
 
     model: ModelSpec
@@ -41,7 +41,7 @@ class Machine(NamedTuple):
 
 
 def profile_of(steps: pd.DataFrame, machine: Machine) -> dict[str, Any]:
-    """The profile that these iterations give. Raises InputError where a kind of them is missing."""
+    """The profile that these iterations give. Raises InputError if a kind of them is missing."""
     sizes = sorted(machine.graph_sizes)
     largest_graph = sizes[-1] if sizes else 0
     lone, among = lone_prompts(steps), prompts_among_decodes(steps)

@@ -2,7 +2,7 @@
 
 The folder is what `testbed validate` reads: requests.jsonl has the engine's times and the client's
 (arrival_time), steps.csv every iteration, meta.json the server, workload.jsonl what is in the
-prompts, where their contents are known.
+prompts, if their contents are known.
 """
 
 import csv

@@ -55,7 +55,7 @@ def start_up(model: str, limits: dict[str, str], folder: Path) -> str:
 
 
 def logged(log: str) -> dict[str, str]:
-    """The last value of each kind in a log; empty where it has none."""
+    """The last value of each kind in a log; empty if it has none."""
     values = {name: re.findall(pattern, log) for name, pattern in LOGGED.items()}
     return {name: found[-1].replace(",", "") if found else "" for name, found in values.items()}
 

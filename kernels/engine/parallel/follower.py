@@ -27,7 +27,7 @@ from testbed.memory.policy import PoolSpec
 class Follower:
     """A worker with the weights of its shard. The first command builds the rest.
 
-    arch: the shard's; live: the tables of the sequences where slots lie in extents; members: the
+    arch: the shard's; live: the tables of the sequences if slots lie in extents; members: the
     sequences of the messages so far, and their tables.
     """
 

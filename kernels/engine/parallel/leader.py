@@ -1,5 +1,5 @@
-"""Rank 0's side of tensor parallelism: what it does on its own device, it tells the workers to do
-on theirs. One message an iteration.
+"""Rank 0's side of tensor parallelism: it sends the workers the commands that it performs on its
+own device. One message an iteration.
 """
 
 import pickle
@@ -95,7 +95,7 @@ class Guard:
         """Raise if a worker has failed."""
 
     def end(self) -> None:
-        """End the workers, which have been told to."""
+        """End the workers, which have the command."""
 
 
 class Leader(Alone):

@@ -63,7 +63,7 @@ class Build(NamedTuple):
 
 
 class Perform(NamedTuple):
-    """Copies and moves. live: the tables of the sequences, where slots lie in extents."""
+    """Copies and moves. live: the tables of the sequences, if slots lie in extents."""
 
     ops: Ops
     live: list[list[Extent]]

@@ -64,7 +64,7 @@ class LeaderOfProcesses(Leader):
             self._collectives.close()
 
     def _end_quietly(self) -> None:
-        """Ends the workers at Python's exit if the engine was not closed; who served has heard of a
+        """Ends the workers at Python's exit if the engine was not closed; the caller has seen a
         failure.
         """
         with suppress(WorkerError):

@@ -89,7 +89,7 @@ class Worker:
 
 class Watch(Guard):
     """The watch over all workers. abort: ends collectives that rank 0 waits for; limits_waits:
-    whether a wait for the device has a limit here, as on a GPU, where collectives have none.
+    whether a wait for the device has a limit here, as on a GPU, if collectives have none.
     """
 
     def __init__(self, workers: Sequence[Worker], *, limits_waits: bool) -> None:
@@ -124,7 +124,7 @@ class Watch(Guard):
             time.sleep(0.01)
 
     def call(self, function: Callable[[], T]) -> T:
-        """The result of a function that waits for the workers where nothing can interrupt it. It
+        """The result of a function that waits for the workers if nothing can interrupt it. It
         has a thread of its own, so that a worker's failure is raised at once.
         """
         result: Future[T] = Future()
@@ -209,7 +209,7 @@ class Watch(Guard):
         return min(self.workers, key=lambda worker: worker.num_done).name
 
     def _fail(self, line: str) -> None:
-        """End all workers, and let rank 0 raise; where it cannot, it ends too."""
+        """End all workers, and let rank 0 raise; if it cannot, it ends too."""
         self.failure = line
         for worker in self.workers:
             worker.kill()

@@ -69,7 +69,7 @@ def work(connection: Connection, job: Job, signs: Signs) -> None:
 
 
 def _ended_by(error: Exception, signs: Signs) -> int:
-    """The exit code of an error, which rank 0 is told unless it comes from another rank."""
+    """The exit code of an error, which is sent to rank 0 unless it comes from another rank."""
     from testbed.kernels.engine.parallel.collectives import CollectiveError
 
     if isinstance(error, CollectiveError):

@@ -3,8 +3,8 @@ and a shipped model's shape in bf16, with random weights.
 
 Sums over ranks round in another order, as matrix products of another batch size do. So the
 tolerance is fixed before the ranks run: twice the largest difference of a logit between two batch
-sizes of one rank. No logit may differ by more where the tokens before it are the same, and another
-token may be chosen only where the best two are nearer than that.
+sizes of one rank. No logit may differ by more if the tokens before it are the same, and another
+token may be chosen only if the best two are nearer than that.
 """
 
 from collections.abc import Callable, Iterable, Iterator

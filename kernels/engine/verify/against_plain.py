@@ -4,7 +4,7 @@ The plain path, the debug mode, launches kernel after kernel, each iteration whe
 one before are in. The fast paths replay CUDA graphs: one launches an iteration while another runs,
 others verify drafts, which n-grams or the model itself has proposed. A matrix product of another
 size may round in another way, as it does between two batch sizes of the plain path; so a sequence
-may take another token where two are almost equally likely.
+may take another token if two are almost equally likely.
 
 The tolerance is fixed before a fast path runs: if no logit differs by more than d between two
 batch sizes, then two paths that round as differently choose the same token wherever the best two
@@ -45,7 +45,7 @@ class Comparison(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether the paths differ only where the plain one could have chosen either."""
+        """Whether the paths differ only if the plain one could have chosen either."""
         return self.choices > 0 and self.largest_margin <= self.tolerance
 
     def __str__(self) -> str:

@@ -26,7 +26,7 @@ SPREAD = 3.0  # standard deviation of the logits, so that choices are not all ti
 
 
 def known_models() -> dict[str, dict[str, Any]]:
-    """The values of every model's config.json, and the bytes of its cached values where they are
+    """The values of every model's config.json, and the bytes of its cached values if they are
     not the weights'.
     """
     return tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
@@ -98,7 +98,7 @@ def randomize(model: Any) -> None:
 
 
 def judge(reference: Any, recorded: list[Row]) -> dict[str, Any]:
-    """Errors of a recording; a choice counts where the reference's best two differ by more than the
+    """Errors of a recording; a choice counts if the reference's best two differ by more than the
     tolerance.
     """
     worst, clear, equal = 0.0, 0, 0

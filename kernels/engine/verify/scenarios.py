@@ -175,7 +175,7 @@ def record(
     lead: Alone = ALONE,
 ) -> list[Row]:
     """Serve the scenario's requests, in debug mode or, with graphs or by groups, without it;
-    returns every choice. arch, weights: of rank 0, where `lead` leads workers.
+    returns every choice. arch, weights: of rank 0, if `lead` leads workers.
     """
     free()  # the engine of a scenario before
     short = replace(arch, spec=replace(arch.spec, max_len=min(arch.spec.max_len, MAX_LEN)))
@@ -202,7 +202,7 @@ def record(
 
 
 def _check_happened(scenario: Scenario, totals: Totals, counters: Mapping[str, int]) -> None:
-    """Raise where the scenario did not cause its event, or not all requests have ended."""
+    """Raise if the scenario did not cause its event, or not all requests have ended."""
     event = scenario.happened
     number = getattr(totals, event, counters.get(event)) if event else 1
     if totals.finished != scenario.num_requests or not number:

@@ -1,7 +1,7 @@
 """Calls of a scheduler to a memory policy, as values that can be shrunk, and random histories of
 them.
 
-The search draws these itself, for `testbed check` runs where no test packages are installed.
+The search draws these itself, for `testbed check` runs if no test packages are installed.
 Hypothesis, given the same histories to draw, finds the same faults in 2 to 100 times the time and
 shows up to three times as many calls.
 """
@@ -260,7 +260,7 @@ class Histories:
         return calls
 
     def admission(self) -> Admit:
-        """A new request; where the policy caches prefixes, most prompts are one of two stories."""
+        """A new request; if the policy caches prefixes, most prompts are one of two stories."""
         random = self.random
         prompt_len = random.choice(
             [self.length(), self.length(), random.randint(1, self.max_len - 1)]

@@ -230,7 +230,7 @@ class Questions:
         hit: CacheHit | None = None,
         num_seqs: int = 0,
     ) -> A:
-        """The answer, a list where num_seqs sequences are admitted, after its ops were performed:
+        """The answer, a list if num_seqs sequences are admitted, after its ops were performed:
         clauses 1, 2, 10.
         """
         seqs = list(self.witness.resident.values())

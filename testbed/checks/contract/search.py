@@ -82,7 +82,7 @@ POOLS = tuple(
 
 
 class Harness(Moves):
-    """Makes the moves that the calls describe, where they make sense."""
+    """Makes the moves that the calls describe, if they make sense."""
 
     def run(self, calls: Iterable[Call]) -> list[object]:
         """Carry out all calls, then release everything; the visible history, for clause 9."""
@@ -237,7 +237,7 @@ def check_policy(
     """The clause that a policy breaks in one of these pools, with the calls that break it; None if
     all hold.
 
-    The calls are the shortest such sequence where `shrink`, else the first one found, which is
+    The calls are the shortest such sequence if `shrink`, else the first one found, which is
     faster. The same policy gets the same verdict every time.
     """
     pools, num_speculating = list(pools), ceil_div(max_examples, 5)

@@ -199,7 +199,7 @@ class Witness:
 
     def listed_hit(self, seq: Sequence, tables: Tables) -> int:
         """Tokens of a new prompt that can be found where each block can be that the policy lists
-        as cached, or that must be findable in a table; 0 where transfers may still change them.
+        as cached, or that must be findable in a table; 0 if transfers may still change them.
         """
         lister, size = self.capabilities.lists_other_slots, self.stories.block_size
         if lister is None or size == UNBOUNDED_LEN or self.capabilities.transfers is not None:
@@ -223,7 +223,7 @@ class Witness:
             yield from slots_of(held)[skipped * slots_per_token :]
 
     def _check_read(self, seq: Sequence, token: int) -> None:
-        """A token reads those before it: the last of them in a window, some where the policy drops
+        """A token reads those before it: the last of them in a window, some if the policy drops
         tokens, else all.
         """
         for group, extents, first, slots_per_token in self.capabilities.group_tables(seq):

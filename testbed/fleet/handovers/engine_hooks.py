@@ -16,7 +16,7 @@ from testbed.sched.plan import Plan
 
 
 class PrefillHooks(HandoverHooks):
-    """Hears what its engine computes. on_prefilled says whether another engine answers."""
+    """Follows what its engine computes. on_prefilled says whether another engine answers."""
 
     def __init__(
         self, handovers: Mapping[int, Handover], on_prefilled: Callable[[SequenceGroup], bool]

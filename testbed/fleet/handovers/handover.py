@@ -33,7 +33,7 @@ class Handover:
         transfer: the number of its transfer, while it is on the way.
         is_cancelled: its client has gone.
         is_orphan: the decode engine has failed while the prefill engine computes.
-        is_over: it was given up, and what its engines still hear of it is late.
+        is_over: it was given up, and later events of its engines are ignored.
     """
 
     def __init__(self, request: Request, source: Engine, target: Engine) -> None:

@@ -14,7 +14,7 @@ class PrefixAware(Router):
     the first.
 
     With load_weight=0 a prompt goes where its longest prefix is, however long the queue there; with
-    hit_weight=0 where the fewest tokens are. cache_age_s: how old, in seconds, what the router
+    hit_weight=0 if the fewest tokens are. cache_age_s: how old, in seconds, what the router
     knows of the caches is.
     """
 

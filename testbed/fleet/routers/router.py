@@ -15,8 +15,8 @@ class Router(ABC):
     It sees the request without its output length, and each engine that is up.
 
     Attributes:
-        cache_age_s: None for a router that does not ask for `EngineView.num_cached`; else how old,
-            in seconds, what it hears of the caches is. An attribute of the class or of the object,
+        cache_age_s: None for a router that does not ask for `EngineView.num_cached`; else the age,
+            in seconds, of what it knows of the caches. An attribute of the class or of the object,
             which does not change.
         needs_sessions: it makes no sense for requests without sessions.
     """

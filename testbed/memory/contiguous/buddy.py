@@ -22,7 +22,7 @@ class BuddyAllocator:
                 start += 1 << order
 
     def allocate(self, order: int) -> int | None:
-        """First unit of a free range of 2^order units, or None where there is none."""
+        """First unit of a free range of 2^order units, or None if there is none."""
         for larger in range(order, self.max_order + 1):
             if self._free[larger]:
                 break

@@ -182,7 +182,7 @@ class Contiguous(LeasingPolicy):
         return prompt_len + outputs[fitting - 1] if fitting else 0
 
     def _allocate(self, count: int, order: int) -> list[int]:
-        """First blocks of `count` ranges of 2^order blocks; an empty list where not all fit."""
+        """First blocks of `count` ranges of 2^order blocks; an empty list if not all fit."""
         blocks: list[int] = []
         while len(blocks) < count:
             block = self._buddy.allocate(order)

@@ -56,7 +56,7 @@ class Grouped(LeasingPolicy):
     there are layers. A chunk keeps the window of its first token; a block that no token of the next
     chunk or step reads is given back as that one is granted. Admission keeps a watermark share of
     the pool free, unless the pool is empty. It serves one sequence a request and caches no
-    prefixes. window_share is fixed_split's. Where the release frees_late for a scheduler that
+    prefixes. window_share is fixed_split's. If the release frees_late for a scheduler that
     plans ahead, a block is given back one chunk or step later, when those that read it have run.
 
     `fits` counts a block for all tokens of a sequence. If the release caps_windows, it counts of a
@@ -181,7 +181,7 @@ class Grouped(LeasingPolicy):
         self, hit: Hit, num_tokens: int, most_blocks: list[int], seq: Sequence | None = None
     ) -> list[int]:
         """The pages that a sequence of num_tokens tokens takes besides those of the hit, by column,
-        where a column has so many blocks at most.
+        if a column has so many blocks at most.
         """
         num_blocks = ceil_div(max(num_tokens, hit.num_tokens), self.tokens_per_page)
         cached = hit.num_tokens // self.tokens_per_page

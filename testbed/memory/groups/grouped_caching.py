@@ -1,4 +1,4 @@
-"""Prefix caching over several KV groups: a hit ends where all groups have what the next token
+"""Prefix caching over several KV groups: a hit ends if all groups have what the next token
 reads.
 """
 

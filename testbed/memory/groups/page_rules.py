@@ -150,7 +150,7 @@ class OnePageSize(PagePool):
     """vLLM's rule: every page has the same layers x tokens, and a group of more layers takes
     several of them.
 
-    A page has the layers of the smallest group, or those of the largest where it has less than half
+    A page has the layers of the smallest group, or those of the largest if it has less than half
     more (`_get_kv_cache_groups_uniform_page_size`); a group's layers are dealt out to its
     columns, some with padding. A state must fit a page.
     """

@@ -212,7 +212,7 @@ def gaps(whole: Extent, parts: list[Extent]) -> Iterator[Extent]:
 class GroupIndex(PrefixIndex):
     """Chains of contents to pages of a pool, a state's page after its chain.
 
-    The memo of a node has the page of each column that has its content, NONE where that was
+    The memo of a node has the page of each column that has its content, NONE if that was
     evicted; by_page says the same the other way round. copies: further pages with the content of a
     node in a column, in the order in which they would be found.
     """
@@ -251,7 +251,7 @@ class GroupIndex(PrefixIndex):
         return readable[::-1]
 
     def grown(self, node: Node, content: Content) -> Node:
-        """The node of `content` behind `node`, which is made where there is none."""
+        """The node of `content` behind `node`, which is made if there is none."""
         child = self.child(node, content)
         if child is None:
             child = self._nodes[node, content] = Node(node, content, 0, TOMBSTONE)

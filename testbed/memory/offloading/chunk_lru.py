@@ -64,13 +64,13 @@ class ChunkLru:
         return stored
 
     def slots(self) -> NonSequenceSlots:
-        """What it stores."""
+        """The chunks that it stores."""
         size = self.chunk_size
         extents = [Extent(chunk * size, size) for chunk in self.chunks.values()]
         return NonSequenceSlots(cached=tuple(extents))
 
     def check(self) -> None:
-        """Raise AssertionError where chunks were lost, or are pinned without being here."""
+        """Raise AssertionError if chunks were lost, or are pinned without being here."""
         used = sorted([*self.chunks.values(), *self._free])
         assert used == list(range(self.num_chunks)), f"chunks of the {self.name} were lost"
         assert self._pins.keys() <= self.chunks.keys(), f"the {self.name} pins what is not here"

@@ -38,8 +38,8 @@ WRITE_POLICIES = (*THRESHOLDS, "write_back")
 
 
 class HostHit(RadixHit):
-    """What the tree has on the device, up to `run`, and num_below blocks of the host behind it, up
-    to `end`.
+    """The tree's blocks on the device, up to `run`, and num_below blocks of the host behind them,
+    up to `end`.
     """
 
     __slots__ = ("end", "num_blocks_below", "tier")

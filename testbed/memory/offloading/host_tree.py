@@ -1,7 +1,7 @@
 """A radix tree of runs on the device and in a host pool below it: SGLang's HiCache (0.5.23).
 
 The runs on the device are the beginning of every path. A leaf of these, whose lock count is 0,
-leaves the device as a whole; it stays in the tree where the host has a copy.
+leaves the device as a whole; it stays in the tree if the host has a copy.
 """
 
 import heapq
@@ -102,7 +102,7 @@ class HostTree(RadixTree):
     """Writes a run to the host when `threshold` sequences have published it, with all before it
     that the host lacks (write_through, write_through_selective).
 
-    The host makes room by its own leaves, those without a copy on the device; where these are too
+    The host makes room by its own leaves, those without a copy on the device; if these are too
     few, nothing is written. A copy stays while its run is on the device.
 
     Attributes:
@@ -283,7 +283,7 @@ class HostTree(RadixTree):
         return list(zip(source, blocks, strict=True))
 
     def end_load(self, load: Load) -> None:
-        """What it was to bring up is there, or was not brought up."""
+        """Ends a load: its blocks are there, or were not brought up."""
         for run in load.pinned:
             run.loads.remove(load)
         for node in path(load.run):
@@ -356,7 +356,7 @@ class HostTree(RadixTree):
         return front
 
     def _share_transfers(self, run: HostRun, front: HostRun) -> None:
-        """What is under way for a run is so for its beginning too, which was cut off."""
+        """A transfer of a run is one of its beginning too, which was cut off."""
         front.write, front.brought_by = run.write, run.brought_by
         if run.write is not None:
             run.write.runs.append(front)

@@ -37,7 +37,9 @@ NEW, RESUMED, OTHERS = range(3)
 
 
 class ChunkHit(PromptHit):
-    """What the device has of a prompt; num_loaded: tokens behind that which an admission loads."""
+    """The part of a prompt that the device has; num_loaded: tokens behind that which an admission
+    loads.
+    """
 
     __slots__ = ("num_loaded",)
 
@@ -52,7 +54,7 @@ class ChunkHit(PromptHit):
 
 @dataclass(slots=True)
 class Tracked:
-    """What LMCache knows of a sequence, in tokens.
+    """LMCache's counts of a sequence, in tokens.
 
     contents: of the full blocks of its prompt. pinned: chunks that its lookup has found; is_looked
     up: it has not been admitted since. num_saved: those that need not be stored. num_computed:

@@ -80,7 +80,7 @@ class RequestLru:
 
     def store(self, keys: Sequence[Key], first: int, request: Request) -> list[int] | None:
         """Blocks for those of the keys that are not here, in order, which a transfer writes until
-        `stored`; None where there are too few: then none is stored.
+        `stored`; None if there are too few: then none is stored.
         """
         known = {key: i for i, key in enumerate(keys, first) if key not in self.arriving}
         new = [key for key in known if key not in self.blocks]
@@ -121,7 +121,7 @@ class RequestLru:
         return NonSequenceSlots(cached=tuple(kinds[0]), in_transit=tuple(kinds[1]))
 
     def check(self) -> None:
-        """Raise AssertionError where blocks were lost, or are read or written without being
+        """Raise AssertionError if blocks were lost, or are read or written without being
         here.
         """
         used = sorted([*self.blocks.values(), *self._free])
@@ -157,7 +157,7 @@ class RequestLru:
 
     def _ensure_free(self, needed: int, kept: set[Key]) -> bool:
         """Evict until so many blocks are free, but none of the kept keys; False, and no change,
-        where that is impossible.
+        if that is impossible.
         """
         victims, aside = dict[Key, Rank](), list[tuple[Rank, Key]]()
         while len(self._free) + len(victims) < needed and self._queue:

@@ -8,8 +8,8 @@ from testbed.memory.radix.tree import Run
 class WriteBackTree(HostTree):
     """Writes a run to the host when it leaves the device, which waits for that (write_back).
 
-    The host makes room by copies of what the device has, and only then by its leaves. What the host
-    has no room for is lost, and all behind it. No publication is counted.
+    The host makes room by copies of what the device has, and only then by its leaves. Blocks that
+    the host has no room for are lost, and all behind them. No publication is counted.
 
     Attributes:
         written: (device, host) blocks of such writes, which the next iteration waits for.

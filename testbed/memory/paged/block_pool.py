@@ -68,7 +68,7 @@ class BlockPool:
         return len(blocks)
 
     def drop(self, block: int) -> bool:
-        """Decrement the reference count of a shared block; False, without a change, where the count
+        """Decrement the reference count of a shared block; False, without a change, if the count
         is 1.
         """
         count = self.sharers.get(block, 1)

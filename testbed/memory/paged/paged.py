@@ -51,7 +51,7 @@ class BlockMemory(LeasingPolicy):
     free (watermark.py).
 
     `blocks` is the pool to take blocks from, by default a new one. `admit` answers Refusal.NEVER
-    where the tokens exceed an empty pool without the blocks of registered prefixes.
+    if the tokens exceed an empty pool without the blocks of registered prefixes.
     """
 
     max_block_size: ClassVar[int] = 256

@@ -49,7 +49,7 @@ class GroupIndex(BlockIndex):
         return most
 
     def requested_last(self, num_steps: int) -> int:
-        """`requested` where groups are even and no block is copied: the last group then finds the
+        """`requested` if groups are even and no block is copied: the last group then finds the
         fewest blocks.
         """
         last = islice(reversed(self.batch.sequences.values()), self.widest)

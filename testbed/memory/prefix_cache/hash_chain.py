@@ -59,7 +59,7 @@ def with_next_ids(
 
 
 def own_contents(seq: Seq, first: int) -> Iterator[Content]:
-    """What its blocks from `first` on store, without end; no other sequence has the same."""
+    """Contents of its blocks from `first` on, without end; no other sequence has the same."""
     return zip(repeat((seq.seq_id,)), count(first))
 
 
@@ -68,7 +68,7 @@ def generated_contents(
 ) -> Iterator[Content]:
     """What its blocks from `first` on store, without end; none of them lies in the prompt alone.
 
-    Where the trace names its answer, a later prompt that contains it has the same contents; else no
+    If the trace names its answer, a later prompt that contains it has the same contents; else no
     other sequence has. names_next: the id of the token behind a block is part of its content.
     """
     if seq.answer_id is None:
@@ -77,7 +77,7 @@ def generated_contents(
 
 
 def _named_contents(seq: Seq, block_size: int, first: int, names_next: bool) -> Iterator[Content]:
-    """The same where the trace names the answer."""
+    """The same if the trace names the answer."""
     each = seq.tokens_per_id
     width, parts = block_size // each, each // block_size
     for block in count(first):

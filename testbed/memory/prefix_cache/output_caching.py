@@ -24,12 +24,12 @@ from testbed.vllm.releases import DEFAULT, Release
 
 class OutputCaching(PrefixCaching):
     """Prefix caching whose blocks with generated tokens are findable: by their own sequence when it
-    returns after a preemption, and by later prompts that contain the answer, where the trace names
+    returns after a preemption, and by later prompts that contain the answer, if the trace names
     it (answer_id). So are prompts without ids, by their own sequence.
 
     Blocks with generated tokens are published when the slots are released, not when they fill up,
-    with the same result where a prompt comes after the answer that it contains; nor does an order
-    hear of a block that is held.
+    with the same result if a prompt comes after the answer that it contains; nor is an order called
+    for a block that is held.
 
     With the order `lru` blocks leave as in the release, see LastUsePool. With another one, free
     blocks are taken before cached ones are evicted, and the cache keeps one copy of equal contents.

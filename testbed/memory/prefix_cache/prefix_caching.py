@@ -32,7 +32,7 @@ class PromptHit(CacheHit):
     """The nodes of a sequence's leading blocks on the device, and of those behind that are below.
 
     contents: what the full blocks of its prompt store; None: nothing of it can be found. `nodes`
-    may go on behind the prompt, where a preempted sequence finds its own generated blocks.
+    may go on behind the prompt, if a preempted sequence finds its own generated blocks.
     num_dropped: of the blocks that an admission would find, the last so many are computed again.
     has_output: generated tokens follow the prompt, however many an admission asks slots for; None:
     they do if it asks for more than the prompt's.

@@ -16,7 +16,7 @@ TOMBSTONE = -1
 class Node:
     """A full block of prompt content behind its predecessor `parent`.
 
-    block is TOMBSTONE where the content was dropped while later blocks of it are still there, or
+    block is TOMBSTONE if the content was dropped while later blocks of it are still there, or
     is on its way here.
     evictable: the block's reference count is 0, so it may be evicted. children: blocks indexed
     right behind it. code: the chained hash of its content and all before it, by which eviction
@@ -63,8 +63,8 @@ class PrefixIndex:
     Contents themselves are compared on a hit, not only their hashes, so a collision costs time and
     never shares. A block whose predecessor is missing cannot be found until that one is back.
     num_kept counts the contents that other memories have or send, whose nodes are in the index
-    without a block. on_event: who hears, if anybody does, that a content has a block now, or none
-    any more.
+    without a block. on_event: the callback, if there is one, for a content that has a block now, or
+    none any more.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -177,7 +177,7 @@ class PrefixIndex:
             node.children -= 1
 
     def check(self) -> None:
-        """Raise AssertionError where blocks and nodes do not belong to each other."""
+        """Raise AssertionError if blocks and nodes do not belong to each other."""
         nodes = [self.root, *self._nodes.values()]
         assert {*filter(None, self.holder)} == {
             node for node in nodes[1:] if node.block != TOMBSTONE

@@ -3,12 +3,12 @@ and clock.
 
 Requests come one by one, in order of the trace. Each request looks up its prompt, references the
 blocks that it finds, allocates a block for every other full block of its prompt (an eviction
-provides one where none is free), publishes the new blocks, and releases all. Generated tokens and
+provides one if none is free), publishes the new blocks, and releases all. Generated tokens and
 the partial last block are not stored. Of a prompt with more full blocks than the cache has, only
 the beginning is stored.
 
 Here Belady's order is a bound for all. Blocks are of one size and every request needs all of its
-blocks at once, so this is paging with sets of pages, where evicting what is needed last loses the
+blocks at once, so this is paging with sets of pages, if evicting what is needed last loses the
 fewest hits even if a hit did not need its predecessors. That it does need them can only lower the
 hits of other orders. It does not lower Belady's: a request that looks up a block looks up its
 predecessors too, so their next use is never later, and among equals the end of a chain is evicted

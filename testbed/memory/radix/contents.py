@@ -1,4 +1,4 @@
-"""What blocks store, as numbers of 64 bits in arrays: runs of them are compared and cut at once.
+"""Contents of blocks, as numbers of 64 bits in arrays: runs of them are compared and cut at once.
 
 `plain_contents` is the plain statement. Two blocks have equal numbers if and only if it says that
 they store the same.
@@ -64,7 +64,7 @@ class ContentNames:
         return array("q", numbers[:num_blocks].tobytes())
 
     def _with_large(self, seq: Sequence, num_blocks: int) -> "array[int]":
-        """The same, where some contents are not their own numbers."""
+        """The same, if some contents are not their own numbers."""
         return array("q", map(self._of_content, self._plain(seq, num_blocks)))
 
     def _plain(self, seq: Sequence, num_blocks: int) -> Row[Content]:

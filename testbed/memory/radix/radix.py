@@ -172,7 +172,7 @@ class Radix(LeasingPolicy):
     def _drop_doubles(self) -> None:
         """Sequences with blocks whose content the tree has in others: each reads the tree's from
         now on and gives its own back, if its tokens are stored. Else its own become the tree's
-        where no other sequence reads those.
+        if no other sequence reads those.
         """
         for seq_id, held in list(self._doubles.items()):
             if held.seq.num_stored // self.block_size > max(held.own):
@@ -191,7 +191,7 @@ class Radix(LeasingPolicy):
         held.own = set()
 
     def _take_over(self, held: Held) -> None:
-        """The tree takes the sequence's own blocks where the others are in no table."""
+        """The tree takes the sequence's own blocks if the others are in no table."""
         doubled = Counter(run for other in self._doubles.values() for _, run in own_runs(other))
         for start, run in own_runs(held):
             if run.locks == doubled[run]:
@@ -317,7 +317,7 @@ class Radix(LeasingPolicy):
         )
 
     def repeated_reads(self, batch: Batch, others: Collection[Seq] = ()) -> int:
-        """See CountsSharedReads. Where these are all sequences with slots and nothing else locks a
+        """See CountsSharedReads. If these are all sequences with slots and nothing else locks a
         run, what all tables list more than once.
         """
         num_seqs = len(batch) + len(others)
@@ -326,7 +326,7 @@ class Radix(LeasingPolicy):
         return self._read_again((*batch, *others))
 
     def _read_again(self, seqs: Iterable[Seq]) -> int:
-        """What these sequences read of the tree, but each run of it once."""
+        """Runs of the tree that these sequences read, each once."""
         num_read, seen = 0, set[Run]()
         for held in map(self._of, seqs):
             own = {run for _, run in own_runs(held)} if held.own else ()

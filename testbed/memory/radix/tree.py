@@ -1,6 +1,6 @@
 """A tree of runs of blocks: the prefix cache of SGLang (Zheng et al., 2024; release 0.5.23).
 
-A run is a sequence of adjacent blocks of content, which is split where two contents differ.
+A run is a sequence of adjacent blocks of content, which is split if two contents differ.
 Unlocked runs are evicted a whole leaf at a time, in the order of a strategy.
 """
 
@@ -196,7 +196,7 @@ class RadixTree:
             yield run
 
     def check(self) -> None:
-        """Raise AssertionError where runs, locks and counts do not belong to each other."""
+        """Raise AssertionError if runs, locks and counts do not belong to each other."""
         runs = list(self)
         for run in runs:
             parent = run.parent

@@ -106,7 +106,7 @@ class CacheHierarchy:
         return self._begin(load)
 
     def begin_store(self, target: int, candidates: Mapping[Node, Use]) -> Transfer | None:
-        """Store nodes in tier `target` from the place above it; None where there is none to store,
+        """Store nodes in tier `target` from the place above it; None if there is none to store,
         or no block.
         """
         chosen = [node for node in candidates if self.can_store(target, node)]

@@ -48,7 +48,7 @@ class LowerTier:
     found. One engine uses the tier, or several, each with its own nodes of the same keys.
 
     `arriving` blocks are being written and store nothing yet; `pins` counts the transfers that read
-    a block. on_change: who hears, if anybody does, that other content can be found here than
+    a block. on_change: the callback, if there is one, for other content that can be found here than
     before.
     """
 
@@ -75,7 +75,7 @@ class LowerTier:
 
     def take(self, node: Node, use: Use) -> int | None:
         """A block for the content of a node that is not here, free or of the evicted one; None
-        where all are pinned.
+        if all are pinned.
         """
         if not self._free:
             victim = self._victim()
@@ -137,7 +137,7 @@ class LowerTier:
                 self._drop(node.key)
 
     def check(self) -> None:
-        """Raise AssertionError where blocks were lost, or pins count what is not here."""
+        """Raise AssertionError if blocks were lost, or pins count what is not here."""
         used = [*self.blocks.values(), *self.arriving.values()]
         assert sorted(used + self._free) == list(range(self.num_blocks)), (
             f"blocks of the {self.name} were lost"

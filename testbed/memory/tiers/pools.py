@@ -21,7 +21,7 @@ class PinnedPool(CachingPool):
 
     `pins` counts the transfers that need a block; one that is in `kept` too is not evicted
     meanwhile. Those that store nothing any more were victims while pinned, and become free when
-    unpinned. `arriving` blocks are being written. The owner hears of each victim.
+    unpinned. `arriving` blocks are being written. The owner is called for each victim.
     """
 
     __slots__ = ("arriving", "kept", "owner", "pins")
@@ -59,7 +59,7 @@ class PinnedPool(CachingPool):
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
         """A transfer has written what `nodes`, which are kept, store to `blocks`: evictable now, or
-        free where it was there already.
+        free if it was there already.
         """
         evictable = list[Node]()
         for node, block in zip(nodes, blocks, strict=True):

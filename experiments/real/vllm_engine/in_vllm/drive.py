@@ -196,7 +196,7 @@ def facts() -> dict[str, str]:
 
 
 def processor() -> str:
-    """The host's processor by its own name, where the system tells it."""
+    """The host's processor by its own name, if the system has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

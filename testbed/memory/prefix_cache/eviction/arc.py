@@ -83,7 +83,7 @@ class Arc(EvictionOrder):
         queue[node] = None
 
     def _adapt(self, code: int) -> bool:
-        """Move the target where `code` is a ghost, which it is no longer; whether it was one."""
+        """Move the target if `code` is a ghost, which it is no longer; whether it was one."""
         recent, frequent = self._recent_ghosts, self._frequent_ghosts
         if code in recent:
             self.target = min(self.size, self.target + max(1.0, len(frequent) / len(recent)))
@@ -99,7 +99,7 @@ class Arc(EvictionOrder):
         return True
 
     def _trimmed(self) -> Ghosts | None:
-        """The ghosts of `recent`, after the oldest ghost has made room for one more; None where
+        """The ghosts of `recent`, after the oldest ghost has made room for one more; None if
         that queue alone is as long as the cache: its victim leaves no ghost.
         """
         recent, size = self._recent_ghosts, self.size

@@ -15,7 +15,7 @@ class Belady(Ranked):
 
     foresee() must give it every prompt's hash chain, and requested() moves its clock. Every use of
     a block is a use of its predecessors too, so it never leaves a block without them, and is a
-    bound for every order where whole requests come and go one by one
+    bound for every order if whole requests come and go one by one
     (testbed.memory.prefix_cache.replay says why). In a timed run it is one more heuristic.
     """
 

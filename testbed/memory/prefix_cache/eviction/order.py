@@ -17,7 +17,7 @@ class EvictionOrder(ABC):
     (testbed/checks/contract/order_contract.py).
 
     Attributes:
-        session: that of the sequence whose slots come back, when nodes are added; None where it is
+        session: that of the sequence whose slots come back, when nodes are added; None if it is
             unknown.
         num_blocks: blocks of the pool that the order serves; its pool sets it.
     """

@@ -1,0 +1,74 @@
+"""Result files of real clients, read back: each figure equals what the client printed, or differs
+by a definition that PUBLIC_CASES names.
+
+The files are of twelve requests each that vllm bench serve 0.33.0, GuideLLM 0.8.1 and aiperf 0.13.0
+sent to `testbed serve` on 2026-11-28, without their texts and their other figures.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from testbed.traces.vllm_log import VllmLog
+
+CLIENTS = Path(__file__).parents[1] / "inputs" / "clients"
+BENCH, GUIDELLM = CLIENTS / "vllm_bench_0.33.0.json", CLIENTS / "guidellm_0.8.1.json"
+AIPERF = CLIENTS / "aiperf_0.13.0.jsonl"
+PRINTED_BY_AIPERF = {  # ms, of its profile_export_aiperf.csv: mean, p50, p95, p99
+    "ttft_s": (72.82, 70.03, 100.20, 105.45),
+    "e2e_s": (166.35, 153.60, 211.78, 233.30),
+}
+
+
+@pytest.mark.parametrize("name", ["ttft", "tpot", "e2el"])
+def test_vllm_s_figures_are_the_log_s(name):
+    printed = json.loads(BENCH.read_text())
+    log = VllmLog(str(BENCH))
+    values = 1000 * getattr(log.times, f"{name.replace('e2el', 'e2e')}_s")
+    assert values.mean() == pytest.approx(printed[f"mean_{name}_ms"], rel=1e-9)
+    assert np.median(values) == pytest.approx(printed[f"median_{name}_ms"], rel=1e-9)
+    assert np.percentile(values, 99) == pytest.approx(printed[f"p99_{name}_ms"], rel=1e-9)
+    assert log.times.output_len.sum() == printed["total_output_tokens"]
+    assert "1 of 12 answers came in one piece" in log.remarks[0]
+
+
+@pytest.mark.parametrize("name", PRINTED_BY_AIPERF)
+def test_aiperf_s_latencies_are_the_log_s(name):
+    values = 1000 * getattr(VllmLog(str(AIPERF)).times, name)
+    figures = (values.mean(), *np.percentile(values, (50, 95, 99)))
+    assert figures == pytest.approx(PRINTED_BY_AIPERF[name], abs=0.0051)
+
+
+def test_aiperf_s_gaps_are_of_its_own_count_of_tokens():
+    lines = [json.loads(line)["metrics"] for line in AIPERF.read_text().splitlines()]
+    times = VllmLog(str(AIPERF)).times
+    gaps = [
+        (line["request_latency"]["value"] - line["time_to_first_token"]["value"])
+        / (line["output_sequence_length"]["value"] - 1)
+        for line in lines
+    ]
+    printed = [line["inter_token_latency"]["value"] for line in lines]
+    assert gaps == pytest.approx(printed)
+    assert times.output_len.tolist() == [20] * 12  # the server's count; the client's is 71
+
+
+def test_guidellm_s_means_are_the_log_s():
+    metrics = json.loads(GUIDELLM.read_text())["benchmarks"][0]["metrics"]
+    mean = {name: of["successful"]["mean"] for name, of in metrics.items()}
+    times = VllmLog(str(GUIDELLM)).times
+    assert 1000 * times.ttft_s.mean() == pytest.approx(mean["time_to_first_token_ms"])
+    assert 1000 * times.tpot_s.mean() == pytest.approx(mean["inter_token_latency_ms"])
+    # to the end of the answer, which comes after its last token
+    assert times.e2e_s.mean() < mean["request_latency"] < times.e2e_s.mean() + 0.01
+    whole = 1000 * mean["request_latency"] / times.output_len
+    assert whole.mean() == pytest.approx(mean["time_per_output_token_ms"], rel=0.02)
+
+
+def test_guidellm_s_median_is_the_next_value_above_the_middle():
+    metrics = json.loads(GUIDELLM.read_text())["benchmarks"][0]["metrics"]
+    printed = metrics["time_to_first_token_ms"]["successful"]["median"]
+    values = 1000 * VllmLog(str(GUIDELLM)).times.ttft_s
+    assert np.quantile(values, 0.5, method="higher") == pytest.approx(printed)
+    assert np.median(values) < printed

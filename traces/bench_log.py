@@ -1,0 +1,118 @@
+"""Results of `vllm bench serve --save-result --save-detailed`: one object a run, with lists that
+have an entry for each request.
+
+Times are in seconds by the client's clock: start_times when it sent a request, ttfts from then to
+the first token, itls between chunks of the answer. The file's counts and averages are compared with
+its lists.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import isclose
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.core.request import Rows
+from testbed.traces.client_rows import checked
+from testbed.traces.length_model import Floats
+
+LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times")
+RETOKENIZED = 1.02  # chunks of the stream for each output token that the file counts
+ROUNDING = 0.01  # of a mean that a file gives
+SLACK_S = 1.0  # of a duration, which begins before the first request
+OF_A_RUN = ("input_lens", "completed")  # a key of every run
+
+
+def is_bench(content: Mapping[str, Any]) -> bool:
+    """Whether an object is a run of vLLM's client."""
+    return any(key in content for key in OF_A_RUN)
+
+
+def read_bench(path: str, content: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]:
+    """The served requests of a run, their times [num_requests, 3] (s), and remarks. Raises
+    InputError for a run that does not list each request, or whose lists contradict its counts.
+    """
+    lists = _lists(path, content)
+    errors = content.get("errors") or [""] * len(lists[0])
+    served = [
+        row for *row, error in zip(*lists, errors, strict=True) if not error and row[1]
+    ]  # prompt, output, TTFT, gaps, start
+    items = [
+        {
+            "prompt": prompt,
+            "output": max(output, 1 + len(gaps)),
+            "times_s": [start, start + ttft, start + ttft + sum(gaps)],
+        }
+        for prompt, output, ttft, gaps, start in served
+    ]
+    rows = checked(path, items, len(errors) - len(items), _retokenized(served))
+    _check_counts(path, content, served)
+    return rows
+
+
+def _lists(path: str, content: Mapping[str, Any]) -> list[Sequence[Any]]:
+    absent = [name for name in LISTS if not isinstance(content.get(name), list)]
+    if "input_lens" in absent:
+        raise InputError(
+            key=path,
+            problem="lists no requests",
+            remedy="run vllm bench serve with --save-result --save-detailed",
+        )
+    if absent:
+        raise InputError(
+            key=path,
+            problem=f"no {', '.join(absent)}",
+            remedy=(
+                "run a newer vllm bench serve with --save-detailed, or take input_lens and "
+                "output_lens into a CSV of trace=csv arrivals=closed_loop"
+            ),
+        )
+    lists: list[Sequence[Any]] = [content[name] for name in LISTS]
+    if len(set(map(len, lists))) > 1:
+        raise InputError(
+            key=path,
+            problem=f"{', '.join(LISTS)} are not of the same length; the file is not whole",
+        )
+    return lists
+
+
+def _retokenized(served: Sequence[Sequence[Any]]) -> list[str]:
+    """A remark where the streams have more chunks than the file counts tokens."""
+    num_chunks = sum(1 + len(gaps) for _, _, _, gaps, _ in served)
+    num_tokens = sum(output for _, output, *_ in served)
+    if not num_tokens or num_chunks <= RETOKENIZED * num_tokens:
+        return []
+    return [
+        f"output_lens were tokenized again: {num_tokens / len(served):.0f} tokens on average, "
+        f"where the streams have {num_chunks / len(served):.0f} chunks of at least one; taken: "
+        "the chunks"
+    ]
+
+
+def _check_counts(path: str, content: Mapping[str, Any], served: Sequence[Sequence[Any]]) -> None:
+    """Raise InputError where the lists are not those of the run's own counts and means."""
+    completed = content.get("completed")
+    if completed is not None and completed != len(served):
+        raise InputError(
+            key=f"{path}: completed",
+            value=completed,
+            problem=f"{len(served)} requests were served by its lists",
+            remedy="the file is not whole, or of several runs",
+        )
+    mean_ms = content.get("mean_ttft_ms")
+    mean_s = sum(ttft for _, _, ttft, _, _ in served) / len(served)
+    if mean_ms is not None and not isclose(mean_ms, 1000 * mean_s, rel_tol=ROUNDING):
+        raise InputError(
+            key=f"{path}: mean_ttft_ms",
+            value=f"{mean_ms:g}",
+            problem=f"the mean of ttfts is {mean_s:g} s",
+            remedy="they are in seconds; the file is not whole, or was changed",
+        )
+    starts = [start for *_, start in served]
+    duration_s = content.get("duration")
+    if duration_s is not None and max(starts) - min(starts) > duration_s + SLACK_S:
+        raise InputError(
+            key=f"{path}: duration",
+            value=f"{duration_s:g}",
+            problem=f"start_times are {max(starts) - min(starts):g} s apart",
+            remedy="they are in seconds; the file is not whole, or was changed",
+        )
