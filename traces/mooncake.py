@@ -25,6 +25,7 @@ CHAT, PARENT = (
     "parent_chat_id",
 )  # of Qwen-Bailian's traces; a first request has no parent
 OTHERS = ("hash_ids", CHAT, PARENT, "turn", "type")
+FEW, BUSY = 100, 100.0  # requests, and requests/s, beyond which a trace names its unit
 SIZES = tuple(1 << power for power in range(13))  # of blocks that a hint may name
 
 
@@ -37,9 +38,10 @@ class MooncakeJsonl(FileTrace):
     that no other has. Rows repeated for a longer run repeat their content too. num_requests: only
     the first rows of the file; None: all.
 
-    time_unit: of timestamp, "ms" or "s". Qwen-Bailian's traces have these columns with blocks of 16
-    tokens, seconds, and chat_id and parent_chat_id, by which the requests of a chat are a session;
-    they are refused in ms, as is a fraction of a millisecond.
+    time_unit: of timestamp, "ms" or "s"; None: ms, as Mooncake's, but refused where many requests
+    would come at over 100 a second, as a trace in seconds does. Qwen-Bailian's traces have these
+    columns with blocks of 16 tokens, seconds, and chat_id and parent_chat_id, by which the requests
+    of a chat are a session; they are refused in ms, as is a fraction of a millisecond.
     """
 
     def __init__(
@@ -47,10 +49,10 @@ class MooncakeJsonl(FileTrace):
         path: str,
         tokens_per_id: PositiveTokens = TOKENS_PER_ID,
         num_requests: PositiveCount | None = None,
-        time_unit: TimeUnit = "ms",
+        time_unit: TimeUnit | None = None,
     ) -> None:
         super().__init__(path)
-        if time_unit not in UNITS:
+        if time_unit not in (None, *UNITS):
             raise InputError(
                 key="trace.time_unit",
                 value=repr(time_unit),
@@ -61,7 +63,8 @@ class MooncakeJsonl(FileTrace):
             check_least(1, num_requests=num_requests)
         self.tokens_per_id = tokens_per_id
         self.num_requests = num_requests
-        self.time_unit = time_unit
+        self.says_unit = time_unit is not None
+        self.time_unit: TimeUnit = time_unit or "ms"
 
     def read(self) -> Rows:
         listed = [item for _, item in json_lines(self.path, self._problems)]
@@ -95,7 +98,19 @@ class MooncakeJsonl(FileTrace):
             raise InputError(
                 key=self.path, problem="some lines have no timestamp", remedy="give all of them one"
             )
+        if times and not self.says_unit:
+            self._check_pace(max(times) - min(times), len(times))
         return np.array(times) / UNITS[self.time_unit] if times else None
+
+    def _check_pace(self, span_ms: float, num_requests: int) -> None:
+        """Raise InputError for a trace that is unlikely to be in milliseconds."""
+        if num_requests < FEW or num_requests * UNITS["ms"] <= BUSY * span_ms:
+            return
+        raise InputError(
+            key=self.path,
+            problem=f"its {num_requests:,} requests come within {span_ms:,.0f} ms",
+            remedy="give trace.time_unit=s, or trace.time_unit=ms if they do",
+        )
 
     def _problems(self, item: Any) -> Iterator[str | None]:
         yield unread_key(item, (TIME, *LENGTHS, *OTHERS))

@@ -57,9 +57,10 @@ class Departures:
         self._listeners.rejected(request.request_id, reason, now_ps)
 
     def reject_planned(self, plan: Plan, now_ps: int) -> None:
-        """The plan lists groups that could never run."""
+        """The plan lists groups that could never run, or that cannot go on."""
         for group in plan.rejected:
             self._executor.removed(group)
+            self._meter.forget(group)
             request = self._outputs.removed(group.request.request_id)
             self.reject(request, plan.reasons[request.request_id], now_ps)
 

@@ -40,7 +40,7 @@ SHIPPED = {
     "gpt-oss-120b": (hf_configs.GPT_OSS, 116.8, 73_728, ["full", "window"]),
     "gpt-oss-20b": (hf_configs.GPT_OSS_20B, 20.9, 49_152, ["full", "window"]),
     "gemma-2-27b": (GEMMA_2, 27.2, 376_832, ["full", "window"]),
-    "gemma-3-27b": (hf_configs.GEMMA_3, 27, 507_904, ["full", "window"]),
+    "gemma-3-27b": (hf_configs.GEMMA_3, 27.4, 507_904, ["full", "window"]),
     "mixtral-8x7b": (hf_configs.MIXTRAL, 46.7, 131_072, ["full"]),
     "nemotron-h-8b": (hf_configs.NEMOTRON_H, 8.1, 16_384, ["full", "state"]),
 }

@@ -180,8 +180,8 @@ def test_a_published_command_becomes_a_server(command, gpu, expected):
         pytest.param("--enforce-eager", ("without CUDA graphs",), id="eager"),
         pytest.param("--cpu-offload-gb 10", ("weights outside",), id="weights on the host"),
         pytest.param(
-            """--kv-transfer-config '{"kv_connector":"LMCacheConnectorV1"}'""",
-            ("kv_connector LMCacheConnectorV1", "OffloadingConnector"),
+            """--kv-transfer-config '{"kv_connector":"NixlConnector"}'""",
+            ("kv_connector NixlConnector", "OffloadingConnector"),
             id="a connector",
         ),
         pytest.param(

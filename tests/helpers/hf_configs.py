@@ -168,7 +168,13 @@ GEMMA_2 = {
 GEMMA_3 = {
     "model_type": "gemma3",
     "torch_dtype": "bfloat16",
-    "vision_config": {"model_type": "siglip_vision_model"},
+    "vision_config": {
+        "model_type": "siglip_vision_model",
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_hidden_layers": 27,
+        "patch_size": 14,
+    },
     "text_config": {
         "model_type": "gemma3_text",
         "hidden_size": 5376,

@@ -204,6 +204,14 @@ READ = [
         [20, 20, 20],
     ),
     (
+        "mooncake, hours in seconds, trace.time_unit",
+        MooncakeJsonl,
+        {"time_unit": "s"},
+        "m.jsonl",
+        mooncake(*((9 * i, 10, 5) for i in range(401))),
+        [10] * 401,
+    ),
+    (
         "mooncake, no timestamps",
         MooncakeJsonl,
         {},
@@ -354,6 +362,14 @@ REFUSED = [
         "dump of metrics",
     ),
     ("mooncake_block64.jsonl", MooncakeJsonl, {}, "m.jsonl", TWO, "trace.tokens_per_id=64"),
+    (
+        "mooncake, hours in seconds",
+        MooncakeJsonl,
+        {},
+        "m.jsonl",
+        mooncake(*((9 * i, 10, 5) for i in range(401))),
+        "its 401 requests come within 3,600 ms .give trace.time_unit=s",
+    ),
     (
         "mooncake, no block fits",
         MooncakeJsonl,

@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
 from testbed.core.request import PS, Request
+from testbed.core.shapes import read_model
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import CostModel, Work
@@ -62,8 +62,8 @@ def check_capacities(overrides: Sequence[str]) -> tuple[list[str], bool]:
     lines, different = [HEADER, "|---" * HEADER.count(" |") + "|"], False
     for name in model_names():
         config = fitting(name, overrides)
-        if config.model.states and config.model.states.num_tokens:
-            continue  # no model of vLLM 0.19 has cross-attention to images
+        if config is None or (config.model.states and config.model.states.num_tokens):
+            continue  # no vLLM that is compared has cross-attention to images
         model, num_gpus = config.model, config.server.num_gpus
         size = block_size(model, num_gpus)
         here = ours(config, size)
@@ -76,16 +76,21 @@ def check_capacities(overrides: Sequence[str]) -> tuple[list[str], bool]:
     return lines, different
 
 
-def fitting(name: str, overrides: Sequence[str]) -> RunConfig:
-    """The config of a model on the fewest GPUs whose pool holds two of its longest sequences."""
+def fitting(name: str, overrides: Sequence[str]) -> RunConfig | None:
+    """The config of a model on the fewest GPUs whose pool holds two of its longest sequences; None
+    if that is more than its heads are divided among.
+    """
     for num_gpus in GPUS:
+        if read_model(name).heads_problem(num_gpus):
+            continue
         config = configured(
             (f"model={name}", "server=h200", f"server.num_gpus={num_gpus}", *overrides)
         )
         model = config.model
-        if config.server.kv_pool_bytes(model) >= 2 * model.max_len * model.kv_bytes_per_token:
+        needed = 2 * model.max_len * model.kv_bytes_per_token
+        if config.server.kv_pool_bytes(model) >= needed:
             return config
-    raise InputError(key="model", value=name, problem=f"does not fit {GPUS[-1]} GPUs")
+    return None
 
 
 def block_size(model: ModelSpec, num_gpus: int) -> int:
@@ -102,9 +107,9 @@ def slot_bytes(model: ModelSpec, num_gpus: int) -> int:
 
 def ours(config: RunConfig, size: int) -> Capacity:
     """The capacity of a run's pool by page_rule=one_page_size; by arithmetic for layers whose heads
-    differ, which no policy simulates.
+    differ or that read chunks, which no policy simulates.
     """
-    if config.model.has_uneven_heads:
+    if not _is_simulated(config.model):
         return _by_arithmetic(config, size)
     pool = make_pool(config)
     pages = OnePageSize(pool.num_slots * pool.num_layers, pool.groups, size)
@@ -113,9 +118,13 @@ def ours(config: RunConfig, size: int) -> Capacity:
     return Capacity(page_bytes, num_blocks, num_blocks // len(pages.columns) * size)
 
 
+def _is_simulated(model: ModelSpec) -> bool:
+    return not model.has_uneven_heads and model.chunks is None
+
+
 def pool_bytes(config: RunConfig) -> int:
     """Bytes of a run's pool on all GPUs, which has whole tokens."""
-    if config.model.has_uneven_heads:
+    if not _is_simulated(config.model):
         return config.server.kv_pool_bytes(config.model)
     pool = make_pool(config)
     return pool.num_slots * pool.num_layers * pool.layer_bytes

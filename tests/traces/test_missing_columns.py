@@ -1,0 +1,187 @@
+"""Readers of others' files without each column that they need, with a column of another name, and
+with a run twice: refused with the file's name, or read where the column is optional.
+"""
+
+import json
+
+import pytest
+from refusals import refuses
+
+from testbed.traces.azure import AzureCsv
+from testbed.traces.burstgpt import BurstGptCsv
+from testbed.traces.csv_lengths import CsvLengths
+from testbed.traces.mooncake import MooncakeJsonl
+from testbed.traces.vllm_log import VllmLog
+
+
+def as_csv(rows):
+    head = ",".join(rows[0])
+    return "\n".join([head, *(",".join(map(str, row.values())) for row in rows)])
+
+
+def as_lines(rows):
+    return "\n".join(map(json.dumps, rows))
+
+
+def as_bench(rows):
+    return json.dumps({name: [row[name] for row in rows] for name in rows[0]})
+
+
+def as_guidellm(rows):
+    return json.dumps({"benchmarks": [{"requests": {"successful": rows}}]})
+
+
+def as_aiperf(rows):
+    return as_lines(
+        {
+            "metadata": {name: row[name] for name in row if name.endswith("_ns")},
+            "metrics": {name: row[name] for name in row if not name.endswith("_ns")},
+        }
+        for row in rows
+    )
+
+
+MS = {"unit": "ms"}
+COUNT = {"unit": "tokens"}
+# Reader, its file, how its rows are written, two rows, and the columns without which it reads
+READERS = {
+    "azure": (
+        AzureCsv,
+        "a.csv",
+        as_csv,
+        [
+            {"TIMESTAMP": f"2023-11-16 18:15:4{i}", "ContextTokens": 9, "GeneratedTokens": 3}
+            for i in (1, 2)
+        ],
+        (),
+    ),
+    "burstgpt": (
+        BurstGptCsv,
+        "b.csv",
+        as_csv,
+        [
+            {"Timestamp": 5 * i, "Session ID": "s", "Request tokens": 9, "Response tokens": 3}
+            for i in (1, 2)
+        ],
+        ("Session ID",),
+    ),
+    "csv": (
+        CsvLengths,
+        "c.csv",
+        as_csv,
+        [{"arrival_s": i, "input_tokens": 9, "output_tokens": 3} for i in (1, 2)],
+        ("arrival_s",),
+    ),
+    "mooncake": (
+        MooncakeJsonl,
+        "m.jsonl",
+        as_lines,
+        [{"timestamp": i, "input_length": 9, "output_length": 3} for i in (1, 2)],
+        ("timestamp",),
+    ),
+    "log, csv": (
+        VllmLog,
+        "l.csv",
+        as_csv,
+        [
+            {
+                "input_tokens": 9,
+                "output_tokens": 3,
+                "arrival_s": i,
+                "first_token_s": i + 0.1,
+                "finish_s": i + 0.2,
+            }
+            for i in (1, 2)
+        ],
+        (),
+    ),
+    "vllm bench": (
+        VllmLog,
+        "v.json",
+        as_bench,
+        [
+            {
+                "input_lens": 9,
+                "output_lens": 3,
+                "ttfts": 0.1 * i,
+                "itls": [0.02, 0.02],
+                "start_times": i,
+            }
+            for i in (1, 2)
+        ],
+        (),
+    ),
+    "guidellm": (
+        VllmLog,
+        "g.json",
+        as_guidellm,
+        [
+            {
+                "prompt_tokens": 9,
+                "output_tokens": 3,
+                "start_time": i,
+                "first_token_time": i + 0.1,
+                "last_token_time": i + 0.2,
+            }
+            for i in (1, 2)
+        ],
+        (),
+    ),
+    "aiperf": (
+        VllmLog,
+        "p.jsonl",
+        as_aiperf,
+        [
+            {
+                "request_start_ns": i * 10**9,
+                "time_to_first_token": {"value": 100.0 * i, **MS},
+                "request_latency": {"value": 300.0, **MS},
+                "input_sequence_length": {"value": 9, **COUNT},
+                "output_sequence_length": {"value": 3, **COUNT},
+            }
+            for i in (1, 2)
+        ],
+        (),
+    ),
+}
+MISSING = [(name, column) for name, (_, _, _, rows, _) in READERS.items() for column in rows[0]]
+
+
+def lengths(kind, path):
+    """The lengths that a reader finds."""
+    rows = kind(str(path)).rows(None, 0)
+    return rows.prompt_len.tolist(), rows.output_len.tolist()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_whole_file_is_read(tmp_path, name):
+    kind, file, written, rows, _ = READERS[name]
+    (tmp_path / file).write_text(written(rows))
+    assert lengths(kind, tmp_path / file) == ([9, 9], [3, 3])
+
+
+@pytest.mark.parametrize(("name", "column"), MISSING)
+def test_a_file_without_a_column_is_refused_by_its_name_or_read(tmp_path, name, column):
+    kind, file, written, rows, optional = READERS[name]
+    without = [{key: value for key, value in row.items() if key != column} for row in rows]
+    (tmp_path / file).write_text(written(without))
+    if column in optional:
+        assert lengths(kind, tmp_path / file) == ([9, 9], [3, 3])
+    else:
+        refuses(file, lengths, kind, tmp_path / file)
+
+
+@pytest.mark.parametrize(("name", "column"), MISSING)
+def test_a_column_of_another_name_is_never_taken_for_another(tmp_path, name, column):
+    kind, file, written, rows, optional = READERS[name]
+    renamed = [{f"{key}_x" if key == column else key: row[key] for key in row} for row in rows]
+    (tmp_path / file).write_text(written(renamed))
+    if column not in optional:
+        refuses(file, lengths, kind, tmp_path / file)
+
+
+@pytest.mark.parametrize("name", [name for name, case in READERS.items() if case[0] is VllmLog])
+def test_a_second_copy_of_a_run_in_one_file_is_refused(tmp_path, name):
+    kind, file, written, rows, _ = READERS[name]
+    (tmp_path / file).write_text(written([*rows, *rows]))
+    refuses("remove the copies", lengths, kind, tmp_path / file)
