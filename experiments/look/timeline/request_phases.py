@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from testbed.core.request import Incoming, Request
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.cost.model import UNBOUNDED
+from testbed.engine.executor import Flight
 from testbed.engine.recorder import Recorder
 from testbed.engine.totals import SpanMemory
 from testbed.sched.plan import Plan
@@ -97,6 +98,18 @@ class PhaseRecorder(Recorder):
             self._life(group.request).begin(SWAPPED if to_host else PREEMPTED, start_ps)
         for group in plan.swapped_in:
             self._life(group.request).begin(DECODE, start_ps)
+        self._computes_prompts(plan, start_ps)
+
+    def prompted(
+        self, flight: Flight, memory: SpanMemory, ended: tuple[int, ...], done: list[SequenceGroup]
+    ) -> None:
+        """The same for an iteration that computes prompts on the fused path."""
+        super().prompted(flight, memory, ended, done)
+        self._computes_prompts(flight.plan, flight.start_ps)
+        for group in done:
+            self._lives[group.request.request_id].begin(DECODE, flight.end_ps)
+
+    def _computes_prompts(self, plan: Plan, start_ps: int) -> None:
         for chunk in plan.chunks:
             self._life(chunk.group.request).begin(PREFILL, start_ps)
 
