@@ -9,6 +9,7 @@ from testbed.experiments.runs.points import Setting
 from testbed.experiments.runs.quantities import Quantity, main_quantities, number, quantities
 from testbed.study.replications import NOT_DISTINGUISHABLE, Interval, interval, paired
 
+NUM_BLOCKS = "server.num_blocks"
 Columns = Mapping[str, Sequence[str]]
 
 
@@ -56,7 +57,7 @@ def difference_columns(groups: Sequence[Setting]) -> tuple[Columns, Columns]:
     if not pairs:
         return {}, {}
     name = _compared_axis(groups)
-    others = [key for key in groups[0].chosen if key != name]
+    others = _free_axes(groups, name)
     left = {key: [group.chosen[key] for group, _ in pairs] for key in others}
     texts = [f"{group.chosen[name]} - {first.chosen[name]}" for group, first in pairs]
     results = {
@@ -72,10 +73,25 @@ def _axes(groups: Sequence[Setting]) -> Columns:
 
 
 def _compared_axis(groups: Sequence[Setting]) -> str:
-    """The first axis whose values are not all numbers, else the first; empty without an axis."""
-    names = list(groups[0].chosen)
+    """The first axis whose values are not all numbers, else the first; empty without an axis. A
+    pool's blocks, which a server's command fixes, come last.
+    """
+    names = sorted(groups[0].chosen, key=lambda name: name == NUM_BLOCKS)
     words = [name for name in names if not all(map(_is_number, _axes(groups)[name]))]
     return next(iter([*words, *names]), "")
+
+
+def _free_axes(groups: Sequence[Setting], name: str) -> list[str]:
+    """The other axes, without those that follow from the value of this one, as a pool's blocks
+    follow from their size.
+    """
+    return [key for key in groups[0].chosen if key != name and not _follows(groups, name, key)]
+
+
+def _follows(groups: Sequence[Setting], name: str, key: str) -> bool:
+    values = dict[str, str]()
+    pairs = [(group.chosen.get(name, ""), group.chosen[key]) for group in groups]
+    return all(values.setdefault(value, other) == other for value, other in pairs)
 
 
 def _is_number(text: str) -> bool:
@@ -89,10 +105,11 @@ def _is_number(text: str) -> bool:
 def _pairs(groups: Sequence[Setting]) -> list[tuple[Setting, Setting]]:
     """Each setting with the one that has the first value of the compared axis, if another one."""
     name = _compared_axis(groups)
+    others = _free_axes(groups, name)
     firsts = dict[tuple[tuple[str, str], ...], Setting]()
     pairs = []
     for group in groups if name else ():
-        place = tuple((key, value) for key, value in group.chosen.items() if key != name)
+        place = tuple((key, group.chosen[key]) for key in others)
         first = firsts.setdefault(place, group)
         if first is not group and len(group.points) > 1:
             pairs.append((group, first))
