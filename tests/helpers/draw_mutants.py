@@ -35,6 +35,12 @@ PYTEST = ("-m", "pytest", "-o", "addopts=", "-q", "-m", "not slow", "-p", "no:ca
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 SURVIVED = "survived"
+# The finder of an editable installation would import the sources that were installed
+OF_THE_COPY = """
+import sys
+kinds = {finder: getattr(finder, "__name__", type(finder).__name__) for finder in sys.meta_path}
+sys.meta_path[:] = [finder for finder, kind in kinds.items() if kind != "RedirectingFinder"]
+"""
 
 
 @dataclass(frozen=True)
@@ -157,11 +163,26 @@ def tried(mutant: Mutant, limit_s: float) -> str:
         tree = Path(folder, "tree")
         copy_tree(tree)
         (tree / mutant.path).write_text(mutant.code)
+        Path(folder, "sitecustomize.py").write_text(OF_THE_COPY)
+        check_imported(tree)
         code, output = ended(tree, folders(mutant.path.parts[1]), limit_s)
     if code is None:
         return "limit of time"
     failed = FAILED.search(output)
     return SURVIVED if code == 0 else failed.group(1) if failed else f"exit code {code}"
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """That of a process that imports the tree."""
+    return os.environ | ONE_THREAD | {"PYTHONPATH": f"{tree}{os.pathsep}{tree.parent}"}
+
+
+def check_imported(tree: Path) -> None:
+    """Raise RuntimeError if a process there imports other sources, whose tests would all pass."""
+    show = [sys.executable, "-c", "import testbed; print(testbed.__file__)"]
+    imported = subprocess.check_output(show, cwd=tree, env=environment(tree), text=True)
+    if not Path(imported.strip()).is_relative_to(tree):
+        raise RuntimeError(f"{imported.strip()} is imported in place of the mutant")
 
 
 def copy_tree(tree: Path) -> None:
@@ -186,7 +207,7 @@ def ended(tree: Path, tests: Iterator[str], limit_s: float) -> tuple[int | None,
     running = subprocess.Popen(
         [sys.executable, *PYTEST, "-x", "--tb=line", "--hypothesis-seed=0", *tests],
         cwd=tree,
-        env=os.environ | ONE_THREAD | {"PYTHONPATH": str(tree)},
+        env=environment(tree),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
