@@ -197,6 +197,7 @@ def test_it_keeps_the_contract_in_pools_with_the_one_tier_that_it_takes(writes):
             super().__init__(pool, block_size, hicache_write_policy=writes)
 
     assert check(Chosen, num_examples=2, num_slots=131, max_len=80) is None
+    assert check(Chosen) is None
 
 
 def requests_of(random, pool):

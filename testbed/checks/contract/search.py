@@ -258,8 +258,9 @@ def check_policy(
 def histories_of(make: MakePolicy, pool: PoolSpec) -> Histories:
     """Random histories of what a policy can do in this pool."""
     roomy = capabilities_of(make(replace(pool, num_slots=ROOM * pool.max_len)))
-    serves_several = roomy.policy.max_seq_len(1, 2) > 0
     memory = capabilities_of(make(pool))
+    rejects_several = memory.loads_hits is not None  # its schedulers do, as SGLang
+    serves_several = not rejects_several and roomy.policy.max_seq_len(1, 2) > 0
     return Histories(memory, pool.max_len, Random(0), serves_several=serves_several)
 
 
