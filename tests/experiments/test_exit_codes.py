@@ -145,7 +145,7 @@ def test_a_quiet_sweep_prints_its_table_alone(testbed):
 
 
 def test_the_time_limit_ends_a_run_in_order(testbed, tmp_path):
-    words = ("run", "arrivals.duration_s=60000", "--time-limit", "5", "hydra.run.dir=out")
+    words = ("run", "arrivals.duration_s=400000", "--time-limit", "5", "hydra.run.dir=out")
     code, output, error = testbed(*words)
     assert (code, output) == (exit_codes.TIME_LIMIT, "")
     assert re.search(r"ended by --time-limit 5; simulating: [\d,]+ of [\d,]+ requests", error)
@@ -153,7 +153,7 @@ def test_the_time_limit_ends_a_run_in_order(testbed, tmp_path):
 
 
 def test_the_time_limit_of_a_sweep_keeps_the_points_that_were_run(testbed):
-    words = ("run", "-m", "arrivals.duration_s=5,60000", "outputs=summary", "--time-limit=8")
+    words = ("run", "-m", "arrivals.duration_s=5,400000", "outputs=summary", "--time-limit=8")
     code, output, error = testbed(*words)
     assert code == exit_codes.TIME_LIMIT
     assert "Sweep: 1 points" in output
@@ -186,7 +186,7 @@ def test_the_page_lists_the_codes():
         (("fits", SERVER, H100), 0),
         (("fits", f"{SERVER} --max-model-len 999999", H100), 1),
         (("fits", "vllm serve nothing", H100), 2),
-        (("run", "arrivals.duration_s=60000", "--time-limit", "5"), 124),
+        (("run", "arrivals.duration_s=400000", "--time-limit", "5"), 124),
     ],
     ids=["answered", "no", "wrong", "time limit"],
 )
