@@ -10,6 +10,7 @@ import pytest
 from manual_driver import LIMITS, ManualDriver
 from refusals import refuses
 from same_runs import assert_same
+from shared_beginnings import requests_of
 from tiny import MODEL, analytic, server
 
 from testbed.checks.checking import check
@@ -164,17 +165,6 @@ def test_it_keeps_the_contract_in_pools_with_the_one_tier_that_it_takes():
             super().__init__(pool, block_size, chunk_size=16)
 
     assert check(Chosen, num_examples=2, num_slots=131, max_len=80) is None
-
-
-def requests_of(random, pool):
-    now, stories = 0, [[random.randrange(10**6) for _ in range(pool)] for _ in range(3)]
-    for i in range(24):
-        now += round(random.expovariate(1 / random.choice([1, 20, 200])) * 10**9)
-        length = random.randint(1, pool // 2)
-        shared = random.choice([0, length, random.randint(0, length)])
-        own = tuple(random.randrange(10**6) for _ in range(length - shared))
-        ids = (*random.choice(stories)[:shared], *own)
-        yield Request(i, now, length, random.randint(1, pool // 4), prompt_ids=ids)
 
 
 def run(seed, fast_forward):

@@ -9,7 +9,6 @@ from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import (
     DEVICE,
     GRANTED,
-    HOST,
     NO_OPS,
     Answer,
     Answers,
@@ -24,6 +23,7 @@ from testbed.core.slots import (
 )
 from testbed.core.units import PositiveTokens
 from testbed.memory.offloading.host_tree import HostRun, HostTree, Load, Write
+from testbed.memory.offloading.lower_tier import tier_below
 from testbed.memory.offloading.write_back_tree import WriteBackTree
 from testbed.memory.paged.paged import extents_of_blocks
 from testbed.memory.policy import PoolSpec
@@ -75,18 +75,12 @@ class HiCache(Radix):
         radix_eviction_policy: str = "lru",
         hicache_write_policy: str = "write_through",
     ) -> None:
-        lower = [tier for tier in pool.tiers if tier.name != HOST]
-        if len(lower) != 1:
-            raise InputError(
-                key="server.tiers",
-                problem=f"HiCache has one tier below the device, not {len(lower)}",
-                remedy="+tier@server.tiers.dram=dram",
-            )
+        tier = tier_below(pool, "HiCache has")
         super().__init__(pool, block_size, radix_eviction_policy)
-        self._tier = lower[0].name
+        self._tier = tier.name
         self.tree = tree_of(
             hicache_write_policy,
-            lower[0].num_slots // block_size,
+            tier.num_slots // block_size,
             strategy_named(radix_eviction_policy),
         )
         self._tree = self.tree

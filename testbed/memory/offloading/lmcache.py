@@ -12,7 +12,6 @@ from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import (
     DEVICE,
     GRANTED,
-    HOST,
     NO_OPS,
     Answer,
     Answers,
@@ -23,6 +22,7 @@ from testbed.core.slots import (
 )
 from testbed.core.units import NumTokens, PositiveTokens, Share
 from testbed.memory.offloading.chunk_lru import ChunkLru
+from testbed.memory.offloading.lower_tier import check_no_drafts, tier_below
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.hash_chain import Content
@@ -103,19 +103,8 @@ class LMCache(OutputCaching):
         save_decode_cache: bool = False,
         min_retrieve_tokens: NumTokens = 0,
     ) -> None:
-        lower = [tier for tier in pool.tiers if tier.name != HOST]
-        if len(lower) != 1:
-            raise InputError(
-                key="server.tiers",
-                problem=f"LMCache's CPU cache is one tier below the device, not {len(lower)}",
-                remedy="+tier@server.tiers.dram=dram",
-            )
-        if drafts is not Drafts.NONE:
-            raise InputError(
-                key="speculation",
-                problem="drafts are not modelled beside LMCache",
-                remedy="leave one out",
-            )
+        tier = tier_below(pool, "LMCache's CPU cache is")
+        check_no_drafts(drafts, "LMCache")
         if chunk_size % block_size:
             raise InputError(
                 key="policy.chunk_size",
@@ -124,7 +113,7 @@ class LMCache(OutputCaching):
                 remedy="give one",
             )
         super().__init__(pool, block_size, watermark, eviction, release, drafts)
-        self.tier = ChunkLru(lower[0].name, lower[0].num_slots // chunk_size, chunk_size)
+        self.tier = ChunkLru(tier.name, tier.num_slots // chunk_size, chunk_size)
         self._saves_decodes = save_decode_cache
         self._least_loaded = min_retrieve_tokens
         self._tracked: dict[int, Tracked] = {}

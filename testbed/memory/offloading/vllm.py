@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from testbed.core.errors import InputError
 from testbed.core.sequence import Batch
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import (
     DEVICE,
     GRANTED,
-    HOST,
     NO_HIT,
     NO_OPS,
     Answer,
@@ -28,6 +26,7 @@ from testbed.core.slots import (
     ceil_div,
 )
 from testbed.core.units import PositiveTokens, Share
+from testbed.memory.offloading.lower_tier import check_no_drafts, tier_below
 from testbed.memory.offloading.request_lru import Request, RequestLru
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
@@ -105,21 +104,10 @@ class VllmOffloading(OutputCaching):
         drafts: Drafts = Drafts.NONE,
         offload_prompt_only: bool = True,
     ) -> None:
-        lower = [tier for tier in pool.tiers if tier.name != HOST]
-        if len(lower) != 1:
-            raise InputError(
-                key="server.tiers",
-                problem=f"vLLM's offloading has one tier below the device, not {len(lower)}",
-                remedy="+tier@server.tiers.dram=dram",
-            )
-        if drafts is not Drafts.NONE:
-            raise InputError(
-                key="speculation",
-                problem="drafts are not modelled beside vLLM's offloading",
-                remedy="leave one out",
-            )
+        tier = tier_below(pool, "vLLM's offloading has")
+        check_no_drafts(drafts, "vLLM's offloading")
         super().__init__(pool, block_size, watermark, eviction, release, drafts)
-        self._tier = RequestLru(lower[0].name, lower[0].num_slots // block_size, block_size)
+        self._tier = RequestLru(tier.name, tier.num_slots // block_size, block_size)
         self._prompt_only = offload_prompt_only
         self._offloaded: dict[int, Offloaded] = {}
         self._jobs: dict[int, Job] = {}
