@@ -127,6 +127,8 @@ def test_the_ratio_decays_and_jumps():
     assert ratio.current == pytest.approx(0.098)
     ratio.retracted([None] * 2, generated=10, declared=99)
     assert ratio.current == 0.5
+    ratio.retracted([None] * 2, generated=10, declared=9)
+    assert ratio.current == 1  # no request generates more than it declares
     ratio.reset()
     assert ratio.current == 0.7
 
