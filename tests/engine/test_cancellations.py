@@ -86,12 +86,14 @@ def test_the_next_request_begins_where_the_plan_in_flight_is_dropped(fast_forwar
     assert recorder.totals.finished == 1
 
 
-def test_a_cancelled_request_has_the_end_of_its_iteration_and_no_latency():
+def test_a_cancelled_request_has_a_time_of_its_end_and_no_latency():
+    """It ends behind its two chunks that were planned already."""
     requests = [LONG_PROMPT, Request(1, arrival_ps=0, prompt_len=4, output_len=3)]
     recorder = run(requests, 1, fast_forward=True)
+    second_ps, _, _ = times_of(recorder)[2]
     columns = request_columns(recorder)
     assert columns["request_id"].tolist() == [0, 1]
-    np.testing.assert_array_equal(columns["cancelled_s"], [times_of(recorder)[0][1] / PS, np.nan])
+    np.testing.assert_array_equal(columns["cancelled_s"], [second_ps / PS, np.nan])
     first, finish = columns["first_token_s"][1], columns["finish_s"][1]
     np.testing.assert_array_equal(columns["tpot_s"], [np.nan, (finish - first) / 2])
 
