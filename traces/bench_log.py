@@ -23,7 +23,7 @@ OF_A_RUN = ("input_lens", "completed")  # a key of every run
 
 
 def is_bench(content: Mapping[str, Any]) -> bool:
-    """Whether an object is a run of vLLM's client."""
+    """True if an object is a run of vLLM's client."""
     return any(key in content for key in OF_A_RUN)
 
 

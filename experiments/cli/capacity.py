@@ -155,7 +155,7 @@ def _rule(words: list[str]) -> str:
 def _varied(
     capacities: "Capacities", words: list[str], precision: float
 ) -> "dict[int, CapacityIntervals]":
-    """How sensitive the capacity of each seed is."""
+    """The sensitivity of each seed's capacity."""
     from testbed.experiments.runs.compose import configured
     from testbed.study.sensitivity import capacity_intervals
 

@@ -36,7 +36,7 @@ class Sweep:
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether an option makes a sweep of the run."""
+        """True if an option makes a sweep of the run."""
         return self.multirun or self.seeds is not None
 
 

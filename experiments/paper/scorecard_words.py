@@ -89,7 +89,7 @@ def published_words(row: Mapping[Any, Any]) -> str:
 
 
 def tolerance_words(row: Mapping[Any, Any]) -> str:
-    """How far a simulated number may be from the published one; empty for what is not judged."""
+    """The tolerance about the published number, in words; empty if it is not judged."""
     if row.get("role") not in SHOWN:
         return ""
     if row["tolerance"] == "none":

@@ -73,7 +73,7 @@ class Candidate:
 
     @property
     def gpus(self) -> Counter[str]:
-        """How many GPUs all its engines have, by name."""
+        """The number of GPUs of all its engines, by name."""
         counts = Counter[str]()
         for engine in range(self.config.replicas or 1):
             server = self.config.of_engine(engine).server

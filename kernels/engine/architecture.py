@@ -55,7 +55,7 @@ class Architecture:
 
     @property
     def is_opt(self) -> bool:
-        """Whether positions are learned, norms have a shift, and every matrix product has a
+        """True if positions are learned, norms have a shift, and every matrix product has a
         bias.
         """
         return self.family == "opt"

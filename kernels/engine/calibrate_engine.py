@@ -245,7 +245,7 @@ def launch(
     cost: CostModel,
     computing: Seconds = lasting,
 ) -> dict[str, Timing]:
-    """How long the host needs to launch an iteration, by part.
+    """The time that the host needs to launch an iteration, by part.
 
     hidden: iterations that were launched while the one before ran; waited_for: iterations of the
     same work, each launched when the one before had ended. `first` is by how much these last longer

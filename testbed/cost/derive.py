@@ -215,7 +215,7 @@ def _carrier(
     bandwidth_share: float,
     gpus: tuple[GpuSpec, GpuSpec],
 ) -> Carry:
-    """How times of this section go from one shard and data sheet to the other.
+    """The rule that takes times of this section from one shard and data sheet to another.
 
     The share of the memory bandwidth is the device's, the share of the peak is the section's: that
     of its kernels.

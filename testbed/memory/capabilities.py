@@ -109,7 +109,7 @@ class Capabilities:
 
     @property
     def measures_spans(self) -> bool:
-        """Whether its memory can be measured over many steps at once: it predicts, and every stored
+        """True if its memory can be measured over many steps at once: it predicts, and every stored
         token stays.
         """
         return self.predicts is not None and self.drops_tokens is None

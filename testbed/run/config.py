@@ -181,7 +181,7 @@ class Slo:
 
 @model
 class EngineConfig:
-    """How the GPU engine computes."""
+    """Options of the GPU engine's computation."""
 
     weights: Annotated[
         str, doc("random, or a folder in Hugging Face's format with the config's model")

@@ -250,7 +250,7 @@ def order_of(
 
 
 def _problem(name: str, memory: Capabilities, orders: Any, *, by_priority: bool) -> str:
-    """Why there is no such order; empty if there is."""
+    """The reason why there is no such order; empty if there is."""
     if name == "routing-key":
         return "requests have no routing keys here, without which it is fcfs (fcfs)"
     if name not in orders:

@@ -56,7 +56,7 @@ class Service:
         self._api_key = None if api_key is None else f"Bearer {api_key}".encode()
 
     def headers(self, ignored: list[str]) -> dict[str, str]:
-        """Whether the answer is simulated, with the lag behind real time, and what of the request
+        """Headers of a simulated answer: the lag behind real time, and what of the request
         had no meaning.
         """
         headers = {SIMULATED: str(self.answering.is_simulated).lower(), **self.lag_headers()}

@@ -143,7 +143,7 @@ def _log(options: ServeOptions) -> RequestLog | None:
 
 
 def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
-    """How uvicorn runs the application: no access log, so that no line is kept of a request."""
+    """Uvicorn's options for the application: no access log, which would name each request."""
     return uvicorn.Config(
         app,
         host=options.host,

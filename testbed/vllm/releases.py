@@ -258,7 +258,7 @@ class Release:
     ]
 
     def frees_late(self, plans_ahead: bool) -> bool:
-        """Whether a block outside a window stays until the iterations that read it have run."""
+        """True if a block outside a window stays until the iterations that read it have run."""
         return self.frees_after_run and plans_ahead
 
     def tokens_under_way(self, max_num_batched_tokens: int, *, plans_ahead: bool) -> int:

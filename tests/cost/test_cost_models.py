@@ -52,7 +52,7 @@ def test_layers_in_fp8_take_the_peak_of_fp8_and_the_output_projection_that_of_16
 
 
 def attention_ps(times, **work):
-    """What reading contexts takes: the iteration without it subtracted."""
+    """The time of reading contexts: the iteration without it subtracted."""
     nothing = {**work, "decode_context": 0, "decode_repeated": 0}
     return times.iteration(Work(**work)) - times.iteration(Work(**nothing))
 

@@ -1,5 +1,5 @@
-"""Which profile costs start from, by shape and GPU; what a profile that is carried keeps, moves and
-never claims.
+"""The profile that costs start from, by shape and GPU; the parts that a derived profile keeps,
+scales, and leaves out.
 """
 
 import json

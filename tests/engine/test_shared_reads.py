@@ -1,4 +1,4 @@
-"""Which tokens the decodes of an iteration read more than once, against hand arithmetic: by a
+"""Tokens that the decodes of an iteration read more than once, against hand arithmetic: by a
 constant cost, and by measured ones.
 """
 
@@ -179,7 +179,7 @@ def test_a_group_that_comes_back_from_the_host_shares_in_its_first_step(fast_for
 
 
 def measured(overrides, requests, fast_forward=True):
-    """Who was served on an H200, as measured, and the cost model."""
+    """The requests served on an H200, as measured, and the cost model."""
     setup = build(configured([*overrides, "gpu=h200", "arrivals.rate=1"]))
     recorder = simulate(
         requests,

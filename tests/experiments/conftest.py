@@ -48,7 +48,7 @@ def testbed(tmp_path, monkeypatch, capsys):
         return code, *capsys.readouterr()
 
     def done(*arguments):
-        """What is printed by a call that ends well and complains of nothing."""
+        """The output of a call that ends well, without complaints."""
         code, output, error = call(*arguments)
         assert (code, error) == (0, "")
         return output

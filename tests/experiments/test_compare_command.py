@@ -177,7 +177,7 @@ def test_runs_without_names_of_their_own_are_refused(testbed, pair, words, parts
 
 
 def text_of(page):
-    """What a page says, without tags, styles and scripts."""
+    """The text of a page, without tags, styles and scripts."""
     page = re.sub(r"(?s)<style>.*?</style>|<script>.*?</script>", "", page)
     return " ".join(re.sub(r"<[^>]+>", " ", page).split())
 

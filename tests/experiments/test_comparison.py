@@ -1,4 +1,4 @@
-"""What is said of runs side by side: references, remarks, changes, cost terms, curves; and how a
+"""Comparisons of runs: references, remarks, changes, cost terms, curves; and how a
 summary reads.
 """
 

@@ -30,7 +30,7 @@ WORDS = [
 
 
 def by_hydra(words):
-    """What Hydra composes, with nothing of this project but its options; and its values."""
+    """The composition by Hydra, with nothing of this project but its options; and its values."""
     own_options.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed_by_hydra = compose("run", [*words])

@@ -110,7 +110,7 @@ def check_arguments(words):
 
 
 def is_named(options):
-    """Whether a run has a folder of its own, which other lines read."""
+    """True if a run has a folder of its own, which other lines read."""
     return any(word.startswith("hydra.run.dir") for word in options)
 
 

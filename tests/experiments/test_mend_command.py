@@ -89,7 +89,7 @@ def test_a_server_that_cannot_run_is_refused(testbed):
 
 
 def summary(preemptions, latency_s, costs="a", rejected=0):
-    """What a verdict reads of a run of an hour."""
+    """The part of an hour's run that a verdict reads."""
     return {
         "run": {"cost": f"auto_cost ({costs})", "cost_error": "small"},
         "requests": {"rejected": rejected},

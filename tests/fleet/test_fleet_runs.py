@@ -121,7 +121,7 @@ def test_a_prefix_that_all_share_draws_nobody_beyond_the_lead(max_lead):
 
 
 def ends_of(run, engine):
-    """When the requests of the engine end, in order of request."""
+    """The end of each request of the engine, in order of request."""
     table = run.requests.sort_values("request_id")
     return table[table["engine"] == engine]["finish_s"].tolist()
 

@@ -52,7 +52,7 @@ class HostAndGpu(StepClock):
 
 
 class OnGpu(NamedTuple):
-    """How long a launch is computed, and when it has been."""
+    """The duration of a launch on the GPU, and its end."""
 
     seconds: float
     end_ps: int

@@ -64,7 +64,7 @@ def admit_and_prefill(policy, seqs, num_tokens):
 
 
 def publish(policy, seq):
-    """What is stored of the sequence may be found by others, where the policy publishes."""
+    """Stored tokens of the sequence may be found by others, if the policy publishes."""
     publishes = capabilities_of(policy).publishes
     if publishes is not None:
         publishes.publish(seq, seq.num_stored)

@@ -1,4 +1,4 @@
-"""What the assembler says of the kernels of a source: registers, spills, warnings. No GPU
+"""The assembler's report on the kernels of a source: registers, spills, warnings. No GPU
 needed.
 """
 
@@ -16,7 +16,7 @@ ENTRY = re.compile(
 
 
 class Resources(NamedTuple):
-    """What one kernel of a source takes; `notes` are the assembler's warnings."""
+    """The resources of one kernel of a source; `notes` are the assembler's warnings."""
 
     registers: int
     spill_bytes: int

@@ -13,7 +13,7 @@ TIMEOUT_S = 60
 
 
 class Meeting:
-    """What the ranks bring to each collective."""
+    """The ranks' parts of each collective."""
 
     def __init__(self, num_ranks):
         self.brought = [None] * num_ranks

@@ -1,4 +1,4 @@
-"""What tests of trace readers share: small files, rows as pairs, a tokenizer file that counts
+"""Helpers of the tests of trace readers: small files, rows as pairs, a tokenizer file that counts
 words.
 """
 

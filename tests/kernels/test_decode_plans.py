@@ -1,4 +1,4 @@
-"""How a decode launch is cut: every token read once, thread blocks that fit, chunks that fill."""
+"""The cut of a decode launch: every token read once, thread blocks that fit, chunks that fill."""
 
 import re
 from functools import partial

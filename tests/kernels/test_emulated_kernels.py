@@ -175,7 +175,7 @@ def test_a_kernel_that_lacks_a_wait_or_an_arrival_is_found(monkeypatch, statemen
 
 
 def is_found():
-    """Whether values are wrong, or nobody can go on."""
+    """True if values are wrong, or all threads wait."""
     try:
         return max(prefill_errors(8)) > TOLERANCE[torch.float16]
     except LaunchFailed:

@@ -1,4 +1,4 @@
-"""What launches share: arguments in cells, what the driver gets, and the stream of a call."""
+"""Common parts of launches: arguments in cells, what the driver gets, and the stream of a call."""
 
 import ctypes
 from types import SimpleNamespace

@@ -161,13 +161,13 @@ def admitted(policy, prompt_lens):
 
 
 def is_granted(policy, seqs, num_tokens):
-    """Whether a batch of these is extended."""
+    """True if a batch of these is extended."""
     policy, seqs = copy.deepcopy((policy, seqs))
     return isinstance(policy.extend(passing_batch(seqs), num_tokens), Grant)
 
 
 def num_granted(policy, seqs, num_tokens):
-    """How many sequences are extended, one after the other, before one is refused."""
+    """The number of sequences extended, one after the other, before one is refused."""
     policy, seqs = copy.deepcopy((policy, seqs))
     answers = (policy.extend(passing_batch([seq]), num_tokens) for seq in seqs)
     refused = (i for i, answer in enumerate(answers) if isinstance(answer, Refusal))

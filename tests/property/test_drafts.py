@@ -36,7 +36,7 @@ WITHOUT = {
 
 
 def drawn(data, classes):
-    """What makes a policy, what makes a scheduler with drafts of one, and requests."""
+    """A factory of policies, one of schedulers with drafts, and requests."""
     make_policy = data.draw(policies(classes=classes))
     build = data.draw(speculating_schedulers(truncates=classes == (Paged,)))
     strategy = workloads() if classes[0] is Paged else with_shared_prompts(workloads())

@@ -81,7 +81,7 @@ def reached(*roots):
 
 
 def inside(item):
-    """What an object leads to: items, attributes, what a function closes over. Globals are not
+    """Everything reachable from an object: items, attributes, closures. Globals are not
     followed.
     """
     kind = type(item)
@@ -137,7 +137,7 @@ PARTS = {
 
 
 class Log:
-    """What one run looks like from inside: (time, call, digest of everything reached)."""
+    """The inside view of one run: (time, call, digest of everything reached)."""
 
     def __init__(self):
         self.env = simpy.Environment(0)
@@ -185,7 +185,7 @@ def serve(requests, policy, pool, scheduler, preemption):
 
 
 def observations_of_both(requests, others, *arguments):
-    """What either run has seen before the first output that differs ended in either."""
+    """The calls of either run before the first output that differs ended in either."""
     (one, ends), (two, other_ends) = serve(requests, *arguments), serve(others, *arguments)
     differing = [
         a.request_id for a, b in zip(requests, others, strict=True) if a.output_len != b.output_len

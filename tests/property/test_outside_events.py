@@ -206,7 +206,7 @@ def test_fast_equals_slow_with_static_batches(make_policy, requests, cancelled, 
 def test_tokens_are_heard_at_the_ends_of_their_iterations(
     make_policy, make_scheduler, requests, cancelled, cost
 ):
-    """Whoever listens changes nothing; and hears the same in spans and step by step."""
+    """A listener changes nothing, and gets the same events in spans and step by step."""
     silent = run(requests, cancelled, make_scheduler(make_policy()), cost, fast_forward=True)
     heard = []
     for fast_forward in (True, False):

@@ -66,7 +66,7 @@ def test_synthetic_beams_depend_only_on_request_and_seed():
 
 
 def steps(concentration, seed, request):
-    """Who replaces whom, from the second output token to the last."""
+    """The replacements of candidates, from the second output token to the last."""
     beams = SyntheticBeams(concentration, seed)
     return [
         beams.parents(request, num_generated) for num_generated in range(2, request.output_len + 1)

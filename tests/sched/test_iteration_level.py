@@ -1,4 +1,4 @@
-"""Who runs next, who is preempted and who comes back first: plans small enough to be written down
+"""Orders of admission, preemption and return: plans small enough to be written down
 beforehand.
 """
 

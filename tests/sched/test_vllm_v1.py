@@ -1,4 +1,4 @@
-"""What vLLM V1's scheduler does, rule by rule; at the end what it plans before the last iteration's
+"""The rules of vLLM V1's scheduler; at the end its plans before the last iteration's
 results are in.
 """
 

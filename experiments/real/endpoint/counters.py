@@ -25,7 +25,7 @@ class Counters(NamedTuple):
     cache: dict[str, str]
 
     def since(self, name: str, before: "Counters") -> float | None:
-        """How far a counter has come since then; None if the server has none."""
+        """The growth of a counter since then; None if the server has none."""
         if name not in self.sums or name not in before.sums:
             return None
         return self.sums[name] - before.sums[name]

@@ -41,7 +41,7 @@ GRAPHS = [
 
 
 def is_here(folder: Path) -> bool:
-    """Whether the folder has such CSV files, itself or in a folder of one degree below it."""
+    """True if the folder has such CSV files, itself or in a folder of one degree below it."""
     return bool(_degrees(folder))
 
 

@@ -45,7 +45,7 @@ class Comparison(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether the paths differ only if the plain one could have chosen either."""
+        """True if the paths differ only if the plain one could have chosen either."""
         return self.choices > 0 and self.largest_margin <= self.tolerance
 
     def __str__(self) -> str:
@@ -104,6 +104,6 @@ def comparison(plain: Logits, fast: Logits, tolerance: float) -> Comparison:
 
 
 def margin_of(logits: Tensor) -> float:
-    """How far apart the best two are."""
+    """The distance between the best two."""
     best, second = torch.topk(logits.float(), 2).values.tolist()
     return float(best - second)
