@@ -44,7 +44,7 @@ Sensitivity = Annotated[
     bool,
     Parameter(
         help="also say how far costs move the rate, and these and 20 times arrivals moved by up to "
-        "10 ms the share inside; costs by what they were off by where that was measured, else by "
+        "10 ms the share inside; costs by what they were off by if that was measured, else by "
         "3% up and down; takes some 35 runs more for each seed"
     ),
 ]

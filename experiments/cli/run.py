@@ -74,7 +74,7 @@ def run(
         bool,
         Parameter(
             help="also print the interval of latencies and preemptions: 20 times arrivals moved by "
-            "up to 10 ms, and costs by what they were off by where that was measured, else by 3% "
+            "up to 10 ms, and costs by what they were off by if that was measured, else by 3% "
             "up and down; takes some 22 runs more"
         ),
     ] = False,

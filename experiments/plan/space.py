@@ -17,7 +17,7 @@ from testbed.run.override_words import key_of
 SYSTEM = "system"
 COST = "cost"
 OF_ONE_SOURCE = "cost.iterations=null"  # whole iterations of one GPU compare with no derived costs
-USUAL_SYSTEM = "+system=vllm-v1"  # where the words name none
+USUAL_SYSTEM = "+system=vllm-v1"  # if the words name none
 LABELS = {
     "gpu": "GPU",
     "server.num_gpus": "TP",

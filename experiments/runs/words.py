@@ -83,7 +83,7 @@ class Choice:
         if self.group == ENGINE and self.name in NONE:
             raise InputError(
                 key=self.word,
-                problem="the simulator serves where no engine is given",
+                problem="the simulator serves if no engine is given",
                 remedy="leave it out",
             )
         if self.group == ENGINE and self.name != GPU_ENGINE:

@@ -17,7 +17,7 @@ FAMILIES = ("opt", "llama", "mistral", "qwen2")
 OPT_ONLY = {
     "do_layer_norm_before": True,
     "activation_function": "relu",
-}  # of config.json, where it has the key
+}  # of config.json, if it has the key
 GATED_ONLY = {"hidden_act": "silu", "mlp_bias": False}
 
 

@@ -26,8 +26,8 @@ BY_REQUEST, OWN_SEED = 3, 4  # streams of random numbers
 
 
 class Drawing(NamedTuple):
-    """A draw: the sequence that gets the token (None: nobody), its row of the logits, and the words
-    from which its random number is computed.
+    """A draw: the sequence that gets the token (None: no sequence), its row of the logits, and the
+    words from which its random number is computed.
     """
 
     seq: Sequence | None

@@ -102,7 +102,7 @@ class Engine:
         self._fused_path = self._make_fused_path(windows)
         self._whole_prompt = None if self._fused_path is None else scheduler.whole_prompt
         self._is_idle = False
-        self._ended_ps: int | None = None  # of the last iteration, where nothing has slept since
+        self._ended_ps: int | None = None  # of the last iteration, if nothing has slept since
         self._is_closed = False
         self._arrivals: DueArrivals | None = None
         self._arrival_ps = UNBOUNDED  # of the next of these

@@ -66,7 +66,7 @@ class FusedPath:
         self._flight = Flight(Plan())
         self._is_steady = scheduler.is_steady and not windows
         self._steps = Plan()  # of `begin_next`
-        self._steps_to_end = 0  # from the beginning of a span, where it was asked
+        self._steps_to_end = 0  # from the beginning of a span, if it was asked
         assert scheduler.memory.predicts is not None, "a SpanMeter measures by footprints"
         self._promised = scheduler.memory.predicts.guaranteed_steps
         layered = scheduler.memory.layered

@@ -127,7 +127,7 @@ class Part:
         if built is None:
             raise InputError(
                 key=self.name,
-                problem=f"returns None where {key} needs an object",
+                problem=f"returns None if {key} needs an object",
                 remedy="name a class",
             )
         return built

@@ -117,7 +117,7 @@ class CacheAware(FirstCome):
 
     def _match(self, group: SequenceGroup, alike: RadixTree) -> Matched:
         pins, seq = self.memory.pins_hits, group.sequences[0]
-        assert pins is not None, "asked where hits are pinned"
+        assert pins is not None, "asked if hits are pinned"
         hit = pins.match(seq, group.prefill_len)
         cached = hit.num_cached(group.prefill_len)
         matched = cached + sum(hit.num_below(group.prefill_len).values())
@@ -144,7 +144,7 @@ class DepthFirst(CacheAware):
 
     def ordered(self, matched: list[Matched]) -> list[Matched]:
         pins = self.memory.pins_hits
-        assert pins is not None, "asked where hits are pinned"
+        assert pins is not None, "asked if hits are pinned"
         return [matched[place] for place in pins.depth_first([match.hit for match in matched])]
 
 

@@ -57,7 +57,7 @@ class VllmV1(IterationLevel):
     state_class: ClassVar[type[SchedulerState]] = VllmState
     offloads: ClassVar[bool] = True
     keeps_budget: ClassVar[bool] = True
-    cuts_chunks: ClassVar[bool] = True  # where the policy says
+    cuts_chunks: ClassVar[bool] = True  # if the policy gives it
     release: Release
 
     def __init__(

@@ -25,7 +25,7 @@ from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.prompts import Prompts
 from testbed.serving.protocol import ChatBody, CompletionBody, Sampling, parsed
 
-CLIENT_GONE = 499  # nobody reads it
+CLIENT_GONE = 499  # it has no reader
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 

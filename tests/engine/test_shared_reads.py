@@ -75,7 +75,7 @@ def prompt(num_shared, length, request_id):
 @pytest.mark.parametrize("fast_forward", [True, False])
 @pytest.mark.parametrize("cache", CACHES)
 def test_retained_slots_of_finished_requests_do_not_speed_up_decodes(cache, fast_forward):
-    """Case (a): the second request finds 56 of its 64 tokens, and nobody decodes beside it."""
+    """Case (a): the second request finds 56 of its 64 tokens, and no request decodes beside it."""
     ids = prompt(64, 64, 0)
     requests = [
         Request(i, arrival_ps=i * PS, prompt_len=64, output_len=9, prompt_ids=ids, session=i)

@@ -97,7 +97,7 @@ def differences(folder, quantity):
 
 
 def test_differences_on_the_same_seeds_are_told_where_they_are(testbed, tmp_path):
-    """Three repetitions tell waits apart, not the gaps between tokens; swaps are none at all."""
+    """Three repetitions separate waits, not the gaps between tokens; swaps are none at all."""
     for folder, policy in (("paged", "paged"), ("max", "contiguous_max")):
         words = (f"policy={policy}", "arrivals.rate=3", "arrivals.duration_s=20")
         testbed.done("run", *words, "outputs=summary", f"hydra.run.dir={folder}")

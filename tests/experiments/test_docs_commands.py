@@ -1,5 +1,5 @@
-"""Every command and Python example in README and docs: run as in a fresh clone, or only read where
-it needs more.
+"""Every command and Python example in README and docs: run as in a fresh clone, or only read if it
+needs more.
 """
 
 import os

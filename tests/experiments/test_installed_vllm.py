@@ -1,4 +1,4 @@
-"""Commands that drive the user's vLLM, where it is missing, has no GPU, or fails. The Pythons here
+"""Commands that drive the user's vLLM, if it is missing, has no GPU, or fails. The Pythons here
 are scripts that answer as one would that has such a vLLM.
 """
 

@@ -1,6 +1,4 @@
-"""From a log to a prediction: planted times found again, the pool that a log tells of, what is
-doubted.
-"""
+"""From a log to a prediction: planted times found again, the pool that a log implies, doubts."""
 
 import csv
 import json

@@ -71,7 +71,7 @@ def test_a_small_pool_is_mended_by_a_larger_one(testbed, mended):
 def test_a_change_that_fails_has_no_verdict(mended):
     code, answer = mended(3000, "--seeds", "1", "gpu=l4")
     assert answer["preempts"]
-    assert code == 1  # one seed tells nothing apart
+    assert code == 1  # one seed separates nothing
     assert "vLLM does not start" in answer["failed"]["--num-gpu-blocks-override 4500"]
     assert all("4500" not in change["change"] for change in answer["changes"])
 

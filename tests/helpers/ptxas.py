@@ -24,7 +24,7 @@ class Resources(NamedTuple):
 
 
 def require_nvrtc() -> None:
-    """Skip the test, or the whole module, where NVIDIA's compiler of CUDA is missing."""
+    """Skip the test, or the whole module, if NVIDIA's compiler of CUDA is missing."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from cupy.cuda import nvrtc
 

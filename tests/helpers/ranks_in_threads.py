@@ -58,7 +58,7 @@ def ranks_of(shards):
 
 
 class Threads(Guard):
-    """The followers' threads. A follower that fails breaks the barrier, so that nobody waits."""
+    """The followers' threads. A follower that fails breaks the barrier, so that no rank waits."""
 
     def __init__(self, followers, barrier):
         self.followers = followers

@@ -69,7 +69,7 @@ def gpu(monkeypatch, libraries):
     for module in (reference, verify_draws, verify_moves):
         monkeypatch.setattr(module, "DEVICE", "cpu")
     monkeypatch.setattr(verify_attention, "layouts", aligned_layouts)
-    # A GPU's allocator gives a workspace that nobody holds to later work of its stream only.
+    # A GPU's allocator gives a workspace without a holder to later work of its stream only.
     monkeypatch.setattr(attention, "decode_workspace", cache(attention.decode_workspace))
 
 

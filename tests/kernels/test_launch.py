@@ -74,5 +74,5 @@ def test_immediate_launch_uses_the_stream_of_its_output(monkeypatch):
     monkeypatch.setattr(module, "stream_pointer", lambda array: f"stream of {array}")
     launch("out", "q", 128)
     launch(q="q", out="another", threads=128)
-    launch("out", "q", 0)  # nobody's grid
+    launch("out", "q", 0)  # the grid of no launch
     assert seen == ["stream of out", "stream of another"]

@@ -416,7 +416,7 @@ def test_a_page_that_another_sequence_holds_is_not_free_for_a_step():
 
 def test_idle_pages_of_one_group_are_evicted_for_another():
     """Nine large pages of 2 blocks of `full` or 1 of `wide`; what `wide` leaves behind its window
-    is anybody's.
+    is unspecified.
     """
     policy = caching(
         (FULL, KvGroup("wide", num_layers=4, slot_bytes=64, window=4)), 18, "large_pages"

@@ -208,7 +208,7 @@ def test_watermark_applies_to_evictable_blocks_too():
     assert admit(caching, [prompt(2, tuple(range(32)))], 32) is Refusal.LATER
     assert (
         admit(caching, [sequence(2, 32)], 32) is Refusal.LATER
-    )  # nor for content that nobody else has
+    )  # nor for content that no other sequence has
     assert not isinstance(admit(caching, [prompt(3, tuple(range(28)))], 28), Refusal)
 
 

@@ -1,5 +1,5 @@
 """Requests are submitted and cancelled from outside at any time, unannounced: a run in spans is the
-run step by step, bit for bit, also where engines share a clock and hand requests on.
+run step by step, bit for bit, also if engines share a clock and hand requests on.
 """
 
 from itertools import count
@@ -45,7 +45,7 @@ COSTS = [FastMillisecond(), Growing(), analytic(overhead_s=1e-3)]
 
 
 class Ends(TokenListener):
-    """Everything that is heard, in order."""
+    """All events, in order."""
 
     def __init__(self):
         self.heard = []

@@ -54,7 +54,7 @@ ATTACKS = {
 }
 STATUS = {
     "a huge length": (413,),
-    "a path of 200 kB at once": (400, 404),  # too long, or whole where one read has all of it
+    "a path of 200 kB at once": (400, 404),  # too long, or whole if one read has all of it
 }
 
 
@@ -189,7 +189,7 @@ def test_a_server_that_is_told_to_end_lets_requests_end(tmp_path):
 
 
 def test_a_server_does_not_wait_for_requests_beyond_its_time():
-    """drain_s is over: what is left is cancelled, and its client is told."""
+    """drain_s is over: what is left is cancelled, and its client gets an error."""
     answers = []
 
     def send(server):

@@ -70,7 +70,7 @@ def idle_counters(address: Address) -> Counters | None:
             key="--url",
             value=address.url,
             problem="has requests of others",
-            remedy="record a server that nobody else uses",
+            remedy="record a server that no other client uses",
         )
     return counters
 
@@ -94,7 +94,7 @@ def counters_behind(address: Address, before: Counters, num_requests: int) -> Co
             key="--url",
             value=address.url,
             problem=f"counts {count:.0f} requests where {num_requests} were sent",
-            remedy="record a server that nobody else uses",
+            remedy="record a server that no other client uses",
         )
     return counters
 

@@ -37,7 +37,7 @@ GPUS = ("a100-80gb", "h100-80gb", "b200")
 LENGTHS = ("2048", "8192", "100000", AUTO)
 CACHING = ("--enable-prefix-caching", "--no-enable-prefix-caching")
 KV_BYTES, NUM_SEQS = 6 * GIB, 64
-TOO_SMALL = "KV cache"  # of what the planner says where a sequence does not fit
+TOO_SMALL = "KV cache"  # of the planner's answer if a sequence does not fit
 PARALLELISM = (1, 2, 4, 8, 16, 32)
 FULL = 0.9  # of a GPU's memory for weights and pool
 

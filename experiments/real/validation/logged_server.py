@@ -96,7 +96,7 @@ def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
                 key=log.path,
                 problem=(
                     f"{share:.0%} of the prompts are as long as the one {period} requests before; "
-                    "a prefix cache finds them again where they are the same. Give their contents "
+                    "a prefix cache finds them again if they are the same. Give their contents "
                     "(--workload FILE, ids or hashes), or policy=paged for a server without a "
                     "prefix cache"
                 ),

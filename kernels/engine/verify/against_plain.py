@@ -49,7 +49,7 @@ class Comparison(NamedTuple):
         return self.choices > 0 and self.largest_margin <= self.tolerance
 
     def __str__(self) -> str:
-        margin = f", where the best two logits are at most {self.largest_margin:.4f} apart"
+        margin = f", if the best two logits are at most {self.largest_margin:.4f} apart"
         return (
             f"{self.choices} choices with the same tokens before, {self.differing} differ"
             f"{margin if self.differing else ''}; tolerance {self.tolerance:.4f}: "
