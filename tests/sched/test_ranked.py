@@ -29,8 +29,8 @@ many = settings(max_examples=60, deadline=None, suppress_health_check=list(Healt
 
 
 class Watched(ChunkedPrefill):
-    """Asserts, of every plan, that whoever begins or comes back in it ranks before all that are
-    left behind.
+    """Asserts, of every plan, that a group which begins or comes back in it ranks before all that
+    are left behind.
     """
 
     def plan(self):
