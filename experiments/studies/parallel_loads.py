@@ -65,9 +65,7 @@ class Load(NamedTuple):
 def draw(out: Path, *, seed: int, seconds: int = 25) -> None:
     """Draw rates and seeds, and write the loads. seconds: of arrivals."""
     rng = np.random.default_rng(seed)
-    loads = [
-        _drawn(rng, model, planned, seconds) for model, planned in product(MODELS, PLANNED)
-    ]
+    loads = [_drawn(rng, model, planned, seconds) for model, planned in product(MODELS, PLANNED)]
     write_json(out, {"seed": seed, "loads": [load._asdict() for load in loads]})
     for load in loads:
         print(load.name, *load.words)
