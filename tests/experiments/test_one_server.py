@@ -153,7 +153,7 @@ def test_a_gpu_and_its_number_are_one_axis(testbed, tmp_path):
     """server=GPU-xN is as many GPUs of that name, whatever -tp says."""
     words = ("trace=random", "trace.input_len=100", "trace.output_len=4", "arrivals.rate=4")
     command = "vllm serve meta-llama/Llama-3.1-8B -tp 4"
-    code, out, _ = testbed(
+    code, _, notes = testbed(
         "run",
         "-m",
         "--from-vllm",
@@ -163,7 +163,7 @@ def test_a_gpu_and_its_number_are_one_axis(testbed, tmp_path):
         "arrivals.duration_s=1",
         "--json",
     )
-    assert code == 0
+    assert code == 0, notes
     table = (tmp_path / "runs" / "sweep.csv").read_text().splitlines()
     rows = [dict(zip(table[0].split(","), row.split(","), strict=False)) for row in table[1:]]
     assert [row["server"] for row in rows] == ["h100-80gb-x1", "h200-x2"]
