@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.experiments.vllm_server.eagle_config import EAGLE, EAGLE3, eagle_of
 from testbed.experiments.vllm_server.named import model_named
 from testbed.vllm.command import FLAG
 from testbed.vllm.releases import Release
@@ -15,7 +16,8 @@ OPTION = "--speculative-config"
 KNOWN = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 LOOKUPS = ("lookup_min", "lookup_max")
 NGRAM, NGRAM_GPU, DRAFT_MODEL = "ngram", "ngram_gpu", "draft_model"
-HEADS = ("eagle", "eagle3", "mtp")
+MTP = "mtp"
+HEADS = (EAGLE, EAGLE3, MTP)
 
 
 def speculative_of(
@@ -47,8 +49,12 @@ def _made(
     if method in (NGRAM, NGRAM_GPU):
         on_gpu = method == NGRAM_GPU or release.looks_up_on_gpu
         return _ngram(values, num_drafts, on_gpu=on_gpu)
-    if method in HEADS:
+    if method == MTP:
         return Speculative(Heads(num_drafts), ("speculation=heads", count))
+    if model is None:
+        raise _refusal(f"method={method}: vLLM does not start without a model that drafts")
+    if method in HEADS:
+        return eagle_of(method, str(model), num_drafts, release)
     option = model_named(str(model), folders).option
     if option is None:
         raise _refusal(f"model={model}: has no shape of ours", "testbed list model")

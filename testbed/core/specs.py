@@ -40,6 +40,7 @@ VARIANTS = (
     "masks_images",
     "has_sinks",
     "needs_range",
+    "input_params",
 )
 # None in a plain model
 SPECIAL = (
@@ -107,6 +108,10 @@ class ModelSpec:
     ] = None
     needs_range: Annotated[
         bool | None, doc("whether vLLM refuses to serve it in float16, whose range is too small")
+    ] = None
+    input_params: Annotated[
+        PositiveCount | None,
+        doc("weights of projections before the layers, by which a drafter joins hidden states"),
     ] = None
     rope: Annotated[Rope | None, doc("lengths of a rope that stretches positions")] = None
     window: Annotated[Window | None, doc("sliding windows")] = None
@@ -299,7 +304,7 @@ class ModelSpec:
             columns += mixed * self.experts.shared_size
             routers = mixed * self.experts.count
         ffn = self.hidden_size * (self.ffn_matrices * columns + routers)
-        return self._all_attention_params() + states + ffn
+        return (self.input_params or 0) + self._all_attention_params() + states + ffn
 
     @property
     def linear_params(self) -> int:

@@ -226,6 +226,13 @@ class Release:
             "v1/worker/gpu/spec_decode/ngram/speculator.py NgramGPUSpeculator",
         ),
     ]
+    counts_states: Annotated[
+        bool,
+        Fact(
+            "EAGLE-3 drafters join as many hidden states as their config.json names; else three",
+            "model_executor/models/llama_eagle3.py LlamaModel",
+        ),
+    ]
     offloads_by_request: Annotated[
         bool,
         Fact(
@@ -303,6 +310,7 @@ V0_19 = Release(
     checks_state_blocks=False,
     checks_fp8_cache=False,
     looks_up_on_gpu=False,
+    counts_states=False,
     offloads_by_request=False,
     prefers_fp8=False,
     transformers=4,
@@ -348,6 +356,7 @@ V0_33 = Release(
     checks_state_blocks=True,
     checks_fp8_cache=True,
     looks_up_on_gpu=True,
+    counts_states=True,
     offloads_by_request=True,
     prefers_fp8=True,
     transformers=5,

@@ -58,22 +58,28 @@ DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4,
 STATE_BYTES = 4  # of float32
 AUTO = ("auto", "-1")
 BLOCKS = "--num-gpu-blocks-override"
+NO_DRAFTER = DrafterMemory()
 DELTA_KERNEL = "--gdn-prefill-backend"
 
 
 class Speculative(NamedTuple):
-    """The drafter of a command: `speculation`, and the words by which it is an option of ours."""
+    """The drafter of a command: `speculation`, and the words by which it is an option of ours.
+
+    notes: what is taken for its shape, where the command's model does not say it.
+    """
 
     speculation: "Speculation"
     words: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
-    def note(self) -> str:
+    def all_notes(self) -> tuple[str, ...]:
         """Facts that the command does not have."""
-        return (
+        of_acceptance = (
             "how many drafts are accepted is not in a command; "
             "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
         )
+        return (of_acceptance, *self.notes)
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,7 @@ class Server:
     values: Mapping[str, str]
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
+    drafter: DrafterMemory = NO_DRAFTER
     offloading: Offloading | ChunkCache | None = None
 
 
@@ -158,6 +165,7 @@ def server_with(
         pages=pages,
         caches_prefixes=caches,
         values=command.values,
+        drafter=drafter,
         offloading=_offloading(reader, release, pages, limits, caches=caches),
     )
 
