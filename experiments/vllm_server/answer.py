@@ -198,7 +198,7 @@ def rule_lines(server: Server) -> list[str]:
     groups = len(server.pages.windows)
     null = "page, of one group" if groups > 1 else "block"
     return [
-        f"vLLM {server.release.number}: a request is admitted where {admission} fits, no "
+        f"vLLM {server.release.number}: a request is admitted if {admission} fits, no "
         f"watermark, one null {null}; pages of {server.pages.page_bytes:,} bytes, {groups} to a "
         f"block of {server.block_size} tokens"
     ]

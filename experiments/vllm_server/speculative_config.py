@@ -33,7 +33,7 @@ def speculative_of(
     if type(num_drafts) is not int or num_drafts < 1:
         raise _refusal(
             f"num_speculative_tokens={num_drafts!r}: must be a whole number of at least 1",
-            "give it, even where the model's config has one",
+            "give it, even if the model's config has one",
         )
     return _made(values, num_drafts, release, folders)
 

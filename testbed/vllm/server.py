@@ -196,7 +196,7 @@ def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks
 
 
 def _caches(reader: OptionReader, model: ModelSpec, release: Release) -> bool:
-    """Whether prefixes are cached; with states, by default, only in some releases (vLLM's
+    """True if prefixes are cached; with states, by default, only in some releases (vLLM's
     ModelConfig.is_prefix_caching_supported).
     """
     has_states = model.states is not None and model.states.state_bytes > 0
@@ -213,7 +213,7 @@ def _check_replicas(reader: OptionReader, model: ModelSpec) -> None:
 
 
 def plans_ahead(values: Mapping[str, str], speculation: "Speculation | None") -> bool:
-    """Whether a command's scheduler is asynchronous: unless an option says otherwise, or drafts are
+    """True if a command's scheduler is asynchronous: unless an option says otherwise, or drafts are
     made on the CPU.
     """
     waits = speculation is not None and not speculation.drafts_on_gpu
@@ -434,7 +434,7 @@ def _utilization(reader: OptionReader, release: Release) -> float:
 
 
 def _subtracts_graphs(reader: OptionReader, release: Release) -> bool:
-    """Whether CUDA graphs are subtracted; the environment may switch it, and an option may let
+    """True if CUDA graphs are subtracted; the environment may switch it, and an option may let
     none be captured.
     """
     if reader.is_on("--enforce-eager"):
