@@ -11,7 +11,7 @@ from testbed.cost.model import CostModel
 from testbed.speculation.pass_cost import pass_cost
 from testbed.speculation.speculation import Speculation
 
-OWN_LAYERS = {
+OWN_LAYERS: dict[str, Any] = {
     "window": None,
     "chunks": None,
     "states": None,
@@ -71,7 +71,7 @@ class DrafterLayers:
                 ),
             )
         sizes = ("hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size", "vocab_size")
-        own = {name: getattr(self, name) or getattr(model, name) for name in sizes}
+        own: dict[str, Any] = {name: getattr(self, name) or getattr(model, name) for name in sizes}
         return replace(
             model, name=f"{model.name} eagle", num_layers=self.num_layers, **own, **OWN_LAYERS
         )
