@@ -248,7 +248,7 @@ def _served(overrides: Sequence[str], served: ServedCommand) -> list[str]:
 
 
 def _differs(server: str, name: str, overrides: Sequence[str], requests: Any) -> bool:
-    """Whether a run decides anything differently; prints the report. requests: None if the
+    """True if a run decides anything differently; prints the report. requests: None if the
     configuration has some.
     """
     from testbed.experiments.real.lockstep.capacities import third_column

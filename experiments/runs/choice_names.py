@@ -40,7 +40,7 @@ GROUPS = (
     "load",
     "tier",
 )
-KEYS = {  # the words that select an option, where they are not the group's name
+KEYS = {  # the words that select an option, if they are not the group's name
     "eviction": "eviction@policy.eviction",
     "acceptance": "acceptance@speculation.acceptance",
     "system": "+system",

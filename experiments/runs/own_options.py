@@ -35,7 +35,7 @@ from testbed.run.parts import locate
 Node = dict[str, Any]
 PROVIDER = "testbed"
 NO_PACKAGE: dict[str, str | None] = {"package": None}  # of its own: it is where a file places it
-NOTHING = "None"  # Hydra asks for it where a default is null
+NOTHING = "None"  # Hydra asks for it if a default is null
 CONSTRUCTOR = "class"  # the group of the constructors' defaults
 # Of a deployment, whatever the model
 CHOICES = {"kv_dtype_bytes": None, "weight_bits": None, "fp8_products": None}

@@ -7,6 +7,7 @@ from typing import Any
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import ModelSpec
+from testbed.experiments.vllm_server.eagle_config import EAGLE, EAGLE3, eagle_of
 from testbed.experiments.vllm_server.named import model_named
 from testbed.vllm.command import FLAG
 from testbed.vllm.releases import Release
@@ -17,7 +18,7 @@ KNOWN = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prom
 LOOKUPS = ("lookup_min", "lookup_max")
 NGRAM, NGRAM_GPU, DRAFT_MODEL = "ngram", "ngram_gpu", "draft_model"
 MTP = "mtp"
-HEADS = ("eagle", "eagle3", MTP)
+HEADS = (EAGLE, EAGLE3, MTP)
 
 
 def speculative_of(
@@ -33,7 +34,7 @@ def speculative_of(
     if type(num_drafts) is not int or num_drafts < 1:
         raise _refusal(
             f"num_speculative_tokens={num_drafts!r}: must be a whole number of at least 1",
-            "give it, even where the model's config has one",
+            "give it, even if the model's config has one",
         )
     return _made(values, num_drafts, release, folders)
 
@@ -58,8 +59,13 @@ def _made(
     if method in (NGRAM, NGRAM_GPU):
         on_gpu = method == NGRAM_GPU or release.looks_up_on_gpu
         return _ngram(values, num_drafts, on_gpu=on_gpu)
+    if method == MTP:
+        heads = Heads(num_drafts)
+        return Speculative(heads, ("speculation=heads", count), is_of_model=True)
+    if model is None:
+        raise _refusal(f"method={method}: vLLM does not start without a model that drafts")
     if method in HEADS:
-        return Speculative(Heads(num_drafts), ("speculation=heads", count), method == MTP)
+        return eagle_of(method, str(model), num_drafts, release)
     option = model_named(str(model), folders).option
     if option is None:
         raise _refusal(f"model={model}: has no shape of ours", "testbed list model")

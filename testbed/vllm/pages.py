@@ -42,7 +42,7 @@ class Pages:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether some layers store less than all tokens."""
+        """True if some layers store less than all tokens."""
         return self.windows != (None,) or self.chunk is not None
 
     @property

@@ -135,7 +135,7 @@ class Release:
     exports_states: Annotated[
         bool,
         Fact(
-            "a prefill exports a state within it where its kernel can: blocks are aligned to that, "
+            "a prefill exports a state within it if its kernel can: blocks are aligned to that, "
             "and a sequence has a page more; else Mamba-2 keeps a state at the end of each block",
             "v1/kv_cache_interface.py MambaSpec.max_memory_usage_bytes",
         ),
@@ -240,11 +240,18 @@ class Release:
             "v1/worker/gpu/spec_decode/ngram/speculator.py NgramGPUSpeculator",
         ),
     ]
+    counts_states: Annotated[
+        bool,
+        Fact(
+            "EAGLE-3 drafters join as many hidden states as their config.json names; else three",
+            "model_executor/models/llama_eagle3.py LlamaModel",
+        ),
+    ]
     offloads_by_request: Annotated[
         bool,
         Fact(
             "the OffloadingConnector's CPU cache ranks the blocks of a request together, and "
-            "offers only prompts unless told otherwise; else each store is newer than the last",
+            "offers only prompts by default; else each store is newer than the last",
             "v1/kv_offload/cpu/policies/lru.py LRUCachePolicy",
         ),
     ]
@@ -272,7 +279,7 @@ class Release:
     ]
 
     def frees_late(self, plans_ahead: bool) -> bool:
-        """Whether a block outside a window stays until the iterations that read it have run."""
+        """True if a block outside a window stays until the iterations that read it have run."""
         return self.frees_after_run and plans_ahead
 
     def tokens_under_way(self, max_num_batched_tokens: int, *, plans_ahead: bool) -> int:
@@ -280,7 +287,7 @@ class Release:
         return max_num_batched_tokens * (2 if self.frees_late(plans_ahead) else 1)
 
     def tokens_behind(self, reads_hidden_states: bool) -> int:
-        """Tokens behind a block by which it is known too, where a drafter reads hidden states."""
+        """Tokens behind a block by which it is known too, if a drafter reads hidden states."""
         return int(reads_hidden_states and self.hashes_next_token)
 
     def blocks_again(self, reads_hidden_states: bool) -> int:
@@ -319,6 +326,7 @@ V0_19 = Release(
     checks_cache_type=False,
     checks_threshold=False,
     looks_up_on_gpu=False,
+    counts_states=False,
     offloads_by_request=False,
     prefers_fp8=False,
     transformers=4,
@@ -367,6 +375,7 @@ V0_33 = Release(
     checks_cache_type=True,
     checks_threshold=True,
     looks_up_on_gpu=True,
+    counts_states=True,
     offloads_by_request=True,
     prefers_fp8=True,
     transformers=5,

@@ -60,25 +60,30 @@ STATE_BYTES = 4  # of float32
 AUTO = ("auto", "-1")
 BLOCKS = "--num-gpu-blocks-override"
 NO_WINDOWS = "--disable-sliding-window"
+NO_DRAFTER = DrafterMemory()
 DELTA_KERNEL = "--gdn-prefill-backend"
 
 
 class Speculative(NamedTuple):
     """The drafter of a command: `speculation`, and the words by which it is an option of ours.
     is_of_model: its layers are in the model's own checkpoint (MTP).
+
+    notes: what is taken for its shape, where the command's model does not say it.
     """
 
     speculation: "Speculation"
     words: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     is_of_model: bool = False
 
     @property
-    def note(self) -> str:
+    def all_notes(self) -> tuple[str, ...]:
         """Facts that the command does not have."""
-        return (
+        of_acceptance = (
             "how many drafts are accepted is not in a command; "
             "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
         )
+        return (of_acceptance, *self.notes)
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,7 @@ class Server:
     values: Mapping[str, str]
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
+    drafter: DrafterMemory = NO_DRAFTER
     offloading: Offloading | ChunkCache | None = None
 
 
@@ -150,6 +156,7 @@ def server_with(
         pages=pages,
         caches_prefixes=caches,
         values=command.values,
+        drafter=drafter,
         offloading=_offloading(reader, release, pages, limits, caches=caches),
     )
 
@@ -224,7 +231,7 @@ def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks
 
 
 def _caches(reader: OptionReader, model: ModelSpec, release: Release) -> bool:
-    """Whether prefixes are cached; with states, by default, only in some releases (vLLM's
+    """True if prefixes are cached; with states, by default, only in some releases (vLLM's
     ModelConfig.is_prefix_caching_supported).
     """
     has_states = model.states is not None and model.states.state_bytes > 0
@@ -241,7 +248,7 @@ def _check_replicas(reader: OptionReader, model: ModelSpec) -> None:
 
 
 def plans_ahead(values: Mapping[str, str], speculation: "Speculation | None") -> bool:
-    """Whether a command's scheduler is asynchronous: unless an option says otherwise, or drafts are
+    """True if a command's scheduler is asynchronous: unless an option says otherwise, or drafts are
     made on the CPU.
     """
     waits = speculation is not None and not speculation.drafts_on_gpu
@@ -456,7 +463,7 @@ def _utilization(reader: OptionReader, release: Release) -> float:
 
 
 def _subtracts_graphs(reader: OptionReader, release: Release) -> bool:
-    """Whether CUDA graphs are subtracted; the environment may switch it, and an option may let
+    """True if CUDA graphs are subtracted; the environment may switch it, and an option may let
     none be captured.
     """
     if reader.is_on("--enforce-eager"):

@@ -163,10 +163,10 @@ def overrides(command, gpu="h100-80gb"):
         ),
         pytest.param(
             f"{LLAMA} --num-gpu-blocks-override 9000 "
-            """-sc '{"method": "eagle3", "num_speculative_tokens": 3}'""",
+            """-sc '{"model": "yuhuili/EAGLE3-LLaMA", "num_speculative_tokens": 3}'""",
             "h100-80gb",
-            ("speculation=heads", "speculation.num_drafts=3", "server.num_blocks=9000"),
-            id="heads",
+            ("speculation=eagle3", "speculation.num_drafts=3", "server.num_blocks=9000"),
+            id="EAGLE-3 by its name",
         ),
     ],
 )
