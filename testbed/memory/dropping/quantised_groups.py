@@ -3,7 +3,6 @@ enough.
 """
 
 from testbed.core.errors import InputError
-from testbed.core.slots import ceil_div
 from testbed.core.units import PositiveTokens
 from testbed.memory.dropping.dropped_blocks import DroppedBlocks
 from testbed.memory.policy import PoolSpec
