@@ -40,6 +40,8 @@ VARIANTS = (
     "masks_images",
     "has_sinks",
     "needs_range",
+    "drafts_itself",
+    "input_params",
 )
 # None in a plain model
 SPECIAL = (
@@ -107,6 +109,13 @@ class ModelSpec:
     ] = None
     needs_range: Annotated[
         bool | None, doc("whether vLLM refuses to serve it in float16, whose range is too small")
+    ] = None
+    drafts_itself: Annotated[
+        bool | None, doc("whether its checkpoint has layers that draft tokens (MTP)")
+    ] = None
+    input_params: Annotated[
+        PositiveCount | None,
+        doc("weights of projections before the layers, by which a drafter joins hidden states"),
     ] = None
     rope: Annotated[Rope | None, doc("lengths of a rope that stretches positions")] = None
     window: Annotated[Window | None, doc("sliding windows")] = None
@@ -299,7 +308,7 @@ class ModelSpec:
             columns += mixed * self.experts.shared_size
             routers = mixed * self.experts.count
         ffn = self.hidden_size * (self.ffn_matrices * columns + routers)
-        return self._all_attention_params() + states + ffn
+        return (self.input_params or 0) + self._all_attention_params() + states + ffn
 
     @property
     def linear_params(self) -> int:
@@ -343,6 +352,8 @@ class ModelSpec:
         if self.num_heads % num_gpus:
             return f"{self.num_heads} attention heads must be divisible by tensor parallel size"
         few, many = sorted((self.num_kv_heads, num_gpus))
+        if self.has_sinks and num_gpus > self.num_kv_heads:
+            return f"{self.num_kv_heads} heads of K and V with attention sinks are not copied"
         if not self.latent and many % few:
             return (
                 f"{self.num_kv_heads} heads of K and V can be neither divided among the GPUs nor "
