@@ -98,6 +98,12 @@ def test_a_cancelled_request_has_a_time_of_its_end_and_no_latency():
     np.testing.assert_array_equal(columns["tpot_s"], [np.nan, (finish - first) / 2])
 
 
+def test_a_request_may_be_cancelled_when_time_begins():
+    recorder = run([LONG_PROMPT], 1, fast_forward=True)
+    recorder.cancellations[0] = 0
+    assert request_columns(recorder)["cancelled_s"].tolist() == [0]
+
+
 def test_dropped_plans_are_the_same_fast_and_slow():
     requests = [LONG_PROMPT, Request(1, arrival_ps=0, prompt_len=7, output_len=9)]
     for cancel_ps in range(1, 10**9, 10**8 // 3):

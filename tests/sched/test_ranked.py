@@ -200,9 +200,9 @@ def test_retained_slots_are_released_for_running_idle_and_continuing_requests():
 
 def test_retained_slots_are_released_before_vllms_scheduler_preempts():
     limits = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True}
-    shapes = [(0, 0, 7, 20, 3), (4, 0, 8, 40, 20)]
+    shapes = [(0, 0, 7, 20, 3), (4, 0, 8, 30, 30)]  # it needs a third block when it decodes
     ends, recorder = served(TimeToLive(1.0), shapes, kind=VllmV1, **limits)
-    assert ends == {0: 3, 1: 24}
+    assert ends == {0: 3, 1: 34}
     assert recorder.totals.recomputes == 0
 
 
