@@ -33,17 +33,19 @@ def whole(path: Path) -> Iterator[Path]:
     The temporary name keeps the suffix, because writers choose a format by it. A link stays, and
     what it names is replaced. A device or a pipe gets the content.
     """
-    place = path.resolve() if path.is_symlink() else path
-    is_file = place.is_file() or not place.exists()
-    beside = place if is_file else Path(gettempdir(), place.name)
-    remove_leftovers(beside.parent, beside.stem)
-    with locked_place(beside, is_folder=False) as temporary:
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    is_stream = path.exists() and not path.is_file()
+    place = Path(gettempdir(), path.name) if is_stream else path
+    place = place.resolve() if place.is_symlink() else place
+    remove_leftovers(place.parent, place.stem)
+    with locked_place(place, is_folder=False) as temporary:
         try:
             yield temporary
-            if is_file or place.is_dir():
-                os.replace(temporary, place)
+            if is_stream:
+                path.write_bytes(temporary.read_bytes())
             else:
-                place.write_bytes(temporary.read_bytes())
+                os.replace(temporary, place)
         except OSError as error:
             if error.filename in (None, str(temporary)):
                 raise OSError(error.errno, error.strerror, str(path)) from error

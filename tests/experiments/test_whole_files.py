@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from threading import Thread
 
@@ -81,6 +83,12 @@ def test_a_full_device_is_an_error_and_stays():
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.filename == str(device)
     assert device.is_char_device()
+
+
+def test_standard_output_may_be_a_file_by_name():
+    code = "from testbed.experiments.runs.whole_files import *; write_json(Path('/dev/stdout'), 1)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (shown.stdout, shown.stderr) == ("1\n", "")
 
 
 def test_a_link_stays_and_what_it_names_gets_the_content(path):
