@@ -243,7 +243,8 @@ class CapacityAnswer:
 
     Attributes:
         rate: the highest rate that meets the SLO, requests/s, mean of the seeds
-        half_width: half of its 95% interval; null for one seed
+        half_width: half of its 95% interval, with the step; null for one seed
+        step: to which the search knows the rate of a seed, requests/s
         share: the share of requests that must meet the SLO
         costs: the source of the costs and their tested error; empty on a GPU
         future_read: what the runs read of the future, as no real server can; empty if they read
@@ -254,6 +255,7 @@ class CapacityAnswer:
 
     rate: float
     half_width: float | None
+    step: float
     share: float
     costs: str
     future_read: str
@@ -559,7 +561,7 @@ def capacity_answer(
         for name in ("rate", "share_inside")
     ]
     rate, about = capacities.rate, (first.share, first.costs, first.future_read)
-    return CapacityAnswer(rate.mean, rate.half_width, *about, seeds, intervals)
+    return CapacityAnswer(rate.mean, rate.half_width, capacities.step, *about, seeds, intervals)
 
 
 def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
