@@ -290,8 +290,8 @@ class MendChange:
         change: as an engineer writes it
         words: the overrides that make it
         note: what to know of it; empty for nothing
-        verdict: `mends`, `mends, and answers later`, `some fewer`, `not distinguishable`, `changes
-            nothing`, `other costs: not compared` or `makes it worse`; empty for the server as it is
+        verdict: `better`, `not distinguishable`, `changes nothing`, `other costs: not compared` or
+            `worse`, by the goal; empty for the server as it is
         numbers: over the seeds
         num_overloaded: seeds on which the server did not keep up with the arrivals
         num_rejected: requests that were rejected, over all seeds
@@ -311,6 +311,7 @@ class MendAnswer:
     """The answer of `testbed mend --json`.
 
     Attributes:
+        goal: the quantity by which changes are judged
         preempts: whether the server as it is preempts on any seed
         costs: the source of the costs and their tested error
         seeds: the seeds of every change
@@ -319,6 +320,7 @@ class MendAnswer:
         failed: changes whose runs failed, each with the reason; they have no verdict
     """
 
+    goal: str
     preempts: bool
     costs: str
     seeds: list[int]
@@ -576,25 +578,24 @@ def mend_answer(mending: "Mending") -> MendAnswer:
     from testbed.run.summaries import costs_of
 
     return MendAnswer(
+        mending.goal.number,
         mending.preempts,
         costs_of(mending.server.summaries[0]),
         list(mending.seeds),
-        _mend_change(mending.server, mending.server),
-        [_mend_change(tried, mending.server) for tried in mending.tried],
+        _mend_change(mending.server, mending),
+        [_mend_change(tried, mending) for tried in mending.tried],
         {change.name: reason for change, reason in mending.failed.items()},
     )
 
 
-def _mend_change(tried: "Tried", server: "Tried") -> MendChange:
-    from testbed.experiments.mend.trials import NUMBERS
-
-    change, numbers = tried.change, list[MendNumber]()
-    for name in NUMBERS:
+def _mend_change(tried: "Tried", mending: "Mending") -> MendChange:
+    change, numbers, server = tried.change, list[MendNumber](), mending.server
+    for name in mending.numbers:
         mean, less = tried.mean(name), tried.less(name, server)
         pairs = ((None, None) if of is None else (of.mean, of.half_width) for of in (mean, less))
         (value, half), (difference, half_of_it) = pairs
         numbers.append(MendNumber(name, value, half, difference, half_of_it))
-    verdict = "" if tried is server else tried.verdict(server)
+    verdict = "" if tried is server else mending.verdict(tried)
     counts = (tried.num_overloaded, tried.num_rejected)
     return MendChange(change.name, list(change.words), change.note, verdict, numbers, *counts)
 
