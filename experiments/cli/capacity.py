@@ -81,10 +81,11 @@ def capacity(
     from testbed.experiments.cli.output import print_json
     from testbed.experiments.runs.progress import status_line
     from testbed.experiments.runs.search_progress import SearchProgress
-    from testbed.study.capacity_search import check_search
+    from testbed.study.capacity_search import check_search, check_searched
 
     words = served.words(overrides)
     unseeded = [word for word in words if key_of(word) != SEED]
+    check_searched(unseeded, {})
     unseeded += usual_duration(unseeded)
     search = {"share": share, "low": low, "high": high, "precision": precision}
     if sensitivity:

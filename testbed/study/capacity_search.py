@@ -97,8 +97,7 @@ class CapacitySearch:
         folder: str | Path | None = None,
         seen: Seen | None = None,
     ) -> None:
-        _check_no_rate(overrides, options)
-        _check_objectives(front_end().configure(overrides, options))
+        check_searched(overrides, options)
         self._overrides = overrides
         self._options = options
         self._folder = folder
@@ -169,6 +168,14 @@ def check_search(share: float, low: float, high: float, precision: float) -> Non
         )
     if not precision > 0:
         raise InputError(key="precision", value=precision, problem="must be above 0")
+
+
+def check_searched(overrides: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Raise InputError for options with a rate, without an objective, or of runs that do not serve
+    every request.
+    """
+    _check_no_rate(overrides, options)
+    _check_objectives(front_end().configure(overrides, options))
 
 
 def _check_no_rate(overrides: Sequence[str], options: Mapping[str, Any]) -> None:
