@@ -20,6 +20,7 @@ OF_ONE_SOURCE = "cost.iterations=null"  # whole iterations of one GPU compare wi
 USUAL_SYSTEM = "+system=vllm-v1"  # if the words name none
 LABELS = {
     "gpu": "GPU",
+    "server": "GPUs of an engine",
     "server.num_gpus": "TP",
     "prefill_replicas": "prefill",
     "scheduler.max_num_batched_tokens": "batched tokens",

@@ -24,6 +24,7 @@ from testbed.experiments.runs.choice_names import (
     HIDDEN,
     KEYS,
     files_of,
+    is_named,
     names_of,
     plug_ins_of,
 )
@@ -75,8 +76,8 @@ class Choice:
 
     def is_own(self, folders: Sequence[Path]) -> bool:
         """True if it is a class of the user's: MODULE:CLASS, a plug-in, or `custom`."""
-        shipped = {*names_of(self.group, folders), *NONE} - {CUSTOM}
-        return self.group in GROUPS and self.name not in shipped
+        is_shipped = self.name in NONE or is_named(self.group, self.name, folders)
+        return self.group in GROUPS and (self.name == CUSTOM or not is_shipped)
 
     def checked(self, folders: Sequence[Path]) -> "Choice":
         """This choice; raises InputError for an option that the group does not have."""
@@ -103,7 +104,7 @@ class Choice:
                 problem="selects nothing",
                 remedy=f"leave {self.group} out; `testbed list {self.group}` shows the options",
             )
-        if self.name not in names_of(self.group, folders):
+        if not is_named(self.group, self.name, folders):
             _check_class(self.group, self.name, folders)
         return self
 

@@ -8,7 +8,7 @@ from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.expected_error import error_lines
 from testbed.experiments.vllm_server.named_server import server_of
-from testbed.vllm.command import OFF, Command, read_command
+from testbed.vllm.command import OFF, ON, Command, read_command
 from testbed.vllm.memory import Terms, terms
 from testbed.vllm.option_table import options_of
 from testbed.vllm.pages import logged_lines, logged_tokens
@@ -16,6 +16,7 @@ from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import Server
 
 LARGEST_PARALLELISM = 64
+BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them later"
 
 
@@ -205,9 +206,14 @@ def rule_lines(server: Server) -> list[str]:
 
 
 def longest(question: Question, server: Server) -> int:
-    """The longest --max-model-len that starts."""
-    found = question.updated("--max-model-len", "auto").server
-    return max(found.model.max_len, server.model.max_len)
+    """The longest --max-model-len that starts; no longer than a batch if prompts are not cut."""
+    any_length = question.updated("--max-model-len", "auto")
+    if server.values.get(CHUNKS) == OFF and BUDGET in server.values:
+        found = any_length.updated(CHUNKS, ON).server.model.max_len
+        found = min(found, server.limits.max_num_batched_tokens)
+    else:
+        found = any_length.server.model.max_len
+    return max(found, server.model.max_len)
 
 
 def _smallest(question: Question) -> int | None:

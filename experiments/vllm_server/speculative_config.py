@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.eagle_config import EAGLE, EAGLE3, eagle_of
 from testbed.experiments.vllm_server.named import model_named
 from testbed.vllm.command import FLAG
@@ -38,6 +39,15 @@ def speculative_of(
     return _made(values, num_drafts, release, folders)
 
 
+def check_own_layers(speculative: Speculative | None, model: ModelSpec) -> None:
+    """Raise InputError for a model that is asked for layers that draft, and has none."""
+    if speculative is not None and speculative.is_of_model and not model.drafts_itself:
+        raise DoesNotStart(
+            key=f"{FLAG}: {OPTION}",
+            problem=f"vLLM does not start: {model.name} has no layers that draft (MTP)",
+        )
+
+
 def _made(
     values: Mapping[str, Any], num_drafts: int, release: Release, folders: Sequence[Path]
 ) -> Speculative:
@@ -50,7 +60,8 @@ def _made(
         on_gpu = method == NGRAM_GPU or release.looks_up_on_gpu
         return _ngram(values, num_drafts, on_gpu=on_gpu)
     if method == MTP:
-        return Speculative(Heads(num_drafts), ("speculation=heads", count))
+        heads = Heads(num_drafts)
+        return Speculative(heads, ("speculation=heads", count), is_of_model=True)
     if model is None:
         raise _refusal(f"method={method}: vLLM does not start without a model that drafts")
     if method in HEADS:
@@ -108,7 +119,7 @@ def _method(values: Mapping[str, Any]) -> str:
         name = str(model).lower()
         method = "eagle3" if "eagle3" in name else "eagle" if "eagle-" in name else DRAFT_MODEL
     if str(method).endswith("_mtp"):
-        method = "mtp"
+        method = MTP
     if method not in (NGRAM, NGRAM_GPU, DRAFT_MODEL, *HEADS):
         raise _refusal(
             f"method={method}: is not modelled",

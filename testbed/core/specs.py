@@ -40,6 +40,7 @@ VARIANTS = (
     "masks_images",
     "has_sinks",
     "needs_range",
+    "drafts_itself",
     "input_params",
 )
 # None in a plain model
@@ -108,6 +109,9 @@ class ModelSpec:
     ] = None
     needs_range: Annotated[
         bool | None, doc("whether vLLM refuses to serve it in float16, whose range is too small")
+    ] = None
+    drafts_itself: Annotated[
+        bool | None, doc("whether its checkpoint has layers that draft tokens (MTP)")
     ] = None
     input_params: Annotated[
         PositiveCount | None,
@@ -348,6 +352,8 @@ class ModelSpec:
         if self.num_heads % num_gpus:
             return f"{self.num_heads} attention heads must be divisible by tensor parallel size"
         few, many = sorted((self.num_kv_heads, num_gpus))
+        if self.has_sinks and num_gpus > self.num_kv_heads:
+            return f"{self.num_kv_heads} heads of K and V with attention sinks are not copied"
         if not self.latent and many % few:
             return (
                 f"{self.num_kv_heads} heads of K and V can be neither divided among the GPUs nor "

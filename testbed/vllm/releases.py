@@ -218,6 +218,20 @@ class Release:
             "v1/attention/backends/triton_attn.py TritonAttentionBackend",
         ),
     ]
+    checks_cache_type: Annotated[
+        bool,
+        Fact(
+            "a cache of 16 bits must have the weights' own type; else one is stored as the other",
+            "config/vllm.py VllmConfig._reject_mismatched_float_kv_cache",
+        ),
+    ]
+    checks_threshold: Annotated[
+        bool,
+        Fact(
+            "long_prefill_token_threshold above the longest sequence is refused",
+            "config/scheduler.py SchedulerConfig.verify_max_model_len",
+        ),
+    ]
     looks_up_on_gpu: Annotated[
         bool,
         Fact(
@@ -309,6 +323,8 @@ V0_19 = Release(
     logs_longest=False,
     checks_state_blocks=False,
     checks_fp8_cache=False,
+    checks_cache_type=False,
+    checks_threshold=False,
     looks_up_on_gpu=False,
     counts_states=False,
     offloads_by_request=False,
@@ -321,6 +337,7 @@ V0_20 = replace(
     number="0.20",
     utilization=0.92,
     subtracts_graphs=True,
+    checks_state_blocks=True,
     checks_override=True,
     caps_windows=True,
     aligns_blocks=True,
@@ -355,6 +372,8 @@ V0_33 = Release(
     logs_longest=True,
     checks_state_blocks=True,
     checks_fp8_cache=True,
+    checks_cache_type=True,
+    checks_threshold=True,
     looks_up_on_gpu=True,
     counts_states=True,
     offloads_by_request=True,
@@ -365,6 +384,7 @@ V0_33 = Release(
 V0_28 = replace(
     V0_33,
     number="0.28",
+    checks_cache_type=False,
     checks_usable_blocks=False,
     cuts_lone_prompt=True,
     hashes_results=False,
