@@ -9,7 +9,7 @@ how long answers will be: of requests that come at once, other lengths are route
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from testbed.checks.contract.clauses import ClauseBroken, call_raised, require
 from testbed.checks.contract.search import shortest
@@ -209,7 +209,8 @@ def decisions_of(router: WatchedRouter, world: World, calls: Sequence[Call]) -> 
 
 
 def _engine(_: int) -> EngineParts:
-    scheduler = MixedPrefill(PrefixCaching(POOL, block_size=8), Recompute(), **LIMITS)
+    limits: dict[str, Any] = {**LIMITS}
+    scheduler = MixedPrefill(PrefixCaching(POOL, block_size=8), Recompute(), **limits)
     return EngineParts(scheduler, AnalyticCost(MODEL, SERVER, EFFICIENCIES), MAX_LEN)
 
 
