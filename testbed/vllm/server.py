@@ -417,12 +417,22 @@ def _block_size(
     backend = chosen_backend(reader, model, gpu, release)
     size = None
     if reader.value("--block-size") is not None:
+        _check_windows(reader, model, release)
         size = reader.whole("--block-size", BLOCK_SIZE)
         _check_block_size(reader, size, block_multiple(model, gpu, release, backend))
     caches = _caches(reader, model, release)
     return block_size_of(
         model, num_gpus, gpu, release, caches=caches, requested=size, backend=backend
     )
+
+
+def _check_windows(reader: OptionReader, model: ModelSpec, release: Release) -> None:
+    """Raise InputError for a block that no layer has, if windows choose their own."""
+    has_windows_alone = all(group.window is not None for group in model.groups)
+    if has_windows_alone and release.windows_choose_blocks:
+        raise reader.refusal(
+            "--block-size", "layers with a window have blocks of their own in this release"
+        )
 
 
 def _check_delta_kernel(
