@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # The module of each measurement, which has a MEASUREMENT.
 MEASUREMENTS = {
     "all-reduce": "measure.all_reduce",
+    "attention-beside": "measure.attention_beside",
     "block-moves": "measure.block_moves",
     "cache-forms": "measure.cache_forms",
     "ladder": "ladder.measure",

@@ -135,7 +135,8 @@ def _pools(server: DictConfig) -> DictConfig:
         raise InputError(
             key="server.kv_memory_gib",
             value=repr(pools),
-            problem="must be a table of values by name (MODEL: GIB)",
+            problem="must be a table of values by name",
+            remedy="give server.kv_memory_gib.NAME=GIB",
         )
     return pools
 
