@@ -26,7 +26,8 @@ def sending_times(path: str, run: Mapping[str, Any], served_s: Sequence[float]) 
     InputError for a run at another rate, whose starts are not known, and for one that lasted longer
     or shorter than so.
     """
-    rate = float(run.get("request_rate") if run.get("request_rate") is not None else inf)
+    given = run.get("request_rate")
+    rate = inf if given is None else float(given)
     if not isinf(rate):
         raise InputError(
             key=f"{path}: request_rate",
