@@ -392,7 +392,8 @@ def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Releas
     budget = reader.whole("--max-num-batched-tokens", min(budget, num_seqs * model.max_len))
     if reader.value("--max-num-seqs") is None:
         num_seqs = min(num_seqs, budget)
-    return Limits(num_seqs, budget, reader.whole("--tensor-parallel-size", 1))
+    num_gpus = reader.whole("--tensor-parallel-size", 1)
+    return Limits(num_seqs, budget, num_gpus, reader.is_on("--enable-expert-parallel"))
 
 
 def _check_heads(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
