@@ -102,7 +102,7 @@ def admitted(text: str) -> Entrant | Failure:
 
 
 def reads_future(kind: Any) -> bool:
-    """Whether objects of a class get true output lengths, or the prompts to come."""
+    """True if objects of a class get true output lengths, or the prompts to come."""
     return is_oracle(kind) or issubclass(kind, ForeseesChains)
 
 
@@ -187,7 +187,7 @@ def _check_bounds(out: Mapping[str, str]) -> None:
 
 
 def rejecting(rows: Mapping[str, Cells]) -> dict[str, str]:
-    """Why entrants do not count that reject requests which LRU serves: latencies leave them out."""
+    """The remark on entrants that reject requests which LRU serves: latencies leave them out."""
     return {
         name: f"{key[0]}, seed {key[1]}: rejects {row.rejected} requests"
         for name, cells in rows.items()

@@ -6,7 +6,15 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from testbed.experiments.look.pages.page import NUMBER, Chart, Series, Table, render, whole_page
+from testbed.experiments.look.pages.page import (
+    NAME,
+    NUMBER,
+    Chart,
+    Series,
+    Table,
+    render,
+    whole_page,
+)
 from testbed.experiments.plan.bottlenecks import broken
 from testbed.experiments.plan.deployment_plan import AT_LOAD, Plan
 from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
@@ -62,7 +70,7 @@ def _counts(plan: Plan) -> str:
 
 
 def _refused(plan: Plan) -> list[str]:
-    """That the answer is of other deployments than those that could not be built."""
+    """The remark that the answer is of other deployments than those that could not be built."""
     refused = [verdict for verdict in plan.pruned if verdict.limit == REFUSED]
     if not refused:
         return []
@@ -73,7 +81,9 @@ def _refused(plan: Plan) -> list[str]:
 
 
 def _behind(plan: Plan) -> Iterator[str]:
-    """That a deployment keeps the SLO only because its runs end before its queue has grown."""
+    """The remark that a deployment keeps the SLO only because its runs end before its queue has
+    grown.
+    """
     for verdict in plan.ranked:
         summaries = [outcome.summary for outcome in verdict.outcomes]
         overloads = [summary[OVERLOAD] for summary in summaries if summary.get(OVERLOAD)]
@@ -252,7 +262,7 @@ def page_of(plan: Plan, page: Path, runs: Path) -> str:
             title,
             head,
             [_linked(head, cells, page, runs) for cells in rows],
-            [_class(name) for name in head],
+            [_class(name, column) for name, *column in zip(head, *rows, strict=True)],
         )
         for title, head, rows in tables_of(plan)
     ]
@@ -266,8 +276,11 @@ def _title(plan: Plan) -> str:
     return f"Cheapest deployment that keeps the SLO, at {what}"
 
 
-def _class(name: str) -> str:
-    return "" if name in TEXTS else NUMBER
+def _class(name: str, cells: Sequence[str]) -> str:
+    """The class of a column; names, as those of GPUs, stay in one line."""
+    if name in TEXTS:
+        return ""
+    return NUMBER if any(cell[:1].isdigit() for cell in cells) else NAME
 
 
 def _linked(head: Sequence[str], cells: Sequence[str], page: Path, runs: Path) -> list[str]:

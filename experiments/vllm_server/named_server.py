@@ -7,9 +7,10 @@ from pathlib import Path
 
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
-from testbed.experiments.vllm_server.speculative_config import speculative_of
+from testbed.experiments.vllm_server.speculative_config import check_own_layers, speculative_of
 from testbed.vllm.command import Command
-from testbed.vllm.memory import Limits, Terms
+from testbed.vllm.limits import Limits
+from testbed.vllm.memory import Terms
 from testbed.vllm.option_reader import check_release, notes_of
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import Server, limits_and_utilization, server_with
@@ -35,6 +36,7 @@ def server_of(
     sheet = gpu_named(gpu, folders)
     named = model_named(command.model, folders, transformers=release.transformers)
     speculative = speculative_of(command.values.get("--speculative-config"), release, folders)
+    check_own_layers(speculative, named.shape)
     speculation = None if speculative is None else speculative.speculation
     model_type = _model_type(named)
     server = server_with(command, named.shape, sheet, release, of, speculation, model_type)

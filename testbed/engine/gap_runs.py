@@ -29,7 +29,7 @@ class GapRuns(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many gaps there are."""
+        """The number of gaps."""
         return int(self.lengths @ self.counts)
 
     def sum_ps(self) -> int:
@@ -68,7 +68,7 @@ class GapRuns(NamedTuple):
         return int(self.first_ps.min()), int(last_ps.max())
 
     def num_below(self, bound_ps: int) -> int:
-        """How many gaps are below a bound."""
+        """The number of gaps below a bound."""
         return int(self._places(bound_ps) @ self.counts)
 
     def within(self, low_ps: int, high_ps: int) -> "GapRuns":
@@ -80,7 +80,7 @@ class GapRuns(NamedTuple):
         return GapRuns(*[column[some] for column in columns])
 
     def _places(self, bound_ps: int) -> Counts:
-        """How many gaps of each run are below a bound."""
+        """The number of gaps below a bound, of each run."""
         growth = np.maximum(self.growth_ps, 1)
         below = -((self.first_ps - bound_ps) // growth)
         steep = np.clip(below, 0, self.lengths)
@@ -102,7 +102,7 @@ class GapParts:
 
     @property
     def total(self) -> int:
-        """How many gaps there are."""
+        """The number of gaps."""
         return sum(part.total for part in self)
 
     def sum_ps(self) -> int:

@@ -262,7 +262,7 @@ def _runs(
 
 
 def _num_within(starts: Counts, stops: Counts, length: int) -> NDArray[np.int32]:
-    """How many ranges [start, stop) contain each of the numbers below length, in 32 bits."""
+    """The number of ranges [start, stop) that contain each of the numbers below length."""
     changes = np.zeros(length + 1, np.int32)
     some = stops > starts
     np.add.at(changes, starts[some], 1)

@@ -139,7 +139,7 @@ class Estimates(Protocol):
     """It says beforehand whether an admission would be granted."""
 
     def fits(self, seq: Seq, num_tokens: int, hit: CacheHit) -> bool:
-        """Whether a sequence would be admitted now; changes nothing.
+        """True if a sequence would be admitted now; changes nothing.
 
         A scheduler that admits with fewer tokens than must fit calls this first. A sequence that
         `truncate` has left slots keeps them: the question is then whether it would get what it
@@ -347,7 +347,7 @@ class Offloads(Protocol):
         """
 
     def has_landed(self, seq: Seq) -> bool:
-        """Whether nothing of a sequence is on its way any more.
+        """True if nothing of a sequence is on its way any more.
 
         Args:
             seq: one that `load_into_slots` gave slots.
@@ -371,12 +371,19 @@ class Offloads(Protocol):
 
 @runtime_checkable
 class DropsTokens(Protocol):
-    """It does not keep every token of a sequence, as in a window that moves on."""
+    """It does not keep every token of a sequence: in a window that moves on, after a prompt that
+    is computed, or in fewer slots as groups of tokens are packed.
 
-    def num_stored(self, num_tokens: int) -> int:
-        """Tokens of a sequence that are in the pool.
+    What is stored may fall while a sequence grows. An `extend` that gives slots back says
+    `ends_refusals`; `max_seq_len` counts the largest need on the way.
+    """
+
+    def num_stored(self, prompt_len: int, num_tokens: int) -> int:
+        """Slots with K and V of a sequence that are in the pool; they are the first ones of its
+        table, and what they contain is in the order of the tokens.
 
         Args:
+            prompt_len: tokens of its prompt.
             num_tokens: that the sequence has.
         """
 
@@ -444,7 +451,7 @@ class CutsChunks(Protocol):
         """
 
     def has_chunks(self) -> bool:
-        """Whether it shortens any chunk. A later chunk of a prompt may be longer then than one
+        """True if it shortens any chunk. A later chunk of a prompt may be longer then than one
         before it, so that sequences are served one by one.
         """
 

@@ -142,7 +142,7 @@ def _check_fixed_outputs(scheduler: Scheduler, workload: Workload) -> None:
             problem=(
                 f"row {row} declares {declared[row]} output tokens and generates {outputs[row]}"
             ),
-            remedy="workload.max_new_tokens=1x, or ignore_eos=false",
+            remedy="workload.max_new_tokens=1x, or scheduler.ignore_eos=false",
         )
 
 
@@ -179,7 +179,7 @@ def _check_answers_are_found(scheduler: Scheduler) -> None:
             value="time_to_live",
             problem=(
                 f"{scheduler.memory.name} finds nothing of an answered request, whose slots would "
-                "be kept for nobody"
+                "be kept for no reader"
             ),
             remedy="choose policy=prefix_caching, or another policy that has lookup()",
         )

@@ -41,7 +41,7 @@ class Interval(NamedTuple):
 
     @property
     def includes_zero(self) -> bool:
-        """Whether the data leave the mean's sign open."""
+        """True if the data leave the mean's sign open."""
         return self.half_width is None or abs(self.mean) <= self.half_width
 
 
@@ -53,6 +53,15 @@ def interval(values: Sequence[float]) -> Interval:
         return Interval(mean, half_width=None, num_values=count)
     deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
     return Interval(mean, student_t(count - 1) * deviation / sqrt(count), count)
+
+
+def within_step(found: Interval, step: float) -> Interval:
+    """The interval of values that a search knows to a step: its half width is larger by the step,
+    also where the values are equal.
+    """
+    if found.half_width is None:
+        return found
+    return found._replace(half_width=found.half_width + step)
 
 
 def paired(values: Sequence[float], reference: Sequence[float]) -> Interval:

@@ -1,5 +1,5 @@
-"""Which profile costs start from, by shape and GPU; what a profile that is carried keeps, moves and
-never claims.
+"""The profile that costs start from, by shape and GPU; the parts that a derived profile keeps,
+scales, and leaves out.
 """
 
 import json
@@ -215,8 +215,24 @@ def test_prompts_are_bound_by_their_pairs():
     assert second == pytest.approx(9_999 + 2 * 1275, abs=1e-3)  # what it needs at that rate
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "num_bytes", "flops"),
+    [
+        ("linear", (7,), 2 * MODEL.layer_params, 2 * 7 * MODEL.layer_params),
+        ("output_head", (7,), 2 * 1100 * 96, 2 * 7 * 1100 * 96),
+        ("cache_write", (7,), 2 * 7 * 128, 0),  # keys and values of two heads are 128 bytes
+        ("prefill_attention", (3, 10, 50), 3 * 60 * 128, 3 * (500 + 55) * 4 * 8 * 16),
+        ("mixed_attention", (10, 50, 2, 40), (60 + 80) * 128, (500 + 55) * 4 * 8 * 16),
+        ("decode_attention", (2, 80), 80 * 128, 0),
+        ("block_copy", (3, 16), 2 * 48 * 128 * 4, 0),
+    ],
+)
+def test_bytes_and_operations_of_points_by_hand(section, key, num_bytes, flops):
+    assert Loads(MODEL, 1).load(section, key) == (num_bytes, flops)
+
+
 def test_a_mixed_batch_reads_contexts_and_computes_pairs():
-    """4 decodes of 250 tokens each, where memory binds: reading takes twice as long."""
+    """4 decodes of 250 tokens each, if memory binds: reading takes twice as long."""
     mixed = section(
         "prefill_tokens past_tokens num_seqs mean_context",
         [[1, 0, 4, 250, 2000 * KV_US], [1000, 0, 0, 0, 1.0]],

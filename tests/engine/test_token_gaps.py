@@ -1,6 +1,4 @@
-"""The gaps between tokens, computed from spans, equal those between the times that a listener
-hears.
-"""
+"""The gaps between tokens, computed from spans, equal those of the times that a listener gets."""
 
 import tracemalloc
 
@@ -53,9 +51,7 @@ def assert_gaps(recorder, listener):
     assert longest == {one: max(times) for one, times in expected.items()}
 
 
-many = settings(
-    max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @many

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from browser import WIDE, chromium, new_tab
 from import_fixtures import profile  # noqa: F401 (a fixture)
+from remedies import check_ways_out
 from tiny_run import tiny_overrides
 from wrong_files import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
 
@@ -37,7 +38,7 @@ def testbed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as the command sets it; restored afterwards
-    monkeypatch.setattr(progress, "SPEAK_S", 1e6)  # a slow machine hears no more than a fast one
+    monkeypatch.setattr(progress, "SPEAK_S", 1e6)  # a slow machine gets no more than a fast one
 
     def call(*arguments):
         capsys.readouterr()  # what fixtures have printed
@@ -48,7 +49,7 @@ def testbed(tmp_path, monkeypatch, capsys):
         return code, *capsys.readouterr()
 
     def done(*arguments):
-        """What is printed by a call that ends well and complains of nothing."""
+        """The output of a call that ends well, without complaints."""
         code, output, error = call(*arguments)
         assert (code, error) == (0, "")
         return output
@@ -57,6 +58,7 @@ def testbed(tmp_path, monkeypatch, capsys):
         """The one line of a call that is refused, and prints nothing else."""
         code, output, error = call(*arguments)
         check_one_line(code, error)
+        check_ways_out(arguments, error)
         assert output == ""
         return error
 
@@ -64,6 +66,7 @@ def testbed(tmp_path, monkeypatch, capsys):
         """The one line of a call whose answer is no, which prints nothing else."""
         code, output, error = call(*arguments)
         check_one_line(code, error, expected=1)
+        check_ways_out(arguments, error)
         assert output == ""
         return error
 

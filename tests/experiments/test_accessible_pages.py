@@ -34,7 +34,7 @@ COMMANDS = {
         "plan.html",
     ),
     "compare": ("compare", "runs/paged", "runs/max", "--html", "compare.html"),
-    "memory map": ("show", "memory", "runs/paged", "--out", "memory"),
+    "memory map": ("show", "memory", "runs/paged", "--html", "memory.html"),
     "report of a run": ("report", "runs/paged", "--html", "one.html"),
     "report of runs": ("report", "runs", "--html", "runs.html"),
     "report of a reproduction": ("report", "results", "--html", "results.html"),
@@ -60,7 +60,7 @@ def pages(tmp_path_factory):
 
 
 def found_in(browser, address):
-    """What is found in a page, by the reader's colours and width."""
+    """The findings in a page, by the reader's colours and width."""
     found = {}
     for scheme, width in READERS:
         tab = new_tab(browser, width, color_scheme=scheme)
@@ -73,8 +73,7 @@ def found_in(browser, address):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_page_of_a_command_has_no_violation(browser, pages, name):
-    path = pages / COMMANDS[name][-1]
-    page = path / "memory_map.html" if path.is_dir() else path
+    page = pages / COMMANDS[name][-1]
     assert found_in(browser, page.as_uri()) == {}
 
 
@@ -91,7 +90,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(site):
-    """Where the site is served."""
+    """The address of the served site."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(site))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()

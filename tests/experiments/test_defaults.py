@@ -28,6 +28,7 @@ VARIANTS = {
     "scheduler/sglang",  # what SGLang's server takes
     "scheduler/sglang_no_overlap",  # what SGLang's server takes
     "policy/tiered_exclusive",
+    "speculation/eagle3",  # the vocabulary of published drafters
     "tier/dram",
     "tier/nvme",
     "trace/vidur",
@@ -74,7 +75,7 @@ def defaults_at(path, stated, key):
 
 
 def stated_twice(path):
-    """Each key of a file with its value and the constructor's default, where there is one."""
+    """Each key of a file with its value and the constructor's default, if there is one."""
     stated = OmegaConf.to_container(OmegaConf.load(path), resolve=False) or {}
     nested = {key: value for key, value in stated.items() if isinstance(value, dict)}
     for key, values in [("", stated), *nested.items()]:

@@ -1,5 +1,5 @@
 """Requests are submitted and cancelled from outside at any time, unannounced: a run in spans is the
-run step by step, bit for bit, also where engines share a clock and hand requests on.
+run step by step, bit for bit, also if engines share a clock and hand requests on.
 """
 
 from itertools import count
@@ -7,7 +7,7 @@ from itertools import count
 import hypothesis.strategies as st
 import pytest
 import simpy
-from hypothesis import given, seed, settings
+from hypothesis import given, settings
 from same_runs import assert_same, lengths_of
 from strategies import MAX_LEN, policies, schedulers, with_shared_prompts, workloads
 from test_fast_equals_slow import whole_runs
@@ -27,7 +27,7 @@ from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
 
 ANY_POLICY = policies((Paged, PrefixCaching, OutputCaching, ContiguousMax, ContiguousOracle))
-some = settings(max_examples=60, derandomize=True)
+some = settings(max_examples=60)
 
 
 class Growing(FastMillisecond):
@@ -45,7 +45,7 @@ COSTS = [FastMillisecond(), Growing(), analytic(overhead_s=1e-3)]
 
 
 class Ends(TokenListener):
-    """Everything that is heard, in order."""
+    """All events, in order."""
 
     def __init__(self):
         self.heard = []
@@ -157,7 +157,7 @@ open_loops = whole_runs().filter(
 
 
 def check_outside_events(whole_run, cancelled):
-    make, requests, cost = whole_run
+    make, requests, cost, _ = whole_run
     recorders = []
     for fast_forward in (True, False):
         scheduler = make()
@@ -176,7 +176,6 @@ def test_fast_equals_slow_with_unannounced_events_in_whole_runs(whole_run, cance
 
 @pytest.mark.slow
 @settings(some, max_examples=1000)
-@seed(44)
 @given(open_loops, cancellations())
 def test_fast_equals_slow_with_unannounced_events_in_1000_whole_runs(whole_run, cancelled):
     check_outside_events(whole_run, cancelled)
@@ -206,7 +205,7 @@ def test_fast_equals_slow_with_static_batches(make_policy, requests, cancelled, 
 def test_tokens_are_heard_at_the_ends_of_their_iterations(
     make_policy, make_scheduler, requests, cancelled, cost
 ):
-    """Whoever listens changes nothing; and hears the same in spans and step by step."""
+    """A listener changes nothing, and gets the same events in spans and step by step."""
     silent = run(requests, cancelled, make_scheduler(make_policy()), cost, fast_forward=True)
     heard = []
     for fast_forward in (True, False):
@@ -259,7 +258,7 @@ class HandsOn(Listener):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-@settings(max_examples=30, derandomize=True)
+@settings(max_examples=30)
 @given(ANY_POLICY, schedulers(), workloads(), cancellations(), st.sampled_from(COSTS))
 def test_engines_that_share_a_clock_are_fast_and_slow_alike(
     first, make_policy, make_scheduler, requests, cancelled, cost

@@ -1,4 +1,4 @@
-"""Beams, synthetic and recorded; copies of forks where memory is not shared: what they copy, that
+"""Beams, synthetic and recorded; copies of forks if memory is not shared: what they copy, that
 they come first.
 """
 
@@ -66,7 +66,7 @@ def test_synthetic_beams_depend_only_on_request_and_seed():
 
 
 def steps(concentration, seed, request):
-    """Who replaces whom, from the second output token to the last."""
+    """The replacements of candidates, from the second output token to the last."""
     beams = SyntheticBeams(concentration, seed)
     return [
         beams.parents(request, num_generated) for num_generated in range(2, request.output_len + 1)
@@ -104,6 +104,7 @@ def test_recorded_searches_are_replayed_in_turn(tmp_path):
     ("text", "culprit"),
     [
         ("request,step\n", "its first line must be request,step,parent,child"),
+        ("", "its first line must be request,step,parent,child"),
         (HEADER, "it has no lines"),
         (
             HEADER + "0,1,0,1\n",
@@ -197,7 +198,7 @@ def test_preemption_drops_pending_fork_copies(kind):
 
 
 class InPieces(MemoryPolicy):
-    """Tables of several extents that somebody has thought up."""
+    """Tables of several extents made up by hand."""
 
     def table(self, seq):
         return [[Extent(0, 4), Extent(20, 4), Extent(8, 4)], [Extent(40, 6), Extent(60, 6)]][

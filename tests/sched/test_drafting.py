@@ -1,5 +1,7 @@
 """Speculative decoding: slots for drafts, what is accepted, and what comes back."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from refusals import refuses
@@ -160,6 +162,17 @@ def test_luck_is_the_requests_and_not_the_policys():
     assert shown != [Markov(seed=4).accepted(5, position, 4) for position in range(50)]
 
 
+def test_passages_of_one_request_begin_and_end_as_often_as_stated():
+    """Drafts of one token, all accepted in easy passages and none in hard ones."""
+    chain = Markov(easy_rate=1.0, hard_rate=0.0, to_hard=0.1, to_easy=0.3)
+    is_hard = [not chain.accepted(5, position, 1) for position in range(4000)]
+    assert np.mean(is_hard) == pytest.approx(0.25, abs=0.05)
+    ends = {state: [] for state in (False, True)}
+    for state, next_state in pairwise(is_hard):
+        ends[state].append(next_state != state)
+    assert [np.mean(ends[state]) for state in (False, True)] == pytest.approx([0.1, 0.3], abs=0.05)
+
+
 def test_measured_rates_are_those_of_whole_drafts():
     """vLLM logs the share of drafts that are accepted up to each place."""
     acceptance = PerPosition([0.8, 0.6, 0.3])
@@ -220,7 +233,7 @@ def test_first_chunk_needs_the_look_ahead_since_033(release, first_slots):
 
 
 def test_prompt_of_one_token_is_as_long_as_the_drafts_beside_it_since_033():
-    """Whose results are discarded: an output of 4 takes 4 iterations where none is accepted."""
+    """With discarded drafts an output of 4 takes 4 iterations if none is accepted."""
     chunks = {}
     for release in (V0_19, V0_33):
         scheduler = scheduler_of(NGram(3, acceptance=Constant(0.0)), release=release)

@@ -1,4 +1,4 @@
-"""What options of `testbed.simulate` become: names, classes, pairs, objects, specs, numbers of
+"""Options of `testbed.simulate`: names, classes, pairs, objects, specs, numbers of
 NumPy.
 """
 
@@ -21,7 +21,7 @@ SHORT = {"duration_s": 1}
 
 
 def described(*words, **options):
-    """What the summary says of a run."""
+    """The summary of a run."""
     return front.simulate(*words, **{**SHORT, **options}).summary["run"]
 
 
@@ -112,6 +112,11 @@ def test_results_are_compared_in_a_table(result, tmp_path_factory):
         mean = compared.summary["ttft_s"]["mean"]
         assert rows["TTFT", "mean", name] == pytest.approx(mean)
         assert rows["requests", "iterations", name] == compared.summary["iterations"]
+
+
+@pytest.mark.parametrize("names", [("paged", "paged"), ("paged",), ("one", "two", "three")])
+def test_two_results_have_two_names(result, names):
+    check_refusal(("names", "two different names"), result.compare, result, names=names)
 
 
 def test_a_timeline_has_only_the_window_of_time(result, tmp_path):

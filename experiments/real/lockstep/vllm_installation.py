@@ -193,7 +193,7 @@ def _blocks_and_windows(setup: Setup, block_size: int) -> tuple[int, tuple[int |
         raise InputError(
             key="policy",
             problem="lockstep compares groups in pages of one size",
-            remedy="page_rule=one_page_size",
+            remedy="policy.page_rule=one_page_size",
         )
     windows = tuple(column.window if column.width else 0 for column in policy.pages.columns)
     return policy.pages.total // policy.pages.page_units + 1, windows
@@ -384,7 +384,7 @@ def planned(
 ) -> tuple[Any, Any]:
     """vLLM's VllmConfig and KVCacheConfig for these layers and `available` bytes. fits_length: the
     longest sequence that they hold is looked for (--max-model-len auto). Raises vLLM's ValueError
-    where one sequence does not fit.
+    if one sequence does not fit.
     """
     _import_quietly()
     config = _vllm_config(options)

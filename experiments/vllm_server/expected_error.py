@@ -1,0 +1,63 @@
+"""The error of the memory of vLLM's servers, for a server's own case."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from testbed.core.shapes import read_model
+from testbed.vllm.limits import Limits
+from testbed.vllm.memory import terms
+from testbed.vllm.profiled_peak import activation_gib
+
+FOLDER = Path(__file__).parent / "start_ups"
+MEASURED_GPU, MEASURED_COUNTS = "h100-80gb", (1, 2, 4)
+MEASURED_MODEL = "llama-3.1-8b"
+OF_13 = (1024, 8192)  # sequences and tokens of the 13 shapes
+OF_SHAPES = "GiB of activation (13 shapes on 1, 2 or 4 H100s; 1,024 sequences, 8,192 tokens)"
+
+
+def error_lines(
+    gpu: str, num_gpus: int, max_num_seqs: int, max_num_batched_tokens: int, rmse_gib: float
+) -> list[str]:
+    """The error of a server's own case, or that it was not measured and what was.
+
+    Args:
+        gpu: our name.
+        num_gpus: tensor parallelism.
+        max_num_seqs: sequences that may run.
+        max_num_batched_tokens: tokens of an iteration.
+        rmse_gib: residual over the shapes.
+    """
+    of_shapes = f"{rmse_gib:.2f} {OF_SHAPES}"
+    case = f"{max_num_seqs:,} sequences and {max_num_batched_tokens:,} tokens"
+    if gpu != MEASURED_GPU or num_gpus not in MEASURED_COUNTS:
+        return [f"  error on {num_gpus} x {gpu}: not measured; {of_shapes}"]
+    if (max_num_seqs, max_num_batched_tokens) == OF_13:
+        return [f"  expected error: {of_shapes}"]
+    measured = dict(_measured())
+    if (logged := measured.get((max_num_seqs, max_num_batched_tokens))) is not None:
+        return [f"  expected error with {case}: {logged:+.2f} GiB of activation (one start-up)"]
+    fewest, tokens = _nearest(measured, max_num_batched_tokens)
+    return [
+        f"  error with {case}: not measured; {of_shapes},",
+        f"    {measured[fewest, tokens]:+.2f} GiB with {fewest:,} and {tokens:,} (one start-up)",
+    ]
+
+
+def _nearest(measured: dict[tuple[int, int], float], tokens: int) -> tuple[int, int]:
+    """The start-up with the fewest sequences whose tokens are nearest."""
+    fewest = min(seqs for seqs, _ in measured)
+    return min(
+        ((seqs, size) for seqs, size in measured if seqs == fewest),
+        key=lambda case: abs(case[1] - tokens),
+    )
+
+
+def _measured() -> Iterator[tuple[tuple[int, int], float]]:
+    """Sequences, tokens, and logged minus computed activation in GiB of the six start-ups."""
+    by, model = terms(), read_model(MEASURED_MODEL)
+    with (FOLDER / "measured.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            case = int(row["max_num_seqs"]), int(row["max_num_batched_tokens"])
+            computed = activation_gib(model, Limits(*case), logits=by.logits, hidden=by.hidden)
+            yield case, float(row["logged_activation_gib"]) - computed
