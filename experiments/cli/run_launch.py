@@ -69,8 +69,8 @@ def run_one(words: Sequence[str], form: Form, notes: list[str]) -> None:
     if form.json:
         from testbed.experiments.cli.json_answers import RunAnswer
 
-        state = str(stored.folder), stored.is_new
-        return print_json(RunAnswer(*state, notes, stored.summary, intervals))
+        place = str(stored.folder)
+        return print_json(RunAnswer(place, stored.is_new, notes, stored.summary, intervals))
     console = wide_console()
     console.print(summary_table(stored.summary))
     if sensitive:
