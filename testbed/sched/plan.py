@@ -188,7 +188,7 @@ class Outcome(NamedTuple):
 
     first_tokens: list[SequenceGroup]
     finished: list[SequenceGroup]
-    grown: Grant = GRANTED
+    grown: Grant
 
 
 def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
