@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Batch, Sequence, SequenceGroup, SequenceStatus
-from testbed.core.slots import GRANTED, Answer, Grant, Ops, Refusal, record
+from testbed.core.slots import Answer, Grant, Ops, Refusal, record
 from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beam_search import Replacement
@@ -188,7 +188,7 @@ class Outcome(NamedTuple):
 
     first_tokens: list[SequenceGroup]
     finished: list[SequenceGroup]
-    grown: Grant = GRANTED
+    grown: Grant
 
 
 def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
