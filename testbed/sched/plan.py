@@ -259,10 +259,11 @@ def summed(ops: list[Ops]) -> Summed:
     """
     copies: dict[int, int] = {}
     extra: dict[str, int] = {}
-    moves = counted(move for requested in ops for move in requested.moves)
+    moved = [move for requested in ops for move in requested.moves]
+    moves = counted(moved) if moved else ()
     for requested in ops:
-        for copy in requested.copies:
-            copies[copy.length] = copies.get(copy.length, 0) + 1
+        for _, _, length in requested.copies:
+            copies[length] = copies.get(length, 0) + 1
         for name, count in requested.extra:
             extra[name] = extra.get(name, 0) + count
     wrong = [
