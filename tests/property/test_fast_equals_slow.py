@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
+from depth import examples
 from hypothesis import HealthCheck, given, seed, settings
 from same_runs import check_both_ways
 from strategies import (
@@ -69,7 +70,10 @@ def check_run(requests, make_scheduler, cost=ANALYTIC, **options):
 
 
 many = settings(
-    max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=examples(30),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )
 ANY_POLICY = st.one_of(policies(), policies([Paged2023, PrefixCaching, OutputCaching]))
 

@@ -1,6 +1,7 @@
 """Runs with SGLang's scheduler and its radix cache, many steps at once and step by step."""
 
 import hypothesis.strategies as st
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from strategies import MAX_LEN, policies, schedulers, with_answers, with_shared_prompts, workloads
 from test_fast_equals_slow import ANALYTIC, MEASURED, check_run
@@ -12,7 +13,10 @@ from testbed.sched.sglang import SGLang
 from testbed.sched.sglang_overlap import OverlappedSGLang
 
 many = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )
 OPTIONS = st.fixed_dictionaries(
     {

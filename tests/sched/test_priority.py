@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -62,7 +63,10 @@ def test_the_least_urgent_loses_its_slots_though_it_was_admitted_first():
 
 
 many = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )
 
 

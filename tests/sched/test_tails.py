@@ -3,6 +3,7 @@
 from functools import partial
 
 import hypothesis.strategies as st
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from manual_driver import admit_and_prefill, extend, scheduler_of, sequence
 from refusals import refuses
@@ -32,7 +33,10 @@ V1 = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": False}
 AGING = partial(ChunkedPrefill, order=Aging())
 KINDS = [SeparatePrefill, MixedPrefill, ChunkedPrefill, AGING, VllmV1, AsyncVllmV1]
 many = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )
 
 

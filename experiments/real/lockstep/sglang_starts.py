@@ -142,7 +142,7 @@ def _pool(arguments: Any, start: Start) -> tuple[Any, int]:
 
     model = ModelConfig.from_server_args(arguments)
     asked = get_model().kv_cache_dtype
-    nobody = SimpleNamespace()
+    empty = SimpleNamespace()
     configurator.get_available_gpu_memory = lambda *values, **named: start.free_after
     parallel = get_parallel()
     with parallel.override(world_group=SimpleNamespace(cpu_group=None)):
@@ -160,23 +160,23 @@ def _pool(arguments: Any, start: Start) -> tuple[Any, int]:
             attn_dp_size=1,
             pp_size=1,
             pp_group=None,
-            model=nobody,
+            model=empty,
             model_config=model,
             server_args=arguments,
             kv_cache_dtype=dtype,
             kv_cache_dtype_str=asked,
             model_dtype=model.dtype,
             page_size=get_schedule().page_size,
-            sliding_window_size=resolve_sliding_window_size(model=nobody, model_config=model),
+            sliding_window_size=resolve_sliding_window_size(model=empty, model_config=model),
             spec_algorithm=SpeculativeAlgorithm.NONE,
             is_draft_worker=False,
             post_capture_kv_active=False,
-            spec_aux_config=nobody,
+            spec_aux_config=empty,
             is_hybrid_swa=model.is_hybrid_swa,
             is_hybrid_swa_compress=model.is_hybrid_swa_compress,
             use_mla_backend=model.attention_arch == AttentionArch.MLA,
             layer_info=resolve_layer_indices(
-                model=nobody, model_config=model, is_draft_worker=False
+                model=empty, model_config=model, is_draft_worker=False
             ),
             forward_stream=None,
             req_to_token_pool=None,
