@@ -209,7 +209,7 @@ def run_script(folder, code):
     done = subprocess.run(
         [sys.executable, "example.py"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "LOKY_MAX_CPU_COUNT": "1"},
         capture_output=True,
         text=True,
     )
