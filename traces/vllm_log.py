@@ -12,6 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
 from testbed.core.units import Count
 from testbed.traces.aiperf_log import is_aiperf
+from testbed.traces.bench_log import is_bench
 from testbed.traces.client_logs import read_aiperf, read_client_log
 from testbed.traces.files import (
     MAX_LEN,
@@ -137,7 +138,7 @@ class VllmLog(FileTrace):
     @property
     def is_of_engine(self) -> bool:
         """True if the engine wrote the log, so that it lacks the times of the front end."""
-        return self._is_lines and not self._is_aiperf
+        return self._is_lines and not self._is_aiperf and not self._is_json
 
     @property
     def _is_lines(self) -> bool:
@@ -147,10 +148,12 @@ class VllmLog(FileTrace):
     def _is_aiperf(self) -> bool:
         return self._is_lines and is_aiperf(self.path)
 
-    @property
+    @cached_property
     def _is_json(self) -> bool:
-        """True if a benchmark client wrote the log."""
-        return self.path.removesuffix(".gz").endswith(".json")
+        """True if a benchmark client wrote the log as JSON: an object, or one a line."""
+        if self.path.removesuffix(".gz").endswith(".json"):
+            return True
+        return self._is_lines and is_bench(next(json_lines(self.path))[1])
 
     @cached_property
     def _served(self) -> tuple[Rows, Times]:
@@ -257,12 +260,6 @@ def _csv(path: str) -> tuple[Rows, Floats]:
 
 
 def _problems(item: Any) -> Iterator[str | None]:
-    if "input_lens" in item:
-        yield (
-            "is a result of a benchmark client (SGLang's bench_serving writes such lines), which "
-            "does not say when requests were sent; take their lengths into a CSV with input_tokens "
-            "and output_tokens, and run trace=csv arrivals=closed_loop"
-        )
     yield unread_key(item, KNOWN)
     priority = item.get("priority", 0)
     is_class = type(priority) is int and abs(priority) <= MAX_LEN

@@ -22,13 +22,13 @@ from testbed.experiments.runs.points import SEED, Point, differing
 from testbed.experiments.runs.progress import status_line
 from testbed.experiments.runs.quiet import QUIET
 from testbed.experiments.runs.run_folder import run_into
+from testbed.experiments.runs.sweep_files import table_for
 from testbed.experiments.runs.sweep_progress import SweepProgress
 from testbed.experiments.runs.sweep_words import sweep_points
 from testbed.experiments.runs.whole_files import remove_leftovers
 from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
 
 QUOTES = "'\""
-TABLE = "sweep.csv"
 SWEEP_FOLDER = "hydra.sweep.dir"
 
 
@@ -81,13 +81,13 @@ def sweep_of(
             for result in launched(of_launcher, jobs, progress.folder):
                 results.append(result)
     except KeyboardInterrupt:
-        _answer(results, names, folder / TABLE, form, notes)
+        _answer(results, names, folder, form, notes)
         raise
     finally:
         remove_leftovers(folder)  # of workers that were stopped
     error = next((result for result in results if isinstance(result, InputError)), None)
     if not (error and form.json):
-        _answer(results, names, folder / TABLE, form, notes)
+        _answer(results, names, folder, form, notes)
     if error:
         raise error
 
@@ -95,12 +95,12 @@ def sweep_of(
 def _answer(
     results: Sequence[Point | InputError],
     names: Sequence[str],
-    table: Path,
+    folder: Path,
     form: Form,
     notes: list[str],
 ) -> None:
-    """Write the table of the points that ended well over the axes `names`, draw it, and print it
-    or the JSON; nothing without such a point.
+    """Write the table of the points that ended well over the axes `names` into the folder, beside
+    those of other sweeps, draw it, and print it or the JSON; nothing without such a point.
     """
     # This imports pandas and matplotlib, which one run does not need.
     from testbed.experiments.runs.sweep_table import draw_sweep, shown, write_sweep
@@ -108,6 +108,7 @@ def _answer(
     points = [result for result in results if isinstance(result, Point)]
     if not points:
         return
+    table = table_for(folder, [point.folder for point in points])
     write_sweep(table, points, names)
     figure = table.with_suffix(".png") if draw_sweep(table.with_suffix(".png"), points) else None
     if form.json:

@@ -9,7 +9,12 @@ from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GIB, ModelSpec
 from testbed.experiments.runs.words import chosen, user_folders
-from testbed.experiments.vllm_server.answer import kv_lines, rule_lines
+from testbed.experiments.vllm_server.answer import (
+    REPLICAS,
+    kv_lines,
+    replica_lines,
+    rule_lines,
+)
 from testbed.experiments.vllm_server.configured import pool_gib
 from testbed.experiments.vllm_server.named_server import server_of
 from testbed.experiments.vllm_server.overriding import merged
@@ -48,7 +53,8 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     print(f"testbed: note: {FLAG}: {' '.join(from_command)}", file=sys.stderr)
     speculative = server.speculative
     draft_notes = () if speculative is None else speculative.all_notes
-    for line in (*rule_lines(server), *kv_lines(server), *draft_notes):
+    replicas = replica_lines(int(server.values.get(REPLICAS, 1)))
+    for line in (*rule_lines(server), *replicas, *kv_lines(server), *draft_notes):
         print(f"testbed: note: {FLAG}: {line}", file=sys.stderr)
     for note in server.notes:
         print(f"testbed: note: {FLAG}: harmless, ignored: {note}", file=sys.stderr)

@@ -20,6 +20,8 @@ class InputError(ValueError):
         self, *, key: object, problem: object, value: object = None, remedy: str = ""
     ) -> None:
         super().__init__()
+        if key is None:
+            raise TypeError("an InputError names what is wrong")
         self.key, self.problem, self.remedy = str(key), str(problem), remedy
         self.value = None if value is None else str(value)
 

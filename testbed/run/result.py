@@ -176,7 +176,12 @@ class Result:
         Args:
             other: the run to compare with.
             names: what the page calls this run and the other.
+
+        Raises:
+            InputError: the names are not two different ones.
         """
+        if len(names) != 2 or len(set(names)) != 2:
+            raise InputError(key="names", value=names, problem="must be two different names")
         return front_end().views.compare(dict(zip(names, (self, other), strict=True)))
 
     def _repr_html_(self) -> str:

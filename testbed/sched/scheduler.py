@@ -309,7 +309,7 @@ class Scheduler(ABC):
         plan.decode_seqs = len(batch.sequences)
         plan.decode_context, plan.decode_max_context = batch.take_step()
         if state.memory.drops_tokens is not None:
-            stored = [state.memory.num_stored(seq.num_slots) for seq in batch]
+            stored = [state.memory.num_stored(seq.prompt_len, seq.num_slots) for seq in batch]
             plan.decode_context, plan.decode_max_context = sum(stored), max(stored)
         if answer.ops is not NO_OPS:
             batch.changes += 1

@@ -21,8 +21,9 @@ from testbed.vllm.attention_backends import (
 )
 from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import OFF, Command
+from testbed.vllm.limits import Limits
 from testbed.vllm.lmcache import ChunkCache, lmcache_of
-from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
+from testbed.vllm.memory import ServerMemory, Terms, memory_of
 from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
 from testbed.vllm.pages import Pages, pages_of
@@ -120,10 +121,12 @@ def server_with(
     of: Terms | None = None,
     speculation: "Speculation | None" = None,
     model_type: str | None = None,
+    num_positions: int | None = None,
 ) -> Server:
     """The server of a command with this shape on this GPU, whatever names it gives. A drafter takes
     memory for its weights, and has its K and V in the pages. model_type: of the config.json that
-    the shape was read from; None: the shape ships.
+    the shape was read from; None: the shape ships. num_positions: of the rope, if the shape's
+    longest sequence is another.
     """
     reader = OptionReader(command)
     model = _model_of(reader, shape, sheet, release)
@@ -138,7 +141,8 @@ def server_with(
     if caches:
         pages = with_cached_states(pages, model, sheet, release)
     adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type) / GIB
-    pool_of = partial(_pool_of, reader, model, sheet, release, of, drafter, adapters, pages)
+    options = reader, model, sheet, release, of, drafter, adapters, pages
+    pool_of = partial(_pool_of, *options, num_positions or shape.max_len)
     pool = pool_of(limits)
     model = _of_longest(reader, model, pages, pool.num_checked)
     needs_blocks = 0 in pages.windows and release.checks_state_blocks
@@ -413,12 +417,22 @@ def _block_size(
     backend = chosen_backend(reader, model, gpu, release)
     size = None
     if reader.value("--block-size") is not None:
+        _check_windows(reader, model, release)
         size = reader.whole("--block-size", BLOCK_SIZE)
         _check_block_size(reader, size, block_multiple(model, gpu, release, backend))
     caches = _caches(reader, model, release)
     return block_size_of(
         model, num_gpus, gpu, release, caches=caches, requested=size, backend=backend
     )
+
+
+def _check_windows(reader: OptionReader, model: ModelSpec, release: Release) -> None:
+    """Raise InputError for a block that no layer has, if windows choose their own."""
+    has_windows_alone = all(group.window is not None for group in model.groups)
+    if has_windows_alone and release.windows_choose_blocks:
+        raise reader.refusal(
+            "--block-size", "layers with a window have blocks of their own in this release"
+        )
 
 
 def _check_delta_kernel(
@@ -510,10 +524,11 @@ def _pool_of(
     drafter: DrafterMemory,
     adapters: float,
     pages: Pages,
+    num_positions: int,
     limits: Limits,
 ) -> Pool:
     """The pool beside adapters and what batches of these limits take."""
-    memory = _memory(reader, model, gpu, limits, release, of, drafter)
+    memory = _memory(reader, model, gpu, limits, release, of, drafter, num_positions)
     memory = replace(memory, adapters=adapters)
     return _pool(reader, release, gpu, memory, pages)
 
@@ -570,6 +585,7 @@ def _memory(
     release: Release,
     of: Terms | None,
     drafter: DrafterMemory,
+    num_positions: int,
 ) -> ServerMemory:
     """The memory that vLLM's profiling finds on each GPU; a drafter's weights are among the
     weights.
@@ -582,6 +598,7 @@ def _memory(
         with_encoder=not reader.is_on("--language-model-only"),
         graphs_are_part=_subtracts_graphs(reader, release),
         of=of,
+        num_positions=num_positions,
     )
     more_weights = drafter.weight_bytes / limits.num_gpus / GIB
     return replace(memory, weights=memory.weights + more_weights)

@@ -51,9 +51,7 @@ def assert_gaps(recorder, listener):
     assert longest == {one: max(times) for one, times in expected.items()}
 
 
-many = settings(
-    max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @many

@@ -34,7 +34,7 @@ COMMANDS = {
         "plan.html",
     ),
     "compare": ("compare", "runs/paged", "runs/max", "--html", "compare.html"),
-    "memory map": ("show", "memory", "runs/paged", "--out", "memory"),
+    "memory map": ("show", "memory", "runs/paged", "--html", "memory.html"),
     "report of a run": ("report", "runs/paged", "--html", "one.html"),
     "report of runs": ("report", "runs", "--html", "runs.html"),
     "report of a reproduction": ("report", "results", "--html", "results.html"),
@@ -73,8 +73,7 @@ def found_in(browser, address):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_page_of_a_command_has_no_violation(browser, pages, name):
-    path = pages / COMMANDS[name][-1]
-    page = path / "memory_map.html" if path.is_dir() else path
+    page = pages / COMMANDS[name][-1]
     assert found_in(browser, page.as_uri()) == {}
 
 

@@ -230,6 +230,21 @@ def test_repeated_sweep_runs_nothing(testbed, tiny):
     assert lines_of_table(again) == lines_of_table(first)
 
 
+def test_a_second_sweep_has_a_table_of_its_own(testbed, tiny, tmp_path):
+    """A sweep that has all runs of a table replaces it; another one does not."""
+    words = ("outputs=summary", "hydra.sweep.dir=both")
+    for axis, file in (
+        ("policy.block_size=2", "sweep.csv"),
+        ("policy.block_size=2,4", "sweep.csv"),
+        ("policy=contiguous_max", "sweep-2.csv"),
+        ("policy.block_size=2,4", "sweep.csv"),
+        ("policy.block_size=8", "sweep-3.csv"),
+    ):
+        assert f"both/{file}\n" in testbed.done("run", *tiny, "-m", axis, *words)
+    assert len(table(tmp_path / "both" / "sweep.csv")) == 2
+    assert len(table(tmp_path / "both" / "sweep-2.csv")) == 1
+
+
 def test_each_point_of_a_sweep_says_how_far_it_is(testbed, tiny):
     words = ("-m", "policy.block_size=2,4", "arrivals.speedup=range(1,3)", "hydra.sweep.dir=far")
     first = testbed.done("run", *tiny, *words, "outputs=summary")

@@ -14,6 +14,7 @@ STATES = "vllm serve Qwen/Qwen3.5-9B --max-model-len 8192"
 MTP = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
 NGRAM = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""
 THRESHOLD = "--long-prefill-token-threshold 2000 --max-model-len 1000"
+SPARSE = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 16 --max-num-seqs 64 --max-model-len 8192"
 SINKS = "vllm serve openai/gpt-oss-20b"
 
 
@@ -34,6 +35,8 @@ def fits(words, release="0.33"):
         (f"{STATES} --no-enable-chunked-prefill", "0.33", "chunks of prompts"),
         (f"{STATES} --enable-prefix-caching --no-enable-chunked-prefill", "0.19", "chunks"),
         (f"{SINKS} -tp 16", "0.33", "not copied"),
+        (f"{SPARSE} --kv-cache-dtype float16", "0.20", "sparse attention"),
+        (f"{SPARSE} --dtype half", "0.19", "sparse attention"),
     ],
 )
 def test_options_that_vllm_refuses(words, release, problem):
@@ -52,6 +55,7 @@ def test_options_that_vllm_refuses(words, release, problem):
         (f"{STATES} --no-enable-chunked-prefill --no-enable-prefix-caching", "0.33"),
         (f"{STATES} {MTP}", "0.33"),
         (f"{SINKS} -tp 8", "0.33"),
+        (f"{SPARSE} --dtype half", "0.33"),
         (f"{LLAMA} --disable-sliding-window", "0.33"),
     ],
 )

@@ -13,8 +13,9 @@ from shared_beginnings import LONGEST, assert_fast_equals_slow, pool_and_cost, r
 from testbed.checks.checking import check
 from testbed.core.request import Request
 from testbed.memory.offloading.hicache import WRITE_POLICIES, HiCache
+from testbed.memory.offloading.host_tree import HostRun, LeafQueue
 from testbed.memory.policy import PoolSpec, Tier
-from testbed.memory.radix.strategies import STRATEGIES
+from testbed.memory.radix.strategies import STRATEGIES, lru
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute
 from testbed.sched.sglang import SGLang
@@ -102,6 +103,17 @@ def test_write_through_skips_what_the_host_has_no_room_for():
     """
     served = Server(policy_of(672, 336))
     assert [served.moved(prompt(story)) for story in range(6)] == [160, 160, 0, 0, 160, 160]
+
+
+def test_a_queue_of_leaves_keeps_its_order_when_it_forgets_void_entries():
+    queue = LeafQueue(lru)
+    leaves = [HostRun(None, (number,), [], used=number) for number in range(3)]
+    for used in range(1200):
+        leaves[1].used = used
+        for leaf in leaves:
+            queue.offer(leaf)
+    queue.keep([leaves[1], leaves[2], leaves[0]])
+    assert list(queue) == [leaves[0], leaves[2], leaves[1]]
 
 
 @pytest.mark.parametrize("writes", WRITE_POLICIES)

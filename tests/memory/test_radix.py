@@ -61,6 +61,15 @@ def test_what_a_split_cut_off_is_older_than_the_new_leaf():
     assert tree.evict(1) == [3, 4, 5]  # def
 
 
+def test_the_order_of_eviction_is_kept_through_many_uses():
+    """Each use makes an older entry of the queue of leaves void; void ones are dropped in time."""
+    tree = stored(RadixTree(), "abc", "de", "f")
+    for _ in range(1100):
+        tree.match(tuple("abc"), 3)
+    tree.check()
+    assert [tree.evict(1) for _ in range(3)] == [[3, 4], [5], [0, 1, 2]]
+
+
 def sequence(seq_id, prompt, **values):
     request = Request(seq_id, 0, len(prompt), 9, prompt_ids=tuple(map(ord, prompt)), **values)
     return Sequence(seq_id, request.incoming)

@@ -154,6 +154,19 @@ def test_a_request_waits_for_blocks_that_are_being_stored_and_lets_others_pass()
     assert served.plan() == {1: 176}
 
 
+def test_a_loaded_request_waits_for_a_place_among_those_that_run():
+    """Four run when its load lands, which is the most; it begins when they have ended."""
+    served = Server(policy_of(30, 60), delay=3)
+    served.serve(prompt(1, 10))
+    served.serve(prompt(2, 30))
+    loading = served.add(prompt(1, 10)).request.request_id
+    assert served.plan() == {}
+    others = [served.add(prompt(story, 1), output_len=9) for story in (3, 4, 5, 6)]
+    begun = [served.plan() for _ in range(12)]
+    assert set(begun[0]) == {group.request.request_id for group in others}
+    assert [loading in new for new in begun] == [number == 9 for number in range(12)]
+
+
 def test_two_requests_load_equal_blocks_once():
     """The second waits, and then loads the last block, which the device has."""
     served = Server(policy_of(30, 60), delay=3)

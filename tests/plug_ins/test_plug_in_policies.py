@@ -9,6 +9,8 @@ from pathlib import Path
 
 import cheapest_victim
 import counting
+import example_dropping
+import example_scheduler
 import numpy as np
 import predicted_growth
 import pytest
@@ -49,10 +51,17 @@ POLICIES = {
     "two_sizes": lambda pool: two_sizes.TwoSizes(pool, large=16, small=4, large_share=0.4),
     "window": lambda pool: window.Window(pool, sinks=3, window=30, block_size=4),
     "counting": lambda pool: counting.CountingPaged(pool, block_size=8),
+    "half_of_the_prompt": lambda pool: example_dropping.HalfOfThePrompt(pool, block_size=4),
     "two_tiers": lambda pool: two_tiers.TwoTiers(pool, block_size=8),
     "predicted_growth": lambda pool: predicted_growth.PredictedGrowth(pool, 8, output_len=30),
 }
-SCHEDULERS = (SeparatePrefill, MixedPrefill, ChunkedPrefill, shortest_remaining.ShortestRemaining)
+SCHEDULERS = (
+    SeparatePrefill,
+    MixedPrefill,
+    ChunkedPrefill,
+    example_scheduler.DecodesFirst,
+    shortest_remaining.ShortestRemaining,
+)
 PREEMPTIONS = (Recompute, Swap, cheapest_victim.CheapestVictim)
 
 

@@ -25,7 +25,7 @@ from testbed.memory.paged.paged import Paged
 from testbed.run import identity
 from testbed.run.build import build
 from testbed.run.config import RunConfig
-from testbed.run.constructor_parameters import parameters_of
+from testbed.run.constructor_parameters import constructor_parameters, parameters_of
 from testbed.run.identity import run_id
 from testbed.run.parts import Part, locate
 
@@ -53,6 +53,8 @@ def test_config_values_round_trip():
         ("server.gpu.memory_bandwidth=4800", "must be at least 1,000,000,000 bytes/s"),
         ("slo.ttft_s=9e9", "exceeds the maximum of 9,000,000 s"),
         ("slo.ttf_s=1", "slo.ttf_s: nothing reads it; did you mean slo.ttft_s?"),
+        ("policy.block_size=99999999999999999999", "policy.block_size=9*: exceeds the maximum"),
+        ("trace=random trace.input_len=99999999999999999999", "trace.input_len=9*: exceeds"),
         ("policy.watermark=1.5", "policy.watermark=1.5: exceeds the maximum of 1"),
         ("+cost.choices.extra_s.x=-1", "cost.choices.extra_s.x=-1: must be at least 0 s"),
         ("outputs=ful", "outputs='ful': must be 'full', 'tables' or 'summary'"),
@@ -310,3 +312,7 @@ def test_every_number_of_a_built_in_class_has_a_least_value(target):
     for name, hint in options.items():
         for _, marks in numbers_of(hint):
             assert any(isinstance(mark, bounded) for mark in marks), name
+
+
+def test_a_class_without_a_signature_has_no_known_parameters():
+    assert constructor_parameters(int) == []

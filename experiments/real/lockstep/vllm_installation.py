@@ -193,7 +193,7 @@ def _blocks_and_windows(setup: Setup, block_size: int) -> tuple[int, tuple[int |
         raise InputError(
             key="policy",
             problem="lockstep compares groups in pages of one size",
-            remedy="page_rule=one_page_size",
+            remedy="policy.page_rule=one_page_size",
         )
     windows = tuple(column.window if column.width else 0 for column in policy.pages.columns)
     return policy.pages.total // policy.pages.page_units + 1, windows

@@ -203,13 +203,15 @@ def _default_dtype(dtype: Any) -> Iterator[None]:
 
 
 def _answered(config: Any, weight_bytes: int) -> Start:
+    from vllm.v1.kv_cache_interface import MambaSpec
     from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
 
     specs, num_bytes = get_kv_cache_spec(config), config.cache_config.kv_cache_memory_bytes
     cache = _planned(config, specs, num_bytes)
     check_blocks(config, cache)
     check_graphs(config, specs, cache)
-    sizes = [group.kv_cache_spec.block_size for group in cache.kv_cache_groups]
+    kinds = [group.kv_cache_spec for group in cache.kv_cache_groups]
+    sizes = [kind.block_size for kind in kinds if not isinstance(kind, MambaSpec)]
     tokens, concurrency = logged_capacity(config, cache)
     longest_model_len = _longest(config, specs, num_bytes)
     scheduler = config.scheduler_config

@@ -1,0 +1,12 @@
+"""The sizes of a batch of vLLM's server."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The sizes that decide the batch of the profiling run."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_gpus: int = 1
