@@ -25,7 +25,7 @@ from testbed.core.request import PS, Request
 from testbed.cost.model import UNBOUNDED
 from testbed.engine import gap_runs, packed_rows
 from testbed.engine import recorder as recorders
-from testbed.engine.gap_runs import GapRuns
+from testbed.engine.gap_runs import GapParts, GapRuns
 from testbed.engine.packed_rows import PackedRows
 from testbed.engine.recorder import span_columns, span_columns_in_parts
 from testbed.engine.simulation import simulate
@@ -94,12 +94,13 @@ def test_tokens_of_an_iteration_with_drafts_come_at_once(make_policy, build, req
 
 
 @pytest.mark.parametrize("most", [1, 10**12])
-@pytest.mark.parametrize("few", [3, 1 << 14])
+@pytest.mark.parametrize("few", [3, 1 << 16])
 def test_spread_of_runs_is_that_of_all_their_gaps(few, most, monkeypatch):
     monkeypatch.setattr(gap_runs, "FEW", few)
     rng = np.random.default_rng(0)
     columns = [rng.integers(*bounds, 200) for bounds in ((1, most + 1), (0, 9), (1, 30), (1, 40))]
-    runs = GapRuns(*columns)
+    halves = [[column[part] for column in columns] for part in (slice(90), slice(90, None))]
+    runs = GapParts([GapRuns(*half) for half in halves])
     every = np.sort(np.repeat(*runs.listed()))
     assert len(every) == runs.total
     assert runs.ranked(range(0, runs.total, 97)) == every[::97].tolist()

@@ -162,6 +162,15 @@ def test_acceptance_is_the_requests_and_not_the_policys():
     assert shown != [Markov(seed=4).accepted(5, position, 4) for position in range(50)]
 
 
+@pytest.mark.parametrize("rates", [[], [0.3, 0.5]])
+def test_rates_by_place_never_grow(rates):
+    refuses("acceptance.rates", PerPosition, rates)
+
+
+def test_a_chain_that_stays_where_it_begins_is_refused():
+    refuses("acceptance.to_hard", Markov, to_hard=0.0, to_easy=0.0)
+
+
 def test_passages_of_one_request_begin_and_end_as_often_as_stated():
     """Drafts of one token, all accepted in easy passages and none in hard ones."""
     chain = Markov(easy_rate=1.0, hard_rate=0.0, to_hard=0.1, to_easy=0.3)
