@@ -110,8 +110,8 @@ def fit_of(
     command's has; None: the command's own. folders: of a user's options.
     """
     command = read_command(text)
-    command = command if model is None else replace(command, model=model)
-    question = Question(command, gpu, release, of, folders)
+    asked = replace(command, model=model or command.model)
+    question = Question(asked, gpu, release, of, folders)
     server, memory_terms = _started(question), of or terms()
     return Fit(
         release=release.number,

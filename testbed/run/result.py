@@ -40,7 +40,9 @@ class Views(Protocol):
     def draw(self, result: "Result") -> Any:
         """The figure of a run."""
 
-    def draw_sweep(self, axes: "pd.DataFrame", rows: Sequence[dict[str, Any]]) -> Any:
+    def draw_sweep(
+        self, axes: "pd.DataFrame", rows: Sequence[dict[str, Any]], metrics: Sequence[str]
+    ) -> Any:
         """The figure of a sweep: a row of both for each run, as flat summaries."""
 
     def html(self, result: "Result") -> str:

@@ -79,7 +79,7 @@ def expert_gib(model: ModelSpec, limits: Limits) -> float:
     if model.experts is None:
         return 0.0
     rows = limits.max_num_batched_tokens * model.experts.per_token
-    size = model.experts.size / limits.num_gpus
+    size = model.experts.size / (1 if limits.has_whole_experts else limits.num_gpus)
     return rows * (max(2 * size, model.hidden_size) + size) * model.dtype_bytes / GIB
 
 
