@@ -15,7 +15,7 @@ from testbed.checks.checking import check
 from testbed.core.errors import InputError
 from testbed.experiments.arena.bounds import BOUNDS, LRU
 from testbed.experiments.arena.cells import Condition, Row, conditions_of, row_of
-from testbed.experiments.arena.entrants import ROUTER, Entrant, entrant_of
+from testbed.experiments.arena.entrants import Entrant, entrant_of
 from testbed.experiments.arena.isolated import Failure, isolated
 from testbed.experiments.arena.standings import Cells
 from testbed.experiments.arena.suites import Suite
@@ -93,7 +93,7 @@ def admitted(text: str) -> Entrant | Failure:
     """The entrant that a text names, if it keeps the contract of its kind."""
     entrant = entrant_of(text)
     _find(entrant)
-    if entrant.target is None or entrant.kind == ROUTER:
+    if entrant.target is None:
         return entrant
     if reads_future(locate(entrant.target.replace(":", "."), "entrant")):
         return Failure("reads the future, as bounds may (take it out of the constructor)")

@@ -91,7 +91,7 @@ def _missing(error: MissingArgumentError) -> InputError:
 
 
 def _given_twice(error: RepeatArgumentError) -> InputError:
-    return InputError(key=error.token.keyword, problem="is given twice")
+    return InputError(key=error.token.keyword or _name(error), problem="is given twice")
 
 
 def _unused(error: UnusedCliTokensError) -> InputError:

@@ -191,10 +191,10 @@ class Search:
         """The words of the server with a change, which takes the place of the user's own."""
         changed = set(map(key_of, change.words))
         own = [word for word in self.words if key_of(word) not in changed]
-        with redirect_stderr(StringIO()) as said:
+        with redirect_stderr(StringIO()) as printed:
             words = translation.expand(self.command, [*own, *change.words])
         if change is NONE:
-            print(said.getvalue(), end="", file=sys.stderr)
+            print(printed.getvalue(), end="", file=sys.stderr)
         return tuple(words)
 
 

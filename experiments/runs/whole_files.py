@@ -212,5 +212,7 @@ def _are_numbers(column: Any) -> bool:
 
 def _cells(column: Any) -> list[Any]:
     values = column.tolist() if hasattr(column, "tolist") else column
+    if _are_numbers(column) and (column == column).all():  # as most are: nothing is missing
+        return values  # type: ignore[no-any-return]
     filled = ["" if value is None or value != value else value for value in values]
     return [guarded(value) if isinstance(value, str) else value for value in filled]

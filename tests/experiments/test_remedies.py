@@ -6,8 +6,9 @@ import re
 import shlex
 
 import pytest
-from remedies import COMMAND, OPTION, VALUE, is_key, is_option, options_of_commands, remedies
+from remedies import COMMAND, OPTION, ROOT, VALUE, is_key, is_option, options_of_commands, remedies
 
+from testbed.experiments.arena.suites import suite_of
 from testbed.experiments.cli.examples import EXAMPLES
 
 # Of examples that need a user's own files, an installed vLLM or a minute
@@ -88,3 +89,16 @@ def test_the_line_is_accepted(testbed, line):
     code, output, error = testbed(*words, *SHORTER.get(words[0], ()))
     assert code == 0, error
     assert output
+
+
+def test_the_readme_s_table_has_lines_that_work(testbed):
+    """Beside those of `EXAMPLES`, whose lines are tested: with little load, or as they are."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"(?m)^\| [^|]+ \| `(testbed [^`]+)` \|", page)
+    assert len(lines) == 8
+    own = [line for line in lines if line not in EXAMPLES.values()]
+    assert [line.split()[1] for line in own] == ["run", "arena", "validate", "serve"]
+    run = re.sub(r"(?<=arrivals.duration_s=)\d+", "2", own[0])
+    assert testbed(*shlex.split(run)[1:])[0] == 0
+    assert EXAMPLES["validate"].startswith(own[2].partition(" --from-vllm")[0])
+    assert suite_of(own[1].split()[-1])

@@ -220,6 +220,9 @@ def test_a_sweep_leaves_runs_in_folders_and_rows_of_one_table(testbed, tiny, tmp
         assert int(row["preemptions_recompute"]) == totals["preemptions"]["recompute"]
     assert (tmp_path / "runs" / "sweep.png").stat().st_size > 10_000
     check_words(("Sweep: 6 points", "runs/sweep.csv", "runs/sweep.png"), output)
+    figure = ("--figure", "curves.pdf", "--metrics", "ttft_s.p50,preemptions_recompute")
+    assert "figure: curves.pdf" in testbed.done("run", *tiny, *SWEEP, *figure)
+    assert (tmp_path / "curves.pdf").stat().st_size > 1_000
 
 
 def test_repeated_sweep_runs_nothing(testbed, tiny):

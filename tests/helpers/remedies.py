@@ -21,9 +21,14 @@ from testbed.vllm import option_table as of_vllm
 ROOT = Path(experiments.__file__).resolve().parents[1]
 SOURCES = ("testbed", "experiments", "kernels", "traces")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+OF_COMMAND = re.compile(rf"(?:testbed ([a-z]+(?: [a-z-]+)*?) )?({OPTION.pattern})")
 VALUE = re.compile(r"(?<![\w.{}-])([+~]?[a-z_][\w.@/{}]*)=(?=\S)")
 COMMAND = re.compile(r"testbed ([a-z]+(?: [a-z][a-z-]+)*)")
-OF_CLIENTS = {"--save-detailed", "--save-result", "--debug", "--help"}  # vllm bench serve's
+OF_CLIENTS = {"--save-detailed", "--save-result", "--debug", "--help"} | {
+    "--output-details",
+    "--request-rate",
+    "--max-concurrency",
+}  # vllm bench serve's, and of SGLang's client
 OF_USERS = {"a", "b", "cost.roofline", "cost.efficiencies", "tier@server.tiers"}
 ANY_NAME = re.compile(r"\{\}|(?<=server\.tiers\.)dram")
 SGLANG_OPTIONS = ROOT / "testbed" / "sglang" / "options-0.5.23.txt"
@@ -157,9 +162,18 @@ def is_key(name):
 
 def check_ways_out(arguments, error):
     """Each option that a refusal names as a way out is one of the command that printed it, or of
-    the server or client that it speaks of.
+    the command, server or client that it speaks of.
     """
     chain, _, _ = application.parse_commands(list(arguments))
-    _, _, remedy = error.strip().rpartition(" (")
-    for option in OPTION.findall(remedy):
-        assert is_option(option, of_command=" ".join(chain)), f"{option}: {error}"
+    _, parenthesis, remedy = error.strip().rpartition(" (")
+    for named, option in OF_COMMAND.findall(remedy if parenthesis else ""):
+        command = _command_in(named) or " ".join(chain)
+        assert is_option(option, of_command=command), f"{option}: {error}"
+
+
+def _command_in(words):
+    """The command with which words begin, such as `lockstep` of `lockstep vllm`."""
+    parts = words.split()
+    while parts and " ".join(parts) not in options_of_commands():
+        parts.pop()
+    return " ".join(parts)

@@ -1,4 +1,4 @@
-"""What `testbed gpu measure attention-beside` compares, and how it judges that results agree."""
+"""The comparisons of `testbed gpu measure attention-beside`, and its rule that results agree."""
 
 import pytest
 

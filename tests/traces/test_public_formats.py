@@ -48,6 +48,16 @@ RUN = {  # the same without its failed request, with what the client counts
     "itls": [[0.02, 0.02], [0.02]],
     "start_times": [1.0, 1.2],
 }
+COUNTS = {  # of SGLang's client, without --output-details
+    "completed": 2,
+    "duration": 0.2,
+    "request_rate": float("inf"),
+    "max_concurrency": 2,
+    "total_output_tokens_retokenized": 9,
+}
+SGLANG = COUNTS | {
+    key: value for key, value in RUN.items() if key not in ("start_times", "duration")
+}
 TIMES = {"request_start": 1.0, "first_token_iteration": 1.1, "last_token_iteration": 1.2}
 SERVED = {"prompt_tokens": 256, "output_tokens": 4, "info": {"timings": TIMES}}
 LATER = SERVED | {"prompt_tokens": 99}
@@ -338,7 +348,23 @@ REFUSED = [
         json.dumps(RUN | {"start_times": [1000.0, 61_000.0]}),
         "60000 s apart",
     ),
-    ("sglang, bench_serving", VllmLog, {}, "b.jsonl", json.dumps(BENCH), "arrivals=closed_loop"),
+    (
+        "sglang, bench_serving",
+        VllmLog,
+        {},
+        "b.jsonl",
+        json.dumps(SGLANG | {"request_rate": 4.0}),
+        "--max-concurrency N",
+    ),
+    (
+        "sglang, other concurrency",
+        VllmLog,
+        {},
+        "b.jsonl",
+        json.dumps(SGLANG | {"duration": 9.0}),
+        "2 at a time, take 0.14 s",
+    ),
+    ("sglang, no lists", VllmLog, {}, "b.jsonl", json.dumps(COUNTS), "--output-details"),
     ("guidellm_one.json", VllmLog, {}, "g.json", guidellm([SERVED, SERVED]), "remove the copies"),
     (
         "guidellm_two.json",

@@ -31,9 +31,11 @@ from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.heads import Heads
 from testbed.speculation.ngram import NGram
 from testbed.speculation.ngram_gpu import NGramGpu
+from testbed.vllm.releases import DEFAULT
 
 HOW = (
-    "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps vllm==0.19.0 "
+    "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps "
+    f"vllm=={DEFAULT.number}.0 "
     "(or a later release; install also the packages that an import error names)"
 )
 CONFIG = {
