@@ -8,6 +8,8 @@ from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.shapes import read_model
 from testbed.core.slots import ceil_div
+from testbed.core.specs import GIB
+from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.named import gpu_named
 from testbed.experiments.vllm_server.translation import expand
 from testbed.run.result import front_end
@@ -229,3 +231,18 @@ def test_prefixes_of_states_are_cached_by_default_since_0_28():
             f"vllm serve {QWEN35} --max-num-seqs 64", ["gpu=h100-80gb", f"release='{release}'"]
         )
         assert ("policy=grouped_caching_v1" in words) == caches
+
+
+@pytest.mark.parametrize(
+    ("gib", "gpu", "release", "pool"),
+    [
+        (18.23146, "h100-80gb", "0.33", (359, 832, 7.33)),
+        (18.23146, "a100-80gb", "0.33", (381, 784, 7.94)),
+        (20.96, "h100-80gb", "0.33", (412, 832, 8.41)),
+        (17.131, "h100-80gb", "0.19", (358, 784, 7.46)),
+    ],
+)
+def test_a_pool_that_caches_states_has_the_pages_of_vllm_s_planner(gib, gpu, release, pool):
+    size = f"--kv-cache-memory-bytes {int(gib * GIB)} --max-model-len 32768 --max-num-seqs 64"
+    fit = fit_of(f"vllm serve {QWEN35} {size} {CACHE}", gpu, RELEASES[release])
+    assert (fit.num_blocks, fit.block_size, round(fit.max_concurrency, 2)) == pool
