@@ -165,8 +165,8 @@ def check_ways_out(arguments, error):
     the command, server or client that it speaks of.
     """
     chain, _, _ = application.parse_commands(list(arguments))
-    _, _, remedy = error.strip().rpartition(" (")
-    for named, option in OF_COMMAND.findall(remedy):
+    _, parenthesis, remedy = error.strip().rpartition(" (")
+    for named, option in OF_COMMAND.findall(remedy if parenthesis else ""):
         command = _command_in(named) or " ".join(chain)
         assert is_option(option, of_command=command), f"{option}: {error}"
 
