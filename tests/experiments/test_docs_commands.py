@@ -264,7 +264,7 @@ def plain(line):
 
 
 def test_most_questions_show_their_output():
-    assert {number for number, *_ in ANSWERS} >= {str(i) for i in range(1, 14)} - {"5", "11"}
+    assert {number for number, *_ in ANSWERS} >= {str(i) for i in range(1, 14)} - {"5"}
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,8 @@ def test_questions_show_what_their_commands_print(testbed, commands, shown):
     """Every line of the page, in order; `...` stands for what is left out."""
     output = []
     for line in commands.splitlines():
-        code, printed, error = testbed(*shlex.split(line)[1:])
+        here = line.replace(" experiments/", f" {ROOT}/experiments/")
+        code, printed, error = testbed(*shlex.split(here)[1:])
         assert code == 0, error
         output += map(plain, printed.splitlines())
     lines = iter(output)
