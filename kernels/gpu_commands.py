@@ -75,7 +75,7 @@ def measure(name: str, **options: Any) -> None:
 
 
 def verify_engine(models: str | None, scenarios: str, out: Path | None) -> bool:
-    """Whether the engine's logits are those of transformers, for models by comma-separated names
+    """True if the engine's logits are those of transformers, for models by comma-separated names
     (None: all), in the scenarios whose name contains `scenarios`.
     """
     against = on_gpu("engine.verify.against_transformers", "gpu verify")
@@ -84,7 +84,7 @@ def verify_engine(models: str | None, scenarios: str, out: Path | None) -> bool:
 
 
 def verify_launches(model: str) -> bool:
-    """Whether the engine chooses the same tokens by graphs, launched ahead and with drafts, as it
+    """True if the engine chooses the same tokens by graphs, launched ahead and with drafts, as it
     does kernel by kernel.
     """
     against = on_gpu("engine.verify.against_plain", "gpu verify-launches")
@@ -93,7 +93,7 @@ def verify_launches(model: str) -> bool:
 
 
 def verify_parallel(model: str | None, num_gpus: int) -> bool:
-    """Whether the engine on so many GPUs computes what it does on one, on a shipped model's shape,
+    """True if the engine on num_gpus GPUs computes what it does on one, on a shipped model's shape,
     or on small models of every family (None).
     """
     if num_gpus < 2:
@@ -109,7 +109,7 @@ def verify_parallel(model: str | None, num_gpus: int) -> bool:
 
 
 def verify_profile(path: Path, batches: int, seed: int, out: Path | None) -> bool:
-    """Whether the GPU's mean times for random batches are those of the profile in a file; writes
+    """True if the GPU's mean times for random batches are those of the profile in a file; writes
     each batch to `out`.
     """
     against = on_gpu("engine.verify.against_profile", "gpu verify-profile")

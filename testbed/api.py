@@ -91,7 +91,7 @@ def simulate(
         preemption: a name of `testbed list preemption`, or a part.
         trace: a name, a list of `testbed.core.request.Request` with their own times (ps), or a data
             frame with prompt_len and output_len in tokens; its other columns are those of trace=csv
-            (prompt_ids are the ids of its tokens), of which arrival_s (s) is played back where no
+            (prompt_ids are the ids of its tokens), of which arrival_s (s) is played back if no
             rate, duration or arrivals are given.
         rate: requests/s.
         duration_s: seconds in which requests arrive.

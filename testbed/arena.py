@@ -7,7 +7,7 @@ from testbed.study.scores import Score as Score
 
 
 def score(policy: Any, *, suite: str = "quick", rules: str = "vllm-v1") -> Score:
-    """How a policy serves the workloads of a suite, beside LRU; float(score) is smaller for a
+    """The score of a policy on the workloads of a suite, beside LRU; float(score) is smaller for a
     better one.
 
     It is deterministic, runs in this process with the suite's first seed and keeps nothing but the

@@ -187,7 +187,7 @@ class AgentSessions(Trace):
         return joined([turns for turns in sessions if turns], sizes[0])
 
     def _shares_ids(self, items: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether equal ids are equal content in the whole file."""
+        """True if equal ids are equal content in the whole file."""
         scopes = {item["hash_id_scope"] for item in items if "hash_id_scope" in item}
         if len(scopes) > 1:
             raise InputError(

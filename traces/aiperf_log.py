@@ -14,7 +14,7 @@ OUTPUT = ("usage_completion_tokens", "output_sequence_length")
 
 
 def is_aiperf(path: str) -> bool:
-    """Whether the first line of a file of JSON lines is of aiperf's form."""
+    """True if the first line of a file of JSON lines is of aiperf's form."""
     _, item = next(json_lines(path))
     return "metadata" in item and "metrics" in item
 

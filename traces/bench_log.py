@@ -23,7 +23,7 @@ OF_A_RUN = ("input_lens", "completed")  # a key of every run
 
 
 def is_bench(content: Mapping[str, Any]) -> bool:
-    """Whether an object is a run of vLLM's client."""
+    """True if an object is a run of vLLM's client."""
     return any(key in content for key in OF_A_RUN)
 
 
@@ -76,7 +76,7 @@ def _lists(path: str, content: Mapping[str, Any]) -> list[Sequence[Any]]:
 
 
 def _retokenized(served: Sequence[Sequence[Any]]) -> list[str]:
-    """A remark where the streams have more chunks than the file counts tokens."""
+    """A remark if the streams have more chunks than the file counts tokens."""
     num_chunks = sum(1 + len(gaps) for _, _, _, gaps, _ in served)
     num_tokens = sum(output for _, output, *_ in served)
     if not num_tokens or num_chunks <= RETOKENIZED * num_tokens:
@@ -89,7 +89,7 @@ def _retokenized(served: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def _check_counts(path: str, content: Mapping[str, Any], served: Sequence[Sequence[Any]]) -> None:
-    """Raise InputError where the lists are not those of the run's own counts and means."""
+    """Raise InputError if the lists are not those of the run's own counts and means."""
     completed = content.get("completed")
     if completed is not None and completed != len(served):
         raise InputError(

@@ -101,7 +101,7 @@ def _chosen(
 
 
 def _rates(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The request rates of vLLM's runs, by which a user knows them; empty where they have none."""
+    """The request rates of vLLM's runs, by which a user knows them; empty if they have none."""
     rates = [run.get("request_rate") for run in runs]
     return f" (request_rate {', '.join(map(str, rates))})" if all(rates) else ""
 

@@ -12,7 +12,7 @@ from testbed.core.request import Column, Rows
 
 ANSWERS = 1 << 50  # ids of answers that a file's prompts contain
 LONGEST_ANSWER = 1 << 22  # ids of a prompt and its answer
-BLOCK = 16  # tokens of an id where no shared beginning ends within a block
+BLOCK = 16  # tokens of an id if no shared beginning ends within a block
 
 
 def tokens_per_id(shared_len: int) -> int:

@@ -85,7 +85,7 @@ def read_table(
         if len(line) != len(header):
             raise InputError(
                 key=f"{path}, line {number}",
-                problem=f"{len(line)} fields where the header has {len(header)}",
+                problem=f"{len(line)} fields but the header has {len(header)}",
             )
     places = places_of(path, header, names, optional, ignored, remedy)
     return {

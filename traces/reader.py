@@ -45,7 +45,7 @@ class FileTrace(Trace):
 
     @property
     def has_times(self) -> bool:
-        """Whether the file says when each request arrives."""
+        """True if the file says when each request arrives."""
         return self._whole.arrival_s is not None
 
     @cached_property

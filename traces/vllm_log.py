@@ -112,7 +112,7 @@ class VllmLog(FileTrace):
 
     @property
     def preemptions(self) -> int | None:
-        """How often its requests were preempted in all, by its rows or by the server's counter in
+        """The number of preemptions of its requests, by its rows or by the server's counter in
         meta.json; None if neither says it.
         """
         self.read()
@@ -136,7 +136,7 @@ class VllmLog(FileTrace):
 
     @property
     def is_of_engine(self) -> bool:
-        """Whether the engine wrote the log, so that it lacks the times of the front end."""
+        """True if the engine wrote the log, so that it lacks the times of the front end."""
         return self._is_lines and not self._is_aiperf
 
     @property
@@ -149,7 +149,7 @@ class VllmLog(FileTrace):
 
     @property
     def _is_json(self) -> bool:
-        """Whether a benchmark client wrote the log."""
+        """True if a benchmark client wrote the log."""
         return self.path.removesuffix(".gz").endswith(".json")
 
     @cached_property

@@ -218,7 +218,7 @@ def _check_bounds(out: Mapping[str, str]) -> None:
 
 
 def rejecting(rows: Mapping[str, Cells]) -> dict[str, str]:
-    """Why entrants do not count that reject requests which LRU serves: latencies leave them out."""
+    """The remark on entrants that reject requests which LRU serves: latencies leave them out."""
     return {
         name: f"{key[0]}, seed {key[1]}: rejects {row.rejected} requests"
         for name, cells in rows.items()

@@ -22,7 +22,7 @@ STOPPED_AFTER_S = 5.0  # between the signal that asks a process to end and the o
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no answer, in one line."""
+    """The reason for a missing answer, in one line."""
 
     reason: str
 

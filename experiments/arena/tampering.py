@@ -1,4 +1,4 @@
-"""Whether a plug-in has replaced functions of this package: a run measures by them."""
+"""Checks if a plug-in has replaced functions of this package: a run measures by them."""
 
 import sys
 import time

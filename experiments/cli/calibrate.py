@@ -156,7 +156,7 @@ LaunchesFrom = Annotated[
     str,
     Parameter(
         metavar="PROFILE",
-        help="a vLLM's profile, whose launches are scaled to this host's where no prompts "
+        help="a vLLM's profile, whose launches are scaled to this host's if no prompts "
         "among decodes are logged",
     ),
 ]
@@ -195,7 +195,7 @@ def memory(
     *,
     gpu: Annotated[str, Parameter(metavar="NAME", help="the GPU of all of them")] = "h100-80gb",
     model: Annotated[
-        str | None, Parameter(metavar="NAME", help="the model, where a table has no such column")
+        str | None, Parameter(metavar="NAME", help="the model, if a table has no such column")
     ] = None,
     out: Annotated[
         Path | None, Parameter(metavar="FILE", help="write the terms, for testbed fits --terms")

@@ -44,7 +44,7 @@ Sensitivity = Annotated[
     bool,
     Parameter(
         help="also say how far costs move the rate, and these and 20 times arrivals moved by up to "
-        "10 ms the share inside; costs by what they were off by where that was measured, else by "
+        "10 ms the share inside; costs by what they were off by if that was measured, else by "
         "3% up and down; takes some 35 runs more for each seed"
     ),
 ]
@@ -155,7 +155,7 @@ def _rule(words: list[str]) -> str:
 def _varied(
     capacities: "Capacities", words: list[str], precision: float
 ) -> "dict[int, CapacityIntervals]":
-    """How sensitive the capacity of each seed is."""
+    """The sensitivity of each seed's capacity."""
     from testbed.experiments.runs.compose import configured
     from testbed.study.sensitivity import capacity_intervals
 

@@ -36,7 +36,7 @@ class CommonOptions:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time limit is reached."""
+        """True if the time limit is reached."""
         return self.limit_s is not None and time.monotonic() - self.began_s >= self.limit_s
 
     @contextmanager

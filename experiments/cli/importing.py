@@ -73,7 +73,7 @@ Pickle = Annotated[
     Parameter(name="PICKLE", help="a pickled list of (prompt, output) lengths or token ids"),
 ]
 LengthsOut = Annotated[
-    str, Parameter(name="CSV", help="the file to write, gzipped where its name ends in .gz")
+    str, Parameter(name="CSV", help="the file to write, gzipped if its name ends in .gz")
 ]
 
 

@@ -539,7 +539,7 @@ def sweep_answer(
 
 
 def check_answer(plug_in: str, broken: "ClauseBroken | None", place: str) -> CheckAnswer:
-    """Whether a plug-in keeps its contract; place: FILE:LINE of the plug-in's fault, if known."""
+    """The verdict on a plug-in's contract; place: FILE:LINE of the plug-in's fault, if known."""
     if broken is None:
         return CheckAnswer(plug_in, True, None, "", "", [])
     return CheckAnswer(plug_in, False, broken.clause, str(broken), place, list(broken.calls))

@@ -38,6 +38,14 @@ Configs = Annotated[
         "(an empty folder gets a file of each family)",
     ),
 ]
+Starts = Annotated[
+    Path | None,
+    Parameter(
+        metavar="FOLDER",
+        help="whether a server starts, and with which pool, by options of the command for every "
+        "config.json in it, beside vLLM's own classes (--random N draws some)",
+    ),
+]
 Capacity = Annotated[
     bool,
     Parameter(
@@ -45,6 +53,19 @@ Capacity = Annotated[
         "twelve models on five GPUs"
     ),
 ]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class OtherParts:
+    """Comparisons of another part than the scheduler."""
+
+    offload: Offload = False
+    lmcache: Lmcache = False
+    histories: Histories = None
+    capacity: Capacity = False
+    configs: Configs = None
+    starts: Starts = None
 
 
 @Parameter(name="*")
@@ -83,7 +104,7 @@ class RandomRuns:
             yield f"seed {seed}: ", *drawn
 
 
-NONE_DRAWN = RandomRuns()
+NONE_DRAWN, NO_OTHER = RandomRuns(), OtherParts()
 
 
 def lockstep(
@@ -92,11 +113,7 @@ def lockstep(
     *overrides: Override,
     served: ServedCommand = NO_COMMAND,
     drawn: RandomRuns = NONE_DRAWN,
-    offload: Offload = False,
-    lmcache: Lmcache = False,
-    histories: Histories = None,
-    capacity: Capacity = False,
-    configs: Configs = None,
+    parts: OtherParts = NO_OTHER,
 ) -> int:
     """Compare the scheduler of the installed vLLM or SGLang with ours.
 
@@ -111,63 +128,66 @@ def lockstep(
 
     testbed lockstep vllm --offload --random 30
 
+    testbed lockstep vllm --starts configs --random 200
+
     testbed lockstep sglang --offload --random 30
     """
     if server == "sglang":
-        return _lockstep_sglang(
-            served,
-            drawn,
-            overrides,
-            capacity=capacity,
-            offload=offload,
-            lmcache=lmcache,
-            histories=histories,
-            configs=configs,
-        )
+        return _lockstep_sglang(served, drawn, overrides, parts)
     _refuse("--from-sglang", served.from_sglang, "vllm")
-    if offload:
-        from testbed.experiments.real.lockstep.vllm_offload import check_offloading
-
-        return _printed(check_offloading(drawn.random or 20, drawn.seed, drawn.requests))
-    if lmcache:
-        from testbed.experiments.real.lockstep.lmcache_offload import check_lmcache
-
-        return _printed(check_lmcache(drawn.random or 20, drawn.seed, drawn.requests))
-    if histories:
-        from testbed.experiments.real.lockstep.manager_histories import check_histories
-
-        lines = check_histories(histories, drawn.seed)
-        print(*lines, sep="\n")
-        return int(len(lines) > 1)
-    if configs is not None:
-        return _check_configs(configs)
-    if capacity:
+    if parts.capacity:
         return _check_capacities(served.words(overrides))
+    lines = _lines_of_vllm(parts, drawn)
+    if lines is not None:
+        return _printed(lines)
     return _compare("vllm", drawn, _served(overrides, served))
 
 
+def _lines_of_vllm(parts: OtherParts, drawn: RandomRuns) -> Iterable[str] | None:
+    """The lines of another part of vLLM, if one is asked for."""
+    if parts.offload:
+        from testbed.experiments.real.lockstep.vllm_offload import check_offloading
+
+        return check_offloading(drawn.random or 20, drawn.seed, drawn.requests)
+    if parts.lmcache:
+        from testbed.experiments.real.lockstep.lmcache_offload import check_lmcache
+
+        return check_lmcache(drawn.random or 20, drawn.seed, drawn.requests)
+    if parts.histories:
+        from testbed.experiments.real.lockstep.manager_histories import check_histories
+
+        return check_histories(parts.histories, drawn.seed)
+    if parts.configs is not None:
+        from testbed.experiments.real.lockstep.config_comparison import check_configs
+
+        return check_configs(parts.configs)
+    if parts.starts is not None:
+        from testbed.experiments.real.lockstep.start_options import check_starts
+
+        return check_starts(parts.starts, drawn.random, drawn.seed)
+    return None
+
+
 def _lockstep_sglang(
-    served: ServedCommand,
-    drawn: RandomRuns,
-    overrides: Sequence[str],
-    *,
-    capacity: bool,
-    offload: bool,
-    **of_vllm: object,
+    served: ServedCommand, drawn: RandomRuns, overrides: Sequence[str], parts: OtherParts
 ) -> int:
-    of_vllm |= {
+    of_vllm = {
         "from_vllm": served.from_vllm,
         "drafts": drawn.drafts,
         "windows": drawn.windows,
         "priority": drawn.priority,
+        "lmcache": parts.lmcache,
+        "histories": parts.histories,
+        "configs": parts.configs,
+        "starts": parts.starts,
     }
     for name, value in of_vllm.items():
         _refuse(f"--{name.replace('_', '-')}", value, "sglang")
-    if offload:
+    if parts.offload:
         from testbed.experiments.real.lockstep.sglang_offload import check_hicache
 
         return _printed(check_hicache(drawn.random or 20, drawn.seed, drawn.requests))
-    if not capacity:
+    if not parts.capacity:
         return _compare("sglang", drawn, served.words(overrides))
     from testbed.experiments.real.lockstep.sglang_capacities import check_capacities
 
@@ -200,13 +220,6 @@ def _refuse(option: str, value: object, server: str) -> None:
         )
 
 
-def _check_configs(folder: Path) -> int:
-    """Compare and print; whether anything is answered otherwise than by vLLM."""
-    from testbed.experiments.real.lockstep.config_comparison import check_configs
-
-    return _printed(check_configs(folder))
-
-
 def _check_capacities(words: Sequence[str]) -> int:
     """Compare pages and blocks, then the lines of the log, and print; whether any differs."""
     from testbed.experiments.real.lockstep.capacities import check_capacities
@@ -235,7 +248,7 @@ def _served(overrides: Sequence[str], served: ServedCommand) -> list[str]:
 
 
 def _differs(server: str, name: str, overrides: Sequence[str], requests: Any) -> bool:
-    """Whether a run decides anything differently; prints the report. requests: None if the
+    """True if a run decides anything differently; prints the report. requests: None if the
     configuration has some.
     """
     from testbed.experiments.real.lockstep.capacities import third_column

@@ -183,7 +183,9 @@ def _stopped(stopped: KeyboardInterrupt, words: Sequence[str], options: CommonOp
 
 
 def _continued(words: Sequence[str]) -> str:
-    """That the same line goes on where it was stopped, for commands that keep finished runs."""
+    """The remark that the same line continues a stopped command, for commands that keep finished
+    runs.
+    """
     is_sweep = words[0] in ("run", "compare") and any(
         word in ("-m", "--multirun") or word.startswith("--seeds") for word in words
     )

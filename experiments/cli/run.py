@@ -36,7 +36,7 @@ class Sweep:
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether an option makes a sweep of the run."""
+        """True if an option makes a sweep of the run."""
         return self.multirun or self.seeds is not None
 
 
@@ -74,7 +74,7 @@ def run(
         bool,
         Parameter(
             help="also print the interval of latencies and preemptions: 20 times arrivals moved by "
-            "up to 10 ms, and costs by what they were off by where that was measured, else by 3% "
+            "up to 10 ms, and costs by what they were off by if that was measured, else by 3% "
             "up and down; takes some 22 runs more"
         ),
     ] = False,

@@ -25,7 +25,7 @@ RUN_FOLDER = "hydra.run.dir"
 
 @dataclass(frozen=True)
 class Form:
-    """How runs are launched and shown.
+    """Options of launching and printing runs.
 
     again: complete runs are repeated. per_seed: a row for each seed. json: the answer is JSON.
     sensitivity: with the intervals of one run.

@@ -29,7 +29,7 @@ def command_of(words: Sequence[str]) -> str:
 
 
 def refusal_of(error: CycloptsError, words: Sequence[str]) -> InputError:
-    """What was given, what is wrong, and which --help explains it."""
+    """The given words, the problem, and the --help that explains it."""
     remedy = f"{command_of(words)} --help"
     for error_class, refusal in REFUSALS.items():
         if isinstance(error, error_class):

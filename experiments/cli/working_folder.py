@@ -41,7 +41,7 @@ def prepare_working_folder(words: Sequence[str]) -> None:
 
 
 def names_a_plug_in(words: Sequence[str]) -> bool:
-    """Whether a command line names a class that may be in the working folder, or a folder of
+    """True if a command line names a class that may be in the working folder, or a folder of
     options that do.
     """
     parts = [part for word in words for part in word.split()]

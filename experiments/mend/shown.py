@@ -14,7 +14,7 @@ def lines_of(mending: Mending) -> Iterator[str]:
     yield f"costs: {costs_of(mending.server.summaries[0])}"
     yield (
         f"cells: mean of {len(mending.seeds)} seeds ± half of its 95% interval (Student's t); "
-        "verdicts by the differences on the same seeds: mends where at least half of the "
+        "verdicts by the differences on the same seeds: mends if at least half of the "
         "preemptions end"
     )
     yield _conclusion(mending)

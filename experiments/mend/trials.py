@@ -128,7 +128,7 @@ class Mending:
 
     @property
     def preempts(self) -> bool:
-        """Whether the server preempts on any seed."""
+        """True if the server preempts on any seed."""
         return self.server.num_preempted > 0
 
 

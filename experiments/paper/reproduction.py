@@ -265,7 +265,7 @@ class Tasks:
         self._began = time.monotonic()
 
     def progress(self) -> str:
-        """How many are done, how long the others take, and which are running."""
+        """The number done, the time that the others take, and those that are running."""
         running = " | ".join(task.label for task in [*self.waiting.values()][: self._jobs])
         done = self.total - len(self.waiting)
         rest = left(done, self.total, time.monotonic() - self._began)

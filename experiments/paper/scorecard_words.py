@@ -10,7 +10,7 @@ from rich.table import Table
 from testbed.experiments.paper.scorecard import EMBEDDED, LENGTHS, ON, PARTS, SHOWN, short
 
 PICKLE = "sharegpt_opt_text_completion_length.pkl"
-# What a row's numbers are, where its quantity does not say it.
+# What a row's numbers are, if its quantity does not name it.
 QUANTITIES = {
     "sustained_rate_ratio": "ratio of sustained rates",
     "sustained_rate_ratio_ends": "ratio of sustained rates, smallest and largest",
@@ -89,7 +89,7 @@ def published_words(row: Mapping[Any, Any]) -> str:
 
 
 def tolerance_words(row: Mapping[Any, Any]) -> str:
-    """How far a simulated number may be from the published one; empty for what is not judged."""
+    """The tolerance about the published number, in words; empty if it is not judged."""
     if row.get("role") not in SHOWN:
         return ""
     if row["tolerance"] == "none":

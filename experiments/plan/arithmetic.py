@@ -30,14 +30,14 @@ class Arithmetic:
     def reason(
         self, candidate: Candidate, rates: Sequence[tuple[int, float | None]]
     ) -> Reason | None:
-        """Why the SLO is missed with every one of these seeds and rates; None if it is not
-        certain.
+        """The reason why the SLO is missed with every one of these seeds and rates; None if it is
+        not certain.
         """
         reasons = [self.bounds(candidate, seed, rate).reason() for seed, rate in rates]
         return None if None in reasons else reasons[0]
 
     def too_slow(self, candidate: Candidate) -> Reason | None:
-        """Why the SLO is missed at every rate; None if it is not certain.
+        """The reason why the SLO is missed at every rate; None if it is not certain.
 
         Assumption: the requests of other rates have lengths of the same distribution, so that the
         share that an idle engine could serve in time is too small by more than MARGIN errors.

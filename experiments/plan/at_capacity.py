@@ -62,7 +62,7 @@ def rank_at_capacity(verdict: Keeps) -> tuple[float, ...]:
 
 
 def difference_at_capacity(verdict: Keeps, best: Keeps) -> str:
-    """How much dearer a million requests are, on the same seeds."""
+    """The extra cost of a million requests, on the same seeds."""
     if verdict.costs == best.costs:
         return "equal"
     change = paired(verdict.costs, best.costs)

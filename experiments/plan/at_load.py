@@ -55,7 +55,7 @@ def rank_at_load(verdict: Keeps) -> tuple[float, ...]:
 
 
 def difference_at_load(verdict: Keeps, best: Keeps) -> str:
-    """How much dearer an hour is; of equal ones, the difference in percent of requests inside, and
+    """The extra cost of an hour; of equal ones, the difference in percent of requests inside, and
     if these are equal too, how much dearer a million requests are.
     """
     if verdict.hourly > best.hourly:
@@ -114,13 +114,13 @@ def _examined(search: Search, group: Sequence[Candidate]) -> list[Verdict]:
 
 
 def _is_open(search: Search, results: Sequence[Outcome | Failure]) -> bool:
-    """Whether the seeds that are left can still make the candidate keep the SLO."""
+    """True if the seeds that are left can still make the candidate keep the SLO."""
     outcomes = [result for result in results if isinstance(result, Outcome)]
     return len(outcomes) == len(results) and _keeps(search, outcomes)
 
 
 def _keeps(search: Search, outcomes: Sequence[Outcome]) -> bool:
-    """Whether the mean share is large enough, if all requests of further seeds keep the SLO."""
+    """True if the mean share is large enough, if all requests of further seeds keep the SLO."""
     question = search.question
     further = len(question.seeds) - len(outcomes)
     total = sum(outcome.share_inside for outcome in outcomes) + further

@@ -33,7 +33,7 @@ def limit_of(outcome: Outcome, loads: Mapping[str, float], question: Question) -
 
 
 def strains(outcome: Outcome, question: Question) -> list[tuple[str, float]]:
-    """How near the requests' percentile of each objective is to its limit, as a ratio, by the work
+    """The ratio of the requests' percentile of each objective to its limit, by the work
     that decides it.
     """
     return [

@@ -24,7 +24,7 @@ LINK = "link"
 
 
 class Reason(NamedTuple):
-    """Why a candidate cannot keep the SLO: which limit, and the numbers."""
+    """The reason why a candidate cannot keep the SLO: the limit, and the numbers."""
 
     limit: str
     text: str
@@ -43,7 +43,7 @@ class Bounds:
     share: float
 
     def reason(self) -> Reason | None:
-        """Why the SLO is missed for certain; None if arithmetic does not say so."""
+        """The reason why the SLO is missed for certain; None if arithmetic does not say so."""
         return self.too_slow() or self._overloaded()
 
     @cached_property
@@ -70,15 +70,15 @@ class Bounds:
 
     @property
     def _holds(self) -> bool:
-        """Whether there are requests, each with one sequence, and all engines have one server, as
+        """True if there are requests, each with one sequence, and all engines have one server, as
         the bounds assume.
         """
         is_mixed = bool(self.machine.config.servers)
         return len(self.demand) > 0 and self.demand.has_one_sequence and not is_mixed
 
     def too_slow(self, margin: float = 0.0) -> Reason | None:
-        """Why too few requests would keep the SLO if each had an idle engine for itself; None if
-        enough may. margin: standard errors by which the share must be too small.
+        """The reason why too few requests would keep the SLO if each had an idle engine for itself;
+        None if enough may. margin: standard errors by which the share must be too small.
         """
         if not self._holds:
             return None
@@ -113,7 +113,7 @@ class Bounds:
         return Reason(limit, f"needs {self.loads[limit]:.3g} times the time that there is")
 
     def _fits(self) -> Flags:
-        """Whether each request's tokens, all but the last one, have slots in an empty pool."""
+        """True for each request whose tokens, all but the last one, have slots in an empty pool."""
         if not self.machine.stores_all_tokens:
             return np.ones(len(self.demand), bool)
         return np.asarray(self.demand.final_len - 1 <= self.machine.num_slots)

@@ -32,8 +32,9 @@ OF_THE_LOAD = ("slo.", "trace", "arrivals", "workload.")
 
 @dataclass(frozen=True)
 class Mode:
-    """How a plan searches, how it simulates everything instead, how it ranks, and how it
-    compares a deployment with the cheapest."""
+    """The parts of a plan: its search, the search over everything, its order, and its comparison of
+    a deployment with the cheapest.
+    """
 
     search: Callable[[Search, Sequence[Candidate]], list[Verdict]]
     enumerate: Callable[[Search, Sequence[Candidate]], list[Verdict]]
@@ -83,7 +84,7 @@ class Plan:
         return sorted(missed, key=self._distance)
 
     def _distance(self, verdict: Misses) -> tuple[float, float]:
-        """How far from the SLO: by the share inside, then by the worst objective."""
+        """The distance from the SLO: by the share inside, then by the worst objective."""
         ratios = [ratio for _, ratio in strains(verdict.outcomes[0], self.question)]
         return -verdict.inside.mean, max(ratios)
 

@@ -15,7 +15,7 @@ KEYS = ("date", "currency", "per_gpu_hour")
 
 
 class Rate(Protocol):
-    """How the hours of deployments are counted."""
+    """The unit in which hours of deployments are counted."""
 
     @property
     def unit(self) -> str:

@@ -86,7 +86,7 @@ def _first(error: InputError) -> InputError:
 
 
 def has_cause(error: BaseException, kind: type[BaseException]) -> bool:
-    """Whether the error was raised by one of this kind, or by one that was."""
+    """True if the error was raised by one of this kind, or by one that was."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, kind):
         cause = cause.__cause__ or cause.__context__

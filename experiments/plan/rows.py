@@ -60,7 +60,7 @@ def per_user(outcome: Outcome) -> float | None:
 
 
 def _difference(verdict: Keeps, plan: Plan) -> str:
-    """How it differs from the cheapest, with a remark if their times come another way."""
+    """Its difference from the cheapest, with a remark if their times come another way."""
     best = plan.ranked[0]
     if verdict is best:
         return "cheapest"

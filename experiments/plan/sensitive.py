@@ -1,4 +1,4 @@
-"""How far costs and arrivals move what a plan says of its cheapest deployment."""
+"""The sensitivity of a plan's cheapest deployment to costs and arrivals."""
 
 from testbed.experiments.plan.deployment_plan import Plan
 from testbed.experiments.plan.jobs import SUMMARIES, Outcome

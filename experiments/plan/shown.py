@@ -62,7 +62,7 @@ def _counts(plan: Plan) -> str:
 
 
 def _refused(plan: Plan) -> list[str]:
-    """That the answer is of other deployments than those that could not be built."""
+    """The remark that the answer is of other deployments than those that could not be built."""
     refused = [verdict for verdict in plan.pruned if verdict.limit == REFUSED]
     if not refused:
         return []
@@ -73,7 +73,9 @@ def _refused(plan: Plan) -> list[str]:
 
 
 def _behind(plan: Plan) -> Iterator[str]:
-    """That a deployment keeps the SLO only because its runs end before its queue has grown."""
+    """The remark that a deployment keeps the SLO only because its runs end before its queue has
+    grown.
+    """
     for verdict in plan.ranked:
         summaries = [outcome.summary for outcome in verdict.outcomes]
         overloads = [summary[OVERLOAD] for summary in summaries if summary.get(OVERLOAD)]

@@ -17,9 +17,10 @@ from testbed.run.override_words import key_of
 SYSTEM = "system"
 COST = "cost"
 OF_ONE_SOURCE = "cost.iterations=null"  # whole iterations of one GPU compare with no derived costs
-USUAL_SYSTEM = "+system=vllm-v1"  # where the words name none
+USUAL_SYSTEM = "+system=vllm-v1"  # if the words name none
 LABELS = {
     "gpu": "GPU",
+    "server": "GPUs of an engine",
     "server.num_gpus": "TP",
     "prefill_replicas": "prefill",
     "scheduler.max_num_batched_tokens": "batched tokens",
@@ -73,7 +74,7 @@ class Candidate:
 
     @property
     def gpus(self) -> Counter[str]:
-        """How many GPUs all its engines have, by name."""
+        """The number of GPUs of all its engines, by name."""
         counts = Counter[str]()
         for engine in range(self.config.replicas or 1):
             server = self.config.of_engine(engine).server

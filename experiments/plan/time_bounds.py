@@ -45,7 +45,7 @@ class Machine:
 
     @property
     def stores_all_tokens(self) -> bool:
-        """Whether a sequence needs a slot for each token: no layer has windows or states."""
+        """True if a sequence needs a slot for each token: no layer has windows or states."""
         model = self.config.model
         return model.window is None and model.states is None
 
@@ -101,7 +101,7 @@ class Machine:
 
     @property
     def has_known_steps(self) -> bool:
-        """Whether `step_s` holds: it counts neither windows of the model nor drafts."""
+        """True if `step_s` holds: it counts neither windows of the model nor drafts."""
         return not self.cost.windows and self.config.speculation is None
 
     def step_s(self, context: int) -> float:

@@ -40,7 +40,7 @@ GROUPS = (
     "load",
     "tier",
 )
-KEYS = {  # the words that select an option, where they are not the group's name
+KEYS = {  # the words that select an option, if they are not the group's name
     "eviction": "eviction@policy.eviction",
     "acceptance": "acceptance@speculation.acceptance",
     "system": "+system",
@@ -51,6 +51,7 @@ KEYS = {  # the words that select an option, where they are not the group's name
 }
 CUSTOM = "custom"
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # MODULE:CLASS, as the command line names one
+SERVER_OF = re.compile(r"(?P<gpu>.+)-x(?P<num_gpus>[1-9]\d*)")  # h200-x2: two GPUs as one server
 LEFT_OUT = re.compile(r"(?P<indent>\s*)# (?P<key>[a-z_]\w*): ")
 # The line of an option's file that names its class
 CLASS_OF_FILE = re.compile(r"(  - /class/|_target_: )(?P<name>[\w.]+)(@_here_)?\s*(#.*)?$")
@@ -79,6 +80,25 @@ def names_of(group: str, folders: Sequence[Path] = ()) -> list[str]:
     registered = model_names() if group == "model" else files_of("gpu") if group == "server" else ()
     names = {name for name in files_of(group, folders) if not name.startswith(HIDDEN)}
     return sorted(names.union(registered))
+
+
+def is_named(group: str, name: str, folders: Sequence[Path] = ()) -> bool:
+    """Whether the group can be set to a name without a plug-in: one that is listed, or a server of
+    several GPUs that ship.
+    """
+    if name in names_of(group, folders):
+        return True
+    return group == "server" and gpus_of_server(name) is not None
+
+
+def gpus_of_server(name: str) -> tuple[str, int] | None:
+    """The GPU and how many of it a server has that is named so, such as h200-x2; None: it has
+    another name.
+    """
+    match = SERVER_OF.fullmatch(name)
+    if match is None or match["gpu"] not in files_of("gpu"):
+        return None
+    return match["gpu"], int(match["num_gpus"])
 
 
 def keys_left_out(text: str) -> Iterator[str]:

@@ -145,7 +145,7 @@ def set_value(config: DictConfig, override: Override) -> None:
 
 
 def _is_given(config: DictConfig, key: str) -> bool:
-    """Whether a key has a value; one that follows from others is not computed."""
+    """True if a key has a value; one that follows from others is not computed."""
     above, _, last = key.rpartition(".")
     node = OmegaConf.select(config, above) if above else config
     if (

@@ -25,6 +25,7 @@ from testbed.experiments.runs.choice_names import (
     GROUPS,
     HIDDEN,
     files_of,
+    gpus_of_server,
     plug_ins_of,
 )
 from testbed.run.config import EngineConfig, RunConfig, ServerConfig, SoftwareConfig, defaults_of
@@ -34,7 +35,7 @@ from testbed.run.parts import locate
 Node = dict[str, Any]
 PROVIDER = "testbed"
 NO_PACKAGE: dict[str, str | None] = {"package": None}  # of its own: it is where a file places it
-NOTHING = "None"  # Hydra asks for it where a default is null
+NOTHING = "None"  # Hydra asks for it if a default is null
 CONSTRUCTOR = "class"  # the group of the constructors' defaults
 # Of a deployment, whatever the model
 CHOICES = {"kv_dtype_bytes": None, "weight_bits": None, "fp8_products": None}
@@ -103,9 +104,15 @@ def _maker(path: str) -> Callable[[], Node] | None:
 
 
 def _server_maker(name: str) -> Callable[[], Node] | None:
-    """A server of a GPU by its name, and the server of a model that has no file of its own."""
+    """A server of a GPU by its name, of several as one, and the server of a model that has no file
+    of its own.
+    """
     if name in files_of("gpu"):
         return lambda: {"defaults": [{"/gpu@gpu": name}, "/memory@_here_"]}
+    gpus = gpus_of_server(name)
+    if gpus is not None:
+        gpu, num_gpus = gpus
+        return lambda: {"defaults": [gpu, "_self_"], "num_gpus": num_gpus}
     if name.startswith(HIDDEN) and name.removeprefix(HIDDEN) in model_names():
         return lambda: {"defaults": [ANY_SERVER]}
     return None

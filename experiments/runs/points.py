@@ -53,5 +53,5 @@ def settings(points: Sequence[Point]) -> list[Setting]:
 
 
 def are_replicated(points: Sequence[Point]) -> bool:
-    """Whether the points' seeds differ."""
+    """True if the points' seeds differ."""
     return SEED in axes(points)

@@ -31,7 +31,7 @@ def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[Non
 
 
 def pace(done: int, total: int, seconds: float) -> str:
-    """How many were done a second, and the seconds that the others take, in words."""
+    """The number done a second, and the seconds that the others take, in words."""
     return f"{done / seconds:,.3g}/s{left(done, total, seconds)}"
 
 
@@ -41,7 +41,7 @@ def left(done: float, total: float, seconds: float) -> str:
 
 
 class Progress:
-    """How many of some things are done, at which pace, and when the others will be, in words."""
+    """The number done, the pace, and the time that the others take, in words."""
 
     def __init__(self, things: str) -> None:
         self.things = things

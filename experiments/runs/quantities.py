@@ -30,7 +30,7 @@ class Quantity(NamedTuple):
 
     @property
     def is_share(self) -> bool:
-        """Whether it is shown in percent, and its differences in percentage points."""
+        """True if it is shown in percent, and its differences in percentage points."""
         return self.unit.startswith("%")
 
     def value(self, summary: Mapping[str, Any]) -> float | None:

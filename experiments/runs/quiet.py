@@ -1,4 +1,4 @@
-"""Whether a command prints its answer alone."""
+"""The option of commands to print their answer alone."""
 
 from contextvars import ContextVar
 

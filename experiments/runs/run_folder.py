@@ -128,7 +128,7 @@ def _complete(
 
 
 def _has(folder: Path, name: str, *, again: bool) -> bool:
-    """Whether the folder has the complete run of this id, which is not to be run again; raises
+    """True if the folder has the complete run of this id, which is not to be run again; raises
     InputError if it has another's.
     """
     summary = None if again else complete(folder)
@@ -292,7 +292,7 @@ def changed_since(
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file of this name belongs to a run, so that the next run in the folder removes
+    """True if a file of this name belongs to a run, so that the next run in the folder removes
     it.
     """
     return name in FILES or name.startswith(("memory_map.", "timeline."))
@@ -310,7 +310,7 @@ def complete(folder: Path) -> dict[str, Any] | None:
 
 
 def was_edited(folder: Path) -> bool:
-    """Whether the config of a complete run is another one than that of its id.
+    """True if the config of a complete run is another one than that of its id.
 
     The id is recomputed from the values in config.yaml and the hashes recorded in inputs.json, so
     that a run of another version of the package is read too; comments and order do not count. A

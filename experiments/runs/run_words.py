@@ -103,7 +103,7 @@ def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def way_of(summary: Mapping[str, Any]) -> str:
-    """How the costs of a run were made from measurements."""
+    """The derivation of a run's costs from measurements."""
     profile = summary.get(PROFILE)
     if not profile:
         return "without a profile"

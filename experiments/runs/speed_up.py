@@ -30,7 +30,7 @@ class SpeedUp(NamedTuple):
 
     @property
     def measured(self) -> float:
-        """How many times as fast tokens come with drafts."""
+        """The rate of tokens with drafts over that without."""
         return self.measured_without_s / self.measured_s
 
     @property
@@ -40,7 +40,7 @@ class SpeedUp(NamedTuple):
 
     @property
     def error(self) -> float:
-        """How far the predicted speed-up is above the measured one, as a share of it."""
+        """The excess of the predicted speed-up over the measured one, as a share of it."""
         return self.predicted / self.measured - 1
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How far a sweep is, whichever processes run its points: a count, a rate and an end."""
+"""The progress of a sweep, whichever processes run its points: a count, a rate and an end."""
 
 import time
 from pathlib import Path
@@ -27,11 +27,11 @@ class SweepProgress(NamedTuple):
         return sum(path.stat().st_mtime >= self.began_s for path in paths)
 
     def __str__(self) -> str:
-        """How far it is while points are under way."""
+        """The progress while points are under way."""
         return f"simulating: {self.num_new} of {self.total} points have been run"
 
     def text(self, place: int) -> str:
-        """How far it is when the point at `place` (from 1) has ended, such as "13 of 60, 0.9
+        """The progress when the point at `place` (from 1) has ended, such as "13 of 60, 0.9
         runs/s, about 52 s left".
 
         The rate counts the runs since the beginning; what was complete before took no time.

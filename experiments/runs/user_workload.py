@@ -57,12 +57,12 @@ class UserRequests(Workload):
 
     @property
     def has_samples(self) -> bool:
-        """Whether any request generates several sequences."""
+        """True if any request generates several sequences."""
         return any(request.num_seqs > 1 for request in self.requests)
 
     @property
     def names_contents(self) -> bool:
-        """Whether any request says what its prompt contains."""
+        """True if any request says what its prompt contains."""
         return any(
             request.prompt_ids is not None or request.registered_prefix for request in self.requests
         )
@@ -266,5 +266,5 @@ def plain_int(name: str, value: Any, least: int | None) -> int:
 
 
 def is_truth_value(value: Any) -> bool:
-    """Whether it is a bool, of Python or of NumPy."""
+    """True if it is a bool, of Python or of NumPy."""
     return type(value).__name__ in ("bool", "bool_")

@@ -121,7 +121,7 @@ def _locked_new(path: Path, *, is_folder: bool) -> tuple[Path, int]:
         else:
             temporary = path.with_name(f".{path.stem}.{number}{MARK}{path.suffix}")
             descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        if take_lock(descriptor) and temporary.exists():  # nobody took it for a leftover before
+        if take_lock(descriptor) and temporary.exists():  # no process took it for a leftover before
             return temporary, descriptor
         os.close(descriptor)
     raise OSError(errno.EAGAIN, "cannot make a temporary file", str(path))

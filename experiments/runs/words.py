@@ -24,6 +24,7 @@ from testbed.experiments.runs.choice_names import (
     HIDDEN,
     KEYS,
     files_of,
+    is_named,
     names_of,
     plug_ins_of,
 )
@@ -74,16 +75,16 @@ class Choice:
         return ORDER if self.group == "order" else self.at or self.group
 
     def is_own(self, folders: Sequence[Path]) -> bool:
-        """Whether it is a class of the user's: MODULE:CLASS, a plug-in, or `custom`."""
-        shipped = {*names_of(self.group, folders), *NONE} - {CUSTOM}
-        return self.group in GROUPS and self.name not in shipped
+        """True if it is a class of the user's: MODULE:CLASS, a plug-in, or `custom`."""
+        is_shipped = self.name in NONE or is_named(self.group, self.name, folders)
+        return self.group in GROUPS and (self.name == CUSTOM or not is_shipped)
 
     def checked(self, folders: Sequence[Path]) -> "Choice":
         """This choice; raises InputError for an option that the group does not have."""
         if self.group == ENGINE and self.name in NONE:
             raise InputError(
                 key=self.word,
-                problem="the simulator serves where no engine is given",
+                problem="the simulator serves if no engine is given",
                 remedy="leave it out",
             )
         if self.group == ENGINE and self.name != GPU_ENGINE:
@@ -103,7 +104,7 @@ class Choice:
                 problem="selects nothing",
                 remedy=f"leave {self.group} out; `testbed list {self.group}` shows the options",
             )
-        if self.name not in names_of(self.group, folders):
+        if not is_named(self.group, self.name, folders):
             _check_class(self.group, self.name, folders)
         return self
 
@@ -171,7 +172,7 @@ def read_words(arguments: Sequence[str]) -> Words:
 
 
 def is_of_hydra(word: str) -> bool:
-    """Whether a word is about where runs go, not about the configuration: hydra.run.dir=DIR,
+    """True if a word is about where runs go, not about the configuration: hydra.run.dir=DIR,
     hydra/launcher=NAME. Raises InputError for another word of Hydra's own part.
     """
     key = key_of(word)
@@ -183,7 +184,7 @@ def is_of_hydra(word: str) -> bool:
 
 
 def is_choice(key: str) -> bool:
-    """Whether a key is that of a group."""
+    """True if a key is that of a group."""
     group = key.partition("@")[0]
     return group in (*GROUPS, ENGINE) or "@" in key or "/" in key or (CONF / group).is_dir()
 
@@ -326,7 +327,7 @@ def _check_class(group: str, name: str, folders: Sequence[Path]) -> None:
 
 
 def _as_class(name: str, names: Sequence[str]) -> str:
-    """How a class would be named in a group that takes one, behind the options that an unknown
+    """The word for a class in a group that takes one, behind the options that an unknown
     name might have meant.
     """
     module, _, last = name.rpartition(".")

@@ -224,7 +224,7 @@ def _rows(
 
 
 def _is_between(points: np.ndarray, sizes: Key) -> bool:
-    """Whether a point is no larger than these sizes on every axis, and another no smaller."""
+    """True if a point is no larger than these sizes on every axis, and another no smaller."""
     has_smaller = (points <= sizes).all(axis=1).any()
     has_larger = (points >= sizes).all(axis=1).any()
     return bool(has_smaller and has_larger)

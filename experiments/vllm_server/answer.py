@@ -6,8 +6,9 @@ from pathlib import Path
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB
+from testbed.experiments.vllm_server.expected_error import error_lines
 from testbed.experiments.vllm_server.named_server import server_of
-from testbed.vllm.command import OFF, Command, read_command
+from testbed.vllm.command import OFF, ON, Command, read_command
 from testbed.vllm.memory import Terms, terms
 from testbed.vllm.option_table import options_of
 from testbed.vllm.pages import logged_lines, logged_tokens
@@ -15,6 +16,7 @@ from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import Server
 
 LARGEST_PARALLELISM = 64
+BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them later"
 
 
@@ -23,8 +25,9 @@ class Fit:
     """The answer of `testbed fits --json`; GiB on each GPU.
 
     weights_gib, adapters_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null if the
-    command gives the pool; activation_rmse_gib is the residual of their fit. offloaded_tokens: of
-    the CPU cache that the command asks for.
+    command gives the pool; activation_rmse_gib is the residual of their fit. drafter_gib is part of
+    weights_gib. offloaded_tokens: of the CPU cache that the command asks for. assumptions: what is
+    taken for a drafter whose shape is not at hand.
     """
 
     release: str
@@ -32,6 +35,7 @@ class Fit:
     gpu: str
     num_gpus: int
     weights_gib: float | None
+    drafter_gib: float | None
     adapters_gib: float | None
     activation_gib: float | None
     non_torch_gib: float | None
@@ -41,6 +45,8 @@ class Fit:
     block_size: int
     kv_tokens: int
     offloaded_tokens: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
     max_model_len: int
     max_concurrency: float
     longest_model_len: int
@@ -48,6 +54,7 @@ class Fit:
     activation_rmse_gib: float
     captures_graphs: bool
     notes: tuple[str, ...]
+    assumptions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,7 @@ def fit_of(
         gpu=server.gpu.name,
         num_gpus=server.limits.num_gpus,
         weights_gib=memory.weights if memory else None,
+        drafter_gib=_drafter_gib(server) if memory else None,
         adapters_gib=memory.adapters if memory else None,
         activation_gib=memory.activation if memory else None,
         non_torch_gib=memory.non_torch if memory else None,
@@ -114,6 +122,8 @@ def fit_of(
         block_size=server.block_size,
         kv_tokens=num_tokens(server),
         offloaded_tokens=_offloaded_tokens(server),
+        max_num_seqs=server.limits.max_num_seqs,
+        max_num_batched_tokens=server.limits.max_num_batched_tokens,
         max_model_len=server.model.max_len,
         max_concurrency=_concurrency_by_slot(server) if scratch_by_slot else concurrency(server),
         longest_model_len=longest(question, server),
@@ -121,7 +131,13 @@ def fit_of(
         activation_rmse_gib=(of or terms()).rmse_gib,
         captures_graphs="--enforce-eager" not in server.values,
         notes=server.notes,
+        assumptions=() if server.speculative is None else server.speculative.notes,
     )
+
+
+def _drafter_gib(server: Server) -> float:
+    """Weights of the drafter on each GPU, which are part of all weights."""
+    return server.drafter.weight_bytes / server.limits.num_gpus / GIB
 
 
 def _started(question: Question) -> Server:
@@ -183,16 +199,21 @@ def rule_lines(server: Server) -> list[str]:
     groups = len(server.pages.windows)
     null = "page, of one group" if groups > 1 else "block"
     return [
-        f"vLLM {server.release.number}: a request is admitted where {admission} fits, no "
+        f"vLLM {server.release.number}: a request is admitted if {admission} fits, no "
         f"watermark, one null {null}; pages of {server.pages.page_bytes:,} bytes, {groups} to a "
         f"block of {server.block_size} tokens"
     ]
 
 
 def longest(question: Question, server: Server) -> int:
-    """The longest --max-model-len that starts."""
-    found = question.updated("--max-model-len", "auto").server
-    return max(found.model.max_len, server.model.max_len)
+    """The longest --max-model-len that starts; no longer than a batch if prompts are not cut."""
+    any_length = question.updated("--max-model-len", "auto")
+    if server.values.get(CHUNKS) == OFF and BUDGET in server.values:
+        found = any_length.updated(CHUNKS, ON).server.model.max_len
+        found = min(found, server.limits.max_num_batched_tokens)
+    else:
+        found = any_length.server.model.max_len
+    return max(found, server.model.max_len)
 
 
 def _smallest(question: Question) -> int | None:
@@ -221,24 +242,26 @@ def lines_of(fit: Fit) -> list[str]:
     if fit.weights_gib is not None:
         comes_later = fit.captures_graphs and not fit.cuda_graphs_gib
         texts += [f"  {GRAPHS}"] if comes_later else []
-        texts.append(
-            f"  expected error: {fit.activation_rmse_gib:.2f} GiB of activation with 1,024 "
-            "sequences on 1, 2 or 4 H100 (13 logged shapes);"
-        )
-        texts.append(
-            "    0.8 GiB too little with 64 sequences, 2,048 tokens; other GPUs were not measured"
+        texts += error_lines(
+            fit.gpu,
+            fit.num_gpus,
+            fit.max_num_seqs,
+            fit.max_num_batched_tokens,
+            fit.activation_rmse_gib,
         )
     texts += logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
     if fit.offloaded_tokens:
         texts.append(f"CPU cache below the GPUs: {fit.offloaded_tokens:,} tokens")
     texts.append(f"largest --max-model-len that starts: {fit.longest_model_len:,}")
     texts.append(f"smallest --tensor-parallel-size that starts: {fit.smallest_tensor_parallel}")
+    texts += [f"assumed: {note}" for note in fit.assumptions]
     return [*texts, *(f"harmless, ignored: {note}" for note in fit.notes)]
 
 
 def _sizes(fit: Fit) -> list[tuple[str, float | None]]:
     return [
         ("weights", fit.weights_gib),
+        ("  of these the drafter's", fit.drafter_gib or None),
         ("LoRA adapters", fit.adapters_gib or None),
         ("activation of the profiling run", fit.activation_gib),
         ("other memory (CUDA, NCCL)", fit.non_torch_gib),

@@ -111,7 +111,7 @@ class Configured:
 
     @property
     def is_sized_by_vllm(self) -> bool:
-        """Whether nothing else says how large the pool is."""
+        """True if nothing else says how large the pool is."""
         server = self.config.server
         pools, name = _pools(server), self.model.name
         has_pool = name in pools and not OmegaConf.is_interpolation(pools, name)

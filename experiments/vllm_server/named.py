@@ -61,7 +61,7 @@ def model_named(
     if meant.model in files:
         path = files[meant.model]
         return Named(_changed(model_of(path, transformers=transformers), meant), meant.model, path)
-    cached = _cached_config(name)
+    cached = cached_config(name)
     if cached is not None:
         shape = model_of(cached, name.rpartition("/")[2].lower(), transformers=transformers)
         return Named(shape, None, cached)
@@ -79,7 +79,7 @@ def _changed(shape: ModelSpec, name: Name) -> ModelSpec:
     return replace(shape, weight_bits=name.weight_bits, fp8_products=name.fp8_products)
 
 
-def _cached_config(name: str) -> Path | None:
+def cached_config(name: str) -> Path | None:
     """The newest config.json of a model in the cache of Hugging Face (HF_HUB_CACHE, HF_HOME)."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
-from testbed.experiments.vllm_server.speculative_config import speculative_of
+from testbed.experiments.vllm_server.speculative_config import check_own_layers, speculative_of
 from testbed.vllm.command import Command
 from testbed.vllm.memory import Limits, Terms
 from testbed.vllm.option_reader import check_release, notes_of
@@ -35,6 +35,7 @@ def server_of(
     sheet = gpu_named(gpu, folders)
     named = model_named(command.model, folders, transformers=release.transformers)
     speculative = speculative_of(command.values.get("--speculative-config"), release, folders)
+    check_own_layers(speculative, named.shape)
     speculation = None if speculative is None else speculative.speculation
     model_type = _model_type(named)
     server = server_with(command, named.shape, sheet, release, of, speculation, model_type)

@@ -78,14 +78,14 @@ def replaced_values(
 ) -> dict[str, str]:
     """The values of a command's options, in which those of overrides replace its own.
 
-    options: by override. num_gpus: the option that server=GPU-xN gives if the command does not.
+    options: by override. num_gpus: the option that server=GPU-xN gives, as server.num_gpus does.
     """
     replaced = dict(values)
     for key, option in options.items():
         if given.get(key, "null") != "null":
             replaced[option] = given[key]
     _, times, count = given.get("server", "").partition("-x")
-    if times and num_gpus not in replaced:
+    if times and given.get("server.num_gpus", "null") == "null":
         replaced[num_gpus] = count
     return replaced
 

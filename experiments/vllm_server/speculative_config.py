@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.specs import ModelSpec
+from testbed.experiments.vllm_server.eagle_config import EAGLE, EAGLE3, eagle_of
 from testbed.experiments.vllm_server.named import model_named
 from testbed.vllm.command import FLAG
 from testbed.vllm.releases import Release
@@ -15,7 +17,8 @@ OPTION = "--speculative-config"
 KNOWN = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 LOOKUPS = ("lookup_min", "lookup_max")
 NGRAM, NGRAM_GPU, DRAFT_MODEL = "ngram", "ngram_gpu", "draft_model"
-HEADS = ("eagle", "eagle3", "mtp")
+MTP = "mtp"
+HEADS = (EAGLE, EAGLE3, MTP)
 
 
 def speculative_of(
@@ -31,9 +34,18 @@ def speculative_of(
     if type(num_drafts) is not int or num_drafts < 1:
         raise _refusal(
             f"num_speculative_tokens={num_drafts!r}: must be a whole number of at least 1",
-            "give it, even where the model's config has one",
+            "give it, even if the model's config has one",
         )
     return _made(values, num_drafts, release, folders)
+
+
+def check_own_layers(speculative: Speculative | None, model: ModelSpec) -> None:
+    """Raise InputError for a model that is asked for layers that draft, and has none."""
+    if speculative is not None and speculative.is_of_model and not model.drafts_itself:
+        raise DoesNotStart(
+            key=f"{FLAG}: {OPTION}",
+            problem=f"vLLM does not start: {model.name} has no layers that draft (MTP)",
+        )
 
 
 def _made(
@@ -47,8 +59,13 @@ def _made(
     if method in (NGRAM, NGRAM_GPU):
         on_gpu = method == NGRAM_GPU or release.looks_up_on_gpu
         return _ngram(values, num_drafts, on_gpu=on_gpu)
+    if method == MTP:
+        heads = Heads(num_drafts)
+        return Speculative(heads, ("speculation=heads", count), is_of_model=True)
+    if model is None:
+        raise _refusal(f"method={method}: vLLM does not start without a model that drafts")
     if method in HEADS:
-        return Speculative(Heads(num_drafts), ("speculation=heads", count))
+        return eagle_of(method, str(model), num_drafts, release)
     option = model_named(str(model), folders).option
     if option is None:
         raise _refusal(f"model={model}: has no shape of ours", "testbed list model")
@@ -102,7 +119,7 @@ def _method(values: Mapping[str, Any]) -> str:
         name = str(model).lower()
         method = "eagle3" if "eagle3" in name else "eagle" if "eagle-" in name else DRAFT_MODEL
     if str(method).endswith("_mtp"):
-        method = "mtp"
+        method = MTP
     if method not in (NGRAM, NGRAM_GPU, DRAFT_MODEL, *HEADS):
         raise _refusal(
             f"method={method}: is not modelled",

@@ -47,7 +47,7 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     from_command = [word for word in words if key_of(word) not in kept]
     print(f"testbed: note: {FLAG}: {' '.join(from_command)}", file=sys.stderr)
     speculative = server.speculative
-    draft_notes = () if speculative is None else (speculative.note,)
+    draft_notes = () if speculative is None else speculative.all_notes
     for line in (*rule_lines(server), *kv_lines(server), *draft_notes):
         print(f"testbed: note: {FLAG}: {line}", file=sys.stderr)
     for note in server.notes:

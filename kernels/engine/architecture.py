@@ -17,7 +17,7 @@ FAMILIES = ("opt", "llama", "mistral", "qwen2")
 OPT_ONLY = {
     "do_layer_norm_before": True,
     "activation_function": "relu",
-}  # of config.json, where it has the key
+}  # of config.json, if it has the key
 GATED_ONLY = {"hidden_act": "silu", "mlp_bias": False}
 
 
@@ -55,7 +55,7 @@ class Architecture:
 
     @property
     def is_opt(self) -> bool:
-        """Whether positions are learned, norms have a shift, and every matrix product has a
+        """True if positions are learned, norms have a shift, and every matrix product has a
         bias.
         """
         return self.family == "opt"

@@ -89,7 +89,7 @@ class Bench:
         return assemble(scheduler, pool, self.arch, self.weights, options, self.lead)
 
     def has_room(self, kind: Kind, phases: Sequence[Phase], num_seqs: int) -> bool:
-        """Whether the device has memory for their pool, beside what is allocated and SPARE_BYTES;
+        """True if the device has memory for their pool, beside what is allocated and SPARE_BYTES;
         a CPU always has.
         """
         if not self.weights.embedding.is_cuda:

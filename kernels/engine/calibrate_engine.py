@@ -67,7 +67,7 @@ TOKENS = (*SIZES, *range(2816, 4097, 256))
 ROWS, EMBEDDED = (*GRAPHS, 192, 256), (1, 32, 128, 512, 2560)
 BATCHES = (1, 8, 16, 32, 64, 128)  # sequences that decode alone
 # PROMPTS: lengths of a prompt that runs among DECODES decodes. An iteration with the longest one
-# takes the largest graph, and still fits the budget where a few sequences more are running.
+# takes the largest graph, and still fits the budget if a few sequences more are running.
 # The lengths LAUNCHED also run among each number of decodes in VISITED. The largest of these
 # numbers is added to the length in `launch_prompts`.
 PROMPTS = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 1984, 2480)
@@ -245,7 +245,7 @@ def launch(
     cost: CostModel,
     computing: Seconds = lasting,
 ) -> dict[str, Timing]:
-    """How long the host needs to launch an iteration, by part.
+    """The time that the host needs to launch an iteration, by part.
 
     hidden: iterations that were launched while the one before ran; waited_for: iterations of the
     same work, each launched when the one before had ended. `first` is by how much these last longer

@@ -21,7 +21,7 @@ class Drafter:
     """
 
     def found(self, groups: Iterable[SequenceGroup]) -> Mapping[int, int]:
-        """How many draft tokens there are behind the newest token of these groups, by request id;
+        """The number of draft tokens behind the newest token of these groups, by request id;
         of a group that is left out, as many as are asked for.
         """
         return {}
@@ -101,7 +101,7 @@ class NGramDrafter(Drafter):
 
 
 class Verified(Acceptance):
-    """How many drafts the model accepted in the iteration that was sampled last: the first so many
+    """The number of drafts accepted in the iteration that was sampled last: the first ones, which
     are what it generates itself.
     """
 

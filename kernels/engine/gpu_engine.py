@@ -31,7 +31,7 @@ class EndTokens:
         self._ended: set[int] = set()
 
     def has_come(self, newest: list[int]) -> bool:
-        """Whether every sequence has had one, with these newest tokens."""
+        """True if every sequence has had one, with these newest tokens."""
         self._ended.update(i for i, token in enumerate(newest) if token in self._token_ids)
         return len(self._ended) == len(newest)
 
@@ -141,8 +141,8 @@ class GpuExecutor(Executor):
         return end_ps
 
     def _launching_ps(self, flight: Flight) -> int:
-        """How long the host has launched an iteration: since the results of the one before were
-        there, which it reads first, or since it was awake; if it launched ahead, since that of
+        """The time in which the host has launched an iteration: since the results of the one before
+        were there, which it reads first, or since it was awake; if it launched ahead, since that of
         the one before and since that was launched.
         """
         before, free_before_ps = self._before, self._free_ps

@@ -21,7 +21,7 @@ from testbed.kernels.launch.compile import load
 from testbed.kernels.launch.launch import HALF, Launch, check, check_range, pointers, stream_pointer
 
 MAX_ROWS = 65_535  # of silu_mul's second grid dimension
-# Adds the bias `carried` to x, and normalizes x into y: LayerNorm where the norm has a shift, else
+# Adds the bias `carried` to x, and normalizes x into y: LayerNorm if the norm has a shift, else
 # RMSNorm.
 Norm = Callable[[Affine, Tensor | None], None]
 CARRIED, GAIN, SHIFT = 2, 3, 4  # indexes of add_norm's vectors among its arguments

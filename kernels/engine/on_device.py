@@ -97,7 +97,7 @@ def with_graphs(
     otherwise: Forward,
     launched: Callable[[], None] = lambda: None,
 ) -> Forward:
-    """The forward pass by graphs, captured now, and by `otherwise` where there are none. captures:
+    """The forward pass by graphs, captured now, and by `otherwise` if there are none. captures:
     has the graphs until it is released.
     """
     if not isinstance(attention, CudaAttention):

@@ -41,7 +41,7 @@ class Moves:
         self.live = live
         self.pending: dict[
             int, torch.cuda.Event | None
-        ] = {}  # ends of transfers; None where it is over
+        ] = {}  # ends of transfers; None if it is over
         self._timed: list[tuple[SwapTime, torch.cuda.Event, torch.cuda.Event]] = []
 
     def perform(self, ops: Ops) -> None:

@@ -62,8 +62,8 @@ class DeviceTime:
 
 
 class Timer:
-    """How long an iteration waits for the device; and the device's time for what is being launched.
-    guard: a context around each wait.
+    """The time that an iteration waits for the device; and the device's time for what is being
+    launched. guard: a context around each wait.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ BY_REQUEST, OWN_SEED = 3, 4  # streams of random numbers
 
 
 class Drawing(NamedTuple):
-    """A draw: the sequence that gets the token (None: nobody), its row of the logits, and the words
-    from which its random number is computed.
+    """A draw: the sequence that gets the token (None: no sequence), its row of the logits, and the
+    words from which its random number is computed.
     """
 
     seq: Sequence | None
@@ -228,7 +228,7 @@ class Sampler:
         return parents
 
     def rule_of(self, group: SequenceGroup) -> "TopP | None":
-        """How the tokens of a request without a beam are drawn; None: the most likely one."""
+        """The sampling of a request without a beam; None: the most likely one."""
         usual = self.parallel if len(group.sequences) > 1 else None
         return self.rules.get(group.request.request_id, usual)
 
@@ -301,7 +301,7 @@ class Wanted:
 
 
 def num_equal(drafts: tuple[int, ...], tokens: list[int]) -> int:
-    """How many of the first tokens are as drafted."""
+    """The number of first tokens that are as drafted."""
     pairs_of = zip(drafts, tokens, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs_of))
 

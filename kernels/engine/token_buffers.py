@@ -15,7 +15,9 @@ from testbed.core.sequence import Sequence, SequenceGroup
 
 
 class Owner(NamedTuple):
-    """Whose logits a row has: a group, which of its sequences, and behind how many draft tokens."""
+    """The owner of a row of logits: a group, one of its sequences, and behind how many draft
+    tokens.
+    """
 
     group: SequenceGroup
     member: int
@@ -99,7 +101,7 @@ class TokenBuffers:
         return [*accepted, *part.drafts[-part.new :]] if part.drafts else accepted
 
     def is_late(self, part: Part) -> bool:
-        """Whether the part is one token, and the host does not have it yet."""
+        """True if the part is one token, and the host does not have it yet."""
         return part.new == 1 and len(self.tokens[part.seq.seq_id]) == part.num_stored
 
     @lru_cache(1 << 14)  # noqa: B019  (one object a run)

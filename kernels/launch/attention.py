@@ -164,7 +164,7 @@ class Shapes:
 
     @property
     def paged(self) -> bool:
-        """Whether the caches are blocks."""
+        """True if the caches are blocks."""
         return self.block_size != ENDLESS
 
     @property

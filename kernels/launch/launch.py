@@ -40,12 +40,12 @@ class View:
 
     @property
     def bf16(self) -> int:
-        """Whether values are bfloat16, as a compile-time constant."""
+        """1 if values are bfloat16, as a compile-time constant."""
         return int(self.dtype == "bfloat16")
 
 
 def is_torch(array: Any) -> bool:
-    """Whether this is a torch tensor, found without importing torch."""
+    """True if this is a torch tensor, found without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 

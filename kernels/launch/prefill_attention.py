@@ -123,12 +123,12 @@ def bind_mma(
 
 
 def has_wgmma(head_size: int) -> bool:
-    """Whether warpgroup products run on the current device for this head size."""
+    """True if warpgroup products run on the current device for this head size."""
     return head_size in (64, 128) and compute_capability() == 90
 
 
 def takes(s: Shapes, caches: Sequence[int]) -> bool:
-    """Whether prefill_tma.cu has these sizes, and whether caches at these addresses are rows of one
+    """True if prefill_tma.cu has these sizes, and whether caches at these addresses are rows of one
     map of memory.
     """
     row = s.head_size * 2

@@ -33,7 +33,7 @@ TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 CALLS, REPLAYS = 20, 9  # fixed numbers: all ranks must enter the same collectives
 TOKENS = (1, 8, 32, 128, 512, 2048)
 LIMIT_S = 180
-# The least that a data sheet may say; the cost model reads it only where nothing is measured.
+# The least that a data sheet may say; the cost model reads it only if nothing is measured.
 NO_DATA_SHEET = GpuSpec(
     name="measured",
     memory_bytes=1 << 20,

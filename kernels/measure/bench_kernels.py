@@ -35,7 +35,7 @@ GOAL_AXES = ("num_heads", "num_kv_heads", "head_size", "batch", "context")
 PROSE = ("what", "case", "measured", "goal", "verdict")
 # Of a time, in microseconds: median, 10th and 90th percentile. kernel: paged, contiguous, paper,
 # torch; fused or per block for swaps, direction out or in. context: tokens per sequence, their mean
-# where spread is ragged.
+# if spread is ragged.
 COLUMNS = (
     "kernel",
     "median_us",

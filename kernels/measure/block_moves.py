@@ -48,7 +48,7 @@ class Blocks(NamedTuple):
     on_gpu: Tensor
 
     def is_moved(self) -> bool:
-        """Whether the blocks are the same in both pools."""
+        """True if the blocks are the same in both pools."""
         here, there = (torch.from_numpy(ids).long() for ids in self.pairs.T.copy())
         moved = self.pool[:, here.cuda()].transpose(0, 1).cpu()
         return torch.equal(moved.view(torch.int16), self.below[there].view(torch.int16))

@@ -23,7 +23,7 @@ REPEATS = 61
 
 
 class Kind(NamedTuple):
-    """How each group samples: `width` sequences, drawn at random or kept by beam search."""
+    """The sampling of each group: `width` sequences, drawn at random or kept by beam search."""
 
     name: str  # parallel, or beam, whose candidates of all sequences compete
     width: int

@@ -155,7 +155,7 @@ class Transfer:
             yield bind_stage_blocks(pool, staging[first:], ids, self.case.way != "in")
 
     def is_right(self) -> bool:
-        """Whether some of the extents have arrived, after `call` has ended."""
+        """True if some of the extents have arrived, after `call` has ended."""
         per_extent, cell = self.case.extent_bytes // self.block, self.block // 2
         for at in {0, len(self.extents) // 2, len(self.extents) - 1}:
             blocks = self.blocks[at * per_extent : (at + 1) * per_extent]

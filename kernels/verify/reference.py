@@ -132,7 +132,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a cache is stored and read: as e4m3, and by a window."""
+    """The form of a cache: as e4m3, and by a window."""
 
     fp8: bool = False
     window: int | None = None

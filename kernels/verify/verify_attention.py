@@ -115,7 +115,7 @@ def variants(
 
 
 def in_paper_layout(shape: Shape, form: Form) -> bool:
-    """Whether the paper's kernel reads this shape and form."""
+    """True if the paper's kernel reads this shape and form."""
     return shape.block_size & (shape.block_size - 1) == 0 and form == PLAIN
 
 

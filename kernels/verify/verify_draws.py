@@ -27,7 +27,7 @@ def check_draws(rng: np.random.Generator, vocab_size: int, dtype: torch.dtype) -
 
 
 def are_drawn(tokens: Tensor, logits: Tensor, numbers: np.ndarray, temperature: float) -> bool:
-    """Whether each number lies in its token's range of the distribution function."""
+    """True if each number lies in its token's range of the distribution function."""
     shares = torch.softmax(logits.double() / temperature, dim=1)
     ends = shares.cumsum(dim=1)
     end, share = (x.gather(1, tokens[:, None]).flatten().cpu() for x in (ends, shares))

@@ -139,7 +139,7 @@ class Served:
     foresees: bool
 
     def ends(self) -> dict[int, int]:
-        """When each request was answered, or turned away at its arrival, in ps."""
+        """The time (ps) at which each request was answered, or rejected at its arrival."""
         columns = self.recorder.requests.columns()
         times = zip(columns["request_id"], columns["finish_ps"], columns["arrival_ps"], strict=True)
         return {int(request_id): int(max(finish, arrival)) for request_id, finish, arrival in times}

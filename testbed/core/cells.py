@@ -31,8 +31,8 @@ def unguarded(value: object) -> object:
 
 
 def quoting(values: Iterable[object]) -> Literal[0, 2]:
-    """How to quote a table with these cells. A carriage return, of which a spreadsheet makes a new
-    row, is quoted by no other way than by quoting every text.
+    """The quoting of a table with these cells. A carriage return, of which a spreadsheet makes a
+    new row, is quoted by no other way than by quoting every text.
     """
     has_return = any(isinstance(value, str) and "\r" in value for value in values)
     return csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL

@@ -1,4 +1,4 @@
-"""How often Python's collector of cyclic garbage runs: a search takes longer the more is alive."""
+"""The pace of Python's collector of cyclic garbage: a search takes longer the more is alive."""
 
 import gc
 from collections.abc import Iterator

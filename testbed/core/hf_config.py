@@ -144,7 +144,12 @@ def _described(
         shape = shape_of(name or _called(config, path), fields, text["model_type"])
         has_images = isinstance(config.get("vision_config"), Mapping)
         masks = has_images and text["model_type"] in types_with("masked_images")
-        shape = replace(shape, vision_params=vision_params(config), masks_images=masks or None)
+        shape = replace(
+            shape,
+            vision_params=vision_params(config),
+            masks_images=masks or None,
+            drafts_itself=kind in types_with("mtp") or None,
+        )
         return shape, fields
     except InputError as error:
         if error.key.startswith(str(path)):

@@ -93,7 +93,7 @@ class Fields:
         return default if value is None else value
 
     def is_said(self, key: str) -> bool:
-        """Whether the file itself has a value, of any kind, for a key."""
+        """True if the file itself has a value, of any kind, for a key."""
         return self._values.get(key) is not None
 
     def whole(self, key: str, default: int | None = None) -> int:

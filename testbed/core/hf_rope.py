@@ -13,7 +13,7 @@ LENGTHS = (
     "max_seq_len",
     "seq_length",
 )
-UNKNOWN_LENGTH = 2048  # vLLM's, where no key says any
+UNKNOWN_LENGTH = 2048  # vLLM's, if no key names one
 # Ropes whose positions are counted already; releases disagree on yarn.
 SCALED_ALREADY = ("default", "su", "longrope", "llama3", "deepseek_yarn", "mrope")
 

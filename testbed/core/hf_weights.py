@@ -36,7 +36,7 @@ def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
 
 
 def fp8_products(fields: Fields) -> bool | None:
-    """Whether the layers multiply weights and activations in FP8, as vLLM does with checkpoints of
+    """True if the layers multiply weights and activations in FP8, as vLLM does with checkpoints of
     fp8 and, of llm-compressor's, those whose inputs are floats of 8 bits; None: they do not.
     """
     config = fields.get("quantization_config", {})

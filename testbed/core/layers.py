@@ -52,7 +52,7 @@ class Rope:
     """Lengths that follow from a rope which stretches positions, if they differ from max_len."""
 
     usual_len: Annotated[
-        PositiveTokens | None, doc("vLLM's longest sequence unless told (LongRoPE); null: max_len")
+        PositiveTokens | None, doc("vLLM's longest sequence by default (LongRoPE); null: max_len")
     ] = None
     yarn_len: Annotated[
         PositiveTokens | None,
@@ -80,7 +80,7 @@ class Latent:
     ] = 0
     index_params: Annotated[Count, doc("weights of a layer's indexer")] = 0
     prefers_fp8: Annotated[
-        bool | None, doc("whether vLLM caches it in FP8 on Blackwell unless told (GLM-5)")
+        bool | None, doc("whether vLLM caches it in FP8 on Blackwell unless configured (GLM-5)")
     ] = None
     packed_bytes: Annotated[
         Count,

@@ -258,19 +258,19 @@ class Workload:
 
     @property
     def has_beams(self) -> bool:
-        """Whether any request uses beam search."""
+        """True if any request uses beam search."""
         return self.beam if self.rows.beam is None else bool(self.rows.beam.any())
 
     @property
     def has_samples(self) -> bool:
-        """Whether any request generates several sequences, as samples or as beams."""
+        """True if any request generates several sequences, as samples or as beams."""
         if self.rows.num_seqs is None:
             return self.num_seqs > 1
         return bool((self.rows.num_seqs > 1).any())
 
     @property
     def names_contents(self) -> bool:
-        """Whether it is known what any prompt contains, so that a cache can find it."""
+        """True if it is known what any prompt contains, so that a cache can find it."""
         return self.rows.prompt_ids is not None or self.rows.registered_prefix > 0
 
     def optional_fields(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ class Program:
     example: str
 
     def starts(self, text: str) -> bool:
-        """Whether a command's words begin as this program's do, whatever they are."""
+        """True if a command's words begin as this program's do, whatever they are."""
         try:
             words = _without_environment(_words(text, self))[1]
         except InputError:

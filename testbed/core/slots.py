@@ -118,7 +118,7 @@ NO_OPS = Ops()
 
 
 class Growth(NamedTuple):
-    """When an `extend` of one or more steps took slots, as sums over the steps (DESIGN.md;
+    """The steps at which an `extend` took slots, as sums over the steps (DESIGN.md;
     `growth_of` computes them).
 
     A step t (from 0) that takes w slots adds w, w * t and w * t * t.
@@ -207,7 +207,7 @@ class Refusal:
 
     @property
     def is_final(self) -> bool:
-        """Whether no release could ever end the refusal."""
+        """True if no release could ever end the refusal."""
         return self.name == "NEVER"
 
     def __eq__(self, other: object) -> bool:
@@ -441,7 +441,7 @@ FOOTPRINTS = (Fixed, Granular, Stepped)
 
 
 def is_footprint(value: object) -> bool:
-    """Whether it is a footprint, and no subclass of one or of its numbers.
+    """True if it is a footprint, and no subclass of one or of its numbers.
 
     A method of anything else would see the value that it is compared with: how long a sequence will
     be.
@@ -450,7 +450,7 @@ def is_footprint(value: object) -> bool:
 
 
 def is_plain(value: object) -> bool:
-    """Whether it is an int, or a tuple of such, of Python's own types."""
+    """True if it is an int, or a tuple of such, of Python's own types."""
     return type(value) is int or (type(value) is tuple and all(map(is_plain, value)))
 
 

@@ -40,6 +40,8 @@ VARIANTS = (
     "masks_images",
     "has_sinks",
     "needs_range",
+    "drafts_itself",
+    "input_params",
 )
 # None in a plain model
 SPECIAL = (
@@ -108,6 +110,13 @@ class ModelSpec:
     needs_range: Annotated[
         bool | None, doc("whether vLLM refuses to serve it in float16, whose range is too small")
     ] = None
+    drafts_itself: Annotated[
+        bool | None, doc("whether its checkpoint has layers that draft tokens (MTP)")
+    ] = None
+    input_params: Annotated[
+        PositiveCount | None,
+        doc("weights of projections before the layers, by which a drafter joins hidden states"),
+    ] = None
     rope: Annotated[Rope | None, doc("lengths of a rope that stretches positions")] = None
     window: Annotated[Window | None, doc("sliding windows")] = None
     chunks: Annotated[Chunks | None, doc("layers of chunked attention")] = None
@@ -151,7 +160,7 @@ class ModelSpec:
             )
 
     def is_shaped_like(self, other: "ModelSpec") -> bool:
-        """Whether both compute the same: neither the name nor the longest sequence is part of a
+        """True if both compute the same: neither the name nor the longest sequence is part of a
         shape.
         """
         return self == replace(
@@ -160,7 +169,7 @@ class ModelSpec:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all layers are full attention and one dense network, with one type of weights and
+        """True if all layers are full attention and one dense network, with one type of weights and
         cache.
         """
         return all(getattr(self, name) is None for name in SPECIAL)
@@ -196,7 +205,7 @@ class ModelSpec:
 
     @property
     def has_uneven_heads(self) -> bool:
-        """Whether layers with a window have other heads than those of full attention."""
+        """True if layers with a window have other heads than those of full attention."""
         full = self.num_kv_heads, self.head_size
         return self.window is not None and self.heads_of_windows() != full
 
@@ -299,7 +308,7 @@ class ModelSpec:
             columns += mixed * self.experts.shared_size
             routers = mixed * self.experts.count
         ffn = self.hidden_size * (self.ffn_matrices * columns + routers)
-        return self._all_attention_params() + states + ffn
+        return (self.input_params or 0) + self._all_attention_params() + states + ffn
 
     @property
     def linear_params(self) -> int:
@@ -339,10 +348,12 @@ class ModelSpec:
         return self.dense_params * bits / 8 + routed * expert_bits / 8 + head
 
     def heads_problem(self, num_gpus: int) -> str:
-        """Why the heads cannot be divided among num_gpus GPUs; empty if they can."""
+        """The reason why the heads cannot be divided among num_gpus GPUs; empty if they can."""
         if self.num_heads % num_gpus:
             return f"{self.num_heads} attention heads must be divisible by tensor parallel size"
         few, many = sorted((self.num_kv_heads, num_gpus))
+        if self.has_sinks and num_gpus > self.num_kv_heads:
+            return f"{self.num_kv_heads} heads of K and V with attention sinks are not copied"
         if not self.latent and many % few:
             return (
                 f"{self.num_kv_heads} heads of K and V can be neither divided among the GPUs nor "
@@ -351,8 +362,8 @@ class ModelSpec:
         return ""
 
     def kv_copies(self, num_gpus: int) -> int:
-        """How many GPUs of num_gpus in tensor parallelism store the same K and V: heads and latents
-        are not split.
+        """The number of GPUs, of num_gpus in tensor parallelism, that store the same K and V: heads
+        and latents are not split.
         """
         if self.has_uneven_heads and num_gpus > self.num_kv_heads:
             raise InputError(

@@ -150,7 +150,7 @@ def of_kind(points: Rows, block_size: int, spread: str) -> Rows:
 
 
 def _steps(end: int, x: int, stride: int) -> int:
-    """How many steps of this stride lead from x to the end of its piece."""
+    """The number of steps of this stride that lead from x to the end of its piece."""
     return UNBOUNDED if end == UNBOUNDED else ceil_div(end - x, stride)
 
 

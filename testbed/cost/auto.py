@@ -229,7 +229,7 @@ def _by_way_not_plain(
 
 
 def _way(candidate: Known, shard: Loads, gpu: GpuSpec) -> str | None:
-    """How to derive a shard's costs from a profile; None if that is impossible.
+    """The derivation of a shard's costs from a profile; None if that is impossible.
 
     A derived profile is not derived again.
     """
@@ -247,8 +247,8 @@ def _way(candidate: Known, shard: Loads, gpu: GpuSpec) -> str | None:
 
 
 def distance(shard: Loads, other: Loads) -> float:
-    """How different shards are, as logarithms of ratios: the weights of a layer, and the width that
-    its small kernels (norms, residual adds) work on, whose time no bandwidth carries over.
+    """The distance between shards, as logarithms of ratios: the weights of a layer, and the width
+    that its small kernels (norms, residual adds) work on, whose time no bandwidth carries over.
     """
     weights = abs(log(shard.layer / other.layer))
     width = abs(log(shard.model.hidden_size / other.model.hidden_size))

@@ -215,7 +215,7 @@ def _carrier(
     bandwidth_share: float,
     gpus: tuple[GpuSpec, GpuSpec],
 ) -> Carry:
-    """How times of this section go from one shard and data sheet to the other.
+    """The rule that takes times of this section from one shard and data sheet to another.
 
     The share of the memory bandwidth is the device's, the share of the peak is the section's: that
     of its kernels.
@@ -265,7 +265,7 @@ def _over_roofline(
         target_us = roofline_us(target, shares, *target_loads.load(name, keys))
         longer = np.broadcast_to(target_us / source_us - 1, len(points)).tolist()
         limits = np.broadcast_to(source_us, len(points)).tolist()
-        return [  # less than the roofline, where the L2 cache helped
+        return [  # less than the roofline, if the L2 cache helped
             [us + min(us, limit) * more for us in times]
             for (_, times), limit, more in zip(points, limits, longer, strict=True)
         ]

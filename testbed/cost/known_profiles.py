@@ -31,7 +31,7 @@ class Known(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it was measured on whole iterations of a system, whose sections are no kernels'
+        """True if it was measured on whole iterations of a system, whose sections are no kernels'
         alone.
         """
         return SYSTEM in self.profile["fingerprint"]
@@ -112,5 +112,5 @@ def _named(profile: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def is_elsewhere(candidate: Known, gpu: GpuSpec) -> bool:
-    """Whether the profile was measured on another GPU."""
+    """True if the profile was measured on another GPU."""
     return candidate.profile["fingerprint"].get("device") not in (gpu.name, gpu.device)

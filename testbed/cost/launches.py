@@ -1,4 +1,4 @@
-"""How long the host plans, prepares and launches iterations, from a profile's sections."""
+"""Times that the host takes to plan, prepare and launch iterations, from a profile's sections."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping

@@ -40,7 +40,7 @@ class LinkTimes:
         self._times = {kind: surface(times, 2, Knots) for kind, times in measured.items()}
 
     def has(self, method: str, way: str) -> bool:
-        """Whether transfers this way were measured by this method."""
+        """True if transfers this way were measured by this method."""
         return (method, way) in self._times
 
     def __call__(

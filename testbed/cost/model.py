@@ -219,7 +219,7 @@ class Affine(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """How long the host takes to launch an iteration, from when it begins with it.
+    """The time that the host takes to launch an iteration, from when it begins with it.
 
     Attributes:
         first_ps: picoseconds until the GPU has the first of it.
@@ -231,7 +231,7 @@ class Launch(NamedTuple):
 
 
 def are_durations(durations: Any) -> bool:
-    """Whether a plug-in's answer is an Affine of plain whole numbers, and every iteration takes
+    """True if a plug-in's answer is an Affine of plain whole numbers, and every iteration takes
     some time.
     """
     if type(durations) is not Affine:
@@ -347,7 +347,7 @@ class CostModel(ABC):
         return 0
 
     def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
-        """How the host launches an iteration; None if `iteration` and `decode` have its time.
+        """The times of launching an iteration; None if `iteration` and `decode` have its time.
 
         An iteration that is planned while another one computes is launched meanwhile, so that only
         the rest is waited for. Decodes are launched no longer than they compute.

@@ -199,7 +199,7 @@ def _system_of(
     choices: Choices, overheads_ps: Mapping[str, int], fingerprint: Mapping[str, Any]
 ) -> str | None:
     """The name of the system whose software times are charged: the choices', else this project's
-    engine, where `testbed gpu calibrate` measured it; None if the times are the user's own,
+    engine, if `testbed gpu calibrate` measured it; None if the times are the user's own,
     fitted on a log, or none.
     """
     is_of_user = (

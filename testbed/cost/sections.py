@@ -226,12 +226,12 @@ def rows(profile: Mapping[str, Any], section: str) -> Rows:
 
 
 def included(profile: Mapping[str, Any], section: str) -> bool:
-    """Whether another section says that its times hold this one's already."""
+    """True if another section says that its times hold this one's already."""
     return any(section in body.get("includes", ()) for body in profile["sections"].values())
 
 
 def jumps(profile: Mapping[str, Any], section: str) -> bool:
-    """Whether a section's times jump from one measured count to the next, instead of going in a
+    """True if a section's times jump from one measured count to the next, instead of going in a
     line between them.
     """
     between = profile["sections"].get(section, {}).get("between", "line")

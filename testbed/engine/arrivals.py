@@ -1,4 +1,4 @@
-"""When requests arrive: time stamps for a trace's rows."""
+"""Arrival times: time stamps for a trace's rows."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -294,7 +294,7 @@ def turns_in_order(rows: Rows) -> Turns | None:
 
 
 def expected_requests(rate: float, duration_s: float) -> float:
-    """How many arrive on average. Raises MemoryError for numbers of 8 bytes that no memory has."""
+    """The mean number of arrivals. Raises MemoryError for numbers of 8 bytes that no memory has."""
     expected = rate * duration_s
     if expected > sys.maxsize / 8:
         raise MemoryError(f"{expected:.3g} are expected")

@@ -25,7 +25,7 @@ class Alarm(ABC):
         """Resume the engine at at_ps if it waits for a later time; else nothing changes."""
 
     def has_rung(self) -> bool:
-        """Whether the engine's turn at the present time is over: it comes no more before time goes
+        """True if the engine's turn at the present time is over: it comes no more before time goes
         on. Engines on one clock take their turns in the order in which their alarms were made.
         """
         return False

@@ -1,4 +1,6 @@
-"""How requests leave an engine: answered, rejected, cancelled, or handed back unanswered."""
+"""The ways in which requests leave an engine: answered, rejected, cancelled, or handed back
+unanswered.
+"""
 
 from collections.abc import Iterable
 

@@ -8,7 +8,7 @@ from testbed.cost.model import UNBOUNDED
 
 class DueArrivals:
     """Requests in order of arrival, which the one engine that serves them takes at its boundaries:
-    as if each were submitted at its own time (`OpenLoop`), where nothing else sees the queue.
+    as if each were submitted at its own time (`OpenLoop`), if nothing else sees the queue.
 
     never_fits: why a request could never run; empty if it could. next_ps: when the next request
     arrives. next_served_ps: when the next one arrives that could run, and so could end a span.

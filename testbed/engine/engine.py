@@ -102,7 +102,7 @@ class Engine:
         self._fused_path = self._make_fused_path(windows)
         self._whole_prompt = None if self._fused_path is None else scheduler.whole_prompt
         self._is_idle = False
-        self._ended_ps: int | None = None  # of the last iteration, where nothing has slept since
+        self._ended_ps: int | None = None  # of the last iteration, if nothing has slept since
         self._is_closed = False
         self._arrivals: DueArrivals | None = None
         self._arrival_ps = UNBOUNDED  # of the next of these
@@ -163,7 +163,7 @@ class Engine:
                 self._cut(flight)
 
     def never_fits(self, request: Request) -> str:
-        """Why the request could never run; empty if it could."""
+        """The reason why the request could never run; empty if it could."""
         final_len, policy = request.prompt_len + request.output_len, self.scheduler.state.policy
         if final_len > self.max_len:
             return f"{final_len} tokens are more than the longest sequence of {self.max_len}"
@@ -380,7 +380,7 @@ class Engine:
         return work
 
     def _max_steps(self, plan: Plan, usage: Usage) -> int:
-        """How many iterations of a plan that repeats may be carried out at once."""
+        """The number of iterations of a repeated plan that may run at once."""
         promised = plan.guaranteed_steps
         if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
             raise audit.wrong_promise(self.scheduler, plan)
@@ -388,7 +388,7 @@ class Engine:
         return min(1 + promised, left, self.meter.max_steps(usage))
 
     def _plan_ahead(self, flight: Flight) -> Generator[Any, None, None]:
-        """When the last iteration begins, make the next plan as if that iteration had run."""
+        """At the start of the last iteration, make the next plan as if that iteration had run."""
         yield from self.executor.wait_for_last(flight)
         now_ps, plan, steps = self.clock.catch_up(), flight.plan, flight.steps
         flight.is_last = True

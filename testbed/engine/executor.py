@@ -138,12 +138,12 @@ class Executor(ABC):
     @property
     @abstractmethod
     def has_transfers(self) -> bool:
-        """Whether transfers in the background are under way."""
+        """True if transfers in the background are under way."""
 
     @property
     @abstractmethod
     def has_landed(self) -> bool:
-        """Whether `take_landed` has something to give."""
+        """True if `take_landed` has something to give."""
 
     @abstractmethod
     def cut(self, flight: Flight, at_ps: int) -> None:

@@ -66,7 +66,7 @@ class FusedPath:
         self._flight = Flight(Plan())
         self._is_steady = scheduler.is_steady and not windows
         self._steps = Plan()  # of `begin_next`
-        self._steps_to_end = 0  # from the beginning of a span, where it was asked
+        self._steps_to_end = 0  # from the beginning of a span, if it was asked
         assert scheduler.memory.predicts is not None, "a SpanMeter measures by footprints"
         self._promised = scheduler.memory.predicts.guaranteed_steps
         layered = scheduler.memory.layered
@@ -140,7 +140,7 @@ class FusedPath:
         return flight
 
     def _is_launched(self, plan: Plan) -> bool:
-        """Whether the cost model says how the host launches the plan's iterations."""
+        """True if the cost model says how the host launches the plan's iterations."""
         return self._cost.launch(*launched_counts(self._cost, plan)) is not None
 
     def _work(self, plan: Plan, usage: Usage) -> Work:
@@ -162,7 +162,7 @@ class FusedPath:
         )
 
     def _set_steps(self, flight: Flight, arrival_ps: int) -> None:
-        """How many iterations are carried out: up to the next end of an output, promise or mark."""
+        """Sets the number of iterations: up to the next end of an output, promise or mark."""
         plan, durations = flight.plan, self._cost.decode(flight.work)
         promised, wake_ps = plan.guaranteed_steps, plan.wake_ps
         if type(promised) is not int or promised < 0 or type(wake_ps) is not int:

@@ -26,7 +26,7 @@ class GapRuns(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many gaps there are."""
+        """The number of gaps."""
         return int(self.lengths @ self.counts)
 
     def sum_ps(self) -> int:
@@ -83,7 +83,7 @@ class GapRuns(NamedTuple):
         return low
 
     def _places(self, bound_ps: int) -> Counts:
-        """How many gaps of each run are below a bound."""
+        """The number of gaps below a bound, of each run."""
         growth = np.maximum(self.growth_ps, 1)
         below = -((self.first_ps - bound_ps) // growth)
         steep = np.clip(below, 0, self.lengths)

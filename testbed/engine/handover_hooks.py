@@ -27,5 +27,5 @@ class HandoverHooks:
         return request
 
     def takes(self, group: SequenceGroup) -> bool:
-        """Whether another engine answers the group, which has its whole output here."""
+        """True if another engine answers the group, which has its whole output here."""
         return False

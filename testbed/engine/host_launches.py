@@ -1,4 +1,4 @@
-"""When iterations end that a host launches one after the other, for a GPU that computes them in
+"""Ends of iterations that a host launches one after the other, for a GPU that computes them in
 that order.
 """
 
@@ -23,7 +23,8 @@ class HostLaunches:
 
 
 def computed_ps(launch: Launch, launched_ps: int, free_ps: int, computing_ps: int) -> int:
-    """When the GPU has computed an iteration that the host has launched at launched_ps.
+    """The time at which the GPU has computed an iteration that the host has launched at
+    launched_ps.
 
     It begins when it is free, at free_ps, and has the first of the iteration; it ends after it has
     the whole.
@@ -68,7 +69,7 @@ class Replay:
         self.durations_ps.append(self._ended_ps - self._begun_ps)
 
     def _launch(self, launch: Launch, *, is_ahead: bool) -> int:
-        """When the iteration is launched; the host reads the tokens of prompts after that."""
+        """The time of the iteration's launch; the host reads the tokens of prompts after that."""
         if not is_ahead:
             return self._host.launch(launch, self._ended_ps)
         planned_ps = max(self._begun_ps, self._host.launched_ps)
@@ -81,7 +82,7 @@ class Replay:
 
 
 def launch_of(cost: CostModel, work: Work) -> Launch | None:
-    """How the host launches an iteration, by its work; with drafts as it verifies them."""
+    """The times of launching an iteration, by its work; with drafts as it verifies them."""
     work = cost.launched(work)
     prompt_tokens = sum([new for new, _ in work.prefill])
     return cost.launch(work.decode_seqs, len(work.prefill), prompt_tokens)

@@ -35,7 +35,7 @@ class Link:
 
     @property
     def next_ps(self) -> int:
-        """When the next transfer lands if none begins before."""
+        """The landing of the next transfer if none begins before."""
         served = self.served()
         return (
             self.since_ps + len(served) * min(flow.left_ps for flow in served)

@@ -218,7 +218,7 @@ def thinned(trace: MemoryTrace, gap_ps: int) -> list[Frame]:
 
 
 def covers_grid_point(trace: MemoryTrace, gap_ps: int, start_ps: int, end_ps: int) -> bool:
-    """Whether a point of the grid, which begins with the trace, lies in [start_ps, end_ps)."""
+    """True if a point of the grid, which begins with the trace, lies in [start_ps, end_ps)."""
     origin = trace.start_ps
     return origin - (origin - start_ps) // gap_ps * gap_ps < end_ps
 

@@ -43,8 +43,8 @@ class Meter(ABC):
         """The group has left: it holds nothing any more."""
 
     def max_steps(self, used: Usage) -> int:
-        """How many iterations it can measure at once. The answer must not depend on output lengths,
-        because it may call the policy.
+        """The number of iterations that it can measure at once. The answer must not depend on
+        output lengths, because it may call the policy.
         """
         return 1
 

@@ -74,7 +74,7 @@ class SimAlarm(Alarm):
         return any(alarm.rang_at(now_ps) for alarm in self._clock.alarms[self._rank :])
 
     def rang_at(self, now_ps: int) -> bool:
-        """Whether it has rung at the present time."""
+        """True if it has rung at the present time."""
         return self._last_ps == now_ps or (self._at_ps == now_ps and self._event.processed)
 
 

@@ -149,7 +149,7 @@ class SimulatedExecutor(Executor):
             self.alarm.bring_forward(self._boundary_ps(flight, steps - self._lead))
 
     def _boundary_ps(self, flight: Flight, steps: int) -> int:
-        """When the first `steps` iterations have run."""
+        """The time at which the first `steps` iterations have run."""
         if steps == 1:
             return flight.start_ps + flight.durations.first_ps
         return flight.start_ps + flight.durations.total_ps(steps)

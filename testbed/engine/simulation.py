@@ -24,7 +24,7 @@ from testbed.speculation.acceptance import Acceptance
 
 
 class EngineOptions(TypedDict, total=False):
-    """How an engine serves.
+    """The mode of an engine.
 
     beams: which candidates of a beam survive; by default SyntheticBeams(). lengths: filled with the
     true output lengths of the requests that are being served: what the oracles of the run were

@@ -1,5 +1,5 @@
-"""When the totals of a run are kept: at the first iteration boundary at or after each requested
-time.
+"""The times at which totals of a run are kept: at the first iteration boundary at or after each
+requested time.
 """
 
 from collections.abc import Iterable

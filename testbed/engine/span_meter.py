@@ -188,8 +188,8 @@ class SpanMeter(Meter):
         return record(SpanMemory, (running, usage, internal, 0, None, shared))
 
     def max_steps(self, used: Usage) -> int:
-        """While slots are shared it must know when each step takes some, which whole blocks alone
-        tell it.
+        """While slots are shared it must know when each step takes some, which only whole blocks
+        give.
         """
         saved = used.saved + self._copies
         return UNBOUNDED if not saved or self._block_size() else 1
@@ -218,7 +218,7 @@ class SpanMeter(Meter):
         if (whole := held - before) != grown.growth.slots:
             name = type(self.policy).__name__
             raise PlugInError(
-                f"{name} took {grown.growth.slots} slots where whole blocks would take {whole}"
+                f"{name} took {grown.growth.slots} slots if whole blocks would take {whole}"
             )
         return tuple(rows)
 

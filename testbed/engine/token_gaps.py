@@ -255,7 +255,7 @@ def _runs(
 
 
 def _num_within(starts: Counts, stops: Counts, length: int) -> Counts:
-    """How many ranges [start, stop) contain each of the numbers below length."""
+    """The number of ranges [start, stop) that contain each of the numbers below length."""
     changes = np.zeros(length + 1, np.int64)
     some = stops > starts
     np.add.at(changes, starts[some], 1)

@@ -61,7 +61,7 @@ class Fleet(Listener):
 
     @property
     def has_ended(self) -> bool:
-        """Whether no request will come, and every one has ended."""
+        """True if no request will come, and every one has ended."""
         return self._is_closed and not self._place and not self._held
 
     def listen(self, listener: Listener) -> None:

@@ -82,7 +82,7 @@ def _check_shared_tiers(config: RunConfig, scheduler: Scheduler) -> None:
 
 
 def has_oracle(policy: Part) -> bool:
-    """Whether the policy evicts by an order that reads the future."""
+    """True if the policy evicts by an order that reads the future."""
     eviction = policy.parameters.get("eviction")
     return isinstance(eviction, Part) and oracle_of(eviction.make("eviction")) is not None
 

@@ -1,4 +1,4 @@
-"""The capabilities of a memory policy: the one place where that is found out."""
+"""The capabilities of a memory policy: found out here alone."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, get_args, get_type_hints
@@ -109,7 +109,7 @@ class Capabilities:
 
     @property
     def measures_spans(self) -> bool:
-        """Whether its memory can be measured over many steps at once: it predicts, and every stored
+        """True if its memory can be measured over many steps at once: it predicts, and every stored
         token stays.
         """
         return self.predicts is not None and self.drops_tokens is None
@@ -160,7 +160,7 @@ class Capabilities:
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
         """Take a whole group to a tier; asked of a policy that swaps."""
-        assert self.swaps is not None, "a group moves only where the policy swaps"
+        assert self.swaps is not None, "a group moves only if the policy swaps"
         answer = self.swaps.move(seqs, tier)
         if not isinstance(answer, Refusal):
             for seq in seqs:

@@ -1,4 +1,4 @@
-"""How a policy's tables are made up, as data: for GPU kernels, pictures and checks."""
+"""The structure of a policy's tables, as data: for GPU kernels, pictures and checks."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -33,14 +33,14 @@ class Column(NamedTuple):
 
     @property
     def per_block(self) -> bool:
-        """Whether a sequence has a page for each block of its tokens; a state without checkpoints
+        """True if a sequence has a page for each block of its tokens; a state without checkpoints
         has one for all.
         """
         return self.width > 0 or self.window is not None
 
     @property
     def reads_all(self) -> bool:
-        """Whether its layers read all tokens: full attention."""
+        """True if its layers read all tokens: full attention."""
         return self.width > 0 and self.window is None
 
 

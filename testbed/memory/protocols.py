@@ -139,7 +139,7 @@ class Estimates(Protocol):
     """It says beforehand whether an admission would be granted."""
 
     def fits(self, seq: Seq, num_tokens: int, hit: CacheHit) -> bool:
-        """Whether a sequence would be admitted now; changes nothing.
+        """True if a sequence would be admitted now; changes nothing.
 
         A scheduler that admits with fewer tokens than must fit calls this first. A sequence that
         `truncate` has left slots keeps them: the question is then whether it would get what it
@@ -347,7 +347,7 @@ class Offloads(Protocol):
         """
 
     def has_landed(self, seq: Seq) -> bool:
-        """Whether nothing of a sequence is on its way any more.
+        """True if nothing of a sequence is on its way any more.
 
         Args:
             seq: one that `load_into_slots` gave slots.
@@ -444,7 +444,7 @@ class CutsChunks(Protocol):
         """
 
     def has_chunks(self) -> bool:
-        """Whether it shortens any chunk. A later chunk of a prompt may be longer then than one
+        """True if it shortens any chunk. A later chunk of a prompt may be longer then than one
         before it, so that sequences are served one by one.
         """
 

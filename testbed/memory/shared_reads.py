@@ -53,7 +53,7 @@ def num_distinct(starts: Column, ends: Column) -> int:
 
 
 class SharedReads(BatchIndex):
-    """How many members of a batch read each block.
+    """The number of members of a batch that read each block.
 
     `readers` counts the members by block. Only blocks that were full when their sequence joined, or
     forked, are counted: a block that a step fills belongs to one sequence until that forks, and a

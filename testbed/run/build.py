@@ -93,7 +93,7 @@ class Setup:
 
     @property
     def is_alone(self) -> bool:
-        """Whether one engine serves all, and never fails."""
+        """True if one engine serves all, and never fails."""
         return self.fleet is None or not (len(self.fleet.parts) > 1 or self.fleet.faults)
 
     def check_alone(self, what: str) -> None:

@@ -179,7 +179,7 @@ def _check_answers_are_found(scheduler: Scheduler) -> None:
             value="time_to_live",
             problem=(
                 f"{scheduler.memory.name} finds nothing of an answered request, whose slots would "
-                "be kept for nobody"
+                "be kept for no reader"
             ),
             remedy="choose policy=prefix_caching, or another policy that has lookup()",
         )

@@ -29,7 +29,7 @@ from testbed.core.units import (
 from testbed.run.parts import Part
 from testbed.vllm.releases import DEFAULT, release_numbered
 
-# Values that a run folder's config.yaml leaves out where they are null.
+# Values that a run folder's config.yaml leaves out if they are null.
 FLEET = ("replicas", "servers", "router", "faults", "prefill_replicas", "handover")
 OF_MODELS = ("fp8_products", "num_ffn_layers", *VARIANTS, *LAYERS)
 MOST_ENGINES = 10_000  # of a fleet, 0.24 MB each
@@ -181,7 +181,7 @@ class Slo:
 
 @model
 class EngineConfig:
-    """How the GPU engine computes."""
+    """Options of the GPU engine's computation."""
 
     weights: Annotated[
         str, doc("random, or a folder in Hugging Face's format with the config's model")
@@ -204,7 +204,7 @@ class EngineConfig:
     ] = 2560
     launches_ahead: Annotated[
         bool,
-        doc("launch an iteration while another runs, where the scheduler plans ahead"),
+        doc("launch an iteration while another runs, if the scheduler plans ahead"),
     ] = True
     warm: Annotated[
         tuple[Count, ...],
@@ -223,7 +223,7 @@ class SoftwareConfig:
     name: Annotated[str, doc("the system")]
     iterations: Annotated[
         str | None,
-        doc("shipped profiles of its whole iterations, which cost=auto takes where one fits"),
+        doc("shipped profiles of its whole iterations, which cost=auto takes if one fits"),
     ] = None
     overhead_s: Annotated[
         Seconds | None, doc("of an iteration; null: the minimum that the profile measured")
@@ -251,7 +251,7 @@ class RunConfig:
     arrivals: Annotated[Part, doc("times at which requests arrive")]
     policy: Annotated[Part, doc("memory policy")]
     scheduler: Annotated[Part, doc("decides what an iteration computes")]
-    preemption: Annotated[Part, doc("victim and recovery where memory runs short")]
+    preemption: Annotated[Part, doc("victim and recovery if memory runs short")]
     cost: Annotated[Part, doc("time of an iteration")]
     beams: Annotated[Part, doc("what becomes of the sequences of a beam")]
     software: Annotated[
@@ -318,7 +318,7 @@ class RunConfig:
         Part | None, doc("how prefill engines hand prompts over; null: whole, over 50 GB/s")
     ] = None
     speculation: Annotated[
-        Part | None, doc("who drafts tokens that the model verifies; null: nobody")
+        Part | None, doc("the drafter of tokens that the model verifies; null: none")
     ] = None
     outputs: Annotated[
         Literal["full", "tables", "summary"],

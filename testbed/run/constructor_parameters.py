@@ -35,7 +35,7 @@ def validator_of(target: Any) -> TypeAdapter[Any]:
 
 
 def is_checked(hint: Any) -> bool:
-    """Whether values of this annotation are checked: plain values, and tables and lists of them."""
+    """True if values of this annotation are checked: plain values, and tables and lists of them."""
     if hint in CHECKED or get_origin(hint) is Literal:
         return True
     origin, members = get_origin(hint), get_args(hint)
@@ -87,7 +87,7 @@ def values_of(target: Any) -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a default alone, of a parameter without an annotation, says that it is plain."""
+    """True if a default alone, of a parameter without an annotation, says that it is plain."""
     return isinstance(value, int | float | str) and value != MUST_BE_GIVEN
 
 

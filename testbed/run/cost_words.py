@@ -88,7 +88,7 @@ def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
 
 
 def tested(cost: CostModel, model: ModelSpec, server: ServerSpec) -> str:
-    """How far off such costs were: of a measured profile on batches that it had not seen, else on
+    """The error of such costs: of a measured profile on batches that it had not seen, else on
     profiles left out, which are of plain models.
     """
     fingerprint = cost.fingerprint or {}
@@ -108,7 +108,7 @@ def tested(cost: CostModel, model: ModelSpec, server: ServerSpec) -> str:
 
 
 def between_hosts() -> str:
-    """How far off a vLLM's profile of another host was."""
+    """The error of a vLLM's profile of another host."""
     rows = table_rows(BETWEEN_HOSTS)
     ranges = []
     for name, column in (("latency", "latency_percent"), ("TTFT p50", "ttft_p50_percent")):

@@ -58,8 +58,8 @@ def _router(config: RunConfig) -> Router:
 
 
 def split_of(config: RunConfig, workload: Workload, scheduler: Scheduler) -> Split | None:
-    """How the first engines prefill for the others; None if each does all. The decode engine of
-    a request is chosen by a second router of the same kind.
+    """The set-up in which the first engines prefill for the others; None if each does all. The
+    decode engine of a request is chosen by a second router of the same kind.
     """
     if config.prefill_replicas is None:
         return None

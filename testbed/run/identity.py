@@ -87,7 +87,7 @@ def files_at(value: Any) -> dict[str, Path]:
     if isinstance(value, list | tuple):
         return {name: path for entry in value for name, path in files_at(entry).items()}
     text = str(value) if isinstance(value, str | Path) else ""
-    if os.path.isfile(text):  # False for a text that cannot be a path, where Path.is_file raises
+    if os.path.isfile(text):  # Path.is_file raises for a text that cannot be a path
         return {text: Path(text)}
     below = sorted(Path(text).rglob("*")) if os.path.isdir(text) else ()
     return {str(file): file for file in below if file.is_file()}

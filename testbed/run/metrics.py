@@ -164,7 +164,7 @@ def summarize(
 
 
 def _request_counts(totals: Totals) -> dict[str, int]:
-    """How many requests came and ended; `cancelled` only if some were."""
+    """The numbers of requests that came and ended; `cancelled` only if some were."""
     counts = {
         "arrived": totals.arrived,
         "finished": totals.finished,
@@ -200,8 +200,8 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def kept(log: PackedRows, slo: Slo, gaps: TokenGaps) -> NDArray[np.bool_]:
-    """Whether each request was answered and met all objectives; an output of one token has no TPOT
-    and no gap. gaps: those of the requests in the log.
+    """True for each request that was answered and met all objectives; an output of one token has no
+    TPOT and no gap. gaps: those of the requests in the log.
     """
     arrival, first, finish, output_len = _times(log)
     inside: NDArray[np.bool_] = finish >= 0

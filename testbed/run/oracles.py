@@ -13,7 +13,7 @@ from testbed.run.parts import Part, locate
 
 
 def is_oracle(make: Callable[..., Any]) -> bool:
-    """Whether a class, or a function that makes an object, has a parameter `lengths`."""
+    """True if a class, or a function that makes an object, has a parameter `lengths`."""
     while isinstance(make, partial):
         if LENGTHS in make.keywords:
             return False

@@ -93,14 +93,14 @@ class Part:
 
     @property
     def is_named(self) -> bool:
-        """Whether the target is a dotted name from a config, and not a class or instance that the
+        """True if the target is a dotted name from a config, and not a class or instance that the
         caller passed.
         """
         return isinstance(self.target, str)
 
     @property
     def is_instance(self) -> bool:
-        """Whether the target is an instance, and not a class or function that builds one."""
+        """True if the target is an instance, and not a class or function that builds one."""
         makes_one = (
             inspect.isclass(self.target)
             or inspect.isroutine(self.target)
@@ -127,7 +127,7 @@ class Part:
         if built is None:
             raise InputError(
                 key=self.name,
-                problem=f"returns None where {key} needs an object",
+                problem=f"returns None if {key} needs an object",
                 remedy="name a class",
             )
         return built

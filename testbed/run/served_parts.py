@@ -55,7 +55,7 @@ def batching_of(config: RunConfig) -> Batching | None:
 
 
 def states_of(config: RunConfig) -> StateCaching | None:
-    """How the states of the configured model are cached; None: behind each block, or there are
+    """The caching of the configured model's states; None: behind each block, or there are
     none.
     """
     release, model = release_numbered(config.release), config.model

@@ -15,7 +15,7 @@ SOURCE = re.compile(r"\w+ \((.*)\)")  # of costs, behind the name of their code
 
 
 def was_served(summary: Mapping[str, Any]) -> bool:
-    """Whether the engine served the run in real time, on a GPU or a CPU."""
+    """True if the engine served the run in real time, on a GPU or a CPU."""
     return "engine" in summary
 
 

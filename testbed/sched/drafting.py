@@ -137,7 +137,7 @@ def check_memory(memory: Capabilities, speculation: Speculation) -> None:
         raise InputError(
             key="speculation",
             problem=(
-                f"{memory.name} stores prefixes below the GPUs, where drafters have nothing: not "
+                f"{memory.name} stores prefixes below the GPUs, without tokens for drafters: not "
                 "modelled"
             ),
             remedy="policy=prefix_caching_v1",

@@ -9,7 +9,7 @@ class LeasePolicy:
     """
 
     def needs(self, group: SequenceGroup) -> bool:
-        """Whether the slots of the group, which has its whole output, stay until
+        """True if the slots of the group, which has its whole output, stay until
         `SchedulerState.end_leases` is called.
         """
         return False

@@ -52,7 +52,7 @@ class Draft(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether the group has ended before the iteration."""
+        """True if the group has ended before the iteration."""
         return self.group.status in (SequenceStatus.FINISHED, SequenceStatus.CANCELLED)
 
 
@@ -128,12 +128,12 @@ class Plan:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is computed so far."""
+        """True if nothing is computed so far."""
         return not (self.decode_seqs or self.chunks or self.drafts)
 
     @property
     def preempted_any(self) -> bool:
-        """Whether a group was preempted: this plan admits no request."""
+        """True if a group was preempted: this plan admits no request."""
         return bool(self.preempted)
 
     def leave_out(self, group: SequenceGroup) -> None:
@@ -156,7 +156,7 @@ class Plan:
 
     @property
     def repeats(self) -> bool:
-        """Whether the iteration is a plain decode step, whose cost may be computed as one of
+        """True if the iteration is a plain decode step, whose cost may be computed as one of
         many.
         """
         return bool(self.decode_seqs) and not (

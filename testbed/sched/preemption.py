@@ -1,4 +1,4 @@
-"""How a victim loses its slots and comes back (section 4.5): all-or-nothing, the whole group of a
+"""Preemption of a victim, and its return (section 4.5): all-or-nothing, the whole group of a
 request.
 """
 
@@ -16,7 +16,7 @@ from testbed.sched.victims import VictimRule, chosen_victim
 
 
 class Recovery(Enum):
-    """How a preempted group gets its K and V back."""
+    """The way in which a preempted group gets its K and V back."""
 
     SWAP = "swap"
     RECOMPUTE = "recompute"
@@ -45,7 +45,7 @@ class PreemptionRule(VictimRule, ABC):
 
     @abstractmethod
     def recovery(self, group: SequenceGroup) -> Recovery:
-        """How a victim will come back; a full host pool falls back to recompute.
+        """The way in which a victim comes back; a full host pool falls back to recompute.
 
         Args:
             group: the victim.

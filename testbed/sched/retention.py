@@ -11,7 +11,7 @@ from testbed.sched.orders import rank_of
 
 
 class Retention:
-    """How long the answered groups of sessions, `SchedulerState.leased`, keep their slots.
+    """The time that answered groups of sessions, `SchedulerState.leased`, keep their slots.
 
     They are released for the request whose prompt continues theirs; the last in rank also for a
     running group that lacks slots, and for a waiting one if nothing runs. When its time is up a
@@ -37,7 +37,7 @@ class Retention:
 
 
 def next_expiry(leased: dict[SequenceGroup, int]) -> int:
-    """When the time of the next group is up."""
+    """The time at which the next group's lease ends."""
     return min(leased.values(), default=UNBOUNDED)
 
 
@@ -57,7 +57,7 @@ def of_session(leased: dict[SequenceGroup, int], session: int) -> list[SequenceG
 
 
 def continues(request: Incoming, before: Incoming) -> bool:
-    """Whether a prompt begins with that of an earlier request of its session, but for the last id
+    """True if a prompt begins with that of an earlier request of its session, but for the last id
     of that one.
     """
     ids, old = request.prompt_ids, before.prompt_ids

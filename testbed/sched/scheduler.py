@@ -116,7 +116,7 @@ class Scheduler(ABC):
 
     @cached_property
     def is_steady(self) -> bool:
-        """Whether its `plan` only takes promised steps of the batch while `is_decoding`, and its
+        """True if its `plan` only takes promised steps of the batch while `is_decoding`, and its
         `commit` then only advances the batch if no output has ended. The class of a scheduler
         says so itself (`has_steady_plans`): one derived from it may plan otherwise.
         """
@@ -127,14 +127,14 @@ class Scheduler(ABC):
 
     @property
     def is_decoding(self) -> bool:
-        """Whether all that run are in the batch, and no request is to be admitted, swapped in or
+        """True if all that run are in the batch, and no request is to be admitted, swapped in or
         forked: the next plan is a step of the batch, if there are the slots.
         """
         return False
 
     @property
     def serves_as_they_come(self) -> bool:
-        """Whether requests are served in order of arrival."""
+        """True if requests are served in order of arrival."""
         return self._choose_order is None
 
     def columns_read(self) -> tuple[str, ...]:
@@ -205,7 +205,7 @@ class Scheduler(ABC):
         return []
 
     def can_plan_ahead(self) -> bool:
-        """Whether the next plan may be made now, while the last iteration of the present one runs.
+        """True if the next plan may be made now, while the last iteration of the present one runs.
         Asked if the scheduler `plans_ahead`.
         """
         return False
@@ -454,7 +454,7 @@ class IterationLevel(Scheduler):
 
     @property
     def keeps_refused(self) -> bool:
-        """Whether the head of the queue stays there, unasked, once it was refused."""
+        """True if the head of the queue stays there, unasked, once it was refused."""
         return self._choose_order is None and not self.prefetch
 
     def enable_fast_forward(self, plan: Plan) -> None:
@@ -494,7 +494,7 @@ class IterationLevel(Scheduler):
             plan.guaranteed_steps = promised - 1 if is_some else promised
 
     def _admits_none(self) -> bool:
-        """Whether the group that is next would be refused again, if there is one."""
+        """True if the group that is next would be refused again, if there is one."""
         state = self.state
         if state.swapped and precedes_admission(state):
             return state.swap_in_refused

@@ -12,8 +12,8 @@ from testbed.sched.sglang_requests import MOST_RESERVED, DeclaredOutputs
 
 
 class Verdict(Enum):
-    """Whether the pass goes on. FULL: memory lacks, so the queue is closed until a request leaves
-    the batch. SPENT: the tokens of this pass are spent.
+    """The answer to one request of a pass, which continues or ends. FULL: memory lacks, so the
+    queue is closed until a request leaves the batch. SPENT: the tokens of this pass are spent.
     """
 
     GOES_ON = "goes on"
@@ -83,7 +83,7 @@ class Admission:
         return self._available() - self.reserved
 
     def verdict(self) -> Verdict:
-        """Whether another request may be asked (budget_state)."""
+        """The verdict on the next request (budget_state)."""
         if self.remaining <= 0 or self._available() - self.allocated <= 0:
             return Verdict.FULL
         if self.input_left <= 0 or (self.chunk_left is not None and self.chunk_left <= 0):
@@ -197,7 +197,7 @@ class AdmissionOfFixedOutputs(Admission):
         return Selected(group, self.chunk_left, 0, hit, True)
 
     def _last_until_each_end(self, free: int) -> bool:
-        """Whether a token stays free for each request until it ends, and gives back its own."""
+        """True if a token stays free for each request until it ends, and gives back its own."""
         assert self._states is not None, "noted before"
         freed = 0
         for i, (left, occupied) in enumerate(self._states):

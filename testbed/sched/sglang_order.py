@@ -117,7 +117,7 @@ class CacheAware(FirstCome):
 
     def _match(self, group: SequenceGroup, alike: RadixTree) -> Matched:
         pins, seq = self.memory.pins_hits, group.sequences[0]
-        assert pins is not None, "asked where hits are pinned"
+        assert pins is not None, "asked if hits are pinned"
         hit = pins.match(seq, group.prefill_len)
         cached = hit.num_cached(group.prefill_len)
         matched = cached + sum(hit.num_below(group.prefill_len).values())
@@ -144,7 +144,7 @@ class DepthFirst(CacheAware):
 
     def ordered(self, matched: list[Matched]) -> list[Matched]:
         pins = self.memory.pins_hits
-        assert pins is not None, "asked where hits are pinned"
+        assert pins is not None, "asked if hits are pinned"
         return [matched[place] for place in pins.depth_first([match.hit for match in matched])]
 
 
@@ -250,7 +250,7 @@ def order_of(
 
 
 def _problem(name: str, memory: Capabilities, orders: Any, *, by_priority: bool) -> str:
-    """Why there is no such order; empty if there is."""
+    """The reason why there is no such order; empty if there is."""
     if name == "routing-key":
         return "requests have no routing keys here, without which it is fcfs (fcfs)"
     if name not in orders:

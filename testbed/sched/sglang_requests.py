@@ -38,7 +38,7 @@ class DeclaredOutputs:
         return min(max(self.declared(group) - self.generated(group), 0), MOST_RESERVED)
 
     def ends_in_flight(self, group: SequenceGroup) -> bool:
-        """Whether the token in flight is the last one that the request declares."""
+        """True if the token in flight is the last one that the request declares."""
         declared = group.request.max_new_tokens
         return (
             declared is not None

@@ -401,7 +401,7 @@ class SchedulerState(Queues):
         self._wait_again(group)
 
     def preempt_tail(self, group: SequenceGroup, num_tokens: int) -> None:
-        """The same, but a single sequence loses only its last num_tokens tokens or more, where no
+        """The same, but a single sequence loses only its last num_tokens tokens or more, if no
         other group is partially preempted.
         """
         if self.partially_preempted is not None:

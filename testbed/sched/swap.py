@@ -10,7 +10,7 @@ from testbed.sched.state import SchedulerState
 
 
 def precedes_admission(state: SchedulerState) -> bool:
-    """Whether a swapped group comes back before the first waiting one is admitted."""
+    """True if a swapped group comes back before the first waiting one is admitted."""
     if not state.swapped:
         return False
     if state.ranking.keeps_arrival or not state.waiting:

@@ -59,14 +59,14 @@ class Prefills:
         return budget - sum([chunk.new for chunk in plan.chunks]) if plan.chunks else budget
 
     def is_full_with(self, group: SequenceGroup) -> bool:
-        """Whether the limit on sequences keeps `group` out; a group larger than the limit runs
+        """True if the limit on sequences keeps `group` out; a group larger than the limit runs
         alone.
         """
         state, most = self.state, self.limits.max_num_seqs
         return bool(state.running) and state.num_seqs + len(group.sequences) > most
 
     def next_exceeds_budget(self) -> bool:
-        """Whether the item that would be computed next has more tokens than any iteration may
+        """True if the item that would be computed next has more tokens than any iteration may
         have.
         """
         most, waiting = self.limits.max_num_batched_tokens, self.state.waiting
@@ -75,7 +75,7 @@ class Prefills:
         return bool(waiting) and waiting[0].prefill_len > most
 
     def goes_into(self, budget: int, group: SequenceGroup) -> bool:
-        """Whether the token budget lets the group begin in an iteration that does other work too,
+        """True if the token budget lets the group begin in an iteration that does other work too,
         whatever is cached of it.
         """
         return group.prefill_len <= budget
@@ -179,7 +179,7 @@ class ConcurrentPrefills(PrefillChunks):
         return cuts_chunks.cut_chunk(group.sequences[0], start, new, num_tokens, most, hit)
 
     def _fits(self, group: SequenceGroup, hit: CacheHit) -> bool:
-        """Whether the whole prefill would be granted; False if the policy cannot say."""
+        """True if the whole prefill would be granted; False if the policy cannot say."""
         estimates = self.state.memory.estimates
         return estimates is not None and estimates.fits(group.sequences[0], group.prefill_len, hit)
 

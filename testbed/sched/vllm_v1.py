@@ -57,7 +57,7 @@ class VllmV1(IterationLevel):
     state_class: ClassVar[type[SchedulerState]] = VllmState
     offloads: ClassVar[bool] = True
     keeps_budget: ClassVar[bool] = True
-    cuts_chunks: ClassVar[bool] = True  # where the policy says
+    cuts_chunks: ClassVar[bool] = True  # if the policy gives it
     release: Release
 
     def __init__(
@@ -268,7 +268,7 @@ class VllmV1(IterationLevel):
                 self.make_room(plan)
 
     def _lacks_slots(self) -> bool:
-        """Whether the next tokens of all that run need more slots than there are; False if
+        """True if the next tokens of all that run need more slots than there are; False if
         blocks do not say.
         """
         needed = 0
@@ -341,7 +341,7 @@ class AsyncVllmV1(VllmV1):
         self._anticipated: Outcome | None = None
 
     def can_plan_ahead(self) -> bool:
-        """Whether the next plan may be made now; which beams survive an iteration must be known
+        """True if the next plan may be made now; which beams survive an iteration must be known
         before the next.
         """
         return not any(group.request.beam for group in self.state.running.values())

@@ -51,7 +51,7 @@ class Answering(Protocol):
         """The output tokens at which the engine ends."""
 
     def draws(self, body: Sampling) -> Draws | None:
-        """How tokens are drawn."""
+        """The sampling of tokens."""
 
     def end_ids(self, body: Sampling) -> frozenset[int]:
         """The tokens that end a sequence."""

@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class Form:
-    """How an endpoint writes an answer. kind: text_completion or chat.completion."""
+    """The form of an endpoint's answers. kind: text_completion or chat.completion."""
 
     kind: str
     prefix: str

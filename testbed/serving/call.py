@@ -108,7 +108,7 @@ class Call:
 
     @property
     def arrival_ps(self) -> int:
-        """When the engine got the first prompt, by its clock."""
+        """The time at which the engine got the first prompt, by its clock."""
         return self.prompts[0].arrival_ps
 
     def cancel(self) -> None:

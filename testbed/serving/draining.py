@@ -31,5 +31,5 @@ class DrainingServer(uvicorn.Server):
 
 
 def is_no_cancellation(record: logging.LogRecord) -> bool:
-    """Whether a record of uvicorn's is of anything but the task of a request that it has ended."""
+    """True if a record of uvicorn's is of anything but the task of a request that it has ended."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

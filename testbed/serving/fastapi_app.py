@@ -25,7 +25,7 @@ from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.prompts import Prompts
 from testbed.serving.protocol import ChatBody, CompletionBody, Sampling, parsed
 
-CLIENT_GONE = 499  # nobody reads it
+CLIENT_GONE = 499  # it has no reader
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -56,7 +56,7 @@ class Service:
         self._api_key = None if api_key is None else f"Bearer {api_key}".encode()
 
     def headers(self, ignored: list[str]) -> dict[str, str]:
-        """Whether the answer is simulated, with the lag behind real time, and what of the request
+        """Headers of a simulated answer: the lag behind real time, and what of the request
         had no meaning.
         """
         headers = {SIMULATED: str(self.answering.is_simulated).lower(), **self.lag_headers()}

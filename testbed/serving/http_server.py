@@ -143,7 +143,7 @@ def _log(options: ServeOptions) -> RequestLog | None:
 
 
 def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
-    """How uvicorn runs the application: no access log, so that no line is kept of a request."""
+    """Uvicorn's options for the application: no access log, which would name each request."""
     return uvicorn.Config(
         app,
         host=options.host,
@@ -151,7 +151,7 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
         access_log=False,
         log_level="warning",
         server_header=False,
-        proxy_headers=False,  # nobody reads a client's address
+        proxy_headers=False,  # a client's address is not read
         loop="asyncio",  # uvloop sends nothing before every stream has had its turn
         http="h11",  # which has a limit of a head's size
         h11_max_incomplete_event_size=options.limits.head_bytes,

@@ -50,7 +50,7 @@ class Live(ABC):
     @property
     @abstractmethod
     def is_alive(self) -> bool:
-        """Whether the engine serves."""
+        """True if the engine serves."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""How long the simulated answers are."""
+"""Lengths of the simulated answers."""
 
 import numpy as np
 

@@ -43,7 +43,7 @@ class Served:
 
     @property
     def arrival_ps(self) -> int:
-        """When the request arrived, by the engine's clock."""
+        """The time at which the request arrived, by the engine's clock."""
         return self.request.arrival_ps
 
     def arrive(self, time_ps: int) -> None:

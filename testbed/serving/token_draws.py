@@ -1,4 +1,4 @@
-"""How the tokens of a request are drawn."""
+"""Draws of a request's tokens."""
 
 from typing import NamedTuple
 

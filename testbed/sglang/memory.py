@@ -19,7 +19,7 @@ MIB = 1 << 20
 SERVER_MIB = 512  # metadata and slack, of every server
 FEWEST_TOKENS, MIB_A_TOKEN = 2048, 1.5  # activations of a chunk
 MIB_OF_GPUS = 1024 / 8  # of each GPU of the server, on each of them
-LATENT_GRAPHS_MIB = 1536  # of prompts, where latents are cached
+LATENT_GRAPHS_MIB = 1536  # of prompts, if latents are cached
 LARGE_GPU_MIB, LARGE_GPU_RESERVE_MIB = 60 * 1024, 10 * 1024
 GRAPH_SIZES: tuple[int, ...] = (
     *range(4, 33, 4),

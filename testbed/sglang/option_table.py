@@ -12,7 +12,7 @@ HARMLESS, TIME_ONLY = "harmless", "time_only"
 
 
 class Reason(NamedTuple):
-    """Why an option is read over; is_time_only: it changes the time of iterations."""
+    """The reason why an option is ignored; is_time_only: it changes the time of iterations."""
 
     text: str
     is_time_only: bool

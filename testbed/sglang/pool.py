@@ -28,7 +28,7 @@ NOT_MODELLED = (
     "Step3p",
     "UnlimitedOCR",
 )
-# Tokens of a page that a GPU's attention kernels take; where another is asked for, the last one
+# Tokens of a page that a GPU's attention kernels take; if another is asked for, the last one
 HEADS_PAGES, LATENT_PAGES, INDEXED_PAGE = (16, 32, 128, 64), (32, 64), 64
 PAGED_LATENTS = ("DeepseekV3ForCausalLM",)  # with such kernels on Blackwell
 UNPAGED_LATENTS = ("DeepseekV2ForCausalLM", "Glm4MoeLiteForCausalLM")
@@ -78,7 +78,7 @@ class TokenPool:
 
 
 def has_window_pool(model: ModelSpec, kind: str) -> bool:
-    """Whether SGLang keeps a pool for layers with a window; else they store all tokens. kind: the
+    """True if SGLang keeps a pool for layers with a window; else they store all tokens. kind: the
     model's class.
     """
     return model.window is not None and kind in WITH_WINDOW_POOL

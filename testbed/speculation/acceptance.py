@@ -1,4 +1,4 @@
-"""How many of a request's draft tokens the model accepts: plug-ins of the simulator."""
+"""The number of a request's draft tokens that the model accepts: plug-ins of the simulator."""
 
 from abc import ABC, abstractmethod
 from itertools import pairwise
@@ -19,7 +19,7 @@ class Acceptance(ABC):
 
     @abstractmethod
     def accepted(self, request_id: int, num_generated: int, num_drafts: int) -> int:
-        """How many draft tokens are accepted: the first so many.
+        """The number of draft tokens that are accepted, counted from the first.
 
         Args:
             request_id: whose tokens.

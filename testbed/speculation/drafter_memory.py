@@ -27,8 +27,9 @@ def drafter_memory(
     drafter = None if speculation is None else speculation.drafter(model)
     if speculation is None or drafter is None or not speculation.takes_memory:
         return DrafterMemory()
+    weight_bytes = speculation.weight_bytes(model) + num_gpus * speculation.replicated_bytes(model)
     return DrafterMemory(
         drafter.kv_bytes_per_token * drafter.kv_copies(num_gpus),
         drafter.num_attention_layers,
-        speculation.weight_bytes(model),
+        weight_bytes,
     )

@@ -12,7 +12,7 @@ FOUND = 2  # stream of random numbers
 
 
 def is_found(seed: int, request_id: int, position: int, share: float) -> bool:
-    """Whether the tokens before a position occur earlier in the sequence, as `share` of all do."""
+    """True if the tokens before a position occur earlier in the sequence, as `share` of all do."""
     return uniform(seed, request_id, position, FOUND) < share
 
 

@@ -106,13 +106,21 @@ class Speculation(ABC):
         return replace(model, states=replace(states, state_bytes=states.state_bytes + more))
 
     def weight_bytes(self, model: ModelSpec) -> int:
-        """Bytes of the drafter's weights over all GPUs.
+        """Bytes of the drafter's weights that the GPUs divide among themselves.
 
         Args:
             model: for which it drafts.
         """
         drafter = self.drafter(model)
         return 0 if drafter is None else drafter.weight_bytes
+
+    def replicated_bytes(self, model: ModelSpec) -> int:
+        """Bytes of the drafter's weights that each GPU holds whole.
+
+        Args:
+            model: for which it drafts.
+        """
+        return 0
 
     def draft_cost(self, model: ModelSpec, server: ServerSpec) -> CostModel | None:
         """The cost of a pass of the drafter; None: no time.

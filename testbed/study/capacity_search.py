@@ -142,7 +142,7 @@ def _futures(summaries: Mapping[float, dict[str, Any]]) -> str:
 
 
 def _behind(summary: Mapping[str, Any]) -> str:
-    """That the run's server did not keep up, in words; an empty text if it did."""
+    """The remark that the run's server did not keep up; an empty text if it did."""
     return in_words(summary[OVERLOAD]) if summary.get(OVERLOAD) else ""
 
 

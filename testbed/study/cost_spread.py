@@ -1,4 +1,4 @@
-"""How far off a run's costs may be, and runs with costs that are off by as much.
+"""The spread of a run's costs, and runs with costs that are off by as much.
 
 A profile of whole iterations says what it was off by at sizes of batch that it was fitted without:
 launches, and decodes alone. Such an error holds for a whole run, which stays near one size. Other

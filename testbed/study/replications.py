@@ -41,7 +41,7 @@ class Interval(NamedTuple):
 
     @property
     def includes_zero(self) -> bool:
-        """Whether the data leave the mean's sign open."""
+        """True if the data leave the mean's sign open."""
         return self.half_width is None or abs(self.mean) <= self.half_width
 
 

@@ -1,4 +1,4 @@
-"""How much a simulated figure depends on costs and arrival times, which are not known exactly.
+"""The sensitivity of a simulated figure to costs and arrival times, which are known inexactly.
 
 Near the load at which a server becomes full, a small error of the costs becomes a large one of the
 latencies, and a server differs from itself by as much when it serves the same requests again.

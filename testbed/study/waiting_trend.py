@@ -1,4 +1,4 @@
-"""Whether the waiting time of requests grows while they arrive: a queue that has no end.
+"""The trend of waiting times while requests arrive: a queue that grows has no end.
 
 A server that falls a few percent behind serves almost as many requests as arrive, and only the
 slope of the waiting time over the arrivals distinguishes it from one that keeps up. The test looks

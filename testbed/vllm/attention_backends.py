@@ -63,7 +63,9 @@ def block_multiple(model: ModelSpec, gpu: GpuSpec, release: Release, backend: st
 
 
 def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
-    """Why no attention backend of a GPU reads a model's cached values; empty if one does."""
+    """The reason why no attention backend of a GPU reads a model's cached values; empty if one
+    does.
+    """
     is_sparse = model.latent is not None and model.latent.index_bytes > 0
     if is_sparse and capability_of(gpu)[0] < HOPPER:
         return f"sparse attention has no backend on {gpu.name}"
@@ -155,7 +157,7 @@ def with_cached_states(pages: Pages, model: ModelSpec, gpu: GpuSpec, release: Re
 
 
 def keeps_each_state(model: ModelSpec, release: Release) -> bool:
-    """Whether a sequence whose prefixes are cached keeps a state at the end of each block: Mamba-2
+    """True if a sequence whose prefixes are cached keeps a state at the end of each block: Mamba-2
     in releases that do not export states (mamba_cache_mode=all).
     """
     has_chunks = model.states is not None and model.states.chunk_size > 0

@@ -12,7 +12,7 @@ SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 
 NUMBER = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kmgKMG])?")
 HARMLESS_VARIABLES = ("VLLM_LOGGING", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_API_KEY")
 NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1"}
-LMCACHE = "LMCACHE_"  # read where the server has LMCache, else by nothing
+LMCACHE = "LMCACHE_"  # read if the server has LMCache, else by nothing
 ESTIMATE_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 
 
@@ -48,7 +48,7 @@ class OptionReader:
         return None if value == ON else value
 
     def named(self, option: str) -> str:
-        """An option as the user writes it: as a key where a configuration is read."""
+        """An option as the user writes it: as a key if a configuration is read."""
         return option if self._keys is None else self._keys.get(option, option)
 
     def place(self, option: str) -> str:

@@ -70,7 +70,7 @@ def releases_of(name: str) -> list[str]:
 
 
 def may_have(number: str, name: str) -> bool:
-    """Whether the parser of a release has an option; of one that is not listed, whether the parser
+    """True if the parser of a release has an option; of one that is not listed, whether the parser
     before it or the one behind it has.
     """
     listed, wanted = parsers(), version_of(number)

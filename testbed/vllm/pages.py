@@ -42,7 +42,7 @@ class Pages:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether some layers store less than all tokens."""
+        """True if some layers store less than all tokens."""
         return self.windows != (None,) or self.chunk is not None
 
     @property
@@ -109,11 +109,11 @@ def pages_of(
     tokens_under_way: int = 0,
 ) -> Pages:
     """The pages of a model on num_gpus GPUs. Without the hybrid manager every layer stores all
-    tokens. A group whose layers cache fewer bytes a token than another's has larger blocks, so that
-    all pages are as large (vLLM's unify_kv_cache_spec_page_size); InputError if one is no
-    multiple of the other, as there.
+    tokens, if layers differ in what they store. A group whose layers cache fewer bytes a token than
+    another's has larger blocks, so that all pages are as large (vLLM's
+    unify_kv_cache_spec_page_size); InputError if one is no multiple of the other, as there.
     """
-    if not is_hybrid:
+    if not is_hybrid and len(model.groups) > 1:
         return _of_all_layers(model, num_gpus, block_size, tokens_under_way)
     groups = _groups(model)
     counts = [group.num_layers for group in groups]

@@ -135,7 +135,7 @@ class Release:
     exports_states: Annotated[
         bool,
         Fact(
-            "a prefill exports a state within it where its kernel can: blocks are aligned to that, "
+            "a prefill exports a state within it if its kernel can: blocks are aligned to that, "
             "and a sequence has a page more; else Mamba-2 keeps a state at the end of each block",
             "v1/kv_cache_interface.py MambaSpec.max_memory_usage_bytes",
         ),
@@ -218,6 +218,20 @@ class Release:
             "v1/attention/backends/triton_attn.py TritonAttentionBackend",
         ),
     ]
+    checks_cache_type: Annotated[
+        bool,
+        Fact(
+            "a cache of 16 bits must have the weights' own type; else one is stored as the other",
+            "config/vllm.py VllmConfig._reject_mismatched_float_kv_cache",
+        ),
+    ]
+    checks_threshold: Annotated[
+        bool,
+        Fact(
+            "long_prefill_token_threshold above the longest sequence is refused",
+            "config/scheduler.py SchedulerConfig.verify_max_model_len",
+        ),
+    ]
     looks_up_on_gpu: Annotated[
         bool,
         Fact(
@@ -226,11 +240,18 @@ class Release:
             "v1/worker/gpu/spec_decode/ngram/speculator.py NgramGPUSpeculator",
         ),
     ]
+    counts_states: Annotated[
+        bool,
+        Fact(
+            "EAGLE-3 drafters join as many hidden states as their config.json names; else three",
+            "model_executor/models/llama_eagle3.py LlamaModel",
+        ),
+    ]
     offloads_by_request: Annotated[
         bool,
         Fact(
             "the OffloadingConnector's CPU cache ranks the blocks of a request together, and "
-            "offers only prompts unless told otherwise; else each store is newer than the last",
+            "offers only prompts by default; else each store is newer than the last",
             "v1/kv_offload/cpu/policies/lru.py LRUCachePolicy",
         ),
     ]
@@ -258,7 +279,7 @@ class Release:
     ]
 
     def frees_late(self, plans_ahead: bool) -> bool:
-        """Whether a block outside a window stays until the iterations that read it have run."""
+        """True if a block outside a window stays until the iterations that read it have run."""
         return self.frees_after_run and plans_ahead
 
     def tokens_under_way(self, max_num_batched_tokens: int, *, plans_ahead: bool) -> int:
@@ -266,7 +287,7 @@ class Release:
         return max_num_batched_tokens * (2 if self.frees_late(plans_ahead) else 1)
 
     def tokens_behind(self, reads_hidden_states: bool) -> int:
-        """Tokens behind a block by which it is known too, where a drafter reads hidden states."""
+        """Tokens behind a block by which it is known too, if a drafter reads hidden states."""
         return int(reads_hidden_states and self.hashes_next_token)
 
     def blocks_again(self, reads_hidden_states: bool) -> int:
@@ -302,7 +323,10 @@ V0_19 = Release(
     logs_longest=False,
     checks_state_blocks=False,
     checks_fp8_cache=False,
+    checks_cache_type=False,
+    checks_threshold=False,
     looks_up_on_gpu=False,
+    counts_states=False,
     offloads_by_request=False,
     prefers_fp8=False,
     transformers=4,
@@ -313,6 +337,7 @@ V0_20 = replace(
     number="0.20",
     utilization=0.92,
     subtracts_graphs=True,
+    checks_state_blocks=True,
     checks_override=True,
     caps_windows=True,
     aligns_blocks=True,
@@ -347,7 +372,10 @@ V0_33 = Release(
     logs_longest=True,
     checks_state_blocks=True,
     checks_fp8_cache=True,
+    checks_cache_type=True,
+    checks_threshold=True,
     looks_up_on_gpu=True,
+    counts_states=True,
     offloads_by_request=True,
     prefers_fp8=True,
     transformers=5,
@@ -356,6 +384,7 @@ V0_33 = Release(
 V0_28 = replace(
     V0_33,
     number="0.28",
+    checks_cache_type=False,
     checks_usable_blocks=False,
     cuts_lone_prompt=True,
     hashes_results=False,

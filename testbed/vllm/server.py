@@ -11,6 +11,7 @@ from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
 from testbed.vllm.adapters import adapter_bytes
 from testbed.vllm.attention_backends import (
+    BLOCK_SIZE,
     block_multiple,
     block_size_of,
     cache_problem,
@@ -26,6 +27,7 @@ from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
 from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.releases import DEFAULT, Release
+from testbed.vllm.start_refusals import check_drafts, check_prompts, check_types
 
 if TYPE_CHECKING:
     from testbed.speculation.speculation import Speculation
@@ -34,7 +36,6 @@ ORDERS = ("fcfs", "priority")  # of requests that wait
 LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
 # Tokens and sequences that nothing sets, by the GPU.
 LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
-BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
 KV_BYTES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}
 OTHER_KV_TYPES = (
     "fp8_inc",
@@ -58,22 +59,31 @@ DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4,
 STATE_BYTES = 4  # of float32
 AUTO = ("auto", "-1")
 BLOCKS = "--num-gpu-blocks-override"
+NO_WINDOWS = "--disable-sliding-window"
+NO_DRAFTER = DrafterMemory()
 DELTA_KERNEL = "--gdn-prefill-backend"
 
 
 class Speculative(NamedTuple):
-    """The drafter of a command: `speculation`, and the words by which it is an option of ours."""
+    """The drafter of a command: `speculation`, and the words by which it is an option of ours.
+    is_of_model: its layers are in the model's own checkpoint (MTP).
+
+    notes: what is taken for its shape, where the command's model does not say it.
+    """
 
     speculation: "Speculation"
     words: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    is_of_model: bool = False
 
     @property
-    def note(self) -> str:
+    def all_notes(self) -> tuple[str, ...]:
         """Facts that the command does not have."""
-        return (
+        of_acceptance = (
             "how many drafts are accepted is not in a command; "
             "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
         )
+        return (of_acceptance, *self.notes)
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,7 @@ class Server:
     values: Mapping[str, str]
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
+    drafter: DrafterMemory = NO_DRAFTER
     offloading: Offloading | ChunkCache | None = None
 
 
@@ -115,27 +126,14 @@ def server_with(
     the shape was read from; None: the shape ships.
     """
     reader = OptionReader(command)
-    model = with_preferred_cache(_served(reader, shape, release), sheet, release)
-    if reader.is_on("--language-model-only"):
-        model = replace(model, masks_images=None, vision_params=None)
+    model = _model_of(reader, shape, sheet, release)
     limits = _limits(reader, model, sheet, release)
-    _check_heads(reader, model, limits.num_gpus)
-    if problem := cache_problem(model, sheet, release):
-        raise InputError(
-            key=reader.place("model"),
-            value=model.name,
-            problem=f"vLLM does not start: {problem}",
-        )
-    _check_replicas(reader, model)
-    drafted = _drafted(model, speculation)
-    block_size = _block_size(reader, drafted, limits.num_gpus, sheet, release)
-    drafter = drafter_memory(speculation, model, limits.num_gpus)
-    is_ahead = plans_ahead(command.values, speculation)
-    under_way = release.tokens_under_way(limits.max_num_batched_tokens, plans_ahead=is_ahead)
-    pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
-    if pages.is_grouped and speculation is not None:
-        pages = _with_drafts(reader, pages, drafted, model, limits, speculation)
     caches = _caches(reader, model, release)
+    _check(reader, model, sheet, release, limits.num_gpus)
+    check_prompts(reader, model, release, caches=caches)
+    check_drafts(reader, speculation)
+    drafter = drafter_memory(speculation, model, limits.num_gpus)
+    pages = _pages_of(reader, model, limits, sheet, release, speculation)
     pages = with_drafter(pages, drafter, limits.num_gpus)
     if caches:
         pages = with_cached_states(pages, model, sheet, release)
@@ -152,14 +150,59 @@ def server_with(
         option=None,
         gpu=sheet,
         limits=limits,
-        block_size=block_size,
+        block_size=pages.block_size,
         memory=pool.memory,
         num_blocks=pool.num_blocks,
         pages=pages,
         caches_prefixes=caches,
         values=command.values,
+        drafter=drafter,
         offloading=_offloading(reader, release, pages, limits, caches=caches),
     )
+
+
+def _model_of(reader: OptionReader, shape: ModelSpec, gpu: GpuSpec, release: Release) -> ModelSpec:
+    """The shape as the command serves it on a GPU."""
+    model = with_preferred_cache(_served(reader, shape, release), gpu, release)
+    check_types(reader, model, release)
+    if reader.is_on("--language-model-only"):
+        model = replace(model, masks_images=None, vision_params=None)
+    return model
+
+
+def _check(
+    reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release, num_gpus: int
+) -> None:
+    """Raise InputError for a model that vLLM does not divide so, or has no backend for."""
+    _check_heads(reader, model, num_gpus)
+    if problem := cache_problem(model, gpu, release):
+        raise InputError(
+            key=reader.place("model"),
+            value=model.name,
+            problem=f"vLLM does not start: {problem}",
+        )
+    _check_replicas(reader, model)
+    if reader.is_on(NO_WINDOWS) and (model.window is not None or model.chunks is not None):
+        raise reader.refusal(NO_WINDOWS, "layers without their windows are not modelled")
+
+
+def _pages_of(
+    reader: OptionReader,
+    model: ModelSpec,
+    limits: Limits,
+    gpu: GpuSpec,
+    release: Release,
+    speculation: "Speculation | None",
+) -> Pages:
+    """The pages of the model's layers, with states of each draft where it has states."""
+    drafted = _drafted(model, speculation)
+    block_size = _block_size(reader, drafted, limits.num_gpus, gpu, release)
+    is_ahead = plans_ahead(reader.values, speculation)
+    under_way = release.tokens_under_way(limits.max_num_batched_tokens, plans_ahead=is_ahead)
+    pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
+    if pages.is_grouped and speculation is not None:
+        return _with_drafts(reader, pages, drafted, model, limits, speculation)
+    return pages
 
 
 def _offloading(
@@ -188,7 +231,7 @@ def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks
 
 
 def _caches(reader: OptionReader, model: ModelSpec, release: Release) -> bool:
-    """Whether prefixes are cached; with states, by default, only in some releases (vLLM's
+    """True if prefixes are cached; with states, by default, only in some releases (vLLM's
     ModelConfig.is_prefix_caching_supported).
     """
     has_states = model.states is not None and model.states.state_bytes > 0
@@ -205,7 +248,7 @@ def _check_replicas(reader: OptionReader, model: ModelSpec) -> None:
 
 
 def plans_ahead(values: Mapping[str, str], speculation: "Speculation | None") -> bool:
-    """Whether a command's scheduler is asynchronous: unless an option says otherwise, or drafts are
+    """True if a command's scheduler is asynchronous: unless an option says otherwise, or drafts are
     made on the CPU.
     """
     waits = speculation is not None and not speculation.drafts_on_gpu
@@ -370,8 +413,8 @@ def _block_size(
     backend = chosen_backend(reader, model, gpu, release)
     size = None
     if reader.value("--block-size") is not None:
-        size = reader.whole("--block-size", BLOCK_SIZES[0])
-        _check_block_size(reader, size, model, block_multiple(model, gpu, release, backend))
+        size = reader.whole("--block-size", BLOCK_SIZE)
+        _check_block_size(reader, size, block_multiple(model, gpu, release, backend))
     caches = _caches(reader, model, release)
     return block_size_of(
         model, num_gpus, gpu, release, caches=caches, requested=size, backend=backend
@@ -393,14 +436,8 @@ def _check_delta_kernel(
         )
 
 
-def _check_block_size(reader: OptionReader, size: int, model: ModelSpec, smallest: int) -> None:
+def _check_block_size(reader: OptionReader, size: int, smallest: int) -> None:
     """Raise InputError for a block that the kernels do not take, `smallest` times a number."""
-    if size not in BLOCK_SIZES and not model.states:
-        raise reader.refusal(
-            "--block-size",
-            "the attention kernels take no such block",
-            f"choose from {', '.join(map(str, BLOCK_SIZES))}",
-        )
     if size % smallest:
         raise reader.refusal(
             "--block-size", f"the model's attention kernels take multiples of {smallest}"
@@ -426,7 +463,7 @@ def _utilization(reader: OptionReader, release: Release) -> float:
 
 
 def _subtracts_graphs(reader: OptionReader, release: Release) -> bool:
-    """Whether CUDA graphs are subtracted; the environment may switch it, and an option may let
+    """True if CUDA graphs are subtracted; the environment may switch it, and an option may let
     none be captured.
     """
     if reader.is_on("--enforce-eager"):
@@ -622,8 +659,9 @@ def _check_one_sequence(
 ) -> None:
     needed = pages.of_sequence(model.max_len)
     if needed > num_blocks:
-        have, want = (count * pages.page_bytes / GIB for count in (num_blocks, needed))
+        have, want = (count * pages.page_bytes / GIB for count in (max(0, num_blocks), needed))
         longest = pages.longest(num_blocks, model.max_len)
+        shorter = f"{reader.named('--max-model-len')} {longest} or less starts"
         raise DoesNotStart(
             key=reader.place("the server"),
             problem=(
@@ -631,7 +669,7 @@ def _check_one_sequence(
                 f"{want:.2f} GiB of KV cache are needed, which is larger than the available "
                 f"{have:.2f} GiB"
             ),
-            remedy=f"{reader.named('--max-model-len')} {longest} or less starts",
+            remedy=shorter if longest > 0 else "give a larger pool",
         )
 
 

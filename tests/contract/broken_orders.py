@@ -48,7 +48,7 @@ class LosesTheBeginning(Lru):
 
 @breaks(14)
 class InventsAVictim(Lru):
-    """When nothing is left it names the last victim again."""
+    """At its end it names the last victim again."""
 
     last = None
 

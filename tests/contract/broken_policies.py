@@ -537,7 +537,7 @@ class FindsTheFirstBlockAlone(PrefixCaching):
 
 @breaks(8)
 class PublishesOneCallLate(PrefixCaching):
-    """What is said to be computed is findable when the next thing is."""
+    """Computed tokens can be found only after the next call of `computed`."""
 
     last = None
 
@@ -754,7 +754,7 @@ class StoresToSlot0(TieredCaching):
 
 @breaks(12)
 class Overwritten(TieredCaching):
-    """What transfers read may be taken by others."""
+    """Slots that transfers read may be taken by others."""
 
     def _make_cache(self, num_blocks, order):
         return Unpinned(num_blocks, order, self)
@@ -772,7 +772,7 @@ class Unpinned(PinnedPool):
 
 @breaks(12)
 class FoundTooEarly(TieredCaching):
-    """What is to be loaded is found before it has landed."""
+    """Loads are found before they have landed."""
 
     def load(self, seq, num_tokens, hit):
         answer = super().load(seq, num_tokens, hit)
@@ -788,7 +788,7 @@ class FoundTooEarly(TieredCaching):
 
 @breaks(8)
 class CachesRejectedDrafts(OutputCaching):
-    """What a sequence leaves may be found up to its last slot, where drafts were rejected."""
+    """Released tokens may be found up to its last slot, where drafts were rejected."""
 
     def _give_back(self, seq, keep):
         num_stored, seq.num_stored = seq.num_stored, seq.num_slots

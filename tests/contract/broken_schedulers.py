@@ -76,7 +76,7 @@ class SkipsATokenOfThePrompt(MixedPrefill):
 
 
 class TwiceTheBudget(PrefillChunks):
-    """What is left of the budget, and as much again."""
+    """Twice the rest of the budget."""
 
     def budget_left(self, plan):
         return super().budget_left(plan) + self.limits.max_num_batched_tokens

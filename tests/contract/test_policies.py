@@ -103,7 +103,7 @@ GROUPS = (
 
 
 def found_in(policy, **options):
-    """What the search finds, in the pools in which it shows soonest."""
+    """The search's finds, in the pools in which it shows soonest."""
     pools = POOLS[::-1] if issubclass(policy, PrefixCaching | ContiguousMax) else POOLS
     if issubclass(policy, TieredCaching | TwoTiers):
         pools = search.POOLS[1:] + search.POOLS[:1]

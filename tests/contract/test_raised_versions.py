@@ -1,4 +1,4 @@
-"""Clause 13: the version of a sequence is raised where its table changes before its end."""
+"""Clause 13: the version of a sequence is raised if its table changes before its end."""
 
 from functools import partial
 

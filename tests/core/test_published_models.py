@@ -44,7 +44,7 @@ def test_a_shape_comes_from_its_config_and_has_the_published_sizes(tmp_path, nam
     facts = PUBLISHED[name]
     shape = shape_of(tmp_path, facts["config"], name)
     assert shape == read_model(name)
-    if facts["billions"] is not None:  # of the language model, where its publisher says it
+    if facts["billions"] is not None:  # of the language model, if its publisher states it
         num_params = shape.num_params - (shape.vision_params or 0)
         assert num_params / 1e9 == pytest.approx(facts["billions"], rel=0.005)
     assert shape.kv_bytes_per_token == facts["kv_bytes"]

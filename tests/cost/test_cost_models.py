@@ -34,7 +34,7 @@ def cost(num_gpus=1, memory_bandwidth=1e9, fp16_flops=1e30, link_bandwidth=1e30,
 
 
 def test_layers_in_fp8_take_the_peak_of_fp8_and_the_output_projection_that_of_16_bits():
-    """By hand: 2 FLOPs for each weight and token, where memory is no bound."""
+    """By hand: 2 FLOPs for each weight and token, if memory is no bound."""
     model = replace(MODEL, weight_bits=8, fp8_products=True)
     gpu = replace(GPU, fp16_flops=1e12, fp8_flops=4e12)
     head = MODEL.vocab_size * MODEL.hidden_size
@@ -52,7 +52,7 @@ def test_layers_in_fp8_take_the_peak_of_fp8_and_the_output_projection_that_of_16
 
 
 def attention_ps(times, **work):
-    """What reading contexts takes: the iteration without it subtracted."""
+    """The time of reading contexts: the iteration without it subtracted."""
     nothing = {**work, "decode_context": 0, "decode_repeated": 0}
     return times.iteration(Work(**work)) - times.iteration(Work(**nothing))
 

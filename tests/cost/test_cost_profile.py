@@ -166,7 +166,7 @@ def test_measured_prompts_take_exactly_their_measured_time(name):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_decodes_between_measured_contexts_are_interpolated(name):
-    """By whole picoseconds a token; where a time falls from one to the next, it stays level."""
+    """By whole picoseconds a token; if a time falls from one to the next, it stays level."""
     measured, num_checked = Measured(name), 0
     cost = measured.cost()
     points = measured.points("decode_attention")

@@ -1,5 +1,5 @@
-"""Which profile costs start from, by shape and GPU; what a profile that is carried keeps, moves and
-never claims.
+"""The profile that costs start from, by shape and GPU; the parts that a derived profile keeps,
+scales, and leaves out.
 """
 
 import json
@@ -216,7 +216,7 @@ def test_prompts_are_bound_by_their_pairs():
 
 
 def test_a_mixed_batch_reads_contexts_and_computes_pairs():
-    """4 decodes of 250 tokens each, where memory binds: reading takes twice as long."""
+    """4 decodes of 250 tokens each, if memory binds: reading takes twice as long."""
     mixed = section(
         "prefill_tokens past_tokens num_seqs mean_context",
         [[1, 0, 4, 250, 2000 * KV_US], [1000, 0, 0, 0, 1.0]],

@@ -448,7 +448,7 @@ def test_stepwise_sections_take_the_next_measured_count():
 @pytest.mark.parametrize(
     ("choices", "system"),
     [
-        ({}, "engine"),  # this project's, where `testbed calibrate` measured it
+        ({}, "engine"),  # this project's, if `testbed calibrate` measured it
         ({"overhead_s": 1e-3}, None),  # the user's own
         ({"overhead_s": 1e-3, "software": "other"}, "other"),
     ],
@@ -511,7 +511,7 @@ def mixed_us(new, past, num_seqs, mean):
 def test_several_prompts_of_a_mixed_batch_cost_as_one_with_their_tokens_and_pairs(
     prefill_section,
 ):
-    """Or less, where by themselves they take less than that one prompt."""
+    """Or less, if by themselves they take less than that one prompt."""
     changes = {} if prefill_section else {"prefill_attention": None}
     profile = arithmetic_profile(mixed_attention=MIXED, **changes)
     work = Work(8, 8 * 64, 64, prefill=((32, 256), (32, 0)), num_requests=10)

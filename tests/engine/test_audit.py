@@ -1,4 +1,4 @@
-"""What engine and scheduler refuse of plug-ins: wrong answers, costs and choices, each named with
+"""Refusals of plug-ins by engine and scheduler: wrong answers, costs and choices, each named with
 who gave it.
 """
 

@@ -51,7 +51,7 @@ def run(requests, cancel_ps, *, fast_forward):
 
 
 def times_of(recorder):
-    """When each span of iterations begins, how long it takes and how many iterations it has."""
+    """The start, duration and number of iterations of each span."""
     columns = recorder.spans.columns()
     names = ("start_ps", "duration_ps", "iterations")
     return list(zip(*(columns[name].tolist() for name in names), strict=True))

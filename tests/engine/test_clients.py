@@ -1,4 +1,4 @@
-"""What is sent when: arrivals, an open loop, a closed one after the answers that it waits for;
+"""Times of requests: arrivals, an open loop, a closed one after the answers that it waits for;
 transfers on links.
 """
 
@@ -226,7 +226,7 @@ def transfer(move_id, num_slots, is_load=True, tier="dram"):
 
 
 def landings(begins):
-    """When each transfer lands, of those that begin at given times, in order."""
+    """The landing of each transfer, of those that begin at given times, in order."""
     env, seen = simpy.Environment(0), []
     links = Links(
         SimClock(env),

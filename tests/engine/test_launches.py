@@ -56,7 +56,7 @@ def served(arrivals_ms, cost, scheduler=ASYNC, **options):
 
 
 def first_tokens_ms(arrivals_ms, launch_ms, scheduler=ASYNC):
-    """When such requests have their first tokens."""
+    """The times of such requests' first tokens."""
     columns = served(arrivals_ms, Launched(launch_ms), scheduler)
     return np.round(1000 * columns["first_token_s"], 3).tolist()
 

@@ -1,5 +1,5 @@
-"""Objects of a plug-in's own where numbers belong hear what they are compared with: they are
-refused unheard.
+"""A plug-in's own objects in place of numbers could read the values they are compared with: they
+are refused unheard.
 """
 
 import pytest

@@ -20,7 +20,7 @@ from testbed.sched.preemption import Recompute
 
 
 class Heard(TokenListener):
-    """When tokens and ends came, by the real clock and by the simulated one."""
+    """The times of tokens and ends, by the real clock and by the simulated one."""
 
     def __init__(self, now_s):
         self.now_s = now_s

@@ -1,4 +1,4 @@
-"""Which tokens the decodes of an iteration read more than once, against hand arithmetic: by a
+"""Tokens that the decodes of an iteration read more than once, against hand arithmetic: by a
 constant cost, and by measured ones.
 """
 
@@ -75,7 +75,7 @@ def prompt(num_shared, length, request_id):
 @pytest.mark.parametrize("fast_forward", [True, False])
 @pytest.mark.parametrize("cache", CACHES)
 def test_retained_slots_of_finished_requests_do_not_speed_up_decodes(cache, fast_forward):
-    """Case (a): the second request finds 56 of its 64 tokens, and nobody decodes beside it."""
+    """Case (a): the second request finds 56 of its 64 tokens, and no request decodes beside it."""
     ids = prompt(64, 64, 0)
     requests = [
         Request(i, arrival_ps=i * PS, prompt_len=64, output_len=9, prompt_ids=ids, session=i)
@@ -179,7 +179,7 @@ def test_a_group_that_comes_back_from_the_host_shares_in_its_first_step(fast_for
 
 
 def measured(overrides, requests, fast_forward=True):
-    """Who was served on an H200, as measured, and the cost model."""
+    """The requests served on an H200, as measured, and the cost model."""
     setup = build(configured([*overrides, "gpu=h200", "arrivals.rate=1"]))
     recorder = simulate(
         requests,

@@ -32,7 +32,7 @@ def run(clock, *times_ps):
 
 
 def test_a_turn_is_over_when_the_engine_or_a_later_one_has_had_its_own(clock):
-    """At 5 ps all three wake, in order; whoever has had a turn gets no second one."""
+    """At 5 ps all three wake, in order; a process that has had a turn gets no second one."""
     assert run(clock, [5], [5], [5]) == [
         (5, [True, False, False]),
         (5, [True, True, False]),

@@ -1,4 +1,4 @@
-"""What a run records and what it costs, followed by hand on small runs; every iteration takes a
+"""Records and costs of small runs, followed by hand; every iteration takes a
 millisecond.
 """
 

@@ -1,6 +1,4 @@
-"""The gaps between tokens, computed from spans, equal those between the times that a listener
-hears.
-"""
+"""The gaps between tokens, computed from spans, equal those of the times that a listener gets."""
 
 import tracemalloc
 

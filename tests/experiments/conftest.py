@@ -37,7 +37,7 @@ def testbed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as the command sets it; restored afterwards
-    monkeypatch.setattr(progress, "SPEAK_S", 1e6)  # a slow machine hears no more than a fast one
+    monkeypatch.setattr(progress, "SPEAK_S", 1e6)  # a slow machine gets no more than a fast one
 
     def call(*arguments):
         capsys.readouterr()  # what fixtures have printed
@@ -48,7 +48,7 @@ def testbed(tmp_path, monkeypatch, capsys):
         return code, *capsys.readouterr()
 
     def done(*arguments):
-        """What is printed by a call that ends well and complains of nothing."""
+        """The output of a call that ends well, without complaints."""
         code, output, error = call(*arguments)
         assert (code, error) == (0, "")
         return output

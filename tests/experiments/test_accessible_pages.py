@@ -60,7 +60,7 @@ def pages(tmp_path_factory):
 
 
 def found_in(browser, address):
-    """What is found in a page, by the reader's colours and width."""
+    """The findings in a page, by the reader's colours and width."""
     found = {}
     for scheme, width in READERS:
         tab = new_tab(browser, width, color_scheme=scheme)
@@ -91,7 +91,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(site):
-    """Where the site is served."""
+    """The address of the served site."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(site))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""The arena: bounds beside entrants, ranks where intervals separate, limits, and verification."""
+"""The arena: bounds beside entrants, ranks if intervals separate, limits, and verification."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What `testbed run` does beside the run: calls of functions, and libraries that it imports."""
+"""Work of `testbed run` beside the run: calls of functions, and libraries that it imports."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The stored class defaults are those of Transformers, where the pinned release is installed."""
+"""The stored class defaults are those of Transformers, if the pinned release is installed."""
 
 import pytest
 

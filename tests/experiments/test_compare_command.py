@@ -97,7 +97,7 @@ def differences(folder, quantity):
 
 
 def test_differences_on_the_same_seeds_are_told_where_they_are(testbed, tmp_path):
-    """Three repetitions tell waits apart, not the gaps between tokens; swaps are none at all."""
+    """Three repetitions separate waits, not the gaps between tokens; swaps are none at all."""
     for folder, policy in (("paged", "paged"), ("max", "contiguous_max")):
         words = (f"policy={policy}", "arrivals.rate=3", "arrivals.duration_s=20")
         testbed.done("run", *words, "outputs=summary", f"hydra.run.dir={folder}")
@@ -177,7 +177,7 @@ def test_runs_without_names_of_their_own_are_refused(testbed, pair, words, parts
 
 
 def text_of(page):
-    """What a page says, without tags, styles and scripts."""
+    """The text of a page, without tags, styles and scripts."""
     page = re.sub(r"(?s)<style>.*?</style>|<script>.*?</script>", "", page)
     return " ".join(re.sub(r"<[^>]+>", " ", page).split())
 

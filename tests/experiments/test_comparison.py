@@ -1,4 +1,4 @@
-"""What is said of runs side by side: references, remarks, changes, cost terms, curves; and how a
+"""Comparisons of runs: references, remarks, changes, cost terms, curves; and how a
 summary reads.
 """
 
@@ -248,7 +248,7 @@ BOTH = Work(
 
 
 def measured_row(run, work, gpu_share):
-    """An iteration whose kernels take a quarter more than predicted where it has prompts, and 2 ms
+    """An iteration whose kernels take a quarter more than predicted if it has prompts, and 2 ms
     of software.
     """
     whole, kernels = cost_models(run)

@@ -30,7 +30,7 @@ WORDS = [
 
 
 def by_hydra(words):
-    """What Hydra composes, with nothing of this project but its options; and its values."""
+    """The composition by Hydra, with nothing of this project but its options; and its values."""
     own_options.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed_by_hydra = compose("run", [*words])
@@ -95,7 +95,7 @@ def test_config_name_is_a_primary_config_of_the_users_folder(testbed, tmp_path):
 
 @pytest.mark.parametrize("model", ["opt-13b", "deepseek-v3"])
 def test_software_time_of_ones_own_is_charged(model):
-    """By a profile, and by a roofline where none is near."""
+    """By a profile, and by a roofline if none is near."""
     work = Work(4, 400, 100, num_requests=4)
     usual, own = (
         cost_of(configured((f"model={model}", *more))).iteration(work)

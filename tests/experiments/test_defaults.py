@@ -74,7 +74,7 @@ def defaults_at(path, stated, key):
 
 
 def stated_twice(path):
-    """Each key of a file with its value and the constructor's default, where there is one."""
+    """Each key of a file with its value and the constructor's default, if there is one."""
     stated = OmegaConf.to_container(OmegaConf.load(path), resolve=False) or {}
     nested = {key: value for key, value in stated.items() if isinstance(value, dict)}
     for key, values in [("", stated), *nested.items()]:

@@ -1,5 +1,5 @@
-"""Every command and Python example in README and docs: run as in a fresh clone, or only read where
-it needs more.
+"""Every command and Python example in README and docs: run as in a fresh clone, or only read if it
+needs more.
 """
 
 import os
@@ -110,7 +110,7 @@ def check_arguments(words):
 
 
 def is_named(options):
-    """Whether a run has a folder of its own, which other lines read."""
+    """True if a run has a folder of its own, which other lines read."""
     return any(word.startswith("hydra.run.dir") for word in options)
 
 

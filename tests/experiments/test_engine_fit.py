@@ -66,7 +66,7 @@ def held_gib(testbed, *words):
 
 
 def test_a_model_that_drafts_is_counted_beside_the_one_that_serves(testbed):
-    """What it has of its own is what it has alone, and a slot has the K and V of both."""
+    """The device has what it has alone, and a slot has the K and V of both."""
     blocks = ("~server.kv_memory_gib", "server.num_blocks=4000", "swap_space_gib=0")
     llama = ("model=llama-3.1-8b", *blocks)
     without = held_gib(testbed, *llama)

@@ -139,7 +139,7 @@ DRAFTING = ["scheduler=vllm_v1", "speculation=ngram", "speculation.lookup_min=2"
 
 
 def test_a_speed_up_is_measured_and_predicted_with_the_same_draws(testbed, monkeypatch):
-    """Where every iteration takes a second, tokens come as many times as fast as there are of them
+    """If every iteration takes a second, tokens come as many times as fast as there are of them
     in a step; and the simulation has as many, but for its own random numbers.
     """
     monkeypatch.setattr("testbed.kernels.engine.serve.WallClock", StepClock)

@@ -68,7 +68,7 @@ def place(testbed, tmp_path, kept):
 
 
 def settled(folder):
-    """What a command has left, by path, without what differs from call to call."""
+    """The files of a command, by path, without parts that differ from call to call."""
     return {
         path: content
         for path, content in contents(folder).items()

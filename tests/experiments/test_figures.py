@@ -1,4 +1,4 @@
-"""How figures look: published numbers next to ours, labels that can be read, one column wide."""
+"""Figures: published numbers next to ours, labels that can be read, one column wide."""
 
 from itertools import combinations
 
@@ -97,7 +97,7 @@ def luminance(color):
     "colors", [list(KIND_COLORS.values()), [color for _, color, _ in LOOKS.values()]]
 )
 def test_colours_differ_in_lightness_or_as_blue_from_orange(colors):
-    """Who sees no red or no green tells lightness and blue from yellow apart."""
+    """Without red or green, colours differ by lightness, and blue from yellow."""
     for color, other in combinations(colors, 2):
         ratio = (luminance(color) + 0.05) / (luminance(other) + 0.05)
         blue = [to_rgb(color)[2] - to_rgb(color)[0] for color in (color, other)]

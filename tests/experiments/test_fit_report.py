@@ -1,6 +1,4 @@
-"""How fitted software times are reported: with their errors, what cannot be told apart, and as
-options of a run.
-"""
+"""Reports of fitted software times: errors, inseparable times, options of a run."""
 
 from refusals import check_words
 

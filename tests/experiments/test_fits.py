@@ -49,7 +49,7 @@ class Stub:
 
 @pytest.fixture
 def fitted_2023(capsys):
-    """What the fit of the two constants prints."""
+    """The output of the fit of the two constants."""
     with parallel_config("sequential"):
         fit_2023(Stub())
     return capsys.readouterr().out

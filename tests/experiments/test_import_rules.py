@@ -1,4 +1,4 @@
-"""Who may import whom (DESIGN): core <- memory <- contract, sched <- engine, core <- cost <-
+"""Allowed imports (DESIGN): core <- memory <- contract, sched <- engine, core <- cost <-
 contract, speculation <- sched, engine, and nothing back.
 """
 

@@ -1,4 +1,4 @@
-"""Commands that drive the user's vLLM, where it is missing, has no GPU, or fails. The Pythons here
+"""Commands that drive the user's vLLM, if it is missing, has no GPU, or fails. The Pythons here
 are scripts that answer as one would that has such a vLLM.
 """
 
@@ -81,7 +81,7 @@ def test_a_python_that_fails_otherwise_is_named(tmp_path, monkeypatch, does, mes
 
 
 def test_the_cause_of_a_failure_is_one_line(tmp_path):
-    """What vLLM's engine says comes before what its parent says of it."""
+    """The words of vLLM's engine come before those of its parent."""
     cause = "(EngineCore pid=7) ERROR 11-26 16:46:54 [core.py:9] ValueError: No available memory"
     general = "RuntimeError: Engine core initialization failed. See root cause above."
     python = python_that(tmp_path, does=f"echo '{cause}'; echo '{general}'; exit 1")
@@ -191,7 +191,7 @@ def test_wrong_options_of_record_are_refused(testbed, tmp_path, words, message):
 
 
 def test_a_log_that_an_error_names_is_there(testbed, tmp_path):
-    """What a vLLM said that failed, beside a profile that is not written."""
+    """The output of a vLLM that failed, beside a profile that is not written."""
     python = python_that(tmp_path, answers=f"{RELEASE} True", does="echo noise; exit 3")
     words = ["--system", "vllm", "--from-vllm", SERVER, "--python", python]
     line = testbed.refused("gpu", "calibrate", *words, "--out", str(tmp_path / "profile.json"))

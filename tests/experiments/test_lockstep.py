@@ -1,4 +1,4 @@
-"""vLLM's own scheduler next to ours; what needs vLLM is skipped where it is not installed."""
+"""vLLM's own scheduler next to ours; what needs vLLM is skipped if it is not installed."""
 
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -73,7 +73,7 @@ def many(count):
 
 
 def test_shortest_workload_distinguishes_two_schedulers():
-    """One admits with slots for the first chunk, the other only where the whole prompt would
+    """One admits with slots for the first chunk, the other only if the whole prompt would
     fit.
     """
     requests = many(40)

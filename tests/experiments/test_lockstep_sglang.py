@@ -1,5 +1,5 @@
 """`testbed lockstep sglang`: the options of the same server; random runs beside the installed
-SGLang, skipped where there is none.
+SGLang, skipped if there is none.
 """
 
 import json

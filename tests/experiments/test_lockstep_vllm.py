@@ -1,5 +1,5 @@
-"""`testbed lockstep vllm`: what it prints where vLLM and ours differ; broken managers of vLLM's.
-What needs vLLM or AISimulate is skipped where it is not installed.
+"""`testbed lockstep vllm`: its output if vLLM and ours differ; broken managers of vLLM's.
+What needs vLLM or AISimulate is skipped if it is not installed.
 """
 
 import json
@@ -98,7 +98,7 @@ def test_requests_longer_than_the_model_are_left_out():
 
 @pytest.fixture
 def lockstep(testbed):
-    """`testbed lockstep vllm ...`, where vLLM is installed."""
+    """`testbed lockstep vllm ...`, if vLLM is installed."""
     pytest.importorskip("vllm")
     return lambda *words: testbed("lockstep", "vllm", *words)
 
@@ -343,7 +343,7 @@ SMALL = (
 
 @pytest.fixture
 def synchronous():
-    """A server without asynchronous scheduling, where AISimulate is installed."""
+    """A server without asynchronous scheduling, if AISimulate is installed."""
     pytest.importorskip("dynamo")
     return setup_of(*SMALL, "scheduler=vllm_v1", "scheduler.long_prefill_token_threshold=0")
 

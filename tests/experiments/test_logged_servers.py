@@ -1,6 +1,4 @@
-"""From a log to a prediction: planted times found again, the pool that a log tells of, what is
-doubted.
-"""
+"""From a log to a prediction: planted times found again, the pool that a log implies, doubts."""
 
 import csv
 import json
@@ -408,7 +406,7 @@ def test_all_reduces_take_the_links_of_the_benchmark(tmp_path, testbed, profile)
 
 
 def replay_links(log, profile):
-    """What validate does before it replays."""
+    """The steps of validate before its replay."""
     from testbed.experiments.real.validation.logged_server import logged_servers
 
     line = [*SYSTEM, *SMALL, f"cost.path={profile}"]

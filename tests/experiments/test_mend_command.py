@@ -71,7 +71,7 @@ def test_a_small_pool_is_mended_by_a_larger_one(testbed, mended):
 def test_a_change_that_fails_has_no_verdict(mended):
     code, answer = mended(3000, "--seeds", "1", "gpu=l4")
     assert answer["preempts"]
-    assert code == 1  # one seed tells nothing apart
+    assert code == 1  # one seed separates nothing
     assert "vLLM does not start" in answer["failed"]["--num-gpu-blocks-override 4500"]
     assert all("4500" not in change["change"] for change in answer["changes"])
 
@@ -89,7 +89,7 @@ def test_a_server_that_cannot_run_is_refused(testbed):
 
 
 def summary(preemptions, latency_s, costs="a", rejected=0):
-    """What a verdict reads of a run of an hour."""
+    """The part of an hour's run that a verdict reads."""
     return {
         "run": {"cost": f"auto_cost ({costs})", "cost_error": "small"},
         "requests": {"rejected": rejected},

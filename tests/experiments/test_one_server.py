@@ -147,3 +147,33 @@ def test_each_deployment_of_a_plan_has_the_server_of_its_values():
         config = candidate_of(deployment).config
         fit = fit_of(f"{LLAMA} --tensor-parallel-size {num_gpus}", "h100-80gb")
         assert (config.server.num_gpus, config.server.num_blocks) == (num_gpus, fit.num_blocks)
+
+
+def test_a_gpu_and_its_number_are_one_axis(testbed, tmp_path):
+    """server=GPU-xN is as many GPUs of that name, whatever -tp says."""
+    words = ("trace=random", "trace.input_len=100", "trace.output_len=4", "arrivals.rate=4")
+    command = "vllm serve meta-llama/Llama-3.1-8B -tp 4"
+    code, _, notes = testbed(
+        "run",
+        "-m",
+        "--from-vllm",
+        command,
+        "server=h100-80gb-x1,h200-x2",
+        *words,
+        "arrivals.duration_s=1",
+        "--json",
+    )
+    assert code == 0, notes
+    table = (tmp_path / "runs" / "sweep.csv").read_text().splitlines()
+    rows = [dict(zip(table[0].split(","), row.split(","), strict=False)) for row in table[1:]]
+    assert [row["server"] for row in rows] == ["h100-80gb-x1", "h200-x2"]
+    code, _, error = testbed("run", "server=h100-80gb-x0", *words)
+    assert code == 2
+    assert "is no option" in error
+
+
+def test_a_plan_compares_one_server_of_two_gpus_with_two_of_one():
+    words = ("server=h100-80gb-x2,h100-80gb-x1", "replicas=1,2")
+    command = ServerCommand("vllm serve meta-llama/Llama-3.1-8B")
+    candidates = [candidate_of(each) for each in deployments(words, command)]
+    assert [each.num_gpus for each in candidates] == [2, 4, 1, 2]

@@ -47,7 +47,7 @@ def both(words, prices, runs, *, seeds=(0, 1), precision=0.2):
 
 
 def ignored(_):
-    """Progress that nobody reads."""
+    """Progress without a reader."""
 
 
 def check_optimum(plan, everything):

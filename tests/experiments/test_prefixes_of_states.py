@@ -1,4 +1,4 @@
-"""What vLLM's prefix cache finds on models with states: numbers of vLLM's own scheduler and manager
+"""Hits of vLLM's prefix cache on models with states: numbers of vLLM's own scheduler and manager
 of 0.19.0 and 0.33.0, driven on a CPU with requests one after the other.
 """
 

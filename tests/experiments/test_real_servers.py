@@ -1,4 +1,4 @@
-"""Logs of real servers, where the shared data is there: how far off the simulation is, with nothing
+"""Logs of real servers, if the shared data is there: how far off the simulation is, with nothing
 fitted.
 """
 

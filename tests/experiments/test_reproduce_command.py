@@ -67,7 +67,7 @@ def test_fig2_is_close_reuses_finished_runs_and_has_a_column_of_the_gpu_of_a_pro
 
 
 def check_column_of_h200(rows, out):
-    """The profile's GPU has numbers of its own where costs matter, and drawings of its own."""
+    """The profile's GPU has numbers of its own if costs matter, and drawings of its own."""
     rows = rows.set_index("figure")
     there = rows["simulated on h200"]
     assert set(there["table1"]) == {""}  # arithmetic, no costs

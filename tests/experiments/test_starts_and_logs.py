@@ -1,4 +1,4 @@
-"""What a server of vLLM says at its start: models with states and windows, by release."""
+"""Lines that a server of vLLM logs at its start: models with states and windows, by release."""
 
 import pytest
 

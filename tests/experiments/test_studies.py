@@ -109,7 +109,7 @@ STUDIES = {
     "speculation": lambda: small(
         "speculation",
         "arrivals.duration_s=4",
-        drafters={"heads": ["speculation=heads"]},
+        drafters={"EAGLE-3": ["speculation=eagle3"]},
         acceptances=[0.7],
         num_drafts=[2],
         rates=[1, 3],

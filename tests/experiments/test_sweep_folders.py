@@ -1,4 +1,4 @@
-"""What folders of a vLLM's sweeps say of themselves is in the profile, and must agree."""
+"""The descriptions in folders of a vLLM's sweeps are in the profile, and must agree."""
 
 import json
 

@@ -52,7 +52,7 @@ def write_log(path, rows, start=1000.0):
 
 @pytest.fixture
 def simulated_log(tmp_path, profile):
-    """What the simulated server itself would have logged."""
+    """The log that the simulated server itself would have written."""
     guess = write_log(tmp_path / "guess.jsonl", [(*row, row[2] + 1, row[2] + 2) for row in LENGTHS])
     times = replay(
         VllmLog(guess), server_config([*SYSTEM, f"cost.path={profile}", "server.num_blocks=64"])

@@ -163,10 +163,10 @@ def overrides(command, gpu="h100-80gb"):
         ),
         pytest.param(
             f"{LLAMA} --num-gpu-blocks-override 9000 "
-            """-sc '{"method": "eagle3", "num_speculative_tokens": 3}'""",
+            """-sc '{"model": "yuhuili/EAGLE3-LLaMA", "num_speculative_tokens": 3}'""",
             "h100-80gb",
-            ("speculation=heads", "speculation.num_drafts=3", "server.num_blocks=9000"),
-            id="heads",
+            ("speculation=eagle3", "speculation.num_drafts=3", "server.num_blocks=9000"),
+            id="EAGLE-3 by its name",
         ),
     ],
 )
@@ -244,7 +244,7 @@ REFUSED_BY_VLLM = [
         "chunked prefill is off",
     ),
     (f"{LLAMA} --gpu-memory-utilization 1.2", "h100-80gb", "at most 1"),
-    (f"{LLAMA} --block-size 5", "h100-80gb", "no such block"),
+    (f"{LLAMA} --block-size 5", "h100-80gb", "multiples of 16"),
     (f"{LLAMA} --max-num-seqs 0", "h100-80gb", "at least 1"),
 ]
 STARTED_BY_VLLM = [

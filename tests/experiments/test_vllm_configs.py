@@ -1,4 +1,5 @@
-"""`testbed lockstep vllm --configs`: what `fits` says of a config.json, beside vLLM's own classes.
+"""`testbed lockstep vllm --configs` and `--starts`: what `fits` says of a config.json and of
+options, beside vLLM's own classes.
 
 A process names its GPUs to vLLM as it is imported, so that each test starts one.
 """
@@ -36,8 +37,22 @@ def test_vllm_answers_as_fits_does(name, tmp_path):
     folder = tmp_path / name
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(BASES[name]), encoding="utf-8")
-    words = ("-c", MAIN, "lockstep", "vllm", "--configs", str(tmp_path))
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    lines = compared("--configs", str(tmp_path))
+    assert not [line for line in lines[:-1] if ", vLLM " in line]
+
+
+def test_servers_start_as_in_vllm(tmp_path):
+    """Options drawn for files drawn; those that are not modelled are named."""
+    pytest.importorskip("vllm")
+    lines = compared("--starts", str(tmp_path), "--random", "40", "--seed", "11")
+    assert not [line for line in lines[:-1] if "here:" not in line]
+    assert "start in vLLM alone" not in lines[-1]
+
+
+def compared(*words):
+    """The lines of a comparison, the counts last."""
+    command = (sys.executable, "-c", MAIN, "lockstep", "vllm", *words)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     assert " equal" in lines[-1], done.stderr
-    assert not [line for line in lines[:-1] if ", vLLM " in line]
+    return lines

@@ -1,4 +1,4 @@
-"""What a vLLM's profile is off by at sizes left out, and what intervals make of it."""
+"""The error of a vLLM's profile at sizes left out, and the intervals made of it."""
 
 import json
 

@@ -283,7 +283,7 @@ def test_the_hull_is_below_and_convex():
 
 
 def test_results_are_handed_out_before_the_next_plan(tmp_path):
-    """Which is the host's time too: 0.05 ms for each of up to 32 decodes."""
+    """The host's time too: 0.05 ms for each of up to 32 decodes."""
     planted.sweeps(handing_out_ms=0.05).write(tmp_path)
     fit = with_fit(read_steps(tmp_path), MACHINE)["fit"]
     assert fit["p95_error"] < 0.02

@@ -1,4 +1,4 @@
-"""What is installed: the wheel and the sdist hold all, run without the source tree, and leave
+"""The installed files: the wheel and the sdist hold all, run without the source tree, and leave
 others their names.
 """
 

@@ -81,7 +81,7 @@ def test_without_a_weight_of_load_a_prefix_stays_where_it_is():
     stale = simulate(replicas=3, **options, **{"router.load_weight": 0, "router.cache_age_s": 1000})
     hits = [one.summary["counters"]["hit_blocks"] for one in (stays, stale)]
     assert hits[0] == 36
-    assert set(stale.requests["engine"]) == {0}  # it never hears of a prefix: the first of equals
+    assert set(stale.requests["engine"]) == {0}  # it never gets a prefix: the first of equals
 
 
 def alike(count=40):
@@ -121,7 +121,7 @@ def test_a_prefix_that_all_share_draws_nobody_beyond_the_lead(max_lead):
 
 
 def ends_of(run, engine):
-    """When the requests of the engine end, in order of request."""
+    """The end of each request of the engine, in order of request."""
     table = run.requests.sort_values("request_id")
     return table[table["engine"] == engine]["finish_s"].tolist()
 

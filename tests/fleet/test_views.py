@@ -1,4 +1,4 @@
-"""What a router sees of an engine in the middle of a span is what it would see step by step, also
+"""A router sees an engine in the middle of a span as it would step by step, also
 at the very time of a boundary, and of a cache that loses blocks meanwhile.
 
 An iteration takes 1 ms.
@@ -54,7 +54,7 @@ class CacheReader(Planned):
 
 
 def run(requests, router, make_policy, num_engines=2, *, fast_forward):
-    """What the router saw, and when each request ended (ms), by id."""
+    """The router's views, and the end of each request (ms), by id."""
 
     def make_parts(number):
         scheduler = MixedPrefill(

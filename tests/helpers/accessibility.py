@@ -1,4 +1,4 @@
-"""What axe-core finds in a page: obstacles for readers who do not see it, or not every colour."""
+"""Findings of axe-core in a page: obstacles for readers who do not see it, or not every colour."""
 
 import pytest
 

@@ -24,7 +24,7 @@ MAX_TABS = 60  # presses of Tab before an element is given up
 
 @contextmanager
 def chromium():
-    """A headless browser; the test is skipped where playwright or Chromium is missing."""
+    """A headless browser; the test is skipped if playwright or Chromium is missing."""
     if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

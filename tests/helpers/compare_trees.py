@@ -29,7 +29,7 @@ def tables(folder: Path) -> dict[str, Table]:
 
 
 def compared(old: dict[str, Table], new: dict[str, Table]) -> int:
-    """Print what was compared; 1 where something differs, or nothing was there to compare."""
+    """Print what was compared; 1 if something differs, or nothing was there to compare."""
     print(f"{'table':<28}{'rows':>8}{'values':>10}{'different':>11}")
     different = 0
     for name in sorted(old.keys() | new.keys()):

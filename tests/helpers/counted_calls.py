@@ -4,7 +4,7 @@ import sys
 
 
 def calls_of(work):
-    """How many functions of Python `work()` calls, itself included."""
+    """The number of Python functions that `work()` calls, itself included."""
     calls = 0
 
     def count(frame, event, argument):

@@ -1,4 +1,4 @@
-"""Whether the tests notice a drawn sample of mutants: `python tests/helpers/draw_mutants.py`.
+"""Runs the tests on a drawn sample of mutants: `python tests/helpers/draw_mutants.py`.
 
 mutmut makes the mutants of the simulator's packages; a sample is drawn by a seed from all but those
 that change nothing but a text or an annotation. Each is tried in a copy of the tree that has one
@@ -173,7 +173,7 @@ def tried(mutant: Mutant, limit_s: float) -> str:
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """That of a process that imports the tree."""
+    """The environment of a process that imports the tree."""
     return os.environ | ONE_THREAD | {"PYTHONPATH": f"{tree}{os.pathsep}{tree.parent}"}
 
 

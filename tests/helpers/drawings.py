@@ -23,7 +23,7 @@ def series_of(figure):
 
 
 def panel_lines(axes):
-    """What a panel is called, and its series."""
+    """The title of a panel, and its series."""
     title = axes.get_title().replace("\n", " ")
     x_label, y_label = (text.replace("\n", " ") for text in (axes.get_xlabel(), axes.get_ylabel()))
     lines = [f"[{title}] {y_label} by {x_label}"]

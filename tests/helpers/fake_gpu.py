@@ -124,7 +124,7 @@ def parameters(source: str, kernel: str) -> list[Parameter]:
 
 @dataclass(frozen=True)
 class RecordedLaunch:
-    """What the driver would have got."""
+    """The launches that the driver would have got."""
 
     source: str
     kernel: str

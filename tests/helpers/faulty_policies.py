@@ -65,7 +65,7 @@ LENGTHS = [(9, 20), (10, 21), (9, 22), (11, 20)]
 
 
 def caught(policy: type[Paged], num_seqs: int, device: str, dtype: torch.dtype) -> str:
-    """The debug mode's error for a policy; empty where it finds none."""
+    """The debug mode's error for a policy; empty if it finds none."""
     pool = PoolSpec(88, 256, host(256))
     scheduler = MixedPrefill(
         policy(pool, block_size=4), Swap(), max_num_batched_tokens=64, max_num_seqs=16

@@ -1,4 +1,4 @@
-"""The time of every token of a run, as a listener hears it."""
+"""The time of every token of a run, as a listener gets it."""
 
 from collections import defaultdict
 
@@ -30,7 +30,7 @@ class TokenTimes(TokenListener):
 
 
 def heard(requests, scheduler, cost, **options):
-    """A run in which a listener hears each token: its recorder, and what was heard."""
+    """A run in which a listener gets each token: its recorder, and the tokens."""
     clock, recorder, listener = SimClock(Environment(0)), Recorder(), TokenTimes()
     engine = simulated_engine(
         clock, scheduler, cost, MAX_LEN, recorder, lengths=lengths_of(scheduler), **options

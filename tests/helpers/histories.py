@@ -1,4 +1,4 @@
-"""What policies do in a few fixed histories of the contract: golden rows of plain counts."""
+"""Counts of policies in a few fixed histories of the contract: golden rows of plain counts."""
 
 from dataclasses import asdict, dataclass, field
 
@@ -77,7 +77,7 @@ class Counts:
 
 
 def num_rejections(make, pool, calls):
-    """How often drafts were rejected in a history."""
+    """The number of rejected drafts in a history."""
     harness = Harness(make, pool, thorough=False)
     harness.run(calls)
     return sum("rejected" in line for line in harness.questions.log)

@@ -12,7 +12,7 @@ from testbed.kernels.engine.runner import Runner
 class HostAndGpu(StepClock):
     """Times in ps. The GPU has the first of a launch after first_ps and all of it after
     whole_ps(has_prompts), when the host goes on; it computes in order, each launch for
-    computing_ps(decodes, stored, prompt_tokens), where the decodes attend to `stored` tokens. The
+    computing_ps(decodes, stored, prompt_tokens), if the decodes attend to `stored` tokens. The
     host reads results for reading_ps when they are there.
     """
 
@@ -52,7 +52,7 @@ class HostAndGpu(StepClock):
 
 
 class OnGpu(NamedTuple):
-    """How long a launch is computed, and when it has been."""
+    """The duration of a launch on the GPU, and its end."""
 
     seconds: float
     end_ps: int

@@ -27,7 +27,7 @@ class Load(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """What clients in environments of their own need: a tokenizer's folder, a folder for their
+    """Needs of clients in environments of their own: a tokenizer's folder, a folder for their
     results, and one that keeps the environments.
     """
 

@@ -29,7 +29,7 @@ def paged(num_blocks=16, kind=Paged, host_blocks=0, max_len=64, **options):
 
 
 def scheduler_of(kind, policy, rule, **limits):
-    """An iteration-level scheduler with these limits, wide ones where none are given."""
+    """An iteration-level scheduler with these limits, wide ones if none are given."""
     return kind(policy, rule, **{**LIMITS, **limits})
 
 
@@ -64,7 +64,7 @@ def admit_and_prefill(policy, seqs, num_tokens):
 
 
 def publish(policy, seq):
-    """What is stored of the sequence may be found by others, where the policy publishes."""
+    """Stored tokens of the sequence may be found by others, if the policy publishes."""
     publishes = capabilities_of(policy).publishes
     if publishes is not None:
         publishes.publish(seq, seq.num_stored)
@@ -104,7 +104,7 @@ class ManualDriver:
         self.state = scheduler.state
         self.policy = scheduler.policy
         self.outputs = Outputs(scheduler.state, beams or SyntheticBeams(), lengths_of(scheduler))
-        self.ahead = None  # the next plan, where it was made while the one before ran
+        self.ahead = None  # the next plan, if it was made while the one before ran
 
     def add(self, request):
         """The request arrives; its group."""

@@ -1,4 +1,4 @@
-"""What the assembler says of the kernels of a source: registers, spills, warnings. No GPU
+"""The assembler's report on the kernels of a source: registers, spills, warnings. No GPU
 needed.
 """
 
@@ -16,7 +16,7 @@ ENTRY = re.compile(
 
 
 class Resources(NamedTuple):
-    """What one kernel of a source takes; `notes` are the assembler's warnings."""
+    """The resources of one kernel of a source; `notes` are the assembler's warnings."""
 
     registers: int
     spill_bytes: int
@@ -24,7 +24,7 @@ class Resources(NamedTuple):
 
 
 def require_nvrtc() -> None:
-    """Skip the test, or the whole module, where NVIDIA's compiler of CUDA is missing."""
+    """Skip the test, or the whole module, if NVIDIA's compiler of CUDA is missing."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from cupy.cuda import nvrtc
 

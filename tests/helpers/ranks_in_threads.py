@@ -13,7 +13,7 @@ TIMEOUT_S = 60
 
 
 class Meeting:
-    """What the ranks bring to each collective."""
+    """The ranks' parts of each collective."""
 
     def __init__(self, num_ranks):
         self.brought = [None] * num_ranks
@@ -58,7 +58,7 @@ def ranks_of(shards):
 
 
 class Threads(Guard):
-    """The followers' threads. A follower that fails breaks the barrier, so that nobody waits."""
+    """The followers' threads. A follower that fails breaks the barrier, so that no rank waits."""
 
     def __init__(self, followers, barrier):
         self.followers = followers

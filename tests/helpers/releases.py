@@ -18,7 +18,7 @@ def freeing_after_run():
 
 def capping_windows(num_tokens, *, frees_after_run=False):
     """Parameters of a policy that admits by what windows have at once in iterations of num_tokens
-    tokens; no cap where num_tokens is None.
+    tokens; no cap if num_tokens is None.
     """
     if num_tokens is None:
         return {}

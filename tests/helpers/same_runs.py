@@ -64,7 +64,7 @@ def check_both_ways(requests, make_scheduler, cost, max_len, whole=True, **optio
 
 
 def lengths_of(scheduler):
-    """The mapping with which an oracle of the run was built, None where there is none."""
+    """The mapping with which an oracle of the run was built, None if there is none."""
     for part in (scheduler, scheduler.policy, scheduler.preemption):
         if getattr(part, "lengths", None) is not None:
             return part.lengths

@@ -37,7 +37,7 @@ PACKAGES = {
 
 
 def client(name, cache):
-    """The folder of a client's commands; the test is skipped where it cannot be installed."""
+    """The folder of a client's commands; the test is skipped if it cannot be installed."""
     folder = Path(os.environ.get(ENVIRONMENTS, cache)) / name
     if not (folder / "bin" / name).exists():
         venv.create(folder, with_pip=True)

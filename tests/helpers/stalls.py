@@ -1,4 +1,4 @@
-"""How long a machine that is busy has kept a thread waiting, so that a test of real times can allow
+"""The time that a busy machine has kept a thread waiting, so that a test of real times can allow
 for it.
 """
 

@@ -53,7 +53,7 @@ def pools(draw):
 
 @st.composite
 def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
-    """A function that makes the policy; where it shares it may have registered a prefix."""
+    """A function that makes the policy; if it shares it may have registered a prefix."""
     policy, pool = draw(st.sampled_from(classes)), draw(pools())
     is_cache, is_paged = issubclass(policy, PrefixCaching), issubclass(policy, BlockMemory)
     finds = is_cache or policy is Radix

@@ -50,5 +50,5 @@ def tiny_result(folder, *options, blocks=10, **more):
 
 
 def without_id(summary):
-    """What was simulated, without the name of the run, which every option changes."""
+    """The simulated values, without the name of the run, which every option changes."""
     return {**summary, "run": {key: value for key, value in summary["run"].items() if key != "id"}}

@@ -1,4 +1,4 @@
-"""What tests of trace readers share: small files, rows as pairs, a tokenizer file that counts
+"""Helpers of the tests of trace readers: small files, rows as pairs, a tokenizer file that counts
 words.
 """
 
@@ -9,7 +9,7 @@ from refusals import check_refusal
 
 
 def put(folder, name, text):
-    """The path of a file with this text, packed where its name says so."""
+    """The path of a file with this text, packed if its name says so."""
     content = text if isinstance(text, bytes) else text.encode()
     (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     return str(folder / name)

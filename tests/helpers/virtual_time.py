@@ -7,7 +7,7 @@ TICK_S = 1e-5  # by which the clock goes on whenever it is read: a loop that wai
 
 
 class _Jump(selectors.DefaultSelector):
-    """Where nothing has happened, the clock goes on to the end of the wait."""
+    """If nothing has happened, the clock goes on to the end of the wait."""
 
     loop = None
 
@@ -34,6 +34,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(work):
-    """What a coroutine gives; it takes the real time of its Python alone."""
+    """The result of a coroutine; it takes the real time of its Python alone."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)

@@ -24,7 +24,7 @@ EVERY_CASE = list(cases(2))
 
 @pytest.fixture(autouse=True)
 def on_hopper(monkeypatch):
-    """Whatever runs here, tests see the kernels of a GPU with warpgroup products."""
+    """On any machine, tests see the kernels of a GPU with warpgroup products."""
     monkeypatch.setattr(verify_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
 
 

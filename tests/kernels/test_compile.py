@@ -40,7 +40,7 @@ SMALL_KERNELS = [
 
 
 def is_compiled(source: str, defines: dict[str, int], arch: str) -> bool:
-    """Whether the compiler gives an ELF file."""
+    """True if the compiler gives an ELF file."""
     return compile_cubin(source, defines, arch).startswith(b"\x7fELF")
 
 

@@ -1,4 +1,4 @@
-"""How a decode launch is cut: every token read once, thread blocks that fit, chunks that fill."""
+"""The cut of a decode launch: every token read once, thread blocks that fit, chunks that fill."""
 
 import re
 from functools import partial
@@ -190,7 +190,7 @@ def test_many_short_rows_take_two_warps_which_end_more_evenly():
 
 
 def test_a_row_has_a_bounded_number_of_chunks():
-    # At most 64, and 128 where there is a single row
+    # At most 64, and 128 if there is a single row
     assert planned(1, groups=8, head_size=64, longest=65_536) == eight_warps(1024, ctas_per_sm=2)
     assert planned(1, groups=8, head_size=64, longest=65_537) == eight_warps(1152, ctas_per_sm=2)
     assert planned(1, longest=65_536) == eight_warps(512)

@@ -69,7 +69,7 @@ def gpu(monkeypatch, libraries):
     for module in (reference, verify_draws, verify_moves):
         monkeypatch.setattr(module, "DEVICE", "cpu")
     monkeypatch.setattr(verify_attention, "layouts", aligned_layouts)
-    # A GPU's allocator gives a workspace that nobody holds to later work of its stream only.
+    # A GPU's allocator gives a workspace without a holder to later work of its stream only.
     monkeypatch.setattr(attention, "decode_workspace", cache(attention.decode_workspace))
 
 
@@ -175,7 +175,7 @@ def test_a_kernel_that_lacks_a_wait_or_an_arrival_is_found(monkeypatch, statemen
 
 
 def is_found():
-    """Whether values are wrong, or nobody can go on."""
+    """True if values are wrong, or all threads wait."""
     try:
         return max(prefill_errors(8)) > TOLERANCE[torch.float16]
     except LaunchFailed:

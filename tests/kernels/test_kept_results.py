@@ -66,7 +66,7 @@ def kv_us(num_kv_heads: int, num_tokens: int) -> float:
 
 @pytest.fixture
 def report(monkeypatch) -> Report:
-    """What the bench reports of the fake kernels."""
+    """The bench's report of the fake kernels."""
     for name in ("DecodeInputs", "PrefillInputs"):
         monkeypatch.setattr(bench_kernels, name, FakeInputs)
     monkeypatch.setattr(bench_kernels, "time_graph", lambda timing: timing)
@@ -90,7 +90,7 @@ def test_bench_has_the_rows_of_the_kept_table(report) -> None:
 
 
 def case_of(row: Mapping[str, object]) -> dict[str, str]:
-    """What a row has measured, in words."""
+    """The quantity of a row, in words."""
     axes = ("what", "case", "kernel", "spread", "batch", "context", "num_heads", "head_size")
     return {axis: str(row[axis]) for axis in axes}
 

@@ -1,4 +1,4 @@
-"""What launches share: arguments in cells, what the driver gets, and the stream of a call."""
+"""Common parts of launches: arguments in cells, what the driver gets, and the stream of a call."""
 
 import ctypes
 from types import SimpleNamespace
@@ -74,5 +74,5 @@ def test_immediate_launch_uses_the_stream_of_its_output(monkeypatch):
     monkeypatch.setattr(module, "stream_pointer", lambda array: f"stream of {array}")
     launch("out", "q", 128)
     launch(q="q", out="another", threads=128)
-    launch("out", "q", 0)  # nobody's grid
+    launch("out", "q", 0)  # the grid of no launch
     assert seen == ["stream of out", "stream of another"]

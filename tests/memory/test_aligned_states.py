@@ -20,7 +20,7 @@ MOST = 8192
 
 
 def ends(release, alignment=None, prompt_len=8000, budget=MOST, junction=0, start=0, size=784):
-    """Where the chunks of a prompt end."""
+    """The ends of a prompt's chunks."""
     chunks = StateChunks(RELEASES[release], size, alignment)
     prefill, found = Prefill(prompt_len, prompt_len, junction), [start]
     while found[-1] < prompt_len:

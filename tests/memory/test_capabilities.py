@@ -1,4 +1,4 @@
-"""A capability is found by its methods exactly where Python says that a policy has its protocol."""
+"""A capability is found by its methods exactly if Python says that a policy has its protocol."""
 
 import re
 

@@ -161,13 +161,13 @@ def admitted(policy, prompt_lens):
 
 
 def is_granted(policy, seqs, num_tokens):
-    """Whether a batch of these is extended."""
+    """True if a batch of these is extended."""
     policy, seqs = copy.deepcopy((policy, seqs))
     return isinstance(policy.extend(passing_batch(seqs), num_tokens), Grant)
 
 
 def num_granted(policy, seqs, num_tokens):
-    """How many sequences are extended, one after the other, before one is refused."""
+    """The number of sequences extended, one after the other, before one is refused."""
     policy, seqs = copy.deepcopy((policy, seqs))
     answers = (policy.extend(passing_batch([seq]), num_tokens) for seq in seqs)
     refused = (i for i, answer in enumerate(answers) if isinstance(answer, Refusal))
@@ -416,7 +416,7 @@ def test_a_page_that_another_sequence_holds_is_not_free_for_a_step():
 
 def test_idle_pages_of_one_group_are_evicted_for_another():
     """Nine large pages of 2 blocks of `full` or 1 of `wide`; what `wide` leaves behind its window
-    is anybody's.
+    is unspecified.
     """
     policy = caching(
         (FULL, KvGroup("wide", num_layers=4, slot_bytes=64, window=4)), 18, "large_pages"

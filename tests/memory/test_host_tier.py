@@ -1,4 +1,4 @@
-"""What moves to the host and back, and what stays pinned: counted by hand on pools of a few blocks
+"""Blocks that move to the host and back, and pinned ones: counted by hand on pools of a few blocks
 of four slots.
 """
 

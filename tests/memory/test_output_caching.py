@@ -1,5 +1,5 @@
 """Prefix caching with generated blocks: what a sequence finds of its own, and the queue of blocks
-that nobody holds.
+without a holder.
 """
 
 import pytest

@@ -136,7 +136,7 @@ def test_step_needs_a_free_block_for_each_sequence(kind, answer):
 
 
 def is_served(groups, free, num_steps):
-    """Whether each group in turn finds a free block of 4 for each of its sequences, unless it is
+    """True if each group in turn finds a free block of 4 for each of its sequences, unless it is
     alone.
     """
     for step in range(num_steps):

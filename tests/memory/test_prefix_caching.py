@@ -182,7 +182,9 @@ def test_the_session_that_has_ended_goes_first_and_then_the_one_idle_longest(ord
 
 @pytest.mark.parametrize("kind", [Paged, PrefixCaching, OutputCaching, TieredCaching])
 def test_blocks_lie_where_single_steps_put_them(kind):
-    """What transfers cost depends on where blocks lie: long spans that evict must not change it."""
+    """The cost of transfers depends on the places of blocks: long spans that evict must not change
+    it.
+    """
 
     def tables(steps):
         pool = kind(PoolSpec(24 * 4, 64, (*host(64), Tier("dram", 256))), block_size=4, watermark=0)
@@ -206,7 +208,7 @@ def test_watermark_applies_to_evictable_blocks_too():
     assert admit(caching, [prompt(2, tuple(range(32)))], 32) is Refusal.LATER
     assert (
         admit(caching, [sequence(2, 32)], 32) is Refusal.LATER
-    )  # nor for content that nobody else has
+    )  # nor for content that no other sequence has
     assert not isinstance(admit(caching, [prompt(3, tuple(range(28)))], 28), Refusal)
 
 

@@ -1,5 +1,5 @@
 """Evictions of the radix tree by SGLang's strategies: what goes first, by hand, and beside SGLang's
-own tree on random accesses, skipped where it is not installed.
+own tree on random accesses, skipped if it is not installed.
 """
 
 from importlib.util import find_spec

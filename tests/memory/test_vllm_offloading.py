@@ -168,7 +168,7 @@ def test_two_requests_load_equal_blocks_once():
 
 
 def test_what_the_tier_lost_is_stored_again():
-    """vLLM stores 11 blocks where the device has 10 of them."""
+    """vLLM stores 11 blocks if the device has 10 of them."""
     served = Server(policy_of(100, 20))
     for story in (1, 2, 3, 4):
         served.serve(prompt(story, 10))

@@ -1,4 +1,4 @@
-"""Preempts whom it is cheapest to bring back, and brings everybody back in the cheaper way."""
+"""Preempts the group that is cheapest to bring back, and brings each back in the cheaper way."""
 
 from testbed.core.slots import DEVICE, HOST, ceil_div
 from testbed.cost.model import Moved, Work

@@ -91,7 +91,7 @@ class TwoSizes(MemoryPolicy):
         return self.footprint_of(self.head(seq.prompt_len))
 
     def stepped(self, head):
-        """What a sequence with so long a head holds, as (tokens, slots)."""
+        """The slots of a sequence with this head, as (tokens, slots)."""
         large, small = (
             range(self.large, head + 1, self.large),
             range(head + self.small, self.max_len + self.small),

@@ -66,7 +66,7 @@ class VAttention(MemoryPolicy):
         return Grant(ops=ops, growth=growth_of(growth.items()))
 
     def guaranteed_steps(self, batch):
-        """Steps until somebody needs a page: mapping takes time, so it ends a span."""
+        """Steps until a sequence needs a page: mapping takes time, so it ends a span."""
         return min(
             (min(self.left_of_page(seq), self.max_len - seq.num_slots) for seq in batch), default=0
         )

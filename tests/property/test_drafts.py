@@ -1,4 +1,4 @@
-"""Speculative decoding changes when tokens come, and not which, nor how many; whoever measures."""
+"""Speculative decoding changes when tokens come, and not which, nor how many, by any measure."""
 
 import hypothesis.strategies as st
 import pytest
@@ -36,7 +36,7 @@ WITHOUT = {
 
 
 def drawn(data, classes):
-    """What makes a policy, what makes a scheduler with drafts of one, and requests."""
+    """A factory of policies, one of schedulers with drafts, and requests."""
     make_policy = data.draw(policies(classes=classes))
     build = data.draw(speculating_schedulers(truncates=classes == (Paged,)))
     strategy = workloads() if classes[0] is Paged else with_shared_prompts(workloads())
@@ -63,7 +63,7 @@ def check_runs(data, classes):
 
 def answers(requests, scheduler, cost, **options):
     """Of each request whether it was answered, its prompt and output, and the tokens that a
-    listener has heard of; and the generated tokens of all.
+    listener has got; and the generated tokens of all.
     """
     recorder, listener = heard(requests, scheduler, cost, **options)
     assert recorder.totals.arrived == recorder.totals.finished + recorder.totals.rejected

@@ -1,5 +1,5 @@
-"""Nobody who does not declare it can know how long an output will be, by whatever an argument leads
-to.
+"""No part that does not declare it can know how long an output will be, by whatever an argument
+leads to.
 
 Two runs of the same requests but for output lengths must look the same from inside until the first
 of the outputs that differ has ended: every call, every argument, every attribute that can be
@@ -81,7 +81,7 @@ def reached(*roots):
 
 
 def inside(item):
-    """What an object leads to: items, attributes, what a function closes over. Globals are not
+    """Everything reachable from an object: items, attributes, closures. Globals are not
     followed.
     """
     kind = type(item)
@@ -137,7 +137,7 @@ PARTS = {
 
 
 class Log:
-    """What one run looks like from inside: (time, call, digest of everything reached)."""
+    """The inside view of one run: (time, call, digest of everything reached)."""
 
     def __init__(self):
         self.env = simpy.Environment(0)
@@ -185,7 +185,7 @@ def serve(requests, policy, pool, scheduler, preemption):
 
 
 def observations_of_both(requests, others, *arguments):
-    """What either run has seen before the first output that differs ended in either."""
+    """The calls of either run before the first output that differs ended in either."""
     (one, ends), (two, other_ends) = serve(requests, *arguments), serve(others, *arguments)
     differing = [
         a.request_id for a, b in zip(requests, others, strict=True) if a.output_len != b.output_len
@@ -225,8 +225,8 @@ def test_policies_cannot_observe_unknown_output_lengths(policy, scheduler):
 @pytest.mark.parametrize("arrival_ps", [18_500_000_000, 19_000_000_000])
 def test_an_audit_after_a_span_does_not_tell_that_an_output_has_ended(arrival_ps):
     """Both spans end at 20 ms, because a request arrives, and in one of them an output is over. An
-    asynchronous scheduler that does not ignore ends hears of it an iteration later; an audit that
-    left out such spans told the policy at once.
+    asynchronous scheduler that does not ignore ends sees it an iteration later; an audit that
+    left out such spans showed it to the policy at once.
     """
     (one, end_ps), (two, _) = (serve_ahead(length, arrival_ps) for length in (20, 30))
     assert end_ps == 20 * MS

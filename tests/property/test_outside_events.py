@@ -1,5 +1,5 @@
 """Requests are submitted and cancelled from outside at any time, unannounced: a run in spans is the
-run step by step, bit for bit, also where engines share a clock and hand requests on.
+run step by step, bit for bit, also if engines share a clock and hand requests on.
 """
 
 from itertools import count
@@ -45,7 +45,7 @@ COSTS = [FastMillisecond(), Growing(), analytic(overhead_s=1e-3)]
 
 
 class Ends(TokenListener):
-    """Everything that is heard, in order."""
+    """All events, in order."""
 
     def __init__(self):
         self.heard = []
@@ -206,7 +206,7 @@ def test_fast_equals_slow_with_static_batches(make_policy, requests, cancelled, 
 def test_tokens_are_heard_at_the_ends_of_their_iterations(
     make_policy, make_scheduler, requests, cancelled, cost
 ):
-    """Whoever listens changes nothing; and hears the same in spans and step by step."""
+    """A listener changes nothing, and gets the same events in spans and step by step."""
     silent = run(requests, cancelled, make_scheduler(make_policy()), cost, fast_forward=True)
     heard = []
     for fast_forward in (True, False):

@@ -1,4 +1,4 @@
-"""Beams, synthetic and recorded; copies of forks where memory is not shared: what they copy, that
+"""Beams, synthetic and recorded; copies of forks if memory is not shared: what they copy, that
 they come first.
 """
 
@@ -66,7 +66,7 @@ def test_synthetic_beams_depend_only_on_request_and_seed():
 
 
 def steps(concentration, seed, request):
-    """Who replaces whom, from the second output token to the last."""
+    """The replacements of candidates, from the second output token to the last."""
     beams = SyntheticBeams(concentration, seed)
     return [
         beams.parents(request, num_generated) for num_generated in range(2, request.output_len + 1)
@@ -197,7 +197,7 @@ def test_preemption_drops_pending_fork_copies(kind):
 
 
 class InPieces(MemoryPolicy):
-    """Tables of several extents that somebody has thought up."""
+    """Tables of several extents made up by hand."""
 
     def table(self, seq):
         return [[Extent(0, 4), Extent(20, 4), Extent(8, 4)], [Extent(40, 6), Extent(60, 6)]][

@@ -220,7 +220,7 @@ def test_first_chunk_needs_the_look_ahead_since_033(release, first_slots):
 
 
 def test_prompt_of_one_token_is_as_long_as_the_drafts_beside_it_since_033():
-    """Whose results are discarded: an output of 4 takes 4 iterations where none is accepted."""
+    """With discarded drafts an output of 4 takes 4 iterations if none is accepted."""
     chunks = {}
     for release in (V0_19, V0_33):
         scheduler = scheduler_of(NGram(3, acceptance=Constant(0.0)), release=release)

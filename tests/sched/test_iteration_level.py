@@ -1,4 +1,4 @@
-"""Who runs next, who is preempted and who comes back first: plans small enough to be written down
+"""Orders of admission, preemption and return: plans small enough to be written down
 beforehand.
 """
 
@@ -92,7 +92,7 @@ def test_last_admitted_is_preempted_to_the_queue_head(kind):
     plan, _ = run.step()
     assert (plan.preempted, plan.decode_seqs) == ([groups[2]], 2)
     assert list(run.state.waiting) == [groups[2], newcomer]
-    assert not plan.chunks  # nobody is let in by a plan that took slots
+    assert not plan.chunks  # no request is admitted by a plan that took slots
 
 
 def test_earliest_preempted_swaps_in_before_new_requests():

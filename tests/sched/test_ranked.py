@@ -30,8 +30,8 @@ many = settings(
 
 
 class Watched(ChunkedPrefill):
-    """Asserts, of every plan, that whoever begins or comes back in it ranks before all that are
-    left behind.
+    """Asserts, of every plan, that a group which begins or comes back in it ranks before all that
+    are left behind.
     """
 
     def plan(self):

@@ -1,4 +1,4 @@
-"""What vLLM V1's scheduler does, rule by rule; at the end what it plans before the last iteration's
+"""The rules of vLLM V1's scheduler; at the end its plans before the last iteration's
 results are in.
 """
 
@@ -136,7 +136,7 @@ def test_windows_give_back_in_order_of_admission_though_decodes_come_first_in_a_
 )
 def test_a_prompt_is_admitted_if_what_its_windows_have_at_once_would_fit(options, num_pages):
     """15 blocks of 4 tokens, of which a window of 10 needs those of 9 tokens and of one chunk of 8,
-    or two where the one before may still run; and one more.
+    or two if the one before may still run; and one more.
     """
     smaller, run = (driver_with_windows(number, **options) for number in (num_pages - 1, num_pages))
     assert smaller.policy.max_seq_len(60, 1) < 60 <= run.policy.max_seq_len(60, 1)
@@ -202,7 +202,7 @@ def test_async_arrival_during_an_iteration_waits_one_more():
             1.5,
             True,
             [(1, 2), (3, 4)],
-        ),  # when the last results are in, where nothing could be planned ahead
+        ),  # when the last results are in, if nothing could be planned ahead
         (
             1.5,
             False,

@@ -105,7 +105,7 @@ def record(tmp_path, capfd):
 
 
 def check_whole_or_nothing(record, kind, position):
-    """One line and nothing left; or the whole log, where the call is made again."""
+    """One line and nothing left; or the whole log, if the call is made again."""
     code, errors, folder, _ = record(kind, position)
     if code:
         check_one_line(code, errors)

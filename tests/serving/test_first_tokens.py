@@ -1,4 +1,4 @@
-"""What a live simulation tells first: tokens whose clients have none."""
+"""A live simulation first sends tokens to clients that have none."""
 
 import asyncio
 

@@ -169,7 +169,7 @@ def test_a_request_beyond_the_context_is_refused(server):
 
 
 def test_requests_are_failed_when_the_engine_ends():
-    """As after an error on the device: nobody waits for ever, and the server says so."""
+    """As after an error on the device: no client waits for ever, and the server says so."""
     with running(WORDS) as server:
         body = {"model": "small", "prompt": [1], "max_tokens": 500, "stream": True}
         with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as answer:

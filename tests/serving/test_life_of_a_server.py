@@ -29,7 +29,7 @@ def post(server, **changes):
 
 
 def raw(server, data):
-    """What the server answers to these bytes; the connection stays open until then."""
+    """The server's answer to these bytes; the connection stays open until then."""
     address = server.url.removeprefix("http://").split(":")
     with socket.create_connection((address[0], int(address[1])), timeout=LONG_S) as connection:
         with contextlib.suppress(ConnectionError):  # it has answered, and reads no more
@@ -54,7 +54,7 @@ ATTACKS = {
 }
 STATUS = {
     "a huge length": (413,),
-    "a path of 200 kB at once": (400, 404),  # too long, or whole where one read has all of it
+    "a path of 200 kB at once": (400, 404),  # too long, or whole if one read has all of it
 }
 
 
@@ -96,7 +96,7 @@ def test_a_client_that_leaves_within_its_body_leaves_no_traceback(server, caplog
 
 
 def test_a_wide_beam_does_not_hold_up_others(server):
-    """How a beam changes takes a second to compute; another width than other tests'."""
+    """The changes of a beam take a second to compute; another width than other tests'."""
     waits_s = []
     body = {"n": 13, "use_beam_search": True}
     sender = threading.Thread(target=post, args=(server,), kwargs=body)
@@ -189,7 +189,7 @@ def test_a_server_that_is_told_to_end_lets_requests_end(tmp_path):
 
 
 def test_a_server_does_not_wait_for_requests_beyond_its_time():
-    """drain_s is over: what is left is cancelled, and its client is told."""
+    """drain_s is over: what is left is cancelled, and its client gets an error."""
     answers = []
 
     def send(server):

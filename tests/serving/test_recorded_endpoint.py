@@ -82,7 +82,7 @@ def test_what_a_server_cannot_serve_is_refused(tmp_path):
 
 
 def test_a_server_that_has_requests_of_others_is_refused(tmp_path):
-    """While the client's log is made, somebody else is answered too: two seconds are left when the
+    """While the client's log is made, another client is answered too: two seconds are left when the
     first recorded request, the second of all, is there.
     """
     with running(speed=1.0) as server:

@@ -1,4 +1,4 @@
-"""What a run counts of its drafts: by hand, and as its requests and steps have it."""
+"""Counts of drafts in a run: by hand, and as its requests and steps have it."""
 
 import pytest
 

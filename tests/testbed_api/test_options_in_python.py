@@ -1,4 +1,4 @@
-"""What options of `testbed.simulate` become: names, classes, pairs, objects, specs, numbers of
+"""Options of `testbed.simulate`: names, classes, pairs, objects, specs, numbers of
 NumPy.
 """
 
@@ -21,7 +21,7 @@ SHORT = {"duration_s": 1}
 
 
 def described(*words, **options):
-    """What the summary says of a run."""
+    """The summary of a run."""
     return front.simulate(*words, **{**SHORT, **options}).summary["run"]
 
 

@@ -1,4 +1,4 @@
-"""How much the capacity depends on costs and on arrivals."""
+"""The sensitivity of a capacity to costs and arrivals."""
 
 from dataclasses import replace
 
@@ -93,7 +93,7 @@ def test_the_intervals_have_what_was_found_in_them(config):
 
 
 def test_intervals_of_a_run_enclose_its_figures(config):
-    """Where an iteration of decodes takes a millisecond at any load, the time per token has the 3%
+    """If an iteration of decodes takes a millisecond at any load, the time per token has the 3%
     of the costs, and moved arrivals change other figures too.
     """
     loaded = of(replace(config, arrivals=SHORT), FastMillisecond)

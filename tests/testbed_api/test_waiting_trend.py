@@ -1,4 +1,4 @@
-"""A queue that grows is told from one that is long: by the slope of the waiting time."""
+"""A queue that grows differs from one that is long: by the slope of the waiting time."""
 
 import numpy as np
 import pytest

@@ -11,7 +11,7 @@ DRAWS = 10_000
 
 
 def is_uniform(values, least, most):
-    """Whether the draws reach both ends, and their mean is within four standard errors."""
+    """True if the draws reach both ends, and their mean is within four standard errors."""
     width = most - least + 1
     error = 4 * np.sqrt((width**2 - 1) / 12 / len(values))
     return (values.min(), values.max()) == (least, most) and abs(

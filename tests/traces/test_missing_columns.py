@@ -1,5 +1,5 @@
 """Readers of others' files without each column that they need, with a column of another name, and
-with a run twice: refused with the file's name, or read where the column is optional.
+with a run twice: refused with the file's name, or read if the column is optional.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Public formats on files of ten lines of our own, and real files where they are at hand (in
+"""Public formats on files of ten lines of our own, and real files if they are at hand (in
 TESTBED_SHARED).
 """
 

@@ -1,4 +1,4 @@
-"""What a trace's file says and nothing reads is refused, in every reader; formats' own further
+"""Every reader refuses columns of a trace that nothing reads; formats' own further
 columns are not.
 """
 

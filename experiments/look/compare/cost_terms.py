@@ -134,7 +134,7 @@ def _served(table: pd.DataFrame, works: Sequence[Work]) -> Iterator[Served]:
 
 
 def plans_ahead(run: FinishedRun) -> bool:
-    """Whether the run's scheduler makes a plan while another is in flight."""
+    """True if the run's scheduler makes a plan while another is in flight."""
     _check_classes(run)
     part = Part.from_values(run.config["scheduler"], "scheduler")
     scheduler: Any = locate(part.target, "scheduler")

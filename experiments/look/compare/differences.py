@@ -61,7 +61,7 @@ def implied_by_names(different: pd.DataFrame) -> list[str]:
 
 
 def _names_a_shape(key: str) -> bool:
-    """Whether a key is the name of a model or a GPU."""
+    """True if a key is the name of a model or a GPU."""
     return key.endswith(".name") and key.split(".")[-2] in SHAPES
 
 
@@ -107,11 +107,11 @@ def _rank(name: str) -> int:
 
 
 def are_numbers(values: pd.Series) -> bool:
-    """Whether all these texts are numbers."""
+    """True if all these texts are numbers."""
     return bool(pd.to_numeric(values, errors="coerce").notna().all())
 
 
 def _are_numbers_if_any(values: pd.Series) -> bool:
-    """Whether those of these texts that name a value are numbers, and some do."""
+    """True if those of these texts that name a value are numbers, and some do."""
     named = values[~values.isin((ABSENT, "null"))]
     return bool(len(named)) and are_numbers(named)

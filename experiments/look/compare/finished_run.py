@@ -50,7 +50,7 @@ class FinishedRun:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether an engine ran it on real tensors; a simulated run's summary names no engine."""
+        """True if an engine ran it on real tensors; a simulated run's summary names no engine."""
         return was_served(self.summary)
 
     @property

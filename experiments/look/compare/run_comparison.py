@@ -164,7 +164,7 @@ def _remarks_on(run: FinishedRun) -> Iterator[str]:
 
 
 def _same_requests(first: pd.DataFrame, other: pd.DataFrame) -> bool:
-    """Whether the requests in both tables have equal arrivals (to the microsecond) and lengths.
+    """True if the requests in both tables have equal arrivals (to the microsecond) and lengths.
 
     False if no request is in both. A run with a window may end before all its requests do.
     """

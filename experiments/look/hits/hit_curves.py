@@ -26,7 +26,7 @@ from testbed.run.workload import make_workload
 
 LRU, BELADY = "lru", "belady"
 IN_ONE_PASS = {LRU: lru_hits, BELADY: most_hits}  # of all sizes together
-USUAL_BLOCK = 16  # tokens, where the trace names single tokens
+USUAL_BLOCK = 16  # tokens, if the trace names single tokens
 NUM_SIZES = 12
 CACHES = "paged", "prefix_caching"  # of the same blocks
 OnDone = Callable[[str, int], None]

@@ -213,7 +213,7 @@ def retrace(
 def _progress(
     env: Environment, stop_s: float | None, summary: Mapping[str, Any] | None
 ) -> Callable[[], str]:
-    """How far a simulation is, in words, and its end if stop_s or a summary has it."""
+    """The progress of a simulation, in words, and its end if stop_s or a summary has it."""
     began = time.monotonic()
     ends_s = [stop_s, None if summary is None else summary["simulated_s"]]
     end_s = min((end for end in ends_s if end is not None), default=None)

@@ -1,1 +1,1 @@
-"""How a notebook shows and saves a result: pages, run folders, traces."""
+"""Views of results in a notebook, and ways to save them: pages, run folders, traces."""

@@ -1,4 +1,4 @@
-"""How `testbed.Result` shows and saves itself; the front end finds these functions by name."""
+"""Views and files of a `testbed.Result`; the front end finds these functions by name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -179,7 +179,7 @@ class Picture(NamedTuple):
 
     @property
     def is_wide(self) -> bool:
-        """Whether it is wider than one column of a page; bytes 16 to 20 of a PNG are its width."""
+        """True if it is wider than one column of a page; bytes 16 to 20 of a PNG are its width."""
         return int.from_bytes(self.png[16:20]) >= 1000
 
 

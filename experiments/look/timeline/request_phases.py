@@ -35,11 +35,11 @@ class Life:
 
     @property
     def start_ps(self) -> int:
-        """When its first phase begins."""
+        """The start of its first phase."""
         return self.begun[0][1]
 
     def overlaps(self, start_ps: int, stop_ps: int) -> bool:
-        """Whether a part of it lies in [start_ps, stop_ps)."""
+        """True if a part of it lies in [start_ps, stop_ps)."""
         return self.start_ps < min(stop_ps, self.end_ps) and self.end_ps > start_ps
 
 

@@ -102,8 +102,8 @@ class StoreRules(OpenSessions):
         slower = curves.pivot_table(index="live_over_dram", columns="rule", values="slower_s")
         first, last = slower.iloc[0], slower.iloc[-1]
         claims = {
-            "eager storing helps where the tier is large": first[EAGER] < 0,
-            "eager storing hurts where the tier is small": last[EAGER] > 0,
+            "eager storing helps if the tier is large": first[EAGER] < 0,
+            "eager storing hurts if the tier is small": last[EAGER] > 0,
             "storing before eviction helps more, or hurts less, at every size": (
                 slower[AWARE] < slower[EAGER]
             ).all(),

@@ -29,7 +29,7 @@ class Address(NamedTuple):
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """How a connection is encrypted; None for plain HTTP."""
+        """The encryption of a connection; None for plain HTTP."""
         return ssl.create_default_context() if self.scheme == "https" else None
 
     @property

@@ -153,8 +153,8 @@ def lines(out: Path, asks: Sequence[Ask], answers: Sequence[Answered], meta: Met
 
 
 def _way_lines(sent_s: NDArray[np.float64], reached_s: Sequence[float | None]) -> Iterator[str]:
-    """How long requests were on their way, if the server says when they reached its engine. Its
-    clock is another one: it is set by the fastest.
+    """The time that requests were on their way, if the server says when they reached its engine.
+    Its clock is another one: it is set by the fastest.
     """
     reached = [moment for moment in reached_s if moment is not None]
     if len(reached) == len(sent_s):

@@ -25,7 +25,7 @@ class Counters(NamedTuple):
     cache: dict[str, str]
 
     def since(self, name: str, before: "Counters") -> float | None:
-        """How far a counter has come since then; None if the server has none."""
+        """The growth of a counter since then; None if the server has none."""
         if name not in self.sums or name not in before.sums:
             return None
         return self.sums[name] - before.sums[name]
@@ -70,7 +70,7 @@ def idle_counters(address: Address) -> Counters | None:
             key="--url",
             value=address.url,
             problem="has requests of others",
-            remedy="record a server that nobody else uses",
+            remedy="record a server that no other client uses",
         )
     return counters
 
@@ -94,7 +94,7 @@ def counters_behind(address: Address, before: Counters, num_requests: int) -> Co
             key="--url",
             value=address.url,
             problem=f"counts {count:.0f} requests where {num_requests} were sent",
-            remedy="record a server that nobody else uses",
+            remedy="record a server that no other client uses",
         )
     return counters
 

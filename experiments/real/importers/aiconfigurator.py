@@ -31,7 +31,7 @@ KV = {1: "fp8", 2: kernels.DTYPE}  # bytes of a cached value, and their name in 
 
 
 def is_here(folder: Path) -> bool:
-    """Whether the folder is that of one GPU."""
+    """True if the folder is that of one GPU."""
     return folder.is_dir() and any(folder.glob(source(NAME)["tables"]["gemm"]))
 
 

@@ -39,7 +39,7 @@ def _default(entry: Any) -> Any:
 
 
 def _takes_null(hint: Any) -> bool:
-    """Whether an annotation, as a type or as text, has None among its members."""
+    """True if an annotation, as a type or as text, has None among its members."""
     return "None" in str(hint) or "Optional" in str(hint)
 
 

@@ -17,7 +17,7 @@ from testbed.experiments.real.importers.aiconfigurator_tables import nccl_points
 from testbed.traces.files import read_json
 
 PER_LAYER = "one layer; times num_layers"
-COVERS = {  # what the times of a section are of, where it is another thing
+COVERS = {  # what the times of a section are of, if it is another thing
     "output_head": "once per iteration",
     "once_per_iteration": "once per iteration",
     "experts": "one layer of experts",

@@ -16,7 +16,7 @@ from testbed.experiments.runs.compose import composed, plain
 from testbed.experiments.runs.model_naming import name_of
 from testbed.traces.files import read_json
 
-# Names on Hugging Face of models that ship, with the longest sequence where it is another.
+# Names on Hugging Face of models that ship, with the longest sequence if it is another.
 ALIASES = {
     "llama-3.1-8b-instruct": ("llama-3-8b", 131_072),
     "meta-llama-3-8b": ("llama-3-8b", 8192),

@@ -29,7 +29,7 @@ SKEW_LABELS = (
     "kv_big_label",
 )  # of bins, by their upper edges
 UNIT = {"": 1, "%": 1, "k": 1024}
-SKEW_RATIO = 4.0  # its profiler's long lengths over its short ones, where meta.yaml does not say
+SKEW_RATIO = 4.0  # its profiler's long lengths over its short ones, if meta.yaml does not say
 TILE = 16  # rows of the smallest tile of a matrix product on tensor cores
 GRAPHS = [
     1,
@@ -37,11 +37,11 @@ GRAPHS = [
     4,
     *range(8, 256, 8),
     *range(256, 513, 16),
-]  # what vLLM captures by default, where it may take 512
+]  # what vLLM captures by default, if it may take 512
 
 
 def is_here(folder: Path) -> bool:
-    """Whether the folder has such CSV files, itself or in a folder of one degree below it."""
+    """True if the folder has such CSV files, itself or in a folder of one degree below it."""
     return bool(_degrees(folder))
 
 

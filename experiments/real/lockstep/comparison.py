@@ -28,7 +28,7 @@ class Iteration(NamedTuple):
     cached: Mapping[int, int] = MappingProxyType({})
 
     def decides_as(self, other: "Iteration | None") -> bool:
-        """Whether both compute the same tokens and preempt the same requests, in any order."""
+        """True if both compute the same tokens and preempt the same requests, in any order."""
         if other is None or (self.tokens, self.cached) != (other.tokens, other.cached):
             return False
         return sorted(self.preempted) == sorted(other.preempted)

@@ -37,14 +37,16 @@ GPUS = ("a100-80gb", "h100-80gb", "b200")
 LENGTHS = ("2048", "8192", "100000", AUTO)
 CACHING = ("--enable-prefix-caching", "--no-enable-prefix-caching")
 KV_BYTES, NUM_SEQS = 6 * GIB, 64
-TOO_SMALL = "KV cache"  # of what the planner says where a sequence does not fit
+TOO_SMALL = "KV cache"  # of the planner's answer if a sequence does not fit
 PARALLELISM = (1, 2, 4, 8, 16, 32)
 FULL = 0.9  # of a GPU's memory for weights and pool
 
 
 @dataclass(frozen=True)
 class Logged:
-    """What a server logs: its pages, "GPU KV cache size", "Maximum concurrency" as printed."""
+    """The lines that a server logs: its pages, "GPU KV cache size", "Maximum concurrency" as
+    printed.
+    """
 
     num_blocks: int
     num_tokens: int
@@ -109,7 +111,7 @@ class Asked:
 
 
 def _ours(asked: Asked, release: Release) -> Logged | None:
-    """What `fits` says; None: it does not start."""
+    """The pool by `fits`; None: it does not start."""
     try:
         server = server_with(asked.command, asked.shape, asked.gpu, release)
     except InputError:
@@ -118,7 +120,7 @@ def _ours(asked: Asked, release: Release) -> Logged | None:
 
 
 def _theirs(asked: Asked, release: Release) -> Logged | None:
-    """What the installed vLLM logs for these layers; None: its planner refuses."""
+    """The lines that the installed vLLM logs for these layers; None: its planner refuses."""
     shape, gpu = asked.shape, asked.gpu
     limits = limits_with(asked.command, shape, gpu, release)
     size = block_size_with(asked.command, shape, gpu, release)
@@ -147,7 +149,7 @@ def _theirs(asked: Asked, release: Release) -> Logged | None:
 
 
 def _states(model: ModelSpec, gpu: GpuSpec, release: Release, *, caches: bool) -> dict[str, Any]:
-    """How vLLM keeps the states of a model: options of its MambaSpec."""
+    """Options of vLLM's states of a model: those of its MambaSpec."""
     if model.states is None or not caches:
         return {}
     if keeps_each_state(model, release):

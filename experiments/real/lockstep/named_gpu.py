@@ -18,8 +18,8 @@ from typing import Any
 from testbed.core.specs import GpuSpec
 from testbed.vllm.generations import capability_of
 
-CUDA_RUNTIME = 13
-PACKAGES = ("flashinfer", "deep_gemm")
+CUDA_RUNTIME, NUM_GPUS = 13, 8
+PACKAGES = ("flashinfer", "deep_gemm", "cuda")
 NAMESPACES = ("_C", "_moe_C", "_C_cache_ops", "_vllm_fa2_C", "_vllm_fa3_C")
 TORCHVISION: tuple[str, ...] = (
     "nms",
@@ -165,8 +165,17 @@ def install() -> type:
     torch.cuda.current_device = lambda: 0
     torch.accelerator.empty_cache = lambda: None
     _read_files_once()
+    _count_gpus()
     registry._run_in_subprocess = lambda function: function()
     return gpu
+
+
+def _count_gpus() -> None:
+    """Let releases that ask CUDA itself for the number of GPUs find as many as the platform has."""
+    from vllm.utils import torch_utils
+
+    if hasattr(torch_utils, "cuda_device_count_stateless"):
+        torch_utils.cuda_device_count_stateless = lambda: NUM_GPUS
 
 
 def _read_files_once() -> None:
@@ -215,7 +224,7 @@ def _platform_class(cuda: Any) -> type:
 
         @classmethod
         def device_count(cls) -> int:
-            return 8
+            return NUM_GPUS
 
         @classmethod
         def is_fully_connected(cls, physical_device_ids: list[int]) -> bool:

@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is decided."""
+        """True if nothing is decided."""
         return not (any(self[:4]) or self.evicted or self.preempted)
 
 
@@ -52,7 +52,7 @@ class Server(Protocol):
         """Plan and carry out one step."""
 
     def is_idle(self) -> bool:
-        """Whether no request is there, and no transfer under way."""
+        """True if no request is there, and no transfer under way."""
 
 
 @dataclass(slots=True)

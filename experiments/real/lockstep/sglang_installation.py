@@ -63,7 +63,7 @@ class Options:
 
     @property
     def reads_priorities(self) -> bool:
-        """Whether the requests' priorities decide anything."""
+        """True if the requests' priorities decide anything."""
         return self.enable_priority_scheduling or self.radix_eviction_policy == "priority"
 
 

@@ -152,7 +152,7 @@ class Event:
         self._due = due
 
     def query(self) -> bool:
-        """Whether it has ended."""
+        """True if it has ended."""
         return self._clock.now >= self._due
 
     def synchronize(self) -> None:

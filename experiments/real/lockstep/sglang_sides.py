@@ -61,7 +61,7 @@ class TheirsOfSGLang:
     def _next_batch(self) -> Any:
         try:
             return sglang.next_batch(self.scheduler, overlaps=self.options.overlaps)
-        except RuntimeError as error:  # as where a chunk goes on without memory for it
+        except RuntimeError as error:  # as if a chunk goes on without memory for it
             raise SideFailed(f"{self.name}: {str(error).splitlines()[0]}") from error
 
     def _iteration(self, batch: Any, begins_ps: int) -> Iteration:

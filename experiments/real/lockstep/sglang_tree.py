@@ -53,7 +53,7 @@ class TreeOfSGLang:
         return int(self._tree.insert(params).prefix_len)
 
     def match(self, key: Sequence[int]) -> int:
-        """How many of the first blocks are stored; a use of them."""
+        """The number of the first blocks that are stored; counts as a use of them."""
         from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 
         return int(self._tree.match_prefix(MatchPrefixParams(key=_key(key))).device_prefix_len)

@@ -384,7 +384,7 @@ def planned(
 ) -> tuple[Any, Any]:
     """vLLM's VllmConfig and KVCacheConfig for these layers and `available` bytes. fits_length: the
     longest sequence that they hold is looked for (--max-model-len auto). Raises vLLM's ValueError
-    where one sequence does not fit.
+    if one sequence does not fit.
     """
     _import_quietly()
     config = _vllm_config(options)

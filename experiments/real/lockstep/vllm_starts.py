@@ -5,7 +5,8 @@ device, and its own planner divides the bytes among the layers' specs. No weight
 """
 
 import gc
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,21 @@ from typing import Any
 
 from testbed.core.specs import GpuSpec
 from testbed.experiments.real.lockstep.named_gpu import install
+from testbed.experiments.real.lockstep.start_checks import (
+    check_blocks,
+    check_context_parallel,
+    check_graphs,
+)
 from testbed.experiments.real.lockstep.vllm_installation import logged_capacity
 
 COLLECT_EVERY = 50  # starts: a collection takes longer than a start
+HEADS = "mtp"  # speculation by layers of the model's own checkpoint
+GROUPS: Mapping[str, str] = {  # of processes, in vLLM's parallel_state, by the size that they have
+    "_TP": "tensor_parallel_size",
+    "_PP": "pipeline_parallel_size",
+    "_DCP": "decode_context_parallel_size",
+    "_PCP": "prefill_context_parallel_size",
+}
 
 
 @dataclass(frozen=True)
@@ -43,16 +56,17 @@ class Starter:
 
     def __init__(self) -> None:
         self._platform = install()
+        self._arguments = _reader()
         self._is_distributed = False
         self._num_starts = 0
 
-    def start(self, folder: Path, gpu: GpuSpec, **options: Any) -> Start | str:
-        """The numbers for a folder with a config.json and options of vLLM's EngineArgs; if it
-        does not start, the last line of its own error.
+    def start(self, folder: Path, gpu: GpuSpec, num_bytes: int, words: str = "") -> Start | str:
+        """The numbers for a folder with a config.json, a KV cache of so many bytes on each GPU and
+        options of `vllm serve`; if it does not start, the first line of vLLM's own error.
         """
         self._on(gpu)
         try:
-            return self._started(folder, options)
+            return self._started(folder, num_bytes, words)
         except Exception as error:  # whatever class vLLM raises, a start has failed
             return _reason(error)
         finally:
@@ -67,24 +81,27 @@ class Starter:
         self._platform.sheet = gpu  # type: ignore[attr-defined]
         selector._cached_get_attn_backend.cache_clear()
 
-    def _started(self, folder: Path, options: Mapping[str, Any]) -> Start:
+    def _started(self, folder: Path, num_bytes: int, words: str) -> Start:
         from vllm.config import set_current_vllm_config
-        from vllm.engine.arg_utils import EngineArgs
         from vllm.usage.usage_lib import UsageContext
 
-        arguments = EngineArgs(
-            model=str(folder), skip_tokenizer_init=True, load_format="dummy", **options
-        )
+        pool = f"--kv-cache-memory-bytes {num_bytes}"
+        arguments = self._arguments(f"--model {shlex.quote(str(folder))} {pool} {words}")
+        arguments.skip_tokenizer_init, arguments.load_format = True, "dummy"
         config = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
+        compiled = config.compilation_config.mode
         config.compilation_config.mode = 0  # nothing is compiled
         with set_current_vllm_config(config):
             self._distribute()
-            model = _built(config)
-            weight_bytes = sum(
-                parameter.numel() * parameter.element_size() for parameter in model.parameters()
-            )
-            self._platform.update_block_size_for_backend(config)  # type: ignore[attr-defined]
-            return _answered(config, options["kv_cache_memory_bytes"], weight_bytes)
+            with _parallel(config.parallel_config):
+                model = _built(config)
+                check_context_parallel(config)
+                weight_bytes = sum(
+                    parameter.numel() * parameter.element_size() for parameter in model.parameters()
+                )
+                self._platform.update_block_size_for_backend(config)  # type: ignore[attr-defined]
+                config.compilation_config.mode = compiled
+                return _answered(config, weight_bytes)
 
     def _distribute(self) -> None:
         """One rank of one, which model classes ask for."""
@@ -102,6 +119,38 @@ class Starter:
             _manage_workspace()
         self._is_distributed = True
         gc.freeze()  # what was imported stays
+
+
+def _reader() -> Callable[[str], Any]:
+    """Reads words of a command as vLLM's own EngineArgs. Raises ValueError where its parser ends
+    the program.
+    """
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    class Parser(FlexibleArgumentParser):  # type: ignore[misc]
+        def error(self, message: str) -> Any:
+            raise ValueError(message)
+
+    parser = EngineArgs.add_cli_args(Parser())
+    return lambda words: EngineArgs.from_cli_args(parser.parse_args(shlex.split(words)))
+
+
+@contextmanager
+def _parallel(sizes: Any) -> Iterator[None]:
+    """Let model classes see the first rank of groups of these sizes."""
+    from vllm.distributed import parallel_state
+
+    groups = {name: getattr(parallel_state, name, None) for name in GROUPS}
+    for name, group in groups.items():
+        if group is not None:
+            group.world_size = getattr(sizes, GROUPS[name], 1)
+            group.ranks = list(range(group.world_size))
+    try:
+        yield
+    finally:
+        for group in filter(None, groups.values()):
+            group.world_size, group.ranks = 1, [0]
 
 
 def _manage_workspace() -> None:
@@ -133,7 +182,12 @@ def _built(config: Any) -> Any:
 
     constructors = _device_constructors()
     with _default_dtype(config.model_config.dtype), OnMeta():
-        return initialize_model(config)
+        model = initialize_model(config)
+        speculative = config.speculative_config
+        drafter = getattr(speculative, "draft_model_config", None)
+        if drafter is not None and speculative.method == HEADS:
+            initialize_model(config, model_config=drafter, prefix="drafter")
+        return model
 
 
 @contextmanager
@@ -148,11 +202,13 @@ def _default_dtype(dtype: Any) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _answered(config: Any, num_bytes: int, weight_bytes: int) -> Start:
+def _answered(config: Any, weight_bytes: int) -> Start:
     from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
 
-    specs = get_kv_cache_spec(config)
+    specs, num_bytes = get_kv_cache_spec(config), config.cache_config.kv_cache_memory_bytes
     cache = _planned(config, specs, num_bytes)
+    check_blocks(config, cache)
+    check_graphs(config, specs, cache)
     sizes = [group.kv_cache_spec.block_size for group in cache.kv_cache_groups]
     tokens, concurrency = logged_capacity(config, cache)
     longest_model_len = _longest(config, specs, num_bytes)

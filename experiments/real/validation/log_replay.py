@@ -254,7 +254,7 @@ def _other_limits(log: VllmLog, config: RunConfig) -> Iterator[str]:
 
 
 def _fitted_on(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:
-    """Whether the profile's software times and slowness were fitted on this log or on others."""
+    """States if the profile's software times and slowness were fitted on this log or on others."""
     fitted: Mapping[str, str] = measured.get("software_fitted_on", {})
     slowness: Mapping[str, float] = measured.get("slowness", {})
     digest = content_hash(log.path)

@@ -1,4 +1,4 @@
-"""How much a replayed log depends on costs and arrivals, as testbed.study.cost_spread says."""
+"""The sensitivity of a replayed log to costs and arrivals, as testbed.study.cost_spread says."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -70,7 +70,7 @@ def high_water(log: VllmLog, block_size: int, max_num_seqs: int | None) -> HighW
 
 
 def _memory_waited_for(times: Times, moment: float, max_num_seqs: int | None) -> bool:
-    """Whether a request waits long at this moment (s), and not for the limit max_num_seqs.
+    """True if a request waits long at this moment (s), and not for the limit max_num_seqs.
 
     If memory is free, a request is admitted at the next iteration, and its prompt is done soon.
     """
@@ -96,7 +96,7 @@ def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
                 key=log.path,
                 problem=(
                     f"{share:.0%} of the prompts are as long as the one {period} requests before; "
-                    "a prefix cache finds them again where they are the same. Give their contents "
+                    "a prefix cache finds them again if they are the same. Give their contents "
                     "(--workload FILE, ids or hashes), or policy=paged for a server without a "
                     "prefix cache"
                 ),
@@ -112,7 +112,7 @@ def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
 
 
 def _finds_prompts(policy: Part) -> bool:
-    """Whether the policy has a prefix cache, to which prompts are published."""
+    """True if the policy has a prefix cache, to which prompts are published."""
     target = locate(policy.target, "policy") if isinstance(policy.target, str) else policy.target
     return callable(getattr(target, "publish", None))
 

@@ -63,7 +63,7 @@ def calibrate(command: str, python: str, out: Path, keep: Path | None, limit_s: 
 
 @contextmanager
 def _left_on_failure() -> Iterator[Path]:
-    """A folder that goes afterwards; it stays where something fails, since the error names a file
+    """A folder that goes afterwards; it stays if something fails, since the error names a file
     in it.
     """
     folder = Path(mkdtemp(prefix="testbed-vllm-"))

@@ -1,4 +1,4 @@
-"""How launches of prompts grow with the requests, if no prompts among decodes are logged.
+"""The growth of launches of prompts with the requests, if no prompts among decodes are logged.
 
 Sweeps that were logged without them have prompts behind other prompts: behind an iteration that is
 computed for less time than a launch takes, the launch is seen. There are few of them, so they are

@@ -1,4 +1,4 @@
-"""How slow a host is while it logs iterations, over its mean.
+"""The slowness of a host while it logs iterations, over its mean.
 
 One core's speed changes by a factor of up to 1.7 and stays for about a second, as if another
 thread shares the core. The scheduler's time for each decode shows it, since its work is the same in

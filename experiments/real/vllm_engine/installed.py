@@ -63,7 +63,7 @@ def _not_imported(python: str, reason: str) -> InputError:
 
 
 def ended(code: int) -> str:
-    """How a process ended, by its exit code or, below 0, the signal."""
+    """The end of a process, by its exit code or, below 0, the signal."""
     return f"was ended by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 

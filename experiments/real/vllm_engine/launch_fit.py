@@ -1,4 +1,4 @@
-"""How long a vLLM's host hands out results, and plans, prepares and launches iterations.
+"""The times in which a vLLM's host hands out results, and plans, prepares, launches iterations.
 
 The host plans the next iteration as soon as it has launched one, if none is under way; with one
 under way it first waits for that one's results, and hands them out. So a launch behind others

@@ -1,4 +1,4 @@
-"""How far a profile is off at sizes of batch that its sweeps were fitted without.
+"""The error of a profile at batch sizes that were left out of its fit.
 
 Each number of decodes in turn is left out of the iterations with prompts among decodes, and these
 are predicted together with their two neighbours. A launch is predicted for the speed that the host

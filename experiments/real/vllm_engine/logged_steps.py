@@ -82,7 +82,7 @@ def left_out(folder: Path) -> list[str]:
 
 
 def _is_warm_up(folder: Path, planned: pd.Series) -> pd.Series:
-    """Whether each of these moments (ms) is in a wave that only warms the engine up."""
+    """True for each of these moments (ms) in a wave that only warms the engine up."""
     path = folder / WAVES
     is_warm_up = pd.Series(False, index=planned.index)
     if path.is_file():

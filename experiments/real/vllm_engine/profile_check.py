@@ -1,4 +1,4 @@
-"""How well a profile repeats the iterations with prompts among decodes.
+"""The error of a profile on the iterations with prompts among decodes.
 
 Their computation is predicted from prompts and decodes alone; their launches are medians of the
 same iterations.

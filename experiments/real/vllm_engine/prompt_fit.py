@@ -62,7 +62,7 @@ def fit_prompts(
 def _is_launched_in_time(
     in_a_row: pd.DataFrame, lone: pd.DataFrame, largest_graph: int
 ) -> pd.Series:
-    """Whether the GPU computed the iteration before, by lone prompts, LONG times as long as a
+    """True if the GPU computed the iteration before, by lone prompts, LONG times as long as a
     launch beyond the graphs takes: then it had this one in time, which took it the time between
     both results. All, if there are too few lone prompts to say.
     """

@@ -52,6 +52,6 @@ def lower_hull(points: Mapping[int, float]) -> dict[int, float]:
 
 
 def _is_above(middle: tuple[int, float], left: tuple[int, float], right: tuple[int, float]) -> bool:
-    """Whether a point is not below the line between its neighbours."""
+    """True if a point is not below the line between its neighbours."""
     (x, y), (x0, y0), (x1, y1) = middle, left, right
     return (y - y0) * (x1 - x0) >= (y1 - y0) * (x - x0)

@@ -120,7 +120,7 @@ class Leader(Alone):
         return self._guard.waiting(for_device=True)
 
     def watched_by(self, clock: WallClock) -> None:
-        engines_clock = ref(clock)  # whoever knows an engine's clock keeps its pools
+        engines_clock = ref(clock)  # a reference to an engine's clock keeps its pools
 
         def send_failure() -> None:
             if (alive := engines_clock()) is not None:

@@ -101,8 +101,8 @@ class Erase(NamedTuple):
 
 
 class LateTokens(NamedTuple):
-    """How many tokens rank 0 has drawn that the host does not have, and of each token of the batch
-    its place among them, or -1.
+    """The number of tokens that rank 0 has drawn and the host does not have, and of each token of
+    the batch its place among them, or -1.
     """
 
     num_tokens: int

@@ -242,5 +242,5 @@ def out_of_memory(error: OutOfMemoryError) -> str:
 
 
 def _how(code: int) -> str:
-    """How a process ended."""
+    """The end of a process, in words."""
     return f"was killed by {Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -96,7 +96,7 @@ class Judged(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether choices and logits are within the tolerance."""
+        """True if choices and logits are within the tolerance."""
         return self.choices.is_right and self.difference <= self.choices.tolerance
 
     def __str__(self) -> str:

@@ -45,11 +45,11 @@ class Comparison(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether the paths differ only if the plain one could have chosen either."""
+        """True if the paths differ only if the plain one could have chosen either."""
         return self.choices > 0 and self.largest_margin <= self.tolerance
 
     def __str__(self) -> str:
-        margin = f", where the best two logits are at most {self.largest_margin:.4f} apart"
+        margin = f", if the best two logits are at most {self.largest_margin:.4f} apart"
         return (
             f"{self.choices} choices with the same tokens before, {self.differing} differ"
             f"{margin if self.differing else ''}; tolerance {self.tolerance:.4f}: "
@@ -104,6 +104,6 @@ def comparison(plain: Logits, fast: Logits, tolerance: float) -> Comparison:
 
 
 def margin_of(logits: Tensor) -> float:
-    """How far apart the best two are."""
+    """The distance between the best two."""
     best, second = torch.topk(logits.float(), 2).values.tolist()
     return float(best - second)

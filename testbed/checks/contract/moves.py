@@ -52,7 +52,7 @@ class Group:
 
     @property
     def has_spare(self) -> bool:
-        """Whether rejected drafts have left it slots, between two plans."""
+        """True if rejected drafts have left it slots, between two plans."""
         return self.first.num_slots > self.first.num_stored
 
     @property

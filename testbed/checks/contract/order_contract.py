@@ -157,7 +157,7 @@ def with_checked_answers(rank: Callable[[Node], Any]) -> Callable[[Node], Any]:
 
 
 def is_ordered(rank: Any) -> bool:
-    """Whether the rank can be compared, and equals itself, as no NaN does."""
+    """True if the rank can be compared, and equals itself, as no NaN does."""
     if isinstance(rank, tuple):
         return all(map(is_ordered, rank))
     try:

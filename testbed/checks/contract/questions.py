@@ -287,7 +287,7 @@ def check_max_seq_len(memory: Capabilities, request: Incoming, final_len: int) -
 
 
 def is_served_alone(memory: Capabilities, request: Incoming, final_len: int) -> bool:
-    """Whether the request can be admitted, forked, and extended to its end."""
+    """True if the request can be admitted, forked, and extended to its end."""
     policy, seqs = memory.policy, [Sequence(i, request) for i in range(request.num_seqs)]
     if memory.layered is not None:  # it must be able to come back as a whole
         return not isinstance(policy.admit(seqs, final_len), Refusal)

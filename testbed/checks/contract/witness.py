@@ -303,7 +303,7 @@ def contents_of(group: int, tokens: list[Hashable], slots_per_token: int) -> lis
 
 
 def is_subsequence(read: Seq[Hashable], tokens: Seq[Hashable]) -> bool:
-    """Whether `read` is some of the tokens in their order, the newest among them."""
+    """True if `read` is some of the tokens in their order, the newest among them."""
     if not tokens:
         return not read
     rest = iter(tokens)

@@ -61,7 +61,7 @@ class Handover:
 
     @property
     def has_slots(self) -> bool:
-        """Whether the decode engine has slots for it."""
+        """True if the decode engine has slots for it."""
         return self.group in self.target.scheduler.state.reserved
 
     def computed(self, part: Computed) -> None:

@@ -44,7 +44,7 @@ class Sending(NamedTuple):
 
 
 class HandoverRule(ABC):
-    """How a prefill engine hands a prompt over."""
+    """The hand-over of a prompt by a prefill engine."""
 
     def __init__(
         self,

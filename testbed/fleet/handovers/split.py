@@ -19,7 +19,7 @@ from testbed.sched.lease_policies import KeepAll
 
 
 class Split(NamedTuple):
-    """How a fleet prefills apart: by its first num_prefill engines, which hand over by `rule`.
+    """A fleet that prefills apart: by its first num_prefill engines, which hand over by `rule`.
 
     decode_router: chooses the decode engine. slot_bytes, num_layers: of the model's K and V.
     """

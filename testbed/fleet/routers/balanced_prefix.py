@@ -34,5 +34,5 @@ class BalancedPrefix(Router):
         return chosen
 
     def _turn_of(self, view: EngineView) -> tuple[int, int]:
-        """When the engine got its last request, of engines without one in order of number."""
+        """The time of the engine's last request, of engines without one in order of number."""
         return self._last_turn.get(view.number, 0), view.number

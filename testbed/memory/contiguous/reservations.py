@@ -1,4 +1,6 @@
-"""How many slots a sequence reserves at admission: Orca (Max), (Pow2), (Oracle) of section 6.1."""
+"""The number of slots that a sequence reserves at admission: Orca (Max), (Pow2), (Oracle) of
+section 6.1.
+"""
 
 from abc import abstractmethod
 from collections.abc import Mapping

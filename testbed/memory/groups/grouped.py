@@ -238,7 +238,7 @@ class Grouped(LeasingPolicy):
         return True
 
     def _can_serve(self, wanted: Wanted) -> bool:
-        """Whether `reserve_in_turn` would serve all of these; changes nothing."""
+        """True if `reserve_in_turn` would serve all of these; changes nothing."""
         num_blocks = self._num_lacking(wanted)
         if num_blocks == 0:
             return True
@@ -262,13 +262,13 @@ class Grouped(LeasingPolicy):
             yield self._fit(needed, returned)
 
     def _fits_together(self, wanted: Wanted) -> bool:
-        """Whether sequences could be extended once all of them have given back what they can."""
+        """True if sequences could be extended once all of them have given back what they can."""
         unread = self._unread([seq for seq, _ in wanted])
         needed = self._pages_for(wanted, self._num_lacking(wanted))
         return self._fit(needed, self.cache.unshared(unread))
 
     def _fit(self, needed: list[int], returned: Pages) -> bool:
-        """Whether these pages can be taken once `returned` are back."""
+        """True if these pages can be taken once `returned` are back."""
         return self.pages.fits(needed, returned, self.pages.nothing)
 
     def _num_lacking(self, wanted: Wanted) -> int:
@@ -389,7 +389,7 @@ class Grouped(LeasingPolicy):
         )
 
     def _fits_with(self, hit: Hit, needed: list[int]) -> bool:
-        """Whether so many pages can be taken, and the idle ones of the hit be held; the watermark
+        """True if so many pages can be taken, and the idle ones of the hit be held; the watermark
         stays free.
         """
         idle = [

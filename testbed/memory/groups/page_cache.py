@@ -27,7 +27,7 @@ class NoCache:
         return [self.nothing]
 
     def must_wait(self, hit: Hit) -> bool:
-        """Whether a sequence can begin with this hit in the next iteration at the earliest."""
+        """True if a sequence can begin with this hit in the next iteration at the earliest."""
         return False
 
     def hold(self, seq: Sequence, hit: Hit) -> None:
@@ -47,7 +47,7 @@ class NoCache:
         self.pages.put(column, pages)
 
     def ends_refusals(self, batch: Batch) -> bool:
-        """Whether the extension of these sequences may let in what was refused before."""
+        """True if the extension of these sequences may let in what was refused before."""
         return False
 
     def counters(self) -> Mapping[str, float]:
@@ -157,7 +157,7 @@ class PageCache(NoCache):
         return had_any
 
     def has_unready(self) -> bool:
-        """Whether states are computed by the iterations planned so far."""
+        """True if states are computed by the iterations planned so far."""
         return any(self.unready.values())
 
     def hold(self, seq: Sequence, hit: Hit) -> None:

@@ -100,7 +100,7 @@ class PagePool:
         self.blank[self.columns[column].part].add(page)
 
     def fits(self, needed: Sequence[int], returned: Pages, revived: Pages) -> bool:
-        """Whether these pages can be taken, idle ones too, once `returned` are back, while idle
+        """True if these pages can be taken, idle ones too, once `returned` are back, while idle
         `revived` are held.
         """
         changes = zip(needed, returned, revived, strict=True)
@@ -109,8 +109,8 @@ class PagePool:
         return all(count <= len(free) + len(idle) for count, free, idle in parts)
 
     def free_rounds(self, num_seqs: int) -> int:
-        """How often num_seqs sequences can take the pages of a block that are free now and have no
-        unused unit.
+        """The number of times that num_seqs sequences can take the pages of a block that are free
+        now and have no unused unit.
 
         The contents of a page must grow with the tokens: checkpoints of states do not.
         """

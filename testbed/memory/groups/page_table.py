@@ -69,7 +69,7 @@ class PageTable:
         return self._unread_from(column, self.seq.num_slots)
 
     def gives_back(self) -> bool:
-        """Whether the next chunk or step gives pages back."""
+        """True if the next chunk or step gives pages back."""
         return self.seq.num_slots >= self.returns_at
 
     def give_back(self, column: int) -> list[int]:
@@ -128,7 +128,7 @@ class PageTable:
         """The next plan is made: what the plan before the last has read has run."""
 
     def steps_to_return(self) -> int:
-        """How many steps in a row leave it the pages that it has."""
+        """The number of steps in a row in which it keeps its pages."""
         return self.returns_at - self.seq.num_slots
 
     def _find_next_return(self) -> None:

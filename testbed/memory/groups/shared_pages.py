@@ -1,4 +1,4 @@
-"""How many members of a batch read each page of a column."""
+"""The number of members of a batch that read each page of a column."""
 
 from collections.abc import Mapping
 

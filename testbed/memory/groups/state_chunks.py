@@ -39,7 +39,7 @@ class StateChunks:
 
     @property
     def exports_any(self) -> bool:
-        """Whether any chunk exports a state."""
+        """True if any chunk exports a state."""
         return self.alignment is not None
 
     def cut(self, start: int, new: int, prefill: Prefill, most: int) -> int:
@@ -57,7 +57,7 @@ class StateChunks:
         return last - start if start < last else new
 
     def exports(self, start: int, end: int, position: int) -> bool:
-        """Whether the kernel exports the state of token `position` within a chunk. As
+        """True if the kernel exports the state of token `position` within a chunk. As
         is_mamba_prefill_checkpoint_valid.
         """
         size = self.block_size

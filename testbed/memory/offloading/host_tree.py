@@ -63,7 +63,7 @@ class HostRun(Run):
 
     @property
     def is_moving(self) -> bool:
-        """Whether transfers alone lock it."""
+        """True if transfers alone lock it."""
         return 0 < self.locks == self.num_moving
 
 
@@ -374,13 +374,13 @@ class HostTree(RadixTree):
             self._below.keep(filter(self._is_host_leaf, self))
 
     def _is_evictable(self, run: Run) -> bool:
-        """Whether it is a leaf of what is on the device."""
+        """True if it is a leaf of what is on the device."""
         assert isinstance(run, HostRun), "a run of this tree"
         is_free = not run.locks and run.parent is not None
         return is_free and not run.num_on_device and run.on_device
 
     def _is_host_leaf(self, run: HostRun) -> bool:
-        """Whether the host alone has it, and nothing is behind it."""
+        """True if the host alone has it, and nothing is behind it."""
         is_free = not (run.locks or run.loads or run.children) and run.parent is not None
         return is_free and not run.blocks and bool(run.host)
 

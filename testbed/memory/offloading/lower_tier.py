@@ -1,4 +1,4 @@
-"""What the caches of servers ask of a pool: one tier below the device, and no drafts."""
+"""The pool that caches of servers need: one tier below the device, and no drafts."""
 
 from testbed.core.errors import InputError
 from testbed.core.slots import HOST

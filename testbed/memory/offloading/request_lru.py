@@ -48,7 +48,7 @@ class RequestLru:
         self._queue: list[tuple[Rank, Key]] = []  # a heap; entries may be out of date
 
     def find(self, keys: Sequence[Key]) -> tuple[int, bool]:
-        """How many leading keys are here, and whether one of these is still being written."""
+        """The number of leading keys that are here, and if one of these is still being written."""
         found, is_pending = 0, False
         for key in keys:
             if key not in self.blocks:
@@ -58,7 +58,7 @@ class RequestLru:
         return found, is_pending
 
     def has(self, key: Key) -> bool:
-        """Whether the key is here, or being written."""
+        """True if the key is here, or being written."""
         return key in self.blocks
 
     def read(self, keys: Sequence[Key], first: int, request: Request) -> list[int]:

@@ -255,7 +255,7 @@ class VllmOffloading(OutputCaching):
         super()._give_back(seq, keep)
 
     def _is_settled(self) -> bool:
-        """Whether no step of those that decode can store a block, or take one that a store
+        """True if no step of those that decode can store a block, or take one that a store
         reads.
         """
         is_stepwise = self._behind or not self._prompt_only or bool(self._flushed)

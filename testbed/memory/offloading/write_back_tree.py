@@ -88,5 +88,5 @@ class WriteBackTree(HostTree):
         return super()._evict_below(num_blocks, freed)
 
     def _may_lose(self, run: HostRun) -> bool:
-        """Whether no transfer reads the copy."""
+        """True if no transfer reads the copy."""
         return run.brought_by is None and not run.loads

@@ -121,8 +121,8 @@ class BlockIndex(BatchIndex):
         return record(Growth, (steps, first, first * (2 * num_steps - 1) // 3))
 
     def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
-        """When num_steps more steps will take the marked ones of the blocks that they take one
-        after another.
+        """The steps at which num_steps more steps will take the marked ones of the blocks that they
+        take one after another.
         """
         taken, events = 0, list[tuple[int, int]]()
         for step, members in self._in_turn(num_steps):

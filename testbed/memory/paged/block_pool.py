@@ -29,7 +29,7 @@ class BlockPool:
         return len(self.free)
 
     def counts(self) -> tuple[int, int, int]:
-        """How many blocks are free, can be evicted, are in transit."""
+        """The number of blocks that are free, can be evicted, are in transit."""
         return len(self.free), 0, 0
 
     def evictable(self) -> list[int]:

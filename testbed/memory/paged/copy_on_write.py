@@ -10,7 +10,7 @@ from testbed.memory.paged.block_table import BlockTable, Tables
 
 
 def shares_tail(tables: Tables, seq: Sequence) -> bool:
-    """Whether others have its last block too, in which its next token would be written."""
+    """True if others have its last block too, in which its next token would be written."""
     sharers = tables.pool.sharers
     return tables.of(seq).blocks[-1] in sharers and seq.num_slots % tables.block_size > 0
 

@@ -333,7 +333,7 @@ class BlockMemory(LeasingPolicy):
         return index.needed(num_tokens) + len(writers)
 
     def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
-        """Whether needed + reserve blocks are free or can be evicted; needed ones are free then."""
+        """True if needed + reserve blocks are free or can be evicted; needed ones are free then."""
         free = len(self._pool.free)
         if needed + reserve > free and needed + reserve > self._pool.available():
             return False

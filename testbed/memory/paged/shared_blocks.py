@@ -1,4 +1,4 @@
-"""How many members of a batch read each block of a paged pool."""
+"""The number of members of a batch that read each block of a paged pool."""
 
 from testbed.core.sequence import Sequence
 from testbed.memory.paged.block_table import Tables

@@ -23,5 +23,5 @@ class Watermark:
         self._reserve = rounded(share * total)
 
     def reserve(self, num_resident: int) -> int:
-        """How many must stay free if num_resident sequences are on the device."""
+        """The number of blocks that must stay free if num_resident sequences are on the device."""
         return self._reserve if num_resident else 0

@@ -66,7 +66,8 @@ def own_contents(seq: Seq, first: int) -> Iterator[Content]:
 def generated_contents(
     seq: Seq, block_size: int, first: int, *, names_next: bool = False
 ) -> Iterator[Content]:
-    """What its blocks from `first` on store, without end; none of them lies in the prompt alone.
+    """The content of its blocks from `first` on, without end; none of them lies in the prompt
+    alone.
 
     If the trace names its answer, a later prompt that contains it has the same contents; else no
     other sequence has. names_next: the id of the token behind a block is part of its content.

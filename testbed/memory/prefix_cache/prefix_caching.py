@@ -279,7 +279,7 @@ class PrefixCaching(BlockMemory):
         return self._cache.index.match(contents)
 
     def _is_loading(self, hit: PromptHit, num_tokens: int) -> bool:
-        """Whether the block behind those found, if the admission may read it, is on its way to the
+        """True if the block behind those found, if the admission may read it, is on its way to the
         device.
         """
         return False

@@ -240,7 +240,7 @@ class Radix(LeasingPolicy):
         return self._fits(found, max(missing, 0))
 
     def _fits(self, hit: RadixHit, num_blocks: int) -> bool:
-        """Whether num_blocks blocks can be had besides those of the hit."""
+        """True if num_blocks blocks can be had besides those of the hit."""
         left = self._available() - self._tree.evictable_in(hit.run, hit.num_blocks)
         return num_blocks <= left or not num_blocks
 

@@ -258,7 +258,7 @@ def path(run: Run) -> Iterator[Run]:
 
 
 def common_blocks(key: Contents, contents: Contents, first: int, limit: int) -> int:
-    """How many blocks of `key` are those of `contents` from `first` on, below `limit`."""
+    """The number of blocks of `key` equal to those of `contents` from `first` on, below `limit`."""
     most = min(len(key), limit - first)
     if key[:most] == contents[first : first + most]:
         return most

@@ -68,7 +68,7 @@ class CacheHierarchy:
         return behind
 
     def can_store(self, target: int, node: Node) -> bool:
-        """Whether the place above tier `target` has the node's content, and the tier has not."""
+        """True if the place above tier `target` has the node's content, and the tier has not."""
         above = node.block != TOMBSTONE if target == 1 else self.tiers[target - 2].has(node)
         return above and node not in self.tiers[target - 1]
 

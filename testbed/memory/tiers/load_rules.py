@@ -1,4 +1,4 @@
-"""Whether a waiting prompt loads what a tier below the device has of it, or computes it again."""
+"""Rules by which a waiting prompt loads its part in a lower tier, or computes it again."""
 
 from testbed.core.errors import InputError
 from testbed.core.units import NonNegative
@@ -9,7 +9,7 @@ class LoadRule:
     """Called when a request is about to be admitted."""
 
     def is_worth(self, pool: PoolSpec, tier: Tier, num_tokens: int) -> bool:
-        """Whether to load tokens of a prompt from a tier.
+        """True if to load tokens of a prompt from a tier.
 
         Args:
             pool: the pools, with the bytes of a token.
@@ -45,7 +45,7 @@ class LoadIfFaster(LoadRule):
         self.prefill_tokens_per_s = prefill_tokens_per_s
 
     def is_worth(self, pool: PoolSpec, tier: Tier, num_tokens: int) -> bool:
-        """Whether the tier brings num_tokens sooner than the server would compute them. Raises
+        """True if the tier brings num_tokens sooner than the server would compute them. Raises
         InputError for a tier without a bandwidth.
         """
         if not tier.bandwidth:

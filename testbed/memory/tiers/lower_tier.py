@@ -11,7 +11,7 @@ OnChange: TypeAlias = Callable[[], None]
 
 
 class Pins(dict[int, int]):
-    """How many transfers need a block."""
+    """The number of transfers that need a block."""
 
     def add(self, blocks: Iterable[int]) -> None:
         for block in blocks:
@@ -66,11 +66,11 @@ class LowerTier:
         self._queue: list[tuple[tuple[int, int], Key]] = []  # a heap; entries may be out of date
 
     def __contains__(self, node: Node) -> bool:
-        """Whether this tier stores the content of the node, or a transfer brings it."""
+        """True if this tier stores the content of the node, or a transfer brings it."""
         return node.key in self.blocks or node.key in self.arriving
 
     def has(self, node: Node) -> bool:
-        """Whether this tier stores the content of the node."""
+        """True if this tier stores the content of the node."""
         return node.key in self.blocks
 
     def take(self, node: Node, use: Use) -> int | None:

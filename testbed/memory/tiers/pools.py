@@ -10,7 +10,7 @@ from testbed.memory.tiers.lower_tier import Pins
 
 
 class Owner(Protocol):
-    """Whose pool it is."""
+    """The owner of a pool."""
 
     def evicting(self, node: Node) -> None:
         """A victim, before its block stores nothing any more."""

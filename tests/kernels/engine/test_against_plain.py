@@ -1,4 +1,4 @@
-"""What two paths chose is compared where they had the same tokens before."""
+"""Choices of two paths are compared if they had the same tokens before."""
 
 from dataclasses import replace
 

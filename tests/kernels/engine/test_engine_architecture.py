@@ -1,4 +1,4 @@
-"""Which network a model folder or a shipped model means: what Hugging Face's modelling code reads
+"""The network of a model folder or a shipped model, as Hugging Face's modelling code reads
 from config.json.
 """
 

@@ -1,6 +1,4 @@
-"""What calibration of the engine times is the engine's layers, decodes alone, and prompts that
-visit decodes.
-"""
+"""Calibration of the engine times its layers, decodes alone, and prompts among decodes."""
 
 import pytest
 

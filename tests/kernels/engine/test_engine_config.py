@@ -322,7 +322,7 @@ def test_ranked_requests_with_a_prefix_cache_are_refused(tmp_path):
 
 
 def check_times(rows, rounding_s=1e-6):
-    """What holds however long anything takes: the wait lies inside its iteration; host and wait end
+    """At any duration: the wait lies inside its iteration; host and wait end
     before the next.
 
     Host time also covers the bookkeeping after the iteration's end, so duration_s says nothing of
@@ -380,7 +380,7 @@ def test_bad_engine_configs_are_refused(tmp_path, changes, message):
 
 @pytest.mark.parametrize(("num_seqs", "window_s"), [(1, None), (3, None), (1, (4.0, 25.0))])
 def test_engine_and_simulator_agree_step_by_step(num_seqs, window_s):
-    """Where an iteration takes the same time, both record the same: requests, spans, totals,
+    """If an iteration takes the same time, both record the same: requests, spans, totals,
     summary.
     """
     window_ps = tuple(round(at * PS) for at in window_s) if window_s else None
@@ -409,7 +409,7 @@ def test_engine_and_simulator_agree_on_a_policy_of_several_groups():
 
 
 def agreed(engine, requests, scheduler, window_ps=None, **options):
-    """What the engine records, which a simulation with this scheduler records too."""
+    """The engine's record, which a simulation with this scheduler records too."""
     ours = engine.serve(requests).recorder
     theirs = simulate(requests, scheduler, OneSecond(), 128, fast_forward=False, **options)
     assert summarize(ours, 96, window_ps) == summarize(theirs, 96, window_ps)

@@ -1,4 +1,4 @@
-"""Whatever the policy does with the slots, tokens are those of a forward pass without any; its
+"""Under every policy, tokens are those of a forward pass without any; its
 misuse is named.
 """
 

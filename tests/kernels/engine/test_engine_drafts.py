@@ -71,7 +71,7 @@ def model(family, seed=0):
 
 @cache
 def outputs_without(family, requests):
-    """What the engine says without drafts, whatever the policy."""
+    """The engine's tokens without drafts, under any policy."""
     return tiny.engine(family, Paged, without, debug=False).serve(requests).outputs
 
 
@@ -245,7 +245,7 @@ class Replayed(NGram):
         verified.accepted, engine.runner.drafter.found = accepted, find
 
     def num_drafts(self, request_id, num_generated, batch_size):
-        """What was found when the step began that has brought the newest tokens."""
+        """The drafts found at the start of the step that has brought the newest tokens."""
         before = num_generated - 1
         while (request_id, before) not in self.proposed:
             before -= 1
@@ -262,8 +262,8 @@ class Luck(Acceptance):
 
 @pytest.mark.parametrize("num_slots", [64, 512])
 def test_engine_and_simulator_agree_step_by_step(num_slots):
-    """Where the simulator has the engine's luck, and an iteration takes the same time, both record
-    the same.
+    """If the simulator accepts the engine's drafts, and an iteration takes the same time, both
+    record the same.
     """
     policy, requests = partial(Paged, block_size=4), tiny.requests([*LENGTHS, *LONG])
     pool = tiny.pool(num_slots)
@@ -427,7 +427,7 @@ def test_runs_are_found_where_a_plain_search_finds_them(prompt, steps, low, k):
 
 
 def searched(tokens, low, k):
-    """What followed the first place of the longest of the last 3 to `low` tokens."""
+    """The tokens behind the first place of the longest of the last 3 to `low` tokens."""
     for size in range(3, low - 1, -1):
         for at in range(size, len(tokens)):
             if tokens[at - size : at] == tokens[-size:]:

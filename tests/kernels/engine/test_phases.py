@@ -1,4 +1,4 @@
-"""What is measured comes in phases: the next one when the one before is over, at any speed."""
+"""Measurements come in phases: the next one begins when the one before is over, at any speed."""
 
 import pytest
 

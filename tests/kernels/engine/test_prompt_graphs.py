@@ -116,7 +116,7 @@ def on_device(weights):
 @on_gpu
 @pytest.mark.parametrize("scheduler", [tiny.mixed, chunked])
 def test_kernels_by_graphs_say_what_they_say_one_by_one(scheduler):
-    """In fp16 a padded product may round in another way: tokens may differ where two are as likely,
+    """In fp16 a padded product may round in another way: tokens may differ if two are as likely,
     which is rare.
     """
     spec = ModelSpec("llama", 4, 512, 8, 2, 64, 1024, 3, 1000, 512)

@@ -1,4 +1,4 @@
-"""The engine reads a table again where the version of its sequence was raised; without any one of
+"""The engine reads a table again if the version of its sequence was raised; without any one of
 the raises a sequence reads or writes slots of others, which the debug mode notices.
 """
 

@@ -75,7 +75,7 @@ def _found(access: Access, stack: "_Stack", stored: Counts) -> tuple[Counts, NDA
 
 
 class _Stack:
-    """How many blocks lie above those that a prompt used last, by a Fenwick tree over prompts.
+    """The number of blocks above those that a prompt used last, by a Fenwick tree over prompts.
 
     end: the depth of the last block that was looked up, counted from 1.
     """

@@ -1,4 +1,4 @@
-"""How often blocks were used of late, by their chained hashes."""
+"""The frequencies of recent uses of blocks, by their chained hashes."""
 
 MOST_USES = 15  # that a block is credited with, as by a counter of four bits
 

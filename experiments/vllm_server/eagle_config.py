@@ -1,0 +1,88 @@
+"""The EAGLE drafter of `--speculative-config`: from its config.json, or as published ones are."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.core.hf_config import model_of
+from testbed.experiments.vllm_server.named import cached_config
+from testbed.vllm.releases import Release
+from testbed.vllm.server import Speculative
+
+EAGLE, EAGLE3 = "eagle", "eagle3"
+USUAL_VOCABULARY = 32_000  # of published EAGLE-3 drafters of Llama, Qwen3, DeepSeek and gpt-oss
+USUAL_STATES = 3
+LAYERS = "speculation.layers"
+
+
+def eagle_of(method: str, name: str, num_drafts: int, release: Release) -> Speculative:
+    """The drafter that a command's model names: the folder of its config.json, or a name, whose
+    config.json is looked for in the cache of Hugging Face. Raises InputError for a drafter whose
+    layers are not Llama's.
+    """
+    config = Path(name) / "config.json"
+    path = config if config.is_file() else cached_config(name)
+    if path is None:
+        return _usual(method, name, num_drafts)
+    values = json.loads(path.read_text(encoding="utf-8"))
+    sizes = _sizes(method, path, values)
+    return _speculative(method, num_drafts, sizes, _num_states(values, release), ())
+
+
+def _usual(method: str, name: str, num_drafts: int) -> Speculative:
+    """The drafter that most are: a layer of the model's sizes."""
+    sizes = {"vocab_size": USUAL_VOCABULARY} if method == EAGLE3 else {}
+    of_vocabulary = f" that drafts {USUAL_VOCABULARY:,} tokens" if sizes else ""
+    note = (
+        f"the config.json of {name} is not at hand, so that its drafter is one layer of the "
+        f'model\'s own sizes{of_vocabulary} (its folder as "model" gives it exactly)'
+    )
+    return _speculative(method, num_drafts, sizes, USUAL_STATES, (note,))
+
+
+def _sizes(method: str, path: Path, values: Mapping[str, Any]) -> dict[str, int]:
+    shape = model_of(path)
+    if not shape.is_plain or shape.ffn_matrices != 3:
+        raise InputError(
+            key=f"--from-vllm: --speculative-config: {path}",
+            problem="its layers are not Llama's: such a drafter is not modelled",
+            remedy="leave it out to see the server without it",
+        )
+    names = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size")
+    sizes = {name: int(getattr(shape, name)) for name in names}
+    if method == EAGLE3:
+        sizes["vocab_size"] = int(values.get("draft_vocab_size") or shape.vocab_size)
+    return sizes
+
+
+def _num_states(values: Mapping[str, Any], release: Release) -> int:
+    """The hidden states that EAGLE-3 joins, by vLLM's rule for the file."""
+    eagle = values.get("eagle_config") or {}
+    if not eagle.get("use_aux_hidden_state", True):
+        return 0
+    if not release.counts_states:
+        return USUAL_STATES
+    layers = eagle.get("eagle_aux_hidden_state_layer_ids")
+    return int(values.get("num_aux_hidden_states") or len(layers or ()) or USUAL_STATES)
+
+
+def _speculative(
+    method: str,
+    num_drafts: int,
+    sizes: Mapping[str, int],
+    num_states: int,
+    notes: tuple[str, ...],
+) -> Speculative:
+    from testbed.speculation.eagle import DrafterLayers, Eagle, Eagle3
+
+    layers = DrafterLayers(**sizes)
+    words = [f"speculation={method}", f"speculation.num_drafts={num_drafts}"]
+    words += [f"{LAYERS}.{name}={value}" for name, value in asdict(layers).items() if value]
+    if method == EAGLE:
+        return Speculative(Eagle(num_drafts, layers), tuple(words), notes)
+    words.append(f"speculation.num_states={num_states}")
+    speculation = Eagle3(num_drafts, num_states, layers=layers)
+    return Speculative(speculation, tuple(words), notes)

@@ -1,0 +1,72 @@
+"""Options that vLLM refuses beside each other or for a model, before it looks at the memory.
+
+Held against vLLM's own configuration by `testbed lockstep vllm --starts`.
+"""
+
+from typing import TYPE_CHECKING
+
+from testbed.core.specs import ModelSpec
+from testbed.vllm.attention_backends import WIDEST_HEAD, keeps_each_state
+from testbed.vllm.command import ON
+from testbed.vllm.option_reader import OptionReader
+from testbed.vllm.releases import Release
+
+if TYPE_CHECKING:
+    from testbed.speculation.speculation import Speculation
+
+CACHE_TYPE, DTYPE = "--kv-cache-dtype", "--dtype"
+THRESHOLD = "--long-prefill-token-threshold"
+CHUNKS = "--enable-chunked-prefill"
+E5M2 = "fp8_e5m2"
+HALF, BFLOAT = ("half", "float16"), ("bfloat16",)
+FULL = ("float", "float32")
+
+
+def check_types(reader: OptionReader, model: ModelSpec, release: Release) -> None:
+    """Raise InputError for types of weights and of cached values that no backend combines."""
+    cached, computed = reader.value(CACHE_TYPE), reader.value(DTYPE)
+    if model.latent is not None and computed in FULL:
+        raise reader.does_not_start(DTYPE, "no backend of latent attention computes in float32")
+    if model.latent is not None and cached == E5M2:
+        raise reader.does_not_start(CACHE_TYPE, "no backend of latent attention reads fp8_e5m2")
+    if model.head_size > WIDEST_HEAD and cached == E5M2 and release.has_long_blocks:
+        raise reader.refusal(CACHE_TYPE, "its blocks for such wide heads are not modelled")
+    is_sparse = model.latent is not None and model.latent.index_bytes > 0
+    if is_sparse and computed in HALF:
+        raise reader.does_not_start(DTYPE, "no backend of sparse attention computes in float16")
+    if release.checks_cache_type:
+        _check_same_type(reader, cached, computed)
+
+
+def _check_same_type(reader: OptionReader, cached: str | None, computed: str | None) -> None:
+    """Refuse a cache of 16 bits of another type than the weights', whose type `auto` has."""
+    if cached in BFLOAT and computed in (*HALF, *FULL):
+        raise reader.does_not_start(CACHE_TYPE, f"is incompatible with {DTYPE} {computed}")
+    if cached in HALF and computed not in HALF:
+        raise reader.does_not_start(
+            CACHE_TYPE, "is incompatible with weights in bfloat16", f"{DTYPE} float16, or auto"
+        )
+
+
+def check_prompts(
+    reader: OptionReader, model: ModelSpec, release: Release, *, caches: bool
+) -> None:
+    """Raise InputError for limits of prompts that vLLM refuses."""
+    threshold = reader.number(THRESHOLD)
+    is_long = threshold is not None and threshold > model.max_len
+    if is_long and release.checks_threshold:
+        raise reader.does_not_start(
+            THRESHOLD, f"cannot be greater than max_model_len, {model.max_len:,}"
+        )
+    needs_chunks = caches and model.states is not None and not keeps_each_state(model, release)
+    if needs_chunks and not reader.is_on(CHUNKS, default=True):
+        raise reader.does_not_start(CHUNKS, "prefixes of states are cached by chunks of prompts")
+
+
+def check_drafts(reader: OptionReader, speculation: "Speculation | None") -> None:
+    """Raise InputError for a drafter on the CPU that is asked to be scheduled ahead."""
+    is_on_cpu = speculation is not None and not speculation.drafts_on_gpu
+    if is_on_cpu and reader.value("--async-scheduling") == ON:
+        raise reader.does_not_start(
+            "--async-scheduling", "n-gram drafts of the CPU are scheduled synchronously"
+        )

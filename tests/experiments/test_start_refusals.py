@@ -1,0 +1,84 @@
+"""Options that vLLM refuses, or takes, beside others: as its own configuration did on a CPU, of the
+release that is named.
+"""
+
+import pytest
+
+from testbed.core.errors import DoesNotStart
+from testbed.experiments.vllm_server.answer import fit_of
+from testbed.vllm.releases import release_numbered
+
+LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+LATENT = "vllm serve deepseek-ai/DeepSeek-V2-Lite --trust-remote-code --max-model-len 8192"
+STATES = "vllm serve Qwen/Qwen3.5-9B --max-model-len 8192"
+MTP = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
+NGRAM = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""
+THRESHOLD = "--long-prefill-token-threshold 2000 --max-model-len 1000"
+SINKS = "vllm serve openai/gpt-oss-20b"
+
+
+def fits(words, release="0.33"):
+    return fit_of(words, "h100-80gb", release_numbered(release))
+
+
+@pytest.mark.parametrize(
+    ("words", "release", "problem"),
+    [
+        (f"{LLAMA} {THRESHOLD}", "0.33", "greater than max_model_len"),
+        (f"{LLAMA} --kv-cache-dtype float16", "0.33", "incompatible"),
+        (f"{LLAMA} --kv-cache-dtype bfloat16 --dtype half", "0.33", "incompatible"),
+        (f"{LLAMA} {MTP}", "0.33", "no layers that draft"),
+        (f"{LLAMA} {NGRAM} --async-scheduling", "0.19", "synchronously"),
+        (f"{LATENT} --kv-cache-dtype fp8_e5m2", "0.33", "fp8_e5m2"),
+        (f"{LATENT} --dtype float32", "0.33", "float32"),
+        (f"{STATES} --no-enable-chunked-prefill", "0.33", "chunks of prompts"),
+        (f"{STATES} --enable-prefix-caching --no-enable-chunked-prefill", "0.19", "chunks"),
+        (f"{SINKS} -tp 16", "0.33", "not copied"),
+    ],
+)
+def test_options_that_vllm_refuses(words, release, problem):
+    with pytest.raises(DoesNotStart, match=problem):
+        fits(words, release)
+
+
+@pytest.mark.parametrize(
+    ("words", "release"),
+    [
+        (f"{LLAMA} {THRESHOLD}", "0.19"),
+        (f"{LLAMA} --kv-cache-dtype float16", "0.28"),
+        (f"{LLAMA} --kv-cache-dtype float16 --dtype half", "0.33"),
+        (f"{LLAMA} {NGRAM} --async-scheduling", "0.33"),
+        (f"{STATES} --no-enable-chunked-prefill", "0.19"),
+        (f"{STATES} --no-enable-chunked-prefill --no-enable-prefix-caching", "0.33"),
+        (f"{STATES} {MTP}", "0.33"),
+        (f"{SINKS} -tp 8", "0.33"),
+        (f"{LLAMA} --disable-sliding-window", "0.33"),
+    ],
+)
+def test_options_that_vllm_takes(words, release):
+    assert fits(words, release).kv_tokens > 0
+
+
+def test_a_block_is_any_multiple_of_what_the_kernels_take():
+    usual = fits(LLAMA, "0.19")
+    longer = fits(f"{LLAMA} --block-size 48", "0.19")
+    assert longer.block_size == 48
+    assert usual.kv_tokens - longer.kv_tokens < 48
+
+
+def test_the_longest_sequence_is_a_batch_if_prompts_are_not_cut():
+    words = f"{LLAMA} --no-enable-chunked-prefill --max-num-batched-tokens 2000"
+    assert fits(f"{words} --max-model-len 2000").longest_model_len == 2000
+
+
+def test_one_window_for_all_layers_needs_no_hybrid_manager():
+    words = "vllm serve mistralai/Mistral-7B-v0.1 --max-model-len 32768"
+    assert (
+        fits(f"{words} --disable-hybrid-kv-cache-manager").max_concurrency
+        == fits(words).max_concurrency
+    )
+
+
+def test_a_pool_without_a_block_says_what_to_do():
+    with pytest.raises(DoesNotStart, match="larger pool"):
+        fits(f"{LLAMA} --kv-cache-memory-bytes 1000")
