@@ -85,10 +85,11 @@ def arena(
     from testbed.experiments.arena.rules import Rules
 
     names, systems = entrants or shipped(), list(dict.fromkeys(rules.split(",")))
-    games = {name: play(names, chosen, Rules(name), runs, launch) for name in systems}
-    for name, own in games.items():
-        _write(own, out / name if len(games) > 1 else out, len(chosen.seeds))
-    if len(games) > 1:
+    games: dict[str, Games] = {}
+    for name in systems:
+        games[name] = play(names, chosen, Rules(name), runs, launch)
+        _write(games[name], out / name if len(systems) > 1 else out, len(chosen.seeds))
+    if len(systems) > 1:
         _write_across(games, out)
 
 
