@@ -67,8 +67,7 @@ def arena(
 
     The bounds: no cache, random victims, LRU, Belady, and a pool that evicts nothing. A plug-in is
     checked against its contract first; each cell runs in a process of its own with limits of time
-    and memory, so that what a policy raises, hangs or takes costs its own row. A call that was
-    stopped goes on where it was: rows that are done are read.
+    and memory. A call that was stopped goes on where it was: rows that are done are read.
     """
     from testbed.experiments.arena.suites import suite_of
 

@@ -172,7 +172,7 @@ def test_a_pair_in_opposite_orders_is_named(games):
     entrants = {**games.entrants, "slow": games.entrants["lfu"], "fast": games.entrants["lfu"]}
     one = replace(games, rows=rows, entrants=entrants)
     other = replace(one, rows={**rows, "slow": rows["fast"], "fast": rows["slow"]})
-    assert across({"a": one, "b": other}).turned == [("slow", "fast")]
+    assert ("slow", "fast") in across({"a": one, "b": other}).turned
     assert across({"a": one, "b": one}).turned == []
 
 
