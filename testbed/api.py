@@ -47,6 +47,8 @@ PolicyName = Literal[
     "paged_2023",
     "prefix_caching",
     "prefix_caching_v1",
+    "prompt_budget",
+    "quantised_groups",
     "radix",
     "tiered",
     "tiered_exclusive",

@@ -1,9 +1,9 @@
-"""Results of `vllm bench serve --save-result --save-detailed`: one object a run, with lists that
-have an entry for each request.
+"""Results of `vllm bench serve --save-result --save-detailed`, and of `sglang.benchmark.serving
+--output-details`: one object a run, with lists that have an entry for each request.
 
 Times are in seconds by the client's clock: start_times when it sent a request, ttfts from then to
 the first token, itls between chunks of the answer. The file's counts and averages are compared with
-its lists.
+its lists. SGLang's has no start_times: see sending_times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,16 @@ from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.traces.client_rows import checked
 from testbed.traces.length_model import Floats
+from testbed.traces.sending_times import is_of_sglang, sending_times
 
 LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times")
 RETOKENIZED = 1.02  # chunks of the stream for each output token that the file counts
 ROUNDING = 0.01  # of a mean that a file gives
 SLACK_S = 1.0  # of a duration, which begins before the first request
+REBUILT = (
+    "the file has no times of sending; taken: all requests in order, as many on the way as "
+    "max_concurrency says (request_rate is inf)"
+)
 OF_A_RUN = ("input_lens", "completed")  # a key of every run
 
 
@@ -31,6 +36,9 @@ def read_bench(path: str, content: Mapping[str, Any]) -> tuple[Rows, Floats, lis
     """The served requests of a run, their times [num_requests, 3] (s), and remarks. Raises
     InputError for a run that does not list each request, or whose lists contradict its counts.
     """
+    is_rebuilt = is_of_sglang(content) and "start_times" not in content
+    if is_rebuilt:
+        content = {**content, "start_times": _rebuilt(path, content)}
     lists = _lists(path, content)
     errors = content.get("errors") or [""] * len(lists[0])
     served = [
@@ -44,9 +52,19 @@ def read_bench(path: str, content: Mapping[str, Any]) -> tuple[Rows, Floats, lis
         }
         for prompt, output, ttft, gaps, start in served
     ]
-    rows = checked(path, items, len(errors) - len(items), _retokenized(served))
+    remarks = [*_retokenized(served), *([REBUILT] if is_rebuilt else [])]
+    rows = checked(path, items, len(errors) - len(items), remarks)
     _check_counts(path, content, served)
     return rows
+
+
+def _rebuilt(path: str, content: Mapping[str, Any]) -> list[float]:
+    """The starts of a run of SGLang's client; nothing for a run that lists no requests."""
+    firsts, gaps = content.get("ttfts"), content.get("itls")
+    if not isinstance(firsts, list) or not isinstance(gaps, list):
+        return []
+    served_s = [first + sum(of) for first, of in zip(firsts, gaps, strict=True)]
+    return sending_times(path, content, served_s)
 
 
 def _lists(path: str, content: Mapping[str, Any]) -> list[Sequence[Any]]:
@@ -55,7 +73,10 @@ def _lists(path: str, content: Mapping[str, Any]) -> list[Sequence[Any]]:
         raise InputError(
             key=path,
             problem="lists no requests",
-            remedy="run vllm bench serve with --save-result --save-detailed",
+            remedy=(
+                "run vllm bench serve with --save-result --save-detailed, or SGLang's client with "
+                "--output-details"
+            ),
         )
     if absent:
         raise InputError(

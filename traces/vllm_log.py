@@ -12,6 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
 from testbed.core.units import Count
 from testbed.traces.aiperf_log import is_aiperf
+from testbed.traces.bench_log import is_bench
 from testbed.traces.client_logs import read_aiperf, read_client_log
 from testbed.traces.files import (
     MAX_LEN,
@@ -50,6 +51,7 @@ KNOWN = (  # what a line of requests.jsonl may have
 META = "meta.json"  # what is known of the server, in the log's folder
 SESSION = "session_id"
 MOST_IN_A_CHUNK = 16  # tokens that one event of a stream may bring, so that they come at one time
+LONGEST_TPOT_S = 2.0  # of a server, in the median
 TOKENS_PER_HASH = 512  # tokens of a hash id if a workload has no tokens_per_id (as Mooncake's)
 
 
@@ -137,7 +139,7 @@ class VllmLog(FileTrace):
     @property
     def is_of_engine(self) -> bool:
         """True if the engine wrote the log, so that it lacks the times of the front end."""
-        return self._is_lines and not self._is_aiperf
+        return self._is_lines and not self._is_aiperf and not self._is_json
 
     @property
     def _is_lines(self) -> bool:
@@ -147,10 +149,12 @@ class VllmLog(FileTrace):
     def _is_aiperf(self) -> bool:
         return self._is_lines and is_aiperf(self.path)
 
-    @property
+    @cached_property
     def _is_json(self) -> bool:
-        """True if a benchmark client wrote the log."""
-        return self.path.removesuffix(".gz").endswith(".json")
+        """True if a benchmark client wrote the log as JSON: an object, or one a line."""
+        if self.path.removesuffix(".gz").endswith(".json"):
+            return True
+        return self._is_lines and is_bench(next(json_lines(self.path))[1])
 
     @cached_property
     def _served(self) -> tuple[Rows, Times]:
@@ -196,6 +200,7 @@ def check_times(path: str, rows: Rows, times: Floats, *, may_buffer: bool) -> li
                 "has its last token when it has its first (are the columns mixed up?)"
             ),
         )
+    _check_unit(path, rows, generating_s)
     requests = np.column_stack([rows.prompt_len, rows.output_len, times])
     if len(rows) and np.unique(requests, axis=0, return_counts=True)[1].min() > 1:
         raise InputError(
@@ -212,6 +217,22 @@ def check_times(path: str, rows: Rows, times: Floats, *, may_buffer: bool) -> li
             "them a TPOT of 0"
         )
     return remarks
+
+
+def _check_unit(path: str, rows: Rows, generating_s: Floats) -> None:
+    """Raise InputError if the seconds between two tokens are those of no server, so that the times
+    are in another unit.
+    """
+    is_known = (rows.output_len > 1) & (generating_s > 0)
+    if not is_known.any():
+        return
+    tpot_s = float(np.median(generating_s[is_known] / (rows.output_len[is_known] - 1)))
+    if tpot_s > LONGEST_TPOT_S:
+        raise InputError(
+            key=path,
+            problem=f"{tpot_s:.3g} s between two tokens, in the median: its times are no seconds",
+            remedy="give them in seconds",
+        )
 
 
 def _preemptions(items: list[Any]) -> int | None:
@@ -257,12 +278,6 @@ def _csv(path: str) -> tuple[Rows, Floats]:
 
 
 def _problems(item: Any) -> Iterator[str | None]:
-    if "input_lens" in item:
-        yield (
-            "is a result of a benchmark client (SGLang's bench_serving writes such lines), which "
-            "does not say when requests were sent; take their lengths into a CSV with input_tokens "
-            "and output_tokens, and run trace=csv arrivals=closed_loop"
-        )
     yield unread_key(item, KNOWN)
     priority = item.get("priority", 0)
     is_class = type(priority) is int and abs(priority) <= MAX_LEN

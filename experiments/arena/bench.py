@@ -19,10 +19,9 @@ from testbed.core.errors import InputError
 from testbed.experiments.arena.bounds import BOUNDS, LRU
 from testbed.experiments.arena.cells import Condition, Row, conditions_of, row_of
 from testbed.experiments.arena.entrants import (
-    EVICTION,
+    LOAD,
     POLICY,
-    ROUTER,
-    SCHEDULER,
+    STORE,
     Entrant,
     entrant_of,
     values_of,
@@ -109,13 +108,11 @@ def admitted(text: str, rules: Rules) -> Entrant | Failure:
 
 
 def _broken_clause(entrant: Entrant, target: str) -> ClauseBroken | None:
-    """The first clause that a plug-in breaks; a rule of tiers is checked in a policy that has it,
-    a router by its run.
+    """The first clause that a plug-in breaks; a rule of tiers is checked in a policy that has
+    it.
     """
     parameters = values_of(entrant)
-    if entrant.kind == ROUTER:
-        return None
-    if entrant.kind in (EVICTION, POLICY, SCHEDULER):
+    if entrant.kind not in (STORE, LOAD):
         return check(target, num_examples=EXAMPLES, **parameters)
     make = partial(locate(target.replace(":", "."), "entrant"), **parameters)
     return check(lambda pool: TieredCaching(pool, **{entrant.kind: make()}), num_examples=EXAMPLES)

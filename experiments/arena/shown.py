@@ -96,15 +96,14 @@ def ranked(games: Games) -> list[Standing]:
 
 def page_of(games: Games, rows: Sequence[Standing], num_seeds: int) -> str:
     """One page: the table, and each condition below it."""
-    tables = [Table("Standings", list(HEAD), cells_of(rows), _classes())]
     head = ["entrant", "job time, s", "hits"]
-    tables += [
+    cases = [
         Table(place, head, rows, ["", NUMBER, NUMBER])
         for place, rows in of_each_case(games).items()
     ]
     bounds = [f"{name}: {WHY[name]}" for name in NAMES]
     lines = [*lines_of(games, num_seeds), *bounds]
-    part = render("arena/arena.html", lines=lines, tables=tables)
+    part = render("arena/arena.html", lines=lines, standings=_of_standings(rows), cases=cases)
     return whole_page(title=f"Arena: {len(rows)} on suite {games.about['suite']}", parts=[part])
 
 
@@ -141,12 +140,17 @@ def page_across(found: AcrossRules) -> str:
     """One page: the table of all rules, and the sentence."""
     head = head_across(found)
     table = Table("Standings", head, cells_across(found), ["", *[NUMBER] * (len(head) - 1)])
-    part = render("arena/arena.html", lines=[found.sentence], tables=[table])
+    part = render("arena/arena.html", lines=[found.sentence], standings=table, cases=[])
     return whole_page(title=f"Arena: {' and '.join(found.standings)}", parts=[part])
 
 
-def _classes() -> list[str]:
-    return ["" if name in ("entrant", "note") else NUMBER for name in HEAD]
+def _of_standings(standings: Sequence[Standing]) -> Table:
+    """The table of the page, without columns in which nothing stands."""
+    rows = cells_of(standings)
+    filled = [place for place in range(len(HEAD)) if any(row[place] for row in rows)]
+    head = [HEAD[place] for place in filled]
+    classes = ["" if name in ("entrant", "note") else NUMBER for name in head]
+    return Table("Standings", head, [[row[place] for place in filled] for row in rows], classes)
 
 
 def columns_of(games: Games) -> Mapping[str, list[object]]:

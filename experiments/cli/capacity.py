@@ -16,15 +16,17 @@ from testbed.experiments.cli.parameters import (
 )
 from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.run.override_words import key_of
-from testbed.study.replications import interval
+from testbed.study.replications import Interval
 
 if TYPE_CHECKING:
     from testbed.experiments.cli.json_answers import CapacityAnswer
+    from testbed.experiments.runs.search_progress import SearchProgress
     from testbed.study.capacity_search import Capacities
     from testbed.study.sensitivity import CapacityIntervals
 
 RUNS = Path("runs/capacity")
-SEED = "seed"
+SEED, DURATION = "seed", "arrivals.duration_s"
+HOUR_S, USUAL_S = 3600, 300
 USUAL_SEEDS = 3
 
 LONGER = "raise arrivals.duration_s, until this line goes"
@@ -71,24 +73,35 @@ def capacity(
     slo.ttft_s=... (s to the first token), slo.tpot_s=... (s per later token), slo.itl_s=... (s
     between two tokens) or slo.e2e_s=... (s to the last token) are among the overrides; a request
     meets all of them. The rate is found by the bisection of the paper's figures, in requests/s,
-    with each of three seeds; run folders are stored and reused.
+    with each of three seeds; run folders are stored and reused. Each rate has 300 s of arrivals
+    unless arrivals.duration_s says otherwise.
     """
     from testbed.api import capacities
     from testbed.experiments.cli.json_answers import capacity_answer
     from testbed.experiments.cli.output import print_json
+    from testbed.experiments.runs.progress import status_line
+    from testbed.experiments.runs.search_progress import SearchProgress
+    from testbed.study.capacity_search import check_search, check_searched
 
     words = served.words(overrides)
     unseeded = [word for word in words if key_of(word) != SEED]
+    check_searched(unseeded, {})
+    unseeded += usual_duration(unseeded)
     search = {"share": share, "low": low, "high": high, "precision": precision}
     if sensitivity:
         _check_sensitivity(unseeded)
-    highest = capacities(
-        *unseeded,
-        seeds=seeds_of(words, seeds),
-        **search,
-        folder=runs,
-        seen=partial(_report, needed=share),
-    )
+    numbers = seeds_of(words, seeds)
+    check_search(**search)
+    progress = SearchProgress(len(numbers), low, high, precision)
+    _announce(progress.expected, len(numbers), unseeded)
+    with status_line(progress.__str__):
+        highest = capacities(
+            *unseeded,
+            seeds=numbers,
+            **search,
+            folder=runs,
+            seen=partial(_report, progress, needed=share),
+        )
     answer = capacity_answer(highest, _varied(highest, unseeded, precision) if sensitivity else {})
     if json:
         return print_json(answer)
@@ -101,13 +114,13 @@ def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
     varied for the intervals, in words.
     """
     rates = [of_seed.rate for of_seed in answer.seeds]
-    mean = interval(rates)
+    mean = Interval(answer.rate, answer.half_width, len(rates))
     text = f"{mean} req/s" if len(rates) > 1 else f"about {mean.mean:.2g} req/s"
     how = "one seed, whose error is not known (--seeds 3 gives a range)"
     if len(rates) > 1:
         how = (
             f"95% interval of {len(rates)} seeds (Student's t), which found {min(rates):.3g} to "
-            f"{max(rates):.3g}"
+            f"{max(rates):.3g} in steps of {answer.step:.2g}"
         )
     needed = f"{100 * answer.share:g}% of the requests meet the SLO"
     lines = [f"capacity: {text} at which {needed}: {how}"]
@@ -187,8 +200,31 @@ def seeds_of(words: list[str], count: int | None) -> list[int]:
     return [int(seed)]
 
 
-def _report(rate: float, inside: float, needed: float) -> None:
+def usual_duration(words: list[str]) -> list[str]:
+    """The word for 300 s of arrivals, where nothing says how long they last: an hour of each rate
+    is more than a first answer takes.
+    """
+    from testbed.experiments.runs.compose import configured
+
+    if any(key_of(word) == DURATION for word in words):
+        return []
+    parameters = configured(words).arrivals.parameters
+    is_usual = parameters.get("duration_s") == HOUR_S
+    return [f"{DURATION}={USUAL_S}"] if is_usual else []
+
+
+def _announce(num_rates: int, num_seeds: int, words: list[str]) -> None:
+    """Say what the search will simulate, before the first rate is done."""
+    of_seeds = f"{num_seeds} seeds" if num_seeds > 1 else "one seed"
+    text = f"capacity: about {num_rates} rates for {of_seeds}, a line for each"
+    if (word := f"{DURATION}={USUAL_S}") in words:
+        text = f"{text}; {word} each, for a first answer"
+    print(text, file=sys.stderr, flush=True)
+
+
+def _report(progress: "SearchProgress", rate: float, inside: float, needed: float) -> None:
     """Print one simulated rate at once, since the whole search may take minutes."""
+    progress.ended()
     verdict = "keeps" if inside >= needed else "misses"
     line = f"{rate:>8g} req/s: {100 * inside:5.1f}% inside, {verdict} {100 * needed:g}%"
     print(line, file=sys.stderr, flush=True)

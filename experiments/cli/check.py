@@ -29,7 +29,8 @@ def check(
     A memory policy: every clause in pools of several sizes; prints the first violated clause and
     the shortest sequence of calls that violates it; so is an eviction order. A scheduler is
     simulated and every plan compared with its outcome; so is a preemption rule; a cost model
-    computes costs in spans and one by one. Exit code 1 if a clause is violated.
+    computes costs in spans and one by one; a router serves small fleets whose engines fail; a
+    hand-over rule is asked for random prompts. Exit code 1 if a clause is violated.
     """
     from testbed.checks.checking import check
     from testbed.experiments.cli.json_answers import check_answer

@@ -10,7 +10,7 @@ SECTIONS = {
         ("run", "run:app", "Simulate a configuration, or with -m a sweep of several."),
         ("capacity", "capacity:capacity", "Find the highest request rate that meets an SLO."),
         ("plan", "plan:plan", "Find the cheapest deployment that keeps an SLO."),
-        ("mend", "mend:mend", "Find the change of a vLLM server that ends its preemptions."),
+        ("mend", "mend:mend", "Find the change that betters a vLLM server which preempts."),
         (
             "hits",
             "hits:hits",

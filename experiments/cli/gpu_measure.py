@@ -29,6 +29,22 @@ def all_reduce(
     gpu_commands.measure("all-reduce", gpus=gpus or [2], known=known)
 
 
+@app.command(name="attention-beside")
+def attention_beside(
+    *,
+    kinds: Annotated[
+        list[Literal["prefill", "decode", "shared"]] | None,
+        Parameter(consume_multiple=True, help="default: prefill"),
+    ] = None,
+) -> None:
+    """Measure prefill next to torch's attention, and decode next to FlashInfer's.
+
+    Both in turn on the same caches, with a check that they agree. Kinds decode and shared (decodes
+    that share a prefix) need flashinfer-python.
+    """
+    gpu_commands.measure("attention-beside", kinds=kinds or ["prefill"])
+
+
 @app.command(name="block-moves")
 def block_moves() -> None:
     """Measure transfers of whole blocks to the host, back, and both ways, by block size.

@@ -243,7 +243,8 @@ class CapacityAnswer:
 
     Attributes:
         rate: the highest rate that meets the SLO, requests/s, mean of the seeds
-        half_width: half of its 95% interval; null for one seed
+        half_width: half of its 95% interval, with the step; null for one seed
+        step: to which the search knows the rate of a seed, requests/s
         share: the share of requests that must meet the SLO
         costs: the source of the costs and their tested error; empty on a GPU
         future_read: what the runs read of the future, as no real server can; empty if they read
@@ -254,6 +255,7 @@ class CapacityAnswer:
 
     rate: float
     half_width: float | None
+    step: float
     share: float
     costs: str
     future_read: str
@@ -288,8 +290,8 @@ class MendChange:
         change: as an engineer writes it
         words: the overrides that make it
         note: what to know of it; empty for nothing
-        verdict: `mends`, `mends, and answers later`, `some fewer`, `not distinguishable`, `changes
-            nothing`, `other costs: not compared` or `makes it worse`; empty for the server as it is
+        verdict: `better`, `not distinguishable`, `changes nothing`, `other costs: not compared` or
+            `worse`, by the goal; empty for the server as it is
         numbers: over the seeds
         num_overloaded: seeds on which the server did not keep up with the arrivals
         num_rejected: requests that were rejected, over all seeds
@@ -309,6 +311,7 @@ class MendAnswer:
     """The answer of `testbed mend --json`.
 
     Attributes:
+        goal: the quantity by which changes are judged
         preempts: whether the server as it is preempts on any seed
         costs: the source of the costs and their tested error
         seeds: the seeds of every change
@@ -317,6 +320,7 @@ class MendAnswer:
         failed: changes whose runs failed, each with the reason; they have no verdict
     """
 
+    goal: str
     preempts: bool
     costs: str
     seeds: list[int]
@@ -559,7 +563,7 @@ def capacity_answer(
         for name in ("rate", "share_inside")
     ]
     rate, about = capacities.rate, (first.share, first.costs, first.future_read)
-    return CapacityAnswer(rate.mean, rate.half_width, *about, seeds, intervals)
+    return CapacityAnswer(rate.mean, rate.half_width, capacities.step, *about, seeds, intervals)
 
 
 def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
@@ -574,25 +578,24 @@ def mend_answer(mending: "Mending") -> MendAnswer:
     from testbed.run.summaries import costs_of
 
     return MendAnswer(
+        mending.goal.number,
         mending.preempts,
         costs_of(mending.server.summaries[0]),
         list(mending.seeds),
-        _mend_change(mending.server, mending.server),
-        [_mend_change(tried, mending.server) for tried in mending.tried],
+        _mend_change(mending.server, mending),
+        [_mend_change(tried, mending) for tried in mending.tried],
         {change.name: reason for change, reason in mending.failed.items()},
     )
 
 
-def _mend_change(tried: "Tried", server: "Tried") -> MendChange:
-    from testbed.experiments.mend.trials import NUMBERS
-
-    change, numbers = tried.change, list[MendNumber]()
-    for name in NUMBERS:
+def _mend_change(tried: "Tried", mending: "Mending") -> MendChange:
+    change, numbers, server = tried.change, list[MendNumber](), mending.server
+    for name in mending.numbers:
         mean, less = tried.mean(name), tried.less(name, server)
         pairs = ((None, None) if of is None else (of.mean, of.half_width) for of in (mean, less))
         (value, half), (difference, half_of_it) = pairs
         numbers.append(MendNumber(name, value, half, difference, half_of_it))
-    verdict = "" if tried is server else tried.verdict(server)
+    verdict = "" if tried is server else mending.verdict(tried)
     counts = (tried.num_overloaded, tried.num_rejected)
     return MendChange(change.name, list(change.words), change.note, verdict, numbers, *counts)
 

@@ -1,4 +1,4 @@
-"""`testbed mend`: which change of a vLLM server ends its preemptions."""
+"""`testbed mend`: which change betters a vLLM server that preempts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 RUNS = Path("runs/mend")
 Command = Annotated[str, Parameter(name="COMMAND", help='a server\'s command: "vllm serve MODEL"')]
 SeedCount = Annotated[AtLeastOne, Parameter(help="run everything with the seeds 0 to N - 1")]
+By = Annotated[
+    str | None,
+    Parameter(
+        metavar="GOAL",
+        help="latency (mean, to the last token), goodput (req/s that keep the SLO), share (of "
+        "requests that keep it) or preemptions; without it goodput if slo.* is given, else latency",
+    ),
+]
 Runs = Annotated[Path, Parameter(metavar="DIR", help="folders of the simulated runs")]
 
 
@@ -23,20 +31,22 @@ def mend(
     /,
     *overrides: Override,
     seeds: SeedCount = 5,
+    by: By = None,
     config_dir: ConfigFolders | None = None,
     runs: Runs = RUNS,
     json: AsJson = False,
 ) -> int:
-    """Find the change of a vLLM server that ends its preemptions.
+    """Find the change that betters a vLLM server which preempts.
 
     The server runs as it is, then with fewer sequences, with more memory or a larger pool, with
-    other budgets of a batch, with swapping and with a watermark, all on the same seeds. Prints a
-    table with 95% intervals, the best change first, and the differences seed by seed. A change
-    whose runs fail has no verdict. Exit code 1 if the server preempts and no change mends it.
+    other budgets of a batch, with swapping and with a watermark, all on the same seeds. A change is
+    better if the goal's difference, seed by seed, leaves out zero. Prints a table with 95%
+    intervals, the best change first, and the differences. A change whose runs fail has no verdict.
+    Exit code 1 if the server preempts and no change is better.
 
     testbed mend "vllm serve MODEL" gpu=h100-80gb trace=csv trace.path=FILE arrivals=replay
     """
-    from testbed.experiments.mend.trials import MENDS, TRADES, Search
+    from testbed.experiments.mend.trials import BETTER, Search
     from testbed.experiments.runs.words import is_of_hydra
     from testbed.run.override_words import key_of
 
@@ -47,10 +57,9 @@ def mend(
     words = [*(f"--config-dir={folder}" for folder in config_dir or ()), *overrides]
     launcher = tuple(word for word in words if is_of_hydra(word))
     others = tuple(word for word in words if word not in launcher)
-    found = Search(command, others, tuple(range(seeds)), runs, launcher).found()
+    found = Search(command, others, tuple(range(seeds)), runs, launcher, by).found()
     _print(found, json=json)
-    verdicts = {tried.verdict(found.server) for tried in found.tried}
-    is_mended = not found.preempts or not verdicts.isdisjoint((MENDS, TRADES))
+    is_mended = not found.preempts or any(found.verdict(of) == BETTER for of in found.tried)
     return exit_codes.ANSWERED if is_mended else exit_codes.NO
 
 
@@ -61,8 +70,8 @@ def _print(found: "Mending", *, json: bool) -> None:
 
     if json:
         return print_json(mend_answer(found))
-    show(*shown.lines_of(found), "", plain_table(shown.HEAD, shown.rows_of(found)))
+    show(*shown.lines_of(found), "", plain_table(shown.head_of(found), shown.rows_of(found)))
     if found.tried:
         show("", "differences from the server as it is, on the same seeds:")
-        show(plain_table(shown.LESS, shown.differences_of(found)))
+        show(plain_table(shown.head_of_differences(found), shown.differences_of(found)))
     show(*shown.remarks_of(found))

@@ -100,6 +100,23 @@ AsJson = Annotated[
     bool, Parameter(name="--json", help="print JSON (experiments/cli/JSON.md) instead of tables")
 ]
 
+RenamedOut = Annotated[Path | None, Parameter(name="--out", show=False, help="is now --html")]
+
+
+def check_folder_of(*files: Path | None) -> None:
+    """Raise InputError for a file that could not be written, before anything is simulated."""
+    for file in files:
+        if file is not None and not file.parent.is_dir():
+            raise InputError(
+                key=file, problem=f"the folder {file.parent} does not exist", remedy="make it first"
+            )
+
+
+def refuse_renamed_out(out: Path | None) -> None:
+    """Raise InputError for --out of a command whose page is --html now."""
+    if out is not None:
+        raise InputError(key="--out", value=out, problem=f"is now --html {out}")
+
 
 def seed_words(words: Sequence[str], seeds: int | None) -> list[str]:
     """The override of `--seeds N`; none without it. Raises InputError if the words have a seed."""

@@ -16,6 +16,7 @@ from testbed.experiments.cli.parameters import (
     ConfigFolders,
     Override,
     Picture,
+    check_folder_of,
 )
 from testbed.experiments.cli.served_command import NO_COMMAND, SglangCommand, VllmCommand
 from testbed.run.override_words import key_of
@@ -88,7 +89,7 @@ def plan(
         raise InputError(
             key="--from-sglang", problem="goes with no --from-vllm", remedy="give one of them"
         )
-    _check_folders(figure, html)
+    check_folder_of(figure, html)
     words = NO_COMMAND.words(overrides, config_dir or [])
     unseeded = tuple(word for word in words if key_of(word) != SEED)
     numbers, rate = tuple(seeds_of(words, seeds)), _rate(prices)
@@ -140,15 +141,6 @@ def _rate(prices: Path | None) -> "Rate":
     from testbed.experiments.plan.prices import GpuHours, read_prices
 
     return GpuHours() if prices is None else read_prices(prices)
-
-
-def _check_folders(*files: Path | None) -> None:
-    """Raise InputError for a file that could not be written, before anything is simulated."""
-    for file in files:
-        if file is not None and not file.parent.is_dir():
-            raise InputError(
-                key=file, problem=f"the folder {file.parent} does not exist", remedy="make it first"
-            )
 
 
 def _write(answer: "Plan", html: Path | None, figure: Path | None, runs: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from testbed.core.errors import InputError
+from testbed.experiments.cli.parameters import RenamedOut, refuse_renamed_out
 
 
 def report(
@@ -21,7 +21,7 @@ def report(
         Path | None,
         Parameter(metavar="FILE", help="page to write (default: report.html in the first folder)"),
     ] = None,
-    out: Annotated[Path | None, Parameter(show=False, help="was renamed to --html")] = None,
+    out: RenamedOut = None,
 ) -> None:
     """Write one self-contained HTML page of results.
 
@@ -30,8 +30,7 @@ def report(
     from testbed.experiments.look.report.folder_page import folder_page
     from testbed.experiments.runs.whole_files import write_text
 
-    if out is not None:
-        raise InputError(key="--out", value=out, problem=f"is now --html {out}")
+    refuse_renamed_out(out)
     html = html or folders[0] / "report.html"
     write_text(html, folder_page(folders))
     print(f"report: {html}")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -11,10 +11,14 @@ from testbed.experiments.cli.parameters import (
     AsJson,
     ConfigFolders,
     Override,
+    Picture,
     Seeds,
     seed_words,
 )
 from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
+
+if TYPE_CHECKING:
+    from testbed.experiments.cli.run_launch import Drawing
 
 app = App(name="run", help_flags=[])  # its own --help also shows the config groups
 
@@ -33,11 +37,38 @@ class Sweep:
     ] = False
     seeds: Seeds | None = None
     per_seed: Annotated[bool, Parameter(help="a row for each seed, not the mean of all")] = False
+    figure: Annotated[
+        Picture | None,
+        Parameter(help="draw the sweep here (.png, .pdf or .svg), not beside its table"),
+    ] = None
+    metrics: Annotated[
+        str | None,
+        Parameter(
+            metavar="NAMES", help="what it draws: columns of sweep.csv, as ttft_s_p50,tpot_s_p99"
+        ),
+    ] = None
 
     @property
     def is_asked_for(self) -> bool:
         """True if an option makes a sweep of the run."""
         return self.multirun or self.seeds is not None
+
+    def check_no_figure(self) -> None:
+        """Raise InputError for a figure, which one run has not."""
+        if self.figure or self.metrics:
+            raise InputError(
+                key="--figure" if self.figure else "--metrics",
+                problem="is of a sweep",
+                remedy="give -m or --seeds; testbed show charts RUN draws one run",
+            )
+
+    @property
+    def drawing(self) -> "Drawing":
+        """The figure that is asked for."""
+        from testbed.experiments.cli.run_launch import Drawing
+
+        names = () if self.metrics is None else tuple(self.metrics.split(","))
+        return Drawing(self.figure, names)
 
 
 @Parameter(name="*")
@@ -105,7 +136,7 @@ def run(
         return print_config([*shown.name_words, *words], shown, values=values)
     from testbed.experiments.cli.run_launch import Form, noted, run_one
 
-    form = Form(again, sweep.per_seed, json, sensitivity)
+    form = Form(again, sweep.per_seed, json, sensitivity, sweep.drawing)
     if sweep.is_asked_for:
         if sensitivity:
             raise InputError(
@@ -115,6 +146,7 @@ def run(
 
         asked = [*shown.name_words, *overrides, *seed_words(overrides, sweep.seeds)]
         return sweep_of(asked, served, config_dir or [], form)
+    sweep.check_no_figure()
     words, notes = noted(served, overrides, config_dir or [])
     return run_one([*shown.name_words, *words], form, notes)
 

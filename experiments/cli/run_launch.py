@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
-from testbed.experiments.cli.json_answers import RunAnswer
 from testbed.experiments.cli.output import print_json, wide_console
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.runs.compose import configured
@@ -23,18 +23,29 @@ RUNS = "runs"  # the default folder of all runs
 RUN_FOLDER = "hydra.run.dir"
 
 
+class Drawing(NamedTuple):
+    """The figure of a sweep. file: None: beside its table. metrics: columns; none: the usual."""
+
+    file: Path | None = None
+    metrics: tuple[str, ...] = ()
+
+
+USUAL = Drawing()
+
+
 @dataclass(frozen=True)
 class Form:
     """Options of launching and printing runs.
 
     again: complete runs are repeated. per_seed: a row for each seed. json: the answer is JSON.
-    sensitivity: with the intervals of one run.
+    sensitivity: with the intervals of one run. drawing: the figure of several.
     """
 
     again: bool = False
     per_seed: bool = False
     json: bool = False
     sensitivity: bool = False
+    drawing: Drawing = USUAL
 
 
 def noted(
@@ -43,9 +54,9 @@ def noted(
     """The words of a server's command and the overrides, and the notes on the command, which are
     also printed.
     """
-    with redirect_stderr(StringIO()) as said:
+    with redirect_stderr(StringIO()) as printed:
         words = served.words(overrides, folders)
-    return words, printed_once(said.getvalue().splitlines())
+    return words, printed_once(printed.getvalue().splitlines())
 
 
 def printed_once(lines: Sequence[str]) -> list[str]:
@@ -67,13 +78,15 @@ def run_one(words: Sequence[str], form: Form, notes: list[str]) -> None:
         intervals = sensitive.rows(config, stored.summary) if sensitive else []
     except SystemExit as error:  # of a plug-in
         raise as_refusal(error) from None
-    answer = RunAnswer(str(stored.folder), stored.is_new, notes, stored.summary, intervals)
     if form.json:
-        return print_json(answer)
+        from testbed.experiments.cli.json_answers import RunAnswer
+
+        place = str(stored.folder)
+        return print_json(RunAnswer(place, stored.is_new, notes, stored.summary, intervals))
     console = wide_console()
     console.print(summary_table(stored.summary))
     if sensitive:
-        console.print(sensitive.table(config, answer))
+        console.print(sensitive.table(config, stored.summary, intervals))
     complete = "complete already, nothing was run (--again runs it again)"
     state = "run folder" if stored.is_new else complete
     console.print(f"{state}: {stored.folder}", highlight=False)

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from testbed.experiments.cli.json_answers import RunAnswer, SensitiveFigure
+from testbed.experiments.cli.json_answers import SensitiveFigure
 from testbed.experiments.runs.quantities import number
 from testbed.run.config import RunConfig
 from testbed.study.cost_spread import rule
@@ -39,10 +39,10 @@ def rows(config: RunConfig, summary: Mapping[str, Any]) -> list[SensitiveFigure]
     ]
 
 
-def table(config: RunConfig, answer: RunAnswer) -> Table:
-    """Each figure with its interval, under what was varied."""
-    figures = figures_of(answer.summary)
-    intervals = {row.figure: row for row in answer.intervals}
+def table(config: RunConfig, summary: Mapping[str, Any], rows: list[SensitiveFigure]) -> Table:
+    """Each figure with its interval, under what was varied. summary: of the unchanged run."""
+    figures = figures_of(summary)
+    intervals = {row.figure: row for row in rows}
     is_wide = LATENCY in intervals and _is_wide(intervals[LATENCY], figures[LATENCY])
     shown = Table(
         *("figure", "simulated", "lowest", "highest"),
@@ -51,7 +51,7 @@ def table(config: RunConfig, answer: RunAnswer) -> Table:
         caption=NEAR_FULL if is_wide else None,
         caption_justify="left",
     )
-    for row in answer.intervals:
+    for row in rows:
         values = (figures[row.figure], row.lowest, row.highest)
         shown.add_row(WORDS[row.figure], *map(number, values))
     return shown

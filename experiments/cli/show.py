@@ -8,7 +8,14 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import Picture, PlugIns, Seconds, WholeNumber
+from testbed.experiments.cli.parameters import (
+    Picture,
+    PlugIns,
+    RenamedOut,
+    Seconds,
+    WholeNumber,
+    refuse_renamed_out,
+)
 
 MEMORY_MAP = "memory_map.html"
 TIMELINE = "timeline.json"
@@ -61,9 +68,10 @@ def memory(
         WholeNumber | None, Parameter(help="whose memory, of several replicas; from 0")
     ] = None,
     plug_in: PlugIns | None = None,
-    out: Annotated[
-        Path | None, Parameter(metavar="DIR", help=f"write {MEMORY_MAP} here (default: RUN)")
+    html: Annotated[
+        Path | None, Parameter(metavar="FILE", help=f"page to write (default: RUN/{MEMORY_MAP})")
     ] = None,
+    out: RenamedOut = None,
 ) -> None:
     """Write the owners of physical blocks over time as an interactive page.
 
@@ -75,13 +83,14 @@ def memory(
     from testbed.experiments.runs.run_folder import changed_since, complete, read_config
     from testbed.experiments.runs.whole_files import write_text
 
+    refuse_renamed_out(out)
     part = _interval(start, stop)
     config = read_config(run, plug_in or ())
     trace = retrace(config, *part, engine, complete(run))
-    out = out or run
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / MEMORY_MAP, page(trace, title_of(trace, config, engine)))
-    show(str(out / MEMORY_MAP))
+    html = html or run / MEMORY_MAP
+    html.parent.mkdir(parents=True, exist_ok=True)
+    write_text(html, page(trace, title_of(trace, config, engine)))
+    show(str(html))
     if trace.num_states > len(trace.frames):
         show(
             f"{len(trace.frames):,} of {trace.num_states:,} states are drawn, at even times, and "

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from testbed.core.errors import InputError
 from testbed.experiments.cli.json_answers import sweep_answer
 from testbed.experiments.cli.output import print_json, wide_console
-from testbed.experiments.cli.run_launch import RUNS, Form, printed_once
+from testbed.experiments.cli.parameters import check_folder_of
+from testbed.experiments.cli.run_launch import RUNS, USUAL, Drawing, Form, printed_once
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.compose import composed, configured
@@ -22,13 +23,13 @@ from testbed.experiments.runs.points import SEED, Point, differing
 from testbed.experiments.runs.progress import status_line
 from testbed.experiments.runs.quiet import QUIET
 from testbed.experiments.runs.run_folder import run_into
+from testbed.experiments.runs.sweep_files import table_for
 from testbed.experiments.runs.sweep_progress import SweepProgress
 from testbed.experiments.runs.sweep_words import sweep_points
 from testbed.experiments.runs.whole_files import remove_leftovers
 from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
 
 QUOTES = "'\""
-TABLE = "sweep.csv"
 SWEEP_FOLDER = "hydra.sweep.dir"
 
 
@@ -49,9 +50,9 @@ def points_of(
     """
     points, lines = list[SweepPoint](), list[str]()
     for combination in sweep_points([word for word in asked if not is_of_hydra(word)]):
-        with redirect_stderr(StringIO()) as said:
+        with redirect_stderr(StringIO()) as printed:
             points.append(SweepPoint(combination, tuple(served.words(combination, folders))))
-        lines += said.getvalue().splitlines()
+        lines += printed.getvalue().splitlines()
     return points, printed_once(lines)
 
 
@@ -64,6 +65,7 @@ def sweep_of(
     """
     points, notes = points_of(asked, served, folders)
     _check_seeds(chosen(asked).get(SEED, ""))
+    _check_drawing(form.drawing)
     folder = Path(chosen(asked).get(SWEEP_FOLDER, RUNS))
     of_launcher = [word for word in asked if is_of_hydra(word)]
     for point in points:  # a word that none of them can have is refused before any is run
@@ -81,13 +83,13 @@ def sweep_of(
             for result in launched(of_launcher, jobs, progress.folder):
                 results.append(result)
     except KeyboardInterrupt:
-        _answer(results, names, folder / TABLE, form, notes)
+        _answer(results, names, folder, form, notes)
         raise
     finally:
         remove_leftovers(folder)  # of workers that were stopped
     error = next((result for result in results if isinstance(result, InputError)), None)
     if not (error and form.json):
-        _answer(results, names, folder / TABLE, form, notes)
+        _answer(results, names, folder, form, notes)
     if error:
         raise error
 
@@ -95,12 +97,12 @@ def sweep_of(
 def _answer(
     results: Sequence[Point | InputError],
     names: Sequence[str],
-    table: Path,
+    folder: Path,
     form: Form,
     notes: list[str],
 ) -> None:
-    """Write the table of the points that ended well over the axes `names`, draw it, and print it
-    or the JSON; nothing without such a point.
+    """Write the table of the points that ended well over the axes `names` into the folder, beside
+    those of other sweeps, draw it, and print it or the JSON; nothing without such a point.
     """
     # This imports pandas and matplotlib, which one run does not need.
     from testbed.experiments.runs.sweep_table import draw_sweep, shown, write_sweep
@@ -108,8 +110,11 @@ def _answer(
     points = [result for result in results if isinstance(result, Point)]
     if not points:
         return
+    table = table_for(folder, [point.folder for point in points])
     write_sweep(table, points, names)
-    figure = table.with_suffix(".png") if draw_sweep(table.with_suffix(".png"), points) else None
+    file, metrics = form.drawing
+    file = file or table.with_suffix(".png")
+    figure = file if draw_sweep(file, points, metrics) else None
     if form.json:
         return print_json(sweep_answer(points, table, figure, notes))
     console = wide_console()
@@ -117,6 +122,17 @@ def _answer(
     console.print(f"every number of every point: {table}", highlight=False)
     if figure:
         console.print(f"figure: {figure}", highlight=False)
+    elif form.drawing != USUAL:
+        console.print("no figure: no axis has three numbers, or no run has these metrics")
+
+
+def _check_drawing(drawing: Drawing) -> None:
+    """Raise InputError for a figure that could not be drawn, before anything is run."""
+    if drawing.metrics:
+        from testbed.experiments.runs.sweep_metrics import panels_of
+
+        panels_of(drawing.metrics)
+    check_folder_of(drawing.file)
 
 
 def _check_seeds(text: str) -> None:

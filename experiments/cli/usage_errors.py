@@ -18,6 +18,7 @@ from cyclopts import (
 from testbed.core.errors import InputError
 from testbed.core.spelling import did_you_mean
 from testbed.experiments.cli.app import application
+from testbed.experiments.cli.examples import example_of
 
 TYPES = {int: "a whole number", float: "a number"}
 
@@ -31,10 +32,17 @@ def command_of(words: Sequence[str]) -> str:
 def refusal_of(error: CycloptsError, words: Sequence[str]) -> InputError:
     """The given words, the problem, and the --help that explains it."""
     remedy = f"{command_of(words)} --help"
+    if isinstance(error, MissingArgumentError) and not error.keyword:
+        remedy = _with_example(remedy, command_of(words))
     for error_class, refusal in REFUSALS.items():
         if isinstance(error, error_class):
             return refusal(error).with_remedy(remedy)
     return InputError(key=_name(error), problem=" ".join(str(error).split()), remedy=remedy)
+
+
+def _with_example(remedy: str, command: str) -> str:
+    example = example_of(command)
+    return remedy if example is None else f"such as {example}; {remedy}"
 
 
 def _unknown_option(error: UnknownOptionError) -> InputError:
@@ -83,7 +91,7 @@ def _missing(error: MissingArgumentError) -> InputError:
 
 
 def _given_twice(error: RepeatArgumentError) -> InputError:
-    return InputError(key=error.token.keyword, problem="is given twice")
+    return InputError(key=error.token.keyword or _name(error), problem="is given twice")
 
 
 def _unused(error: UnusedCliTokensError) -> InputError:

@@ -2,11 +2,18 @@
 
 from collections.abc import Iterator
 
-from testbed.experiments.mend.trials import MENDS, NUMBERS, TRADES, Mending, Tried
+from testbed.experiments.mend.trials import BETTER, Mending, Tried
 from testbed.run.summaries import costs_of
 
-HEAD = ("change", "verdict", *NUMBERS)
-LESS = ("change", *NUMBERS)
+
+def head_of(mending: Mending) -> list[str]:
+    """The head of the table of numbers."""
+    return ["change", "verdict", *mending.numbers]
+
+
+def head_of_differences(mending: Mending) -> list[str]:
+    """The head of the table of differences."""
+    return ["change", *mending.numbers]
 
 
 def lines_of(mending: Mending) -> Iterator[str]:
@@ -14,8 +21,8 @@ def lines_of(mending: Mending) -> Iterator[str]:
     yield f"costs: {costs_of(mending.server.summaries[0])}"
     yield (
         f"cells: mean of {len(mending.seeds)} seeds ± half of its 95% interval (Student's t); "
-        "verdicts by the differences on the same seeds: mends if at least half of the "
-        "preemptions end"
+        f"verdicts by the differences of {mending.goal.number} on the same seeds (--by names "
+        "another goal)"
     )
     yield _conclusion(mending)
 
@@ -24,18 +31,17 @@ def _conclusion(mending: Mending) -> str:
     if not mending.preempts:
         return "the server preempts nothing at this load: nothing is to mend (raise the load)"
     best = next(iter(mending.tried), None)
-    verdict = None if best is None else best.verdict(mending.server)
-    if best is None or verdict not in (MENDS, TRADES):
-        return "no change ends preemptions distinguishably (--seeds N with more, or a longer run)"
-    later = "" if verdict == MENDS else ", and answers later: mean latency grows"
-    return f"best: {best.change.name}{later}"
+    if best is None or mending.verdict(best) != BETTER:
+        name = mending.goal.number
+        return f"no change betters {name} distinguishably (--seeds N with more, or a longer run)"
+    return f"best: {best.change.name}"
 
 
 def rows_of(mending: Mending) -> list[list[str]]:
     """A row for the server as it is, then one for each change, the best first."""
-    first = ["none", "", *_cells(mending.server)]
+    first = ["none", "", *_cells(mending.server, mending)]
     rest = [
-        [_name(tried), tried.verdict(mending.server), *_cells(tried)] for tried in mending.tried
+        [_name(tried), mending.verdict(tried), *_cells(tried, mending)] for tried in mending.tried
     ]
     return [first, *rest]
 
@@ -43,7 +49,10 @@ def rows_of(mending: Mending) -> list[list[str]]:
 def differences_of(mending: Mending) -> list[list[str]]:
     """A row for each change: its numbers less those of the server as it is, seed by seed."""
     return [
-        [tried.change.name, *(str(tried.less(name, mending.server) or "-") for name in NUMBERS)]
+        [
+            tried.change.name,
+            *(str(tried.less(name, mending.server) or "-") for name in mending.numbers),
+        ]
         for tried in mending.tried
     ]
 
@@ -67,5 +76,5 @@ def _name(tried: Tried) -> str:
     return f"{tried.change.name}{note}"
 
 
-def _cells(tried: Tried) -> list[str]:
-    return [str(tried.mean(name) or "-") for name in NUMBERS]
+def _cells(tried: Tried, mending: Mending) -> list[str]:
+    return [str(tried.mean(name) or "-") for name in mending.numbers]

@@ -12,6 +12,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.mend.changes import NONE, Change, changes_of
+from testbed.experiments.mend.goals import NUMBERS, Goal, goal_of
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
@@ -22,19 +23,10 @@ from testbed.run.simulate import OVERLOAD
 from testbed.run.summaries import costs_of
 from testbed.study.replications import Interval, interval, paired
 
-PREEMPTIONS, LATENCY = "preemptions/h", "latency, s"
-NUMBERS: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
-    PREEMPTIONS: lambda of: 3600 * sum(of["preemptions"].values()) / of["simulated_s"],
-    "TTFT p99, s": lambda of: of["ttft_s"]["p99"],
-    "TPOT p99, s": lambda of: of["tpot_s"]["p99"],
-    LATENCY: lambda of: of["e2e_s"]["mean"],
-    "req/s": lambda of: of["throughput"]["requests_per_s"],
-}
-MENDS, TRADES, FEWER = "mends", "mends, and answers later", "some fewer"
-UNKNOWN, EQUAL = "not distinguishable", "changes nothing"
-WORSE, OTHER_COSTS = "makes it worse", "other costs: not compared"
-VERDICTS = (MENDS, TRADES, FEWER, UNKNOWN, EQUAL, OTHER_COSTS, WORSE)  # in the table's order
-MENDED = 0.5  # of the preemptions at least
+SLO = "slo."
+BETTER, EQUAL, UNKNOWN = "better", "changes nothing", "not distinguishable"
+WORSE, OTHER_COSTS = "worse", "other costs: not compared"
+VERDICTS = (BETTER, UNKNOWN, EQUAL, OTHER_COSTS, WORSE)  # in the table's order
 
 
 @dataclass(frozen=True)
@@ -94,33 +86,34 @@ class Tried:
         """Requests that were rejected, over all seeds."""
         return sum(summary["requests"]["rejected"] for summary in self.summaries)
 
-    def verdict(self, reference: "Tried") -> str:
-        """Numbers of the runs with the change, beside the server as it is."""
+    def verdict(self, reference: "Tried", goal: Goal) -> str:
+        """The goal's number of the runs with the change, beside the server as it is: better or
+        worse if the interval of the difference, seed by seed, leaves out zero. A change that
+        rejects more requests is worse, for latencies and rates leave these out.
+        """
         if costs_of(self.summaries[0]) != costs_of(reference.summaries[0]):
             return OTHER_COSTS
-        fewer = self.less(PREEMPTIONS, reference)
-        later = self.less(LATENCY, reference)
-        if fewer is None or later is None or self.num_rejected > reference.num_rejected:
+        more = self.less(goal.number, reference)
+        if more is None or self.num_rejected > reference.num_rejected:
             return WORSE
-        if fewer.mean == later.mean == 0 and not (fewer.half_width or later.half_width):
+        if self._is_as(reference):
             return EQUAL
-        is_later = later.mean > 0 and not later.includes_zero
-        if fewer.includes_zero:
-            return WORSE if is_later else UNKNOWN
-        if fewer.mean > 0:
-            return WORSE
-        before = reference.mean(PREEMPTIONS)
-        if before is not None and -fewer.mean < MENDED * before.mean:
-            return WORSE if is_later else FEWER
-        return TRADES if is_later else MENDS
+        if more.includes_zero:
+            return UNKNOWN
+        return BETTER if goal.sign * more.mean < 0 else WORSE
+
+    def _is_as(self, reference: "Tried") -> bool:
+        """True if every number is the reference's, with every seed."""
+        return all(self._values(name) == reference._values(name) for name in NUMBERS)
 
 
 @dataclass(frozen=True)
 class Mending:
     """server: as it is. tried: the changes, the best first. failed: changes without a verdict, each
-    with its reason.
+    with its reason. goal: by which they are judged.
     """
 
+    goal: Goal
     seeds: Sequence[int]
     server: Tried
     tried: Sequence[Tried]
@@ -131,11 +124,21 @@ class Mending:
         """True if the server preempts on any seed."""
         return self.server.num_preempted > 0
 
+    def verdict(self, tried: Tried) -> str:
+        """The verdict on a change, beside the server as it is."""
+        return tried.verdict(self.server, self.goal)
+
+    @property
+    def numbers(self) -> list[str]:
+        """The names of the numbers that the server has, the goal's first."""
+        known = [name for name in NUMBERS if self.server.mean(name) is not None]
+        return sorted(known, key=lambda name: name != self.goal.number)
+
 
 @dataclass(frozen=True)
 class Search:
     """The trials: a vLLM command with overrides, on seeds. runs: the folder of run folders.
-    launcher: the words that choose the launcher.
+    launcher: the words that choose the launcher. by: name of a goal; None: that of the words.
     """
 
     command: str
@@ -143,22 +146,25 @@ class Search:
     seeds: tuple[int, ...]
     runs: Path
     launcher: tuple[str, ...] = ()
+    by: str | None = None
 
     def found(self) -> Mending:
         """Run the server, then its changes if it preempts. Raises InputError if the server
         itself cannot run on one of the seeds.
         """
+        goal = goal_of(self.by, has_slo=any(key_of(word).startswith(SLO) for word in self.words))
         server = translation.served(self.command, self.words).server
         as_it_is = self._tried([NONE])[NONE]
         if isinstance(as_it_is, InputError):
             raise as_it_is
         if not as_it_is.num_preempted:
-            return Mending(self.seeds, as_it_is, (), {})
+            return Mending(goal, self.seeds, as_it_is, (), {})
         batch = interval([of["batch"]["mean_per_iteration"] for of in as_it_is.summaries]).mean
         results = self._tried(changes_of(server, batch))
         tried = [result for result in results.values() if isinstance(result, Tried)]
         failed = {of: str(error) for of, error in results.items() if isinstance(error, InputError)}
-        return Mending(self.seeds, as_it_is, sorted(tried, key=_rank(as_it_is)), failed)
+        ranked = sorted(tried, key=_rank(as_it_is, goal))
+        return Mending(goal, self.seeds, as_it_is, ranked, failed)
 
     def _tried(self, changes: Sequence[Change]) -> dict[Change, Tried | InputError]:
         """The runs of each change, or the reason why one of them is missing."""
@@ -185,10 +191,10 @@ class Search:
         """The words of the server with a change, which takes the place of the user's own."""
         changed = set(map(key_of, change.words))
         own = [word for word in self.words if key_of(word) not in changed]
-        with redirect_stderr(StringIO()) as said:
+        with redirect_stderr(StringIO()) as printed:
             words = translation.expand(self.command, [*own, *change.words])
         if change is NONE:
-            print(said.getvalue(), end="", file=sys.stderr)
+            print(printed.getvalue(), end="", file=sys.stderr)
         return tuple(words)
 
 
@@ -201,12 +207,12 @@ def _gathered(
     return Tried(change, [outcome for outcome in outcomes if isinstance(outcome, dict)])
 
 
-def _rank(reference: Tried) -> Callable[[Tried], tuple[int, float]]:
-    """By verdict, then by mean latency."""
+def _rank(reference: Tried, goal: Goal) -> Callable[[Tried], tuple[int, float]]:
+    """By verdict, then by the goal's mean."""
 
     def rank(tried: Tried) -> tuple[int, float]:
-        latency = tried.mean(LATENCY)
-        worst = float("inf") if latency is None else latency.mean
-        return VERDICTS.index(tried.verdict(reference)), worst
+        mean = tried.mean(goal.number)
+        worst = float("inf") if mean is None else goal.sign * mean.mean
+        return VERDICTS.index(tried.verdict(reference, goal)), worst
 
     return rank

@@ -26,7 +26,7 @@ from testbed.experiments.plan.verdicts import (
     Verdict,
     refused,
 )
-from testbed.study.replications import NOT_DISTINGUISHABLE, paired
+from testbed.study.replications import NOT_DISTINGUISHABLE, paired, within_step
 
 WAVE = 8  # candidates that are challenged at a time, whatever the launcher
 DIGITS = 4  # of a rate
@@ -65,7 +65,7 @@ def difference_at_capacity(verdict: Keeps, best: Keeps) -> str:
     """The extra cost of a million requests, on the same seeds."""
     if verdict.costs == best.costs:
         return "equal"
-    change = paired(verdict.costs, best.costs)
+    change = within_step(paired(verdict.costs, best.costs), max(verdict.step, best.step))
     return NOT_DISTINGUISHABLE if change.includes_zero else f"+{change}"
 
 
@@ -177,7 +177,7 @@ def _verdict(
         per_million(hourly, outcome.rate) for outcome in highest if outcome.rate is not None
     )
     others = tuple(outcome for result in searches for outcome in result.kept)
-    return Keeps(candidate, hourly, highest, costs, limit, others)
+    return Keeps(candidate, hourly, highest, costs, limit, others, question.precision)
 
 
 def _limit(search: Search, candidate: Candidate, outcomes: Sequence[Outcome]) -> str:

@@ -6,7 +6,15 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from testbed.experiments.look.pages.page import NUMBER, Chart, Series, Table, render, whole_page
+from testbed.experiments.look.pages.page import (
+    NAME,
+    NUMBER,
+    Chart,
+    Series,
+    Table,
+    render,
+    whole_page,
+)
 from testbed.experiments.plan.bottlenecks import broken
 from testbed.experiments.plan.deployment_plan import AT_LOAD, Plan
 from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
@@ -254,7 +262,7 @@ def page_of(plan: Plan, page: Path, runs: Path) -> str:
             title,
             head,
             [_linked(head, cells, page, runs) for cells in rows],
-            [_class(name) for name in head],
+            [_class(name, column) for name, *column in zip(head, *rows, strict=True)],
         )
         for title, head, rows in tables_of(plan)
     ]
@@ -268,8 +276,11 @@ def _title(plan: Plan) -> str:
     return f"Cheapest deployment that keeps the SLO, at {what}"
 
 
-def _class(name: str) -> str:
-    return "" if name in TEXTS else NUMBER
+def _class(name: str, cells: Sequence[str]) -> str:
+    """The class of a column; names, as those of GPUs, stay in one line."""
+    if name in TEXTS:
+        return ""
+    return NUMBER if any(cell[:1].isdigit() for cell in cells) else NAME
 
 
 def _linked(head: Sequence[str], cells: Sequence[str], page: Path, runs: Path) -> list[str]:

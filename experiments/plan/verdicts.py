@@ -7,7 +7,7 @@ from typing import Self
 from testbed.core.errors import InputError
 from testbed.experiments.plan.jobs import Failure, Outcome, Searched
 from testbed.experiments.plan.space import Candidate, Deployment
-from testbed.study.replications import Interval, interval
+from testbed.study.replications import Interval, interval, within_step
 
 REFUSED = "refused"
 
@@ -44,6 +44,7 @@ class Pruned:
 class Keeps:
     """Keeps the SLO. outcomes: of each seed, the run at the rate that is served. costs: of a
     million requests, by seed, in the plan's unit. others: further runs, which keep the SLO too.
+    precision: of the search that found the rates; 0: they are given.
     """
 
     candidate: Candidate
@@ -52,13 +53,19 @@ class Keeps:
     costs: tuple[float, ...]
     limit: str
     others: tuple[Outcome, ...] = ()
+    precision: float = 0.0
 
     @property
     def cost(self) -> Interval:
-        """Of a million requests; equal costs have an interval without a width."""
+        """Of a million requests; equal costs have no more than the step of the search."""
         if len(set(self.costs)) == 1 < len(self.costs):
-            return Interval(self.costs[0], 0.0, len(self.costs))
-        return interval(self.costs)
+            return Interval(self.costs[0], self.step, len(self.costs))
+        return within_step(interval(self.costs), self.step)
+
+    @property
+    def step(self) -> float:
+        """The precision of a cost, by the step of the search for its rate."""
+        return self.precision * max(self.costs)
 
     @property
     def inside(self) -> Interval:

@@ -67,11 +67,11 @@ def plain(config: DictConfig) -> dict[str, Any]:
     try:
         values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
-        raise InputError(
-            key=error.full_key, problem="has no value", remedy=f"set {error.full_key}=..."
-        ) from error
+        key = error.full_key or "the configuration"
+        raise InputError(key=key, problem="has no value", remedy=f"set {key}=...") from error
     except OmegaConfBaseException as error:
-        raise _refusal_behind(error) or InputError(key=error.full_key, problem=error.msg) from error
+        key = error.full_key or "the configuration"
+        raise _refusal_behind(error) or InputError(key=key, problem=error.msg) from error
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 

@@ -19,6 +19,7 @@ from testbed.experiments.runs.run_words import (
     remark_on_pools,
     remark_on_ways,
 )
+from testbed.experiments.runs.sweep_metrics import panels_of, with_shares
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.run.summaries import costs_of, flat, merge_axes
 from testbed.study.replications import interval
@@ -26,13 +27,6 @@ from testbed.study.replications import interval
 FEWEST = 3  # values of an axis that is drawn
 FUTURE = "reads the future"  # the column of what no real server could know
 FACTOR = 20.0  # between the latencies of a chart with a logarithmic axis
-PANELS = {  # by the column of a sweep's table: label, and the option of its limit
-    "normalized_latency_s_per_token_mean": ("Norm. latency (s/token)", ""),
-    "ttft_s_p99": ("TTFT p99 (s)", "slo_ttft_s"),
-    "tpot_s_p99": ("TPOT p99 (s)", "slo_tpot_s"),
-    "slo_goodput_requests_per_s": ("Goodput (req/s)", ""),
-    "batch_mean_per_iteration": ("Batched requests", ""),
-}
 MOST_REMARKS = 8
 LABELS = {
     "arrivals.rate": "Request rate (req/s)",
@@ -161,24 +155,30 @@ def _name_of(point: Point, names: Sequence[str]) -> str:
     return " ".join(f"{name}={point.chosen[name]}" for name in names if name in point.chosen)
 
 
-def draw_sweep(path: Path, points: Sequence[Point]) -> bool:
-    """Draw the figure of a sweep over a number; returns False if no axis is a number."""
+def draw_sweep(path: Path, points: Sequence[Point], metrics: Sequence[str] = ()) -> bool:
+    """Draw the figure of a sweep over a number; returns False if no axis is a number. metrics: see
+    `sweep_charts`.
+    """
     names = axes(points)
     different = pd.DataFrame(
         [[point.chosen.get(name, "") for name in names] for point in points], columns=names
     )
-    charts = sweep_charts(different, [flat(point.summary) for point in points])
+    charts = sweep_charts(different, [flat(point.summary) for point in points], metrics)
     if charts:
         save(figure_of(charts), path)
     return bool(charts)
 
 
-def sweep_charts(axes: pd.DataFrame, rows: Sequence[dict[str, Any]]) -> list[Chart]:
+def sweep_charts(
+    axes: pd.DataFrame, rows: Sequence[dict[str, Any]], metrics: Sequence[str] = ()
+) -> list[Chart]:
     """The charts of runs over the option that is a number with the most values.
 
-    axes: a row for each run, a column for each differing option. rows: flat summaries. The list is
-    empty unless a number has FEWEST values or more.
+    axes: a row for each run, a column for each differing option. rows: flat summaries. metrics:
+    columns to draw, in place of PANELS. The list is empty unless a number has FEWEST values or
+    more.
     """
+    panels = panels_of(metrics)
     numbers = {str(name): pd.to_numeric(axes[name], errors="coerce") for name in axes}
     counts = {
         name: values.nunique()
@@ -194,13 +194,17 @@ def sweep_charts(axes: pd.DataFrame, rows: Sequence[dict[str, Any]]) -> list[Cha
         for values in axes[others].astype(str).to_numpy().tolist()
     ]
     table = (
-        pd.DataFrame(rows)
+        pd.DataFrame([with_shares(row) for row in rows])
         .assign(**{"x": numbers[key].to_numpy(), "name": labels})
         .sort_values("x", kind="stable")
     )
     filled = {"", *(name for name in table if table[name].notna().any())}
-    columns = (column for column, (_, option) in PANELS.items() if {column, option} <= filled)
-    return [_panel(table, column, LABELS.get(key, key)) for column in columns]
+    label = LABELS.get(key, key)
+    return [
+        _panel(table, column, label, *panel)
+        for column, panel in panels.items()
+        if ({column} if metrics else {column, panel[1]}) <= filled
+    ]
 
 
 def legible(key: str, value: str) -> str:
@@ -212,9 +216,8 @@ def legible(key: str, value: str) -> str:
     return f"{name} {value}" if is_number or value.lower() in ("true", "false") else value
 
 
-def _panel(table: pd.DataFrame, column: str, x_label: str) -> Chart:
+def _panel(table: pd.DataFrame, column: str, x_label: str, label: str, option: str) -> Chart:
     """The chart of one column: a curve for each name, and the limit if all rows have the same."""
-    label, option = PANELS[column]
     series = [_curve(str(name), part, column) for name, part in table.groupby("name", sort=False)]
     positive = table[column][table[column] > 0]
     is_latency = "(s" in label

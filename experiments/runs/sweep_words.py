@@ -40,7 +40,7 @@ def _listed(override: Override) -> Iterator[str]:
         yield from pattern.filter([name for name in names_of(group) if name != CUSTOM])
     elif isinstance(pattern, Glob) or not override.is_discrete_sweep():
         raise InputError(
-            key=override.input_line,
+            key=override.input_line or group,
             problem="lists no values",
             remedy="give them with commas between",
         )

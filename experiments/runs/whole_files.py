@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 from testbed.core.cells import guarded, quoting
@@ -29,13 +30,22 @@ ATTEMPTS = 100
 def whole(path: Path) -> Iterator[Path]:
     """A temporary path, which is renamed to `path` at the end, or removed after an error.
 
-    The temporary name keeps the suffix, because writers choose a format by it.
+    The temporary name keeps the suffix, because writers choose a format by it. A link stays, and
+    what it names is replaced. A device or a pipe gets the content.
     """
-    remove_leftovers(path.parent, path.stem)
-    with locked_place(path, is_folder=False) as temporary:
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    is_stream = path.exists() and not path.is_file()
+    place = Path(gettempdir(), path.name) if is_stream else path
+    place = place.resolve() if place.is_symlink() else place
+    remove_leftovers(place.parent, place.stem)
+    with locked_place(place, is_folder=False) as temporary:
         try:
             yield temporary
-            os.replace(temporary, path)
+            if is_stream:
+                path.write_bytes(temporary.read_bytes())
+            else:
+                os.replace(temporary, place)
         except OSError as error:
             if error.filename in (None, str(temporary)):
                 raise OSError(error.errno, error.strerror, str(path)) from error
@@ -102,7 +112,10 @@ def _keep_others(folder: Path, temporary: Path, stale: Callable[[str], bool]) ->
 @contextmanager
 def locked_place(path: Path, *, is_folder: bool) -> Iterator[Path]:
     """A new file or folder beside `path`, locked by this process, and removed at the end."""
-    temporary, lock = _locked_new(path, is_folder=is_folder)
+    try:
+        temporary, lock = _locked_new(path, is_folder=is_folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         yield temporary
     finally:
@@ -199,5 +212,7 @@ def _are_numbers(column: Any) -> bool:
 
 def _cells(column: Any) -> list[Any]:
     values = column.tolist() if hasattr(column, "tolist") else column
+    if _are_numbers(column) and (column == column).all():  # as most are: nothing is missing
+        return values  # type: ignore[no-any-return]
     filled = ["" if value is None or value != value else value for value in values]
     return [guarded(value) if isinstance(value, str) else value for value in filled]

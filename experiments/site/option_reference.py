@@ -13,6 +13,7 @@ import yaml
 from annotated_types import Ge, Gt, Le, Unit
 
 from testbed.core.config_model import field_hints, marks_of, plain_hint
+from testbed.core.units import MOST
 from testbed.experiments.runs.choice_names import CLASS_OF_FILE, CONF, CUSTOM, KEYS, files_of
 from testbed.experiments.runs.meanings import SECTIONS, meaning_of
 from testbed.experiments.runs.shown_values import comments_in
@@ -155,7 +156,8 @@ def values_of(hint: Any) -> str:
     plain = plain_hint(hint)
     marks = marks_of(hint)
     inner = marks_of(get_args(plain)[-1]) if get_origin(plain) and get_args(plain) else []
-    limits = [_limit(mark) for mark in [*marks, *inner] if isinstance(mark, (Ge, Gt, Le))]
+    bounds = [mark for mark in [*marks, *inner] if isinstance(mark, (Ge, Gt, Le))]
+    limits = [_limit(mark) for mark in bounds if mark != Le(MOST)]  # 64 bits, of every count
     units = [f"in {mark.unit}" for mark in [*marks, *inner] if isinstance(mark, Unit)]
     null = " or null" if _is_optional(hint) else ""
     return ", ".join([_type_of(plain), *limits, *units]) + null

@@ -1,11 +1,11 @@
 """Loads of the GPU engine on several GPUs, predicted before they are served.
 
-    python -m testbed.experiments.studies.parallel_loads draw LOADS.json
+    python -m testbed.experiments.studies.parallel_loads draw LOADS.json --seed 74 --gpus 4
     python -m testbed.experiments.studies.parallel_loads predict LOADS.json PROFILES OUT.json
     python -m testbed.experiments.studies.parallel_loads serve LOADS.json SERVED
     python -m testbed.experiments.studies.parallel_loads compare OUT.json SERVED
 
-`draw` fixes the loads by SEED: of each model one that is planned in turn and one planned ahead.
+`draw` fixes the loads by a seed: of each model one that is planned in turn and one planned ahead.
 `predict` takes a profile of each model (`testbed gpu calibrate --system engine`) from the folder
 PROFILES, as MODEL.json; no load has a part in it. `serve` runs them on the GPUs of the machine.
 """
@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,11 +33,11 @@ from testbed.run.simulate import run
 from testbed.study.cost_spread import rule
 from testbed.study.sensitivity import figures_of, run_intervals
 
-SEED = 74
-NUM_GPUS = 4
-SECONDS = 25  # of arrivals
-# Blocks of 16 tokens, and the lowest and highest rate, requests/s.
-MODELS = {"opt-66b": (2500, 1.0, 4.0), "llama-3-70b": (8000, 1.5, 6.0)}
+# By number of GPUs and model: blocks of 16 tokens, and the lowest and highest rate, requests/s.
+MODELS = {
+    2: {"opt-13b": (6500, 1.5, 6.0), "llama-3-8b": (61204, 3.0, 12.0)},
+    4: {"opt-66b": (2500, 1.0, 4.0), "llama-3-70b": (8000, 1.5, 6.0)},
+}
 PLANNED = {
     "in turn": (),
     "ahead": (
@@ -63,30 +64,28 @@ class Load(NamedTuple):
 
 
 @app.command
-def draw(out: Path) -> None:
-    """Draw rates and seeds by SEED, and write the loads."""
-    rng = np.random.default_rng(SEED)
-    loads = [
-        _load(model, planned, float(np.exp(rng.uniform(*np.log(rates)))), int(rng.integers(10**6)))
-        for model, (_, *rates) in MODELS.items()
-        for planned in PLANNED
-    ]
-    write_json(out, {"seed": SEED, "loads": [load._asdict() for load in loads]})
+def draw(out: Path, *, seed: int, gpus: int, seconds: int = 25) -> None:
+    """Draw rates and seeds, and write the loads. gpus: that serve each; seconds: of arrivals."""
+    rng, pairs = np.random.default_rng(seed), product(MODELS[gpus], PLANNED)
+    loads = [_drawn(rng, gpus, model, planned, seconds) for model, planned in pairs]
+    write_json(out, {"seed": seed, "loads": [load._asdict() for load in loads]})
     for load in loads:
         print(load.name, *load.words)
 
 
-def _load(model: str, planned: str, rate: float, seed: int) -> Load:
+def _drawn(rng: np.random.Generator, num_gpus: int, model: str, planned: str, seconds: int) -> Load:
+    num_blocks, *rates = MODELS[num_gpus][model]
+    rate = float(np.exp(rng.uniform(*np.log(rates))))
     words = [
         f"model={model}",
-        f"server.num_gpus={NUM_GPUS}",
-        f"server.num_blocks={MODELS[model][0]}",
+        f"server.num_gpus={num_gpus}",
+        f"server.num_blocks={num_blocks}",
         "~server.kv_memory_gib",
         "swap_space_gib=0",
         "trace=sharegpt",
-        f"arrivals.duration_s={SECONDS}",
+        f"arrivals.duration_s={seconds}",
         f"arrivals.rate={rate:.2f}",
-        f"seed={seed}",
+        f"seed={int(rng.integers(10**6))}",
         *PLANNED[planned],
     ]
     return Load(f"{model}-{planned.replace(' ', '-')}-{rate:.2f}", model, words)

@@ -3,20 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.expected_error import error_lines
 from testbed.experiments.vllm_server.named_server import server_of
 from testbed.vllm.command import OFF, ON, Command, read_command
-from testbed.vllm.memory import Terms, terms
+from testbed.vllm.memory import Terms, seen_gib, terms
 from testbed.vllm.option_table import options_of
 from testbed.vllm.pages import logged_lines, logged_tokens
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import Server
 
 LARGEST_PARALLELISM = 64
+REPLICAS = "--data-parallel-size"
 BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
+UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
 GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them later"
 
 
@@ -27,13 +30,18 @@ class Fit:
     weights_gib, adapters_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null if the
     command gives the pool; activation_rmse_gib is the residual of their fit. drafter_gib is part of
     weights_gib. offloaded_tokens: of the CPU cache that the command asks for. assumptions: what is
-    taken for a drafter whose shape is not at hand.
+    taken for a drafter whose shape is not at hand. gpu_memory_gib: of one GPU; seen_by_torch: false
+    if only its data sheet or driver says it. num_replicas: independent engines, to each of which
+    all numbers apply.
     """
 
     release: str
     model: str
     gpu: str
     num_gpus: int
+    num_replicas: int
+    gpu_memory_gib: float
+    seen_by_torch: bool
     weights_gib: float | None
     drafter_gib: float | None
     adapters_gib: float | None
@@ -102,21 +110,16 @@ def fit_of(
     command's has; None: the command's own. folders: of a user's options.
     """
     command = read_command(text)
-    command = command if model is None else replace(command, model=model)
-    question = Question(command, gpu, release, of, folders)
-    server = _started(question)
-    memory = server.memory
+    asked = replace(command, model=model or command.model)
+    question = Question(asked, gpu, release, of, folders)
+    server, memory_terms = _started(question), of or terms()
     return Fit(
         release=release.number,
         model=server.model.name,
         gpu=server.gpu.name,
         num_gpus=server.limits.num_gpus,
-        weights_gib=memory.weights if memory else None,
-        drafter_gib=_drafter_gib(server) if memory else None,
-        adapters_gib=memory.adapters if memory else None,
-        activation_gib=memory.activation if memory else None,
-        non_torch_gib=memory.non_torch if memory else None,
-        cuda_graphs_gib=memory.cuda_graphs if memory else None,
+        num_replicas=int(server.values.get(REPLICAS, 1)),
+        **_memory_of(server, memory_terms),
         kv_cache_gib=server.num_blocks * server.pages.page_bytes / GIB,
         num_blocks=server.num_blocks,
         block_size=server.block_size,
@@ -128,11 +131,28 @@ def fit_of(
         max_concurrency=_concurrency_by_slot(server) if scratch_by_slot else concurrency(server),
         longest_model_len=longest(question, server),
         smallest_tensor_parallel=_smallest(question),
-        activation_rmse_gib=(of or terms()).rmse_gib,
+        activation_rmse_gib=memory_terms.rmse_gib,
         captures_graphs="--enforce-eager" not in server.values,
         notes=server.notes,
         assumptions=() if server.speculative is None else server.speculative.notes,
     )
+
+
+def _memory_of(server: Server, memory_terms: Terms) -> dict[str, Any]:
+    """The fields of a Fit that say how the memory of a GPU is divided; null if the command gives
+    the pool.
+    """
+    memory, seen = server.memory, seen_gib(server.gpu, memory_terms)
+    return {
+        "gpu_memory_gib": seen.gib,
+        "seen_by_torch": seen.by_torch,
+        "weights_gib": memory.weights if memory else None,
+        "drafter_gib": _drafter_gib(server) if memory else None,
+        "adapters_gib": memory.adapters if memory else None,
+        "activation_gib": memory.activation if memory else None,
+        "non_torch_gib": memory.non_torch if memory else None,
+        "cuda_graphs_gib": memory.cuda_graphs if memory else None,
+    }
 
 
 def _drafter_gib(server: Server) -> float:
@@ -239,6 +259,8 @@ def lines_of(fit: Fit) -> list[str]:
     width = max(len(name) for name, _ in rows) + 2
     texts = [f"{fit.model} on {fit.num_gpus} x {fit.gpu}, vLLM {fit.release}; GiB on each GPU"]
     texts += [f"  {name:<{width}}{value:8.2f}" for name, value in rows]
+    if not fit.seen_by_torch:
+        texts.append(f"  {UNSEEN}")
     if fit.weights_gib is not None:
         comes_later = fit.captures_graphs and not fit.cuda_graphs_gib
         texts += [f"  {GRAPHS}"] if comes_later else []
@@ -249,6 +271,7 @@ def lines_of(fit: Fit) -> list[str]:
             fit.max_num_batched_tokens,
             fit.activation_rmse_gib,
         )
+    texts += replica_lines(fit.num_replicas)
     texts += logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
     if fit.offloaded_tokens:
         texts.append(f"CPU cache below the GPUs: {fit.offloaded_tokens:,} tokens")
@@ -258,8 +281,17 @@ def lines_of(fit: Fit) -> list[str]:
     return [*texts, *(f"harmless, ignored: {note}" for note in fit.notes)]
 
 
+def replica_lines(num_replicas: int) -> list[str]:
+    """The line that says to which engines of data parallelism the numbers apply."""
+    if num_replicas == 1:
+        return []
+    return [f"{num_replicas} replicas ({REPLICAS}): pool, tokens and concurrency of each engine"]
+
+
 def _sizes(fit: Fit) -> list[tuple[str, float | None]]:
+    by = "as torch sees it" if fit.seen_by_torch else "by data sheet or driver"
     return [
+        (f"memory of a GPU, {by}", fit.gpu_memory_gib),
         ("weights", fit.weights_gib),
         ("  of these the drafter's", fit.drafter_gib or None),
         ("LoRA adapters", fit.adapters_gib or None),

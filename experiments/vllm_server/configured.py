@@ -11,6 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from testbed.core.config_model import read
 from testbed.core.errors import InputError
+from testbed.core.model_files import model_names
+from testbed.core.shapes import read_model
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.run.config import ServerConfig
@@ -95,8 +97,15 @@ class Configured:
     @property
     def server(self) -> Server:
         """Raises InputError if vLLM would not start."""
+        name = str(self.config.model.name)
+        positions = read_model(name).max_len if name in model_names() else None
         return server_with(
-            self.command, self.model, self.gpu, self.release, speculation=self.speculation
+            self.command,
+            self.model,
+            self.gpu,
+            self.release,
+            speculation=self.speculation,
+            num_positions=positions,
         )
 
     @property
@@ -126,7 +135,8 @@ def _pools(server: DictConfig) -> DictConfig:
         raise InputError(
             key="server.kv_memory_gib",
             value=repr(pools),
-            problem="must be a table of values by name (MODEL: GIB)",
+            problem="must be a table of values by name",
+            remedy="give server.kv_memory_gib.NAME=GIB",
         )
     return pools
 

@@ -13,7 +13,6 @@ from testbed.vllm.releases import Release
 from testbed.vllm.server import Speculative
 
 EAGLE, EAGLE3 = "eagle", "eagle3"
-USUAL_VOCABULARY = 32_000  # of published EAGLE-3 drafters of Llama, Qwen3, DeepSeek and gpt-oss
 USUAL_STATES = 3
 LAYERS = "speculation.layers"
 
@@ -34,6 +33,8 @@ def eagle_of(method: str, name: str, num_drafts: int, release: Release) -> Specu
 
 def _usual(method: str, name: str, num_drafts: int) -> Speculative:
     """The drafter that most are: a layer of the model's sizes."""
+    from testbed.speculation.eagle import USUAL_VOCABULARY
+
     sizes = {"vocab_size": USUAL_VOCABULARY} if method == EAGLE3 else {}
     of_vocabulary = f" that drafts {USUAL_VOCABULARY:,} tokens" if sizes else ""
     note = (

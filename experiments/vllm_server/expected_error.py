@@ -4,9 +4,15 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
+from testbed.core.shapes import read_model
+from testbed.vllm.limits import Limits
+from testbed.vllm.memory import terms
+from testbed.vllm.profiled_peak import activation_gib
+
 FOLDER = Path(__file__).parent / "start_ups"
 MEASURED_GPU, MEASURED_COUNTS = "h100-80gb", (1, 2, 4)
-FITTED = (1024, 8192)  # sequences and tokens of the 13 shapes that the terms were fitted to
+MEASURED_MODEL = "llama-3.1-8b"
+OF_13 = (1024, 8192)  # sequences and tokens of the 13 shapes
 OF_SHAPES = "GiB of activation (13 shapes on 1, 2 or 4 H100s; 1,024 sequences, 8,192 tokens)"
 
 
@@ -20,13 +26,13 @@ def error_lines(
         num_gpus: tensor parallelism.
         max_num_seqs: sequences that may run.
         max_num_batched_tokens: tokens of an iteration.
-        rmse_gib: residual of the fitted terms over the shapes.
+        rmse_gib: residual over the shapes.
     """
     of_shapes = f"{rmse_gib:.2f} {OF_SHAPES}"
     case = f"{max_num_seqs:,} sequences and {max_num_batched_tokens:,} tokens"
     if gpu != MEASURED_GPU or num_gpus not in MEASURED_COUNTS:
         return [f"  error on {num_gpus} x {gpu}: not measured; {of_shapes}"]
-    if (max_num_seqs, max_num_batched_tokens) == FITTED:
+    if (max_num_seqs, max_num_batched_tokens) == OF_13:
         return [f"  expected error: {of_shapes}"]
     measured = dict(_measured())
     if (logged := measured.get((max_num_seqs, max_num_batched_tokens))) is not None:
@@ -48,13 +54,10 @@ def _nearest(measured: dict[tuple[int, int], float], tokens: int) -> tuple[int, 
 
 
 def _measured() -> Iterator[tuple[tuple[int, int], float]]:
-    """Sequences, tokens, and logged minus predicted activation in GiB of the six start-ups."""
-    for logged, predicted in zip(_rows("measured.csv"), _rows("predicted.csv"), strict=True):
-        case = int(logged["max_num_seqs"]), int(logged["max_num_batched_tokens"])
-        more = float(logged["logged_activation_gib"]) - float(predicted["predicted_activation_gib"])
-        yield case, more
-
-
-def _rows(name: str) -> list[dict[str, str]]:
-    with (FOLDER / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    """Sequences, tokens, and logged minus computed activation in GiB of the six start-ups."""
+    by, model = terms(), read_model(MEASURED_MODEL)
+    with (FOLDER / "measured.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            case = int(row["max_num_seqs"]), int(row["max_num_batched_tokens"])
+            computed = activation_gib(model, Limits(*case), logits=by.logits, hidden=by.hidden)
+            yield case, float(row["logged_activation_gib"]) - computed

@@ -9,15 +9,8 @@ from typing import NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.experiments.vllm_server.startup_logs import StartUp
-from testbed.vllm.memory import (
-    ServerMemory,
-    Terms,
-    expert_gib,
-    memory_of,
-    network_gib,
-    sampling_gib,
-    terms,
-)
+from testbed.vllm.memory import ServerMemory, Terms, memory_of, terms
+from testbed.vllm.profiled_peak import kept_gib, network_gib, sampler_gib, sampling_gib
 
 FEWEST_SHAPES = 3
 
@@ -88,11 +81,11 @@ def _activation_fit(start_ups: Sequence[StartUp]) -> tuple[float, float, float]:
 
     by_batch = dict[tuple[str, int, int], list[tuple[float, float, float]]]()
     for logged in start_ups:
-        if network_gib(logged.model, logged.limits) > logged.activation:
+        model, limits = logged.model, logged.limits
+        peak = logged.activation - kept_gib(model, limits, terms().images.get(model.name, {}))
+        if network_gib(model, limits) > peak:
             continue  # the peak is the network's, which has no coefficient
-        sizes = sampling_gib(logged.model, logged.limits)
-        row = (*sizes, logged.activation - expert_gib(logged.model, logged.limits))
-        limits = logged.limits
+        row = (*sampling_gib(model, limits), peak - sampler_gib(model, limits))
         key = (logged.model.name, limits.max_num_seqs, limits.max_num_batched_tokens)
         by_batch.setdefault(key, []).append(row)
     if len(by_batch) < FEWEST_SHAPES:
@@ -109,7 +102,14 @@ def _activation_fit(start_ups: Sequence[StartUp]) -> tuple[float, float, float]:
 
 def predicted(logged: StartUp, memory_terms: Terms) -> ServerMemory:
     """The memory of a logged server by these terms."""
-    return memory_of(logged.model, logged.gpu, logged.limits, logged.utilization, of=memory_terms)
+    return memory_of(
+        logged.model,
+        logged.gpu,
+        logged.limits,
+        logged.utilization,
+        of=memory_terms,
+        num_positions=logged.num_positions,
+    )
 
 
 def errors_by_shape(start_ups: Sequence[StartUp]) -> list[ShapeError]:
@@ -182,7 +182,9 @@ def toml_of(memory_terms: Terms, source: str) -> str:
     ]
     for name in ("logits", "hidden", "rmse_gib", "cuda_graphs_gib"):
         lines.append(f"{name} = {getattr(memory_terms, name):.4f}")
-    for name in ("non_torch_gib", "visible_gib", "encoder_params"):
+    for name in ("non_torch_gib", "visible_gib", "encoder_params", "rope_tables"):
         lines += ["", f"[{name}]"]
         lines += [f'"{key}" = {value!r}' for key, value in getattr(memory_terms, name).items()]
+    for name, image in memory_terms.images.items():
+        lines += ["", f'[images."{name}"]', *(f"{key} = {value}" for key, value in image.items())]
     return "\n".join(lines) + "\n"

@@ -9,7 +9,8 @@ from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
 from testbed.experiments.vllm_server.speculative_config import check_own_layers, speculative_of
 from testbed.vllm.command import Command
-from testbed.vllm.memory import Limits, Terms
+from testbed.vllm.limits import Limits
+from testbed.vllm.memory import Terms
 from testbed.vllm.option_reader import check_release, notes_of
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import Server, limits_and_utilization, server_with

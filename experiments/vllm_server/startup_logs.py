@@ -14,10 +14,10 @@ from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
-from testbed.experiments.vllm_server.named import gpu_named
+from testbed.experiments.vllm_server.named import gpu_named, model_named
 from testbed.experiments.vllm_server.named_server import sized_server
 from testbed.vllm.command import Command, read_command
-from testbed.vllm.memory import Limits
+from testbed.vllm.limits import Limits
 from testbed.vllm.option_table import options_of
 
 LOGGED = (
@@ -47,10 +47,13 @@ KV_TOKENS = re.compile(r"GPU KV cache size: (?P<tokens>[\d,]+) tokens")
 
 @dataclass(frozen=True)
 class StartUp:
-    """A logged start-up, GiB of each GPU; `model` has the types that the server gave it."""
+    """A logged start-up, GiB of each GPU; `model` has the types that the server gave it, and the
+    longest sequence that is served of its num_positions.
+    """
 
     where: str
     model: ModelSpec
+    num_positions: int
     gpu: GpuSpec
     limits: Limits
     utilization: float
@@ -143,6 +146,7 @@ def _start_up(
     return StartUp(
         where=where,
         model=model,
+        num_positions=model_named(command.model).shape.max_len,
         gpu=gpu_named(gpu),
         limits=limits,
         utilization=utilization,

@@ -9,7 +9,12 @@ from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GIB, ModelSpec
 from testbed.experiments.runs.words import chosen, user_folders
-from testbed.experiments.vllm_server.answer import kv_lines, rule_lines
+from testbed.experiments.vllm_server.answer import (
+    REPLICAS,
+    kv_lines,
+    replica_lines,
+    rule_lines,
+)
 from testbed.experiments.vllm_server.configured import pool_gib
 from testbed.experiments.vllm_server.named_server import server_of
 from testbed.experiments.vllm_server.overriding import merged
@@ -24,6 +29,8 @@ from testbed.vllm.command import FLAG, OFF, Command, read_command
 from testbed.vllm.lmcache import ChunkCache
 from testbed.vllm.offloading import Offloading
 from testbed.vllm.server import Server, plans_ahead
+
+THRESHOLD = "--long-prefill-token-threshold"
 
 
 def expand(command: str | None, others: Sequence[str]) -> list[str]:
@@ -48,7 +55,8 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     print(f"testbed: note: {FLAG}: {' '.join(from_command)}", file=sys.stderr)
     speculative = server.speculative
     draft_notes = () if speculative is None else speculative.all_notes
-    for line in (*rule_lines(server), *kv_lines(server), *draft_notes):
+    replicas = replica_lines(int(server.values.get(REPLICAS, 1)))
+    for line in (*rule_lines(server), *replicas, *kv_lines(server), *draft_notes):
         print(f"testbed: note: {FLAG}: {line}", file=sys.stderr)
     for note in server.notes:
         print(f"testbed: note: {FLAG}: harmless, ignored: {note}", file=sys.stderr)
@@ -99,6 +107,26 @@ def _check_policy(server: Server, choices: Mapping[str, str]) -> None:
 
 def overrides_of(server: Server, command: Command) -> list[str]:
     """The overrides of a server, each a word of the command line."""
+    option = _simulated_option(server, command)
+    speculative = server.speculative
+    return [
+        f"model={option}",
+        f"+system={SYSTEM}",
+        *words_of_release(server.release),
+        *_pool_words(server),
+        f"server.num_gpus={server.limits.num_gpus}",
+        f"scheduler.max_num_batched_tokens={server.limits.max_num_batched_tokens}",
+        f"scheduler.max_num_seqs={server.limits.max_num_seqs}",
+        f"policy.block_size={server.block_size}",
+        *_policy_words(server),
+        *model_words(server.model, option),
+        *_scheduler_words(server, command.values),
+        *(() if speculative is None else speculative.words),
+    ]
+
+
+def _simulated_option(server: Server, command: Command) -> str:
+    """Our option with the server's model. Raises InputError for a model that is not simulated."""
     if server.option is None:
         raise InputError(
             key=f"{FLAG}: model {command.model}",
@@ -107,41 +135,27 @@ def overrides_of(server: Server, command: Command) -> list[str]:
                 "model its config.json, and add --config-dir . model=NAME"
             ),
         )
-    model, limits, values = server.model, server.limits, command.values
-    if model.chunks is not None:
+    if server.model.chunks is not None:
         raise InputError(
             key=f"{FLAG}: model {command.model}",
             problem="has layers of chunked attention, whose cache is not simulated",
             remedy="testbed fits says what the server holds",
         )
-    words = [
-        f"model={server.option}",
-        f"+system={SYSTEM}",
-        *words_of_release(server.release),
-        *_pool_words(server),
-    ]
-    words += [f"server.num_gpus={limits.num_gpus}"]
-    words += [f"scheduler.max_num_batched_tokens={limits.max_num_batched_tokens}"]
-    words += [f"scheduler.max_num_seqs={limits.max_num_seqs}"]
-    speculative = server.speculative
-    speculation = None if speculative is None else speculative.speculation
-    is_async = plans_ahead(server.values, speculation)
-    words += [f"policy.block_size={server.block_size}"]
-    words += _policy_words(server)
-    words += model_words(model, server.option)
-    if "--long-prefill-token-threshold" in values:
-        threshold = values["--long-prefill-token-threshold"]
-        words += [f"scheduler.long_prefill_token_threshold={threshold}"]
+    return server.option
+
+
+def _scheduler_words(server: Server, values: Mapping[str, str]) -> list[str]:
+    """Overrides for how requests are scheduled, and for replicas."""
+    words = list[str]()
+    if THRESHOLD in values:
+        words.append(f"scheduler.long_prefill_token_threshold={values[THRESHOLD]}")
     if values.get("--scheduling-policy") == "priority":
-        words += ["order=priority"]
+        words.append("order=priority")
     words += _replica_words(values)
-    if not is_async:
-        words += ["scheduler=vllm_v1"]
-    if speculative is not None:
-        words += speculative.words
-    for option, key in SWITCHES.items():
-        if values.get(option) == OFF:
-            words += [f"scheduler.{key}=false"]
+    speculation = None if server.speculative is None else server.speculative.speculation
+    if not plans_ahead(server.values, speculation):
+        words.append("scheduler=vllm_v1")
+    words += [f"scheduler.{key}=false" for name, key in SWITCHES.items() if values.get(name) == OFF]
     return words
 
 

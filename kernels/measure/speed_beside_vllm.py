@@ -95,7 +95,7 @@ def main() -> None:
     print("| run | system | output tokens/s | TPOT | decode | prompt | prompt, with neighbours |")
     print("|---|---|---|---|---|---|---|")
     for name in RUNS:
-        for system, read in (("vLLM 0.20.2", of_vllm), ("this engine", of_engine)):
+        for system, read in (("vLLM", of_vllm), ("this engine", of_engine)):
             tokens_per_s, *times_ms = figures(read(name))
             cells = " | ".join(f"{time_ms:.2f}" for time_ms in times_ms)
             print(f"| {name} | {system} | {tokens_per_s:,.0f} | {cells} |")

@@ -250,7 +250,9 @@ def measure(case: Case, memory: Memory, load: DecodeLoad, stream: torch.cuda.Str
         transfer.call()
         stream.synchronize()
         if not transfer.is_right():
-            raise InputError(key=case, problem="the transfer moved wrong bytes; nothing was kept")
+            raise InputError(
+                key=str(case), problem="the transfer moved wrong bytes; nothing was kept"
+            )
         alone: Timing = time_stream(transfer.call, REPEATS)
     during_us, slowdown = load.during(transfer.call, alone.median_us, stream)
     return [*point(*case, timing=alone), round(during_us, 3), round(slowdown, 3)]

@@ -1,6 +1,4 @@
-"""`testbed.check`: whether a memory policy, an eviction order, a scheduler, a preemption rule or a
-cost model keeps the contract.
-"""
+"""`testbed.check`: whether a plug-in of the kinds that have a contract keeps it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,6 +8,7 @@ from typing import Any
 
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import check_cost
+from testbed.checks.contract.handovers import check_handover
 from testbed.checks.contract.order_contract import check_order
 from testbed.checks.contract.questions import MakePolicy
 from testbed.checks.contract.search import POOLS, UNSEEN, Progress, check_policy, tiers_below
@@ -23,10 +22,13 @@ from testbed.checks.fast_and_slow import (
     differs,
 )
 from testbed.checks.hash_seeds import follows_hashes
-from testbed.checks.plug_in_kinds import kind_of
+from testbed.checks.plug_in_kinds import KINDS, kind_of
+from testbed.checks.router_checks import check_router
 from testbed.core.errors import InputError
 from testbed.cost.analytic import AnalyticCost
 from testbed.cost.model import CostModel
+from testbed.fleet.handovers.rule import HandoverRule
+from testbed.fleet.routers.router import Router
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
@@ -48,6 +50,13 @@ POLICIES: tuple[MakePolicy, ...] = (
     partial(PrefixCaching, block_size=8),
     ContiguousMax,
 )
+# Kinds that are checked by calls alone: the config group, and the check of what makes one
+ALONE: Mapping[type, tuple[str, Callable[[Any, int], ClauseBroken | None]]] = {
+    EvictionOrder: ("eviction", check_order),
+    CostModel: ("cost", check_cost),
+    Router: ("router", check_router),
+    HandoverRule: ("handover", check_handover),
+}
 
 
 def check(
@@ -64,18 +73,19 @@ def check(
     if it keeps all.
 
     A scheduler is simulated under three policies, every plan compared with what happens; so is a
-    preemption rule, under three schedulers. A plug-in that can be imported by name is also compared
-    between two processes with different seeds of Python's hash. Raises InputError for what is no
-    such plug-in or cannot be made.
+    preemption rule, under three schedulers. A router serves small fleets whose engines fail. A
+    plug-in that can be imported by name is also compared between two processes with different seeds
+    of Python's hash. Raises InputError for what is no such plug-in or cannot be made.
 
     Args:
-        plug_in: a class of policies, eviction orders, schedulers, preemption rules or cost models,
-            a function that makes a policy of the PoolSpec, or MODULE:CLASS.
+        plug_in: a class of policies, eviction orders, schedulers, preemption rules, cost models,
+            routers or hand-over rules, a function that makes a policy of the PoolSpec, or
+            MODULE:CLASS.
         num_slots: slots of the device, in place of those of the contract's pools.
         max_len: tokens of the longest sequence, in place of those of the contract's pools.
         host_slots: slots of the host's pool, in place of those of the contract's pools.
-        num_examples: random histories of a policy in each pool, or of an eviction order, or
-            iterations of a cost model.
+        num_examples: random histories of a policy in each pool, of an eviction order or a fleet,
+            iterations of a cost model, or prompts of a hand-over rule.
         progress: follows how many histories of a policy are done.
         **parameters: of the plug-in's constructor, besides the pool.
     """
@@ -114,21 +124,18 @@ def _check(
         return _check_scheduler(target, pools, _constructor_values(target, parameters))
     if kind is PreemptionRule:
         return _check_rule(partial(target, **parameters), pools)
-    if kind is EvictionOrder:
-        make_order = partial(target, **parameters)
-        with plug_in_errors("eviction", target.__name__):
-            make_order()
-        return check_order(make_order, num_examples)
-    if kind is CostModel:
-        make_cost = partial(target, MODEL, SERVER, **parameters)
-        with plug_in_errors("cost", target.__name__):
-            make_cost()
-        return check_cost(make_cost, num_examples)
-    raise InputError(
-        key=target.__name__,
-        problem="is no MemoryPolicy, EvictionOrder, Scheduler, PreemptionRule or CostModel",
-        remedy="derive it from one of these; other plug-ins are checked by a run",
-    )
+    if kind is None:
+        raise InputError(
+            key=target.__name__,
+            problem=f"is no {', '.join(other.__name__ for other in KINDS[:-1])} or "
+            f"{KINDS[-1].__name__}",
+            remedy="derive it from one of these; other plug-ins are checked by a run",
+        )
+    group, check_made = ALONE[kind]
+    make = partial(target, *((MODEL, SERVER) if kind is CostModel else ()), **parameters)
+    with plug_in_errors(group, target.__name__):
+        make()
+    return check_made(make, num_examples)
 
 
 def _check_policy(
@@ -211,7 +218,7 @@ def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | No
 
 
 def _limits_of(kind: type[Scheduler]) -> dict[str, Any]:
-    """Those of LIMITS that a scheduler's constructor takes, or hands on to its base class's."""
+    """The members of LIMITS that a scheduler's constructor or its base class takes."""
     parameters = parameters_of(kind)
     return {k: value for k, value in LIMITS.items() if parameters is None or k in parameters}
 

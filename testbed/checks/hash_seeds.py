@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from testbed.checks.contract import order_contract
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import works
+from testbed.checks.contract.handovers import sendings
 from testbed.checks.contract.search import Harness, histories_of, shown_pool
 from testbed.checks.fast_and_slow import (
     GAPS_PS,
@@ -33,8 +34,11 @@ from testbed.checks.fast_and_slow import (
     workload,
 )
 from testbed.checks.plug_in_kinds import kind_of
+from testbed.checks.router_checks import WatchedRouter, decisions_of, stories
 from testbed.core.errors import InputError
 from testbed.cost.model import CostModel
+from testbed.fleet.handovers.rule import HandoverRule
+from testbed.fleet.routers.router import Router
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
@@ -161,6 +165,10 @@ def examples_of(
         return _of_order(make)
     if kind is CostModel:
         return _of_cost(make)
+    if kind is Router:
+        return _of_router(make)
+    if kind is HandoverRule:
+        return _of_handover(make)
     return _of_policy(make, pools)
 
 
@@ -185,6 +193,18 @@ def _of_cost(make: Any) -> Iterator[Example]:
     cost = make(MODEL, SERVER)
     for work in works(Random(0), NUM_EXAMPLES):
         yield Example([f"iteration of {work}"], partial(cost.iteration, work))
+
+
+def _of_router(make: Any) -> Iterator[Example]:
+    for world, calls in stories(make, NUM_EXAMPLES):
+        ask = partial(decisions_of, WatchedRouter(make()), world, calls)
+        yield Example([str(world), *map(str, calls)], ask)
+
+
+def _of_handover(make: Any) -> Iterator[Example]:
+    rule = make()
+    for sending in sendings(Random(0), NUM_EXAMPLES):
+        yield Example([f"left_ps({sending})"], partial(rule.left_ps, sending))
 
 
 def _of_runs(

@@ -4,12 +4,22 @@ import inspect
 from typing import Any
 
 from testbed.cost.model import CostModel
+from testbed.fleet.handovers.rule import HandoverRule
+from testbed.fleet.routers.router import Router
 from testbed.memory.policy import MemoryPolicy
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.sched.preemption import PreemptionRule
 from testbed.sched.scheduler import Scheduler
 
-KINDS = (MemoryPolicy, Scheduler, PreemptionRule, EvictionOrder, CostModel)
+KINDS = (
+    MemoryPolicy,
+    Scheduler,
+    PreemptionRule,
+    EvictionOrder,
+    CostModel,
+    Router,
+    HandoverRule,
+)
 
 
 def kind_of(target: Any) -> type | None:

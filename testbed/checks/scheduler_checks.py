@@ -135,7 +135,7 @@ def check_decodes(scheduler: Scheduler, plan: Plan, steps: int, promised: int) -
     require(10, steps in (0, 1), f"plan() extends the batch by {steps} steps; a plan takes one")
     stepping = [*batch] if steps else []
     stepping += [seq for group in plan.stepping for seq in group.sequences]
-    read = [memory.num_stored(seq.num_slots) for seq in stepping]
+    read = [memory.num_stored(seq.prompt_len, seq.num_slots) for seq in stepping]
     counted = plan.decode_seqs, plan.decode_context, plan.decode_max_context
     least = len(read), sum(read), max(read, default=0)
     enough = all(reported >= necessary for reported, necessary in zip(counted, least, strict=True))

@@ -1,6 +1,7 @@
 """The exceptions: errors in the user's input, and errors in a plug-in's code."""
 
 from copy import copy
+from os import PathLike
 from typing import Any, Self
 
 
@@ -17,9 +18,16 @@ class InputError(ValueError):
     """
 
     def __init__(
-        self, *, key: object, problem: object, value: object = None, remedy: str = ""
+        self,
+        *,
+        key: str | PathLike[str],
+        problem: object,
+        value: object = None,
+        remedy: str = "",
     ) -> None:
         super().__init__()
+        if key is None:
+            raise TypeError("an InputError names what is wrong")
         self.key, self.problem, self.remedy = str(key), str(problem), remedy
         self.value = None if value is None else str(value)
 

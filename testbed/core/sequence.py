@@ -307,8 +307,16 @@ def batch_of(seq: Sequence) -> Batch:
 
 
 def disband(batch: Batch) -> None:
-    for seq in list(batch):
-        batch.remove(seq)
+    """All members leave a passing batch, which is not used again."""
+    if batch.indexes:
+        for seq in list(batch.sequences.values()):
+            batch.remove(seq)
+        return
+    for seq in batch.sequences.values():  # as by `remove`; what the batch counts is forgotten
+        seq.batch = None
+        seq.slots_offset += batch.extended
+        seq.stored_offset += batch.steps
+        seq._changes += batch.changes
 
 
 class SequenceStatus(Enum):

@@ -140,7 +140,7 @@ class ModelSpec:
             raise InputError(
                 key=f"model {self.name}: fp8_products",
                 problem=f"its weights have {self.weight_bits or 8 * self.dtype_bytes:g} bits",
-                remedy="weight_bits=8, or fp8_products=null",
+                remedy="model.weight_bits=8, or model.fp8_products=null",
             )
         in_window = self.window.num_layers if self.window else 0
         if self.num_attention_layers < max(in_window, 1):

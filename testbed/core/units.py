@@ -13,11 +13,12 @@ PS = 10**12  # picoseconds in a second
 # S; whole picoseconds in 64 bits end at 9.2 million, and requests that arrive late must be served.
 LAST_S = 9_000_000
 MAX_GIB = 1 << 20  # of any memory of a server
+MOST = 1 << 62  # of tokens, sequences or requests: 64 bits hold it, and no length reaches it
 
 Count = Annotated[int, Ge(0)]
-PositiveCount = Annotated[int, Gt(0)]
-NumTokens = Annotated[int, Ge(0), Unit("tokens")]
-PositiveTokens = Annotated[int, Gt(0), Unit("tokens")]
+PositiveCount = Annotated[int, Gt(0), Le(MOST)]
+NumTokens = Annotated[int, Ge(0), Le(MOST), Unit("tokens")]
+PositiveTokens = Annotated[int, Gt(0), Le(MOST), Unit("tokens")]
 NonNegative = Annotated[float, Ge(0)]
 Positive = Annotated[float, Gt(0)]
 Share = Annotated[float, Ge(0), Le(1)]

@@ -73,7 +73,7 @@ T = TypeVar("T")
 INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
 
 
-def check_profile(profile: Mapping[str, Any], where: object) -> None:
+def check_profile(profile: Mapping[str, Any], where: str | Path) -> None:
     """Raise InputError for the first defect of a profile by PROFILE_FORMAT.md; `where` names the
     profile.
     """

@@ -374,8 +374,12 @@ class Engine:
             work = work._replace(windows=windows_of(plan, state.batch, self._windows))
         if work.prefill and state.memory.drops_tokens is not None:
             num_stored = state.memory.num_stored
+            chunks = zip(plan.chunks, work.prefill, strict=True)
             work = work._replace(
-                prefill=tuple((new, num_stored(before)) for new, before in work.prefill)
+                prefill=tuple(
+                    (new, num_stored(chunk.seq.prompt_len, before))
+                    for chunk, (new, before) in chunks
+                )
             )
         return work
 

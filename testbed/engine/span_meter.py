@@ -204,17 +204,20 @@ class SpanMeter(Meter):
     def _shared(
         self, steps: int, durations: Affine, saved: int, held: int, grown: Grant, first: int = 1
     ) -> tuple[SharedSlots, ...]:
-        """Every iteration of a span in which slots are shared; nothing is shared or copied within
-        one. held: slots of the pool before iteration `first`, the first one that takes some.
+        """The iterations of a span in which slots are shared, by the slots that they hold; nothing
+        is shared or copied within one. held: slots of the pool before iteration `first`, the first
+        one that takes some.
         """
-        before, step_ps, growth_ps = held, durations.first_ps, durations.growth_ps
-        taken, size = self._taken.get, self._round
+        before, begin, (first_ps, growth_ps, _) = held, 0, durations
+        taken, size, last = self._taken, self._round, steps - first
         rows: list[SharedSlots] = []
-        for step in range(-first, steps - first):
-            if step >= 0:
-                held += taken(step % size, 0)
-            rows.append(record(SharedSlots, (held, saved, saved * step_ps)))
-            step_ps += growth_ps
+        for step in sorted([step for start in taken for step in range(start, last, size)]):
+            if (end := step + first) > begin:
+                span_ps = (end - begin) * (2 * first_ps + growth_ps * (begin + end - 1)) // 2
+                rows.append(record(SharedSlots, (held, saved * (end - begin), saved * span_ps)))
+            held, begin = held + taken[step % size], end
+        span_ps = (steps - begin) * (2 * first_ps + growth_ps * (begin + steps - 1)) // 2
+        rows.append(record(SharedSlots, (held, saved * (steps - begin), saved * span_ps)))
         if (whole := held - before) != grown.growth.slots:
             name = type(self.policy).__name__
             raise PlugInError(

@@ -5,13 +5,14 @@ All requests of a batch take a step together, so the times of steps, from the sp
 and the steps at which each request came and went give every gap.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.engine.gap_runs import GapRuns, all_runs, single_gaps
+from testbed.engine.gap_runs import GapParts, GapRuns, single_gaps
 from testbed.engine.packed_rows import PackedRows
 
 Counts = NDArray[np.int64]
@@ -26,7 +27,7 @@ class TokenGaps(NamedTuple):
     runs: all gaps. request_ids, longest_ps: the requests that have a gap, and the longest of each.
     """
 
-    runs: GapRuns
+    runs: GapParts
     request_ids: Counts
     longest_ps: Counts
 
@@ -138,7 +139,7 @@ class TokenClock:
         if not self._num_at_once:
             return gaps
         at_once = single_gaps(np.zeros(1, np.int64), np.array([self._num_at_once]))
-        return gaps._replace(runs=all_runs([gaps.runs, at_once]))
+        return gaps._replace(runs=GapParts([*gaps.runs, at_once]))
 
 
 class DecodeSpans(NamedTuple):
@@ -160,10 +161,10 @@ class DecodeSpans(NamedTuple):
         """
         return np.where(self.num > 1, self.first_ps + self.growth_ps * (self.num - 1), 0)
 
-    def runs(self, members: Counts) -> GapRuns:
+    def runs(self, members: NDArray[np.int32]) -> GapRuns:
         """The gaps within spans, each of which so many requests have."""
         some = (members > 0) & (self.num > 1)
-        inside = self.first_ps + self.growth_ps, self.growth_ps, self.num - 1, members
+        inside = self.first_ps + self.growth_ps, self.growth_ps, self.num - 1, members.astype(int)
         return GapRuns(*[column[some] for column in inside])
 
 
@@ -186,19 +187,26 @@ class Steps:
     """
 
     def __init__(self, parts: Iterable[DecodeSpans]) -> None:
-        columns = [(some.num, some.first_end_ps, some.end_ps, some.longest_ps()) for some in parts]
-        nums, first_ends, ends, within = map(list, zip(*columns, strict=True))
-        del columns
-        self.bounds = np.concatenate([[0], np.cumsum(_joined(nums))])
+        bounds, first_ends, longest = [np.zeros(1, np.int64)], list[Counts](), list[Counts]()
+        num_steps, end_ps = 0, np.zeros(1, np.int64)  # up to the span before, and its end
+        for some in parts:
+            bounds.append(num_steps + np.cumsum(some.num))
+            num_steps += int(some.num.sum())
+            first_ends.append(some.first_end_ps)
+            ends_ps = np.concatenate([end_ps, some.end_ps])
+            before_and_within = np.empty(2 * len(some.num), np.int64)
+            before_and_within[::2] = some.first_end_ps - ends_ps[:-1]
+            before_and_within[1::2] = some.longest_ps()
+            longest.append(before_and_within)
+            end_ps = ends_ps[-1:]
+        self.bounds = _joined(bounds)
         self.first_end_ps = _joined(first_ends)
-        self.longest_ps = np.zeros(2 * len(self.first_end_ps), np.int64)
-        self.longest_ps[::2] = _joined(within)
-        self.longest_ps[1:-1:2] = self.first_end_ps[1:] - _joined(ends)[:-1]
+        self.longest_ps = _joined([*longest, np.zeros(1, np.int64)])[1:]
 
 
 def _joined(parts: list[Counts]) -> Counts:
     """The parts in one, which the list no longer keeps."""
-    column = np.concatenate([np.empty(0, np.int64), *parts])
+    column = np.concatenate(parts)
     parts.clear()
     return column
 
@@ -207,7 +215,7 @@ def together(parts: Sequence[TokenGaps]) -> TokenGaps:
     """The gaps of several engines. A request that was served by two has the longest of both."""
     runs, request_ids, longest_ps = zip(*parts, strict=True)
     ids, longest = _longest(np.concatenate(request_ids), np.concatenate(longest_ps))
-    return TokenGaps(all_runs(runs), ids, longest)
+    return TokenGaps(GapParts(chain.from_iterable(runs)), ids, longest)
 
 
 def _by_first_step(columns: list[Counts]) -> list[Counts]:
@@ -231,36 +239,35 @@ def _gaps(
     longest_ps = np.maximum(first_ps, _range_maxima(steps.longest_ps, 2 * begin, 2 * end - 1))
     between_ps = steps.longest_ps[1::2].copy()
     del steps
-    runs = _runs(spans(), begin, end, between_ps)
     one_by_one = np.concatenate([first_ps, gap_ps])
-    runs.append(single_gaps(one_by_one, np.ones_like(one_by_one)))
+    single_runs = single_gaps(one_by_one, np.ones_like(one_by_one))
+    runs = GapParts(chain(_runs(spans(), begin, end, between_ps), [single_runs]))
     longest = np.concatenate([request_id, ids]), np.concatenate([longest_ps, gap_ps])
-    return TokenGaps(all_runs(runs), *_longest(*longest))
+    return TokenGaps(runs, *_longest(*longest))
 
 
 def _runs(
     parts: Iterable[DecodeSpans], begin: Counts, end: Counts, between_ps: Counts
-) -> list[GapRuns]:
+) -> Iterator[GapRuns]:
     """The gaps within spans and between them, of the stays from each span `begin` up to `end`."""
     members = _num_within(begin, end, len(between_ps))
     staying = _num_within(begin, end - 1, len(between_ps))
-    runs, start = list[GapRuns](), 0
+    start = 0
     for some in parts:
         here = slice(start, start + len(some.num))
         start = here.stop
         several = staying[here] > 0
-        runs.append(some.runs(members[here]).flat_ones_merged())
-        runs.append(single_gaps(between_ps[here][several], staying[here][several]))
-    return runs
+        yield some.runs(members[here]).flat_ones_merged()
+        yield single_gaps(between_ps[here][several], staying[here][several].astype(int))
 
 
-def _num_within(starts: Counts, stops: Counts, length: int) -> Counts:
+def _num_within(starts: Counts, stops: Counts, length: int) -> NDArray[np.int32]:
     """The number of ranges [start, stop) that contain each of the numbers below length."""
-    changes = np.zeros(length + 1, np.int64)
+    changes = np.zeros(length + 1, np.int32)
     some = stops > starts
     np.add.at(changes, starts[some], 1)
     np.add.at(changes, stops[some], -1)
-    return np.cumsum(changes[:-1])
+    return np.cumsum(changes[:-1], dtype=np.int32)
 
 
 def _range_maxima(values: Counts, starts: Counts, stops: Counts) -> Counts:

@@ -93,8 +93,8 @@ def changes_of(
 
 
 class SharedSlots(NamedTuple):
-    """An iteration that held `held` slots and saved `saved`; saved_ps: the same times its
-    picoseconds.
+    """Iterations in a row that held `held` slots each: the slots that they saved, summed over them,
+    and integrated over their picoseconds.
     """
 
     held: int
@@ -108,8 +108,7 @@ class SpanMemory(NamedTuple):
     running, used, internal, copies: of the first iteration, its running requests, the pool, slots
     that will never be used, and slots of prompts that are computed once for several sequences.
     growth: what changes from there on, the tokens of the first iteration included, if there may
-    be several. shared: each iteration in which
-    sharing saves slots.
+    be several. shared: all iterations, if sharing saves slots in them.
     """
 
     running: int

@@ -156,7 +156,7 @@ class Capabilities:
         if self.copies_prompts is not None:
             return self.copies_prompts.copy_prompt(parent, child)
         tables = self.policy.table(parent), self.policy.table(child)
-        return Ops(copies_between(*tables, self.num_stored(parent.num_stored)))
+        return Ops(copies_between(*tables, self.num_stored(parent.prompt_len, parent.num_stored)))
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
         """Take a whole group to a tier; asked of a policy that swaps."""
@@ -167,15 +167,17 @@ class Capabilities:
                 seq.change_table()
         return answer
 
-    def num_stored(self, num_tokens: int) -> int:
-        """Tokens in the pool of a sequence that has num_tokens of them."""
-        return num_tokens if self.drops_tokens is None else self.drops_tokens.num_stored(num_tokens)
+    def num_stored(self, prompt_len: int, num_tokens: int) -> int:
+        """Tokens in the pool of a sequence with such a prompt that has num_tokens of them."""
+        if self.drops_tokens is None:
+            return num_tokens
+        return self.drops_tokens.num_stored(prompt_len, num_tokens)
 
     def group_tables(self, seq: Sequence) -> list[GroupTable]:
         """The table of a sequence by KV group; of one group if the policy knows no others."""
         if self.layered is not None:
             return self.layered.group_tables(seq)
-        dropped = seq.num_slots - self.num_stored(seq.num_slots)
+        dropped = seq.num_slots - self.num_stored(seq.prompt_len, seq.num_slots)
         return [
             GroupTable(group=0, extents=self.policy.table(seq), first=dropped, slots_per_token=1)
         ]

@@ -28,7 +28,7 @@ class Column(NamedTuple):
     group: int
     width: int
     units: int
-    window: int | None = None
+    window: int | None
     part: int = 0
 
     @property

@@ -371,12 +371,19 @@ class Offloads(Protocol):
 
 @runtime_checkable
 class DropsTokens(Protocol):
-    """It does not keep every token of a sequence, as in a window that moves on."""
+    """It does not keep every token of a sequence: in a window that moves on, after a prompt that
+    is computed, or in fewer slots as groups of tokens are packed.
 
-    def num_stored(self, num_tokens: int) -> int:
-        """Tokens of a sequence that are in the pool.
+    What is stored may fall while a sequence grows. An `extend` that gives slots back says
+    `ends_refusals`; `max_seq_len` counts the largest need on the way.
+    """
+
+    def num_stored(self, prompt_len: int, num_tokens: int) -> int:
+        """Slots with K and V of a sequence that are in the pool; they are the first ones of its
+        table, and what they contain is in the order of the tokens.
 
         Args:
+            prompt_len: tokens of its prompt.
             num_tokens: that the sequence has.
         """
 

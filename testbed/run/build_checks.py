@@ -142,7 +142,7 @@ def _check_fixed_outputs(scheduler: Scheduler, workload: Workload) -> None:
             problem=(
                 f"row {row} declares {declared[row]} output tokens and generates {outputs[row]}"
             ),
-            remedy="workload.max_new_tokens=1x, or ignore_eos=false",
+            remedy="workload.max_new_tokens=1x, or scheduler.ignore_eos=false",
         )
 
 

@@ -357,10 +357,11 @@ class RunConfig:
                     remedy="give replicas=N",
                 )
         if self.server.shared_tiers and self.replicas is None:
+            key = f"server.tiers.{self.server.shared_tiers[0]}.shared"
             raise InputError(
-                key=f"server.tiers.{self.server.shared_tiers[0]}.shared",
+                key=key,
                 problem="there is one engine without a router",
-                remedy="give replicas=N, or shared=false",
+                remedy=f"give replicas=N, or {key}=false",
             )
 
     def _check_servers(self) -> None:
@@ -376,7 +377,7 @@ class RunConfig:
                 raise InputError(
                     key=f"servers.{number}",
                     problem="shared tiers are not modelled below different servers",
-                    remedy="give shared=false, or leave servers out",
+                    remedy="give server.tiers.NAME.shared=false, or leave servers out",
                 )
             is_sized = self.server.num_blocks is not None or self.null_blocks
             if is_sized and server.num_blocks is None and not server.kv_memory_gib:

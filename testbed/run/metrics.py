@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from testbed.core.request import PS
 from testbed.engine.fragmentation import pool_parts
-from testbed.engine.gap_runs import GapRuns
+from testbed.engine.gap_runs import GapParts
 from testbed.engine.packed_rows import PackedRows
 from testbed.engine.recorder import Recorder
 from testbed.engine.token_gaps import TokenGaps
@@ -40,7 +40,7 @@ def spread(values: Floats) -> dict[str, float | None]:
     }
 
 
-def spread_of_gaps(runs: GapRuns) -> dict[str, float | None]:
+def spread_of_gaps(runs: GapParts) -> dict[str, float | None]:
     """The `spread` of all gaps of these runs, in s."""
     total = runs.total
     if not total:

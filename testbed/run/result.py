@@ -40,7 +40,9 @@ class Views(Protocol):
     def draw(self, result: "Result") -> Any:
         """The figure of a run."""
 
-    def draw_sweep(self, axes: "pd.DataFrame", rows: Sequence[dict[str, Any]]) -> Any:
+    def draw_sweep(
+        self, axes: "pd.DataFrame", rows: Sequence[dict[str, Any]], metrics: Sequence[str]
+    ) -> Any:
         """The figure of a sweep: a row of both for each run, as flat summaries."""
 
     def html(self, result: "Result") -> str:
@@ -173,10 +175,14 @@ class Result:
         """The page of `testbed compare`: a notebook shows it, `.save(path)` writes it, `.table` is
         its data frame.
 
+        Raises InputError for names that are not two different ones.
+
         Args:
             other: the run to compare with.
             names: what the page calls this run and the other.
         """
+        if len(names) != 2 or len(set(names)) != 2:
+            raise InputError(key="names", value=names, problem="must be two different names")
         return front_end().views.compare(dict(zip(names, (self, other), strict=True)))
 
     def _repr_html_(self) -> str:

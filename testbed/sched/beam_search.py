@@ -71,14 +71,11 @@ class SyntheticBeams(BeamModel):
         self.seed = seed
 
     def parents(self, request: Request, num_generated: int) -> tuple[Replacement, ...]:
-        steps = self._steps(request.num_seqs)
+        steps = search(request.num_seqs, self.concentration, self.seed)
         return steps[(request.request_id * STRIDE + num_generated - 2) % len(steps)]
 
     def prepare(self, width: int) -> None:
-        self._steps(width)
-
-    def _steps(self, width: int) -> list[tuple[Replacement, ...]]:
-        return search(width, self.concentration, self.seed)
+        search(width, self.concentration, self.seed)
 
 
 @lru_cache(16)

@@ -90,11 +90,13 @@ def extend_to(policy: MemoryPolicy, seqs: list[Sequence], num_tokens: int) -> An
     """
     missing = num_tokens - seqs[0].num_slots
     batch = batch_of(seqs[0]) if len(seqs) == 1 else passing_batch(seqs)
-    answer = one_answer(policy, policy.extend(batch, missing))
+    answer = policy.extend(batch, missing)
     if isinstance(answer, Grant):
-        batch.extend(missing)
+        batch.extended += missing
         if answer.ops is not NO_OPS:
             batch.changes += 1
+    else:
+        one_answer(policy, answer)
     disband(batch)
     return answer
 

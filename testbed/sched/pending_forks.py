@@ -26,7 +26,7 @@ class PendingForks:
             if self._memory.forks is not None:
                 child.num_slots = parent.num_slots
         self.num_forks += 1
-        if ops != NO_OPS:
+        if ops is not NO_OPS and ops != NO_OPS:
             self.copies.append((group, ops))
 
     def drop_copies_of(self, group: SequenceGroup) -> None:

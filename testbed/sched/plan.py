@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Batch, Sequence, SequenceGroup, SequenceStatus
-from testbed.core.slots import GRANTED, Answer, Grant, Ops, Refusal, record
+from testbed.core.slots import Answer, Grant, Ops, Refusal, record
 from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beam_search import Replacement
@@ -188,7 +188,7 @@ class Outcome(NamedTuple):
 
     first_tokens: list[SequenceGroup]
     finished: list[SequenceGroup]
-    grown: Grant = GRANTED
+    grown: Grant
 
 
 def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
@@ -259,10 +259,11 @@ def summed(ops: list[Ops]) -> Summed:
     """
     copies: dict[int, int] = {}
     extra: dict[str, int] = {}
-    moves = counted(move for requested in ops for move in requested.moves)
+    moved = [move for requested in ops for move in requested.moves]
+    moves = counted(moved) if moved else ()
     for requested in ops:
-        for copy in requested.copies:
-            copies[copy.length] = copies.get(copy.length, 0) + 1
+        for _, _, length in requested.copies:
+            copies[length] = copies.get(length, 0) + 1
         for name, count in requested.extra:
             extra[name] = extra.get(name, 0) + count
     wrong = [

@@ -309,7 +309,7 @@ class Scheduler(ABC):
         plan.decode_seqs = len(batch.sequences)
         plan.decode_context, plan.decode_max_context = batch.take_step()
         if state.memory.drops_tokens is not None:
-            stored = [state.memory.num_stored(seq.num_slots) for seq in batch]
+            stored = [state.memory.num_stored(seq.prompt_len, seq.num_slots) for seq in batch]
             plan.decode_context, plan.decode_max_context = sum(stored), max(stored)
         if answer.ops is not NO_OPS:
             batch.changes += 1
@@ -436,8 +436,8 @@ class IterationLevel(Scheduler):
         """See Scheduler."""
         memory = self.memory
         is_plain = memory.layered is None and memory.cuts_chunks is None
-        is_told = vars(type(self)).get("admits_after_decodes", False)
-        can = is_told and is_plain and self._choose_order is None and not self.prefetch
+        is_declared = vars(type(self)).get("admits_after_decodes", False)
+        can = is_declared and is_plain and self._choose_order is None and not self.prefetch
         return WholePrompt(self) if can and self.is_steady and not self.steps_in_turn else None
 
     @property

@@ -83,8 +83,8 @@ class Admission:
         return self._available() - self.reserved
 
     def verdict(self) -> Verdict:
-        """The verdict on the next request (budget_state)."""
-        if self.remaining <= 0 or self._available() - self.allocated <= 0:
+        """The verdict on the next request (budget_state). What is allocated is reserved too."""
+        if self.remaining <= 0:
             return Verdict.FULL
         if self.input_left <= 0 or (self.chunk_left is not None and self.chunk_left <= 0):
             return Verdict.SPENT

@@ -241,7 +241,8 @@ class SchedulerState(Queues):
         answer = extend_to(self.policy, seqs, num_tokens)
         if isinstance(answer, Refusal):
             return False
-        self.order(answer.ops, plan)
+        if answer.ops is not NO_OPS:
+            self.order(answer.ops, plan)
         if answer.ends_refusals:
             self.memory_released()
         return True
@@ -256,8 +257,9 @@ class SchedulerState(Queues):
         """A beam group has new candidates: those that did not survive continue from others' tokens
         (Fig. 9).
         """
+        fork, seqs = self.pending_forks.fork, group.sequences
         for parent, child in parents:
-            self.pending_forks.fork(group, group.sequences[parent], group.sequences[child])
+            fork(group, seqs[parent], seqs[child])
 
     # Slots of groups that are over
 
@@ -382,7 +384,7 @@ class SchedulerState(Queues):
         return footprint.size if isinstance(footprint, Granular) else 1
 
     def finish_ended(self) -> None:
-        """Those that have ended give their slots back, in order of admission."""
+        """Groups that have ended give their slots back, in order of admission."""
         ended = self.ended
         if len(ended) > 1:
             ended = [group for group in self.running.values() if group in self.ended]

@@ -47,7 +47,8 @@ def _return(state: SchedulerState, group: SequenceGroup, plan: Plan) -> None:
     for seq in group.sequences:
         state.publish(seq, seq.num_stored)
     if state.ensure_slots(group.sequences, group.sequences[0].num_slots + 1, plan):
-        read = state.memory.num_stored(group.sequences[0].num_slots)
+        first = group.sequences[0]
+        read = state.memory.num_stored(first.prompt_len, first.num_slots)
         plan.decode_seqs += len(group.sequences)
         plan.decode_context += len(group.sequences) * read
         plan.decode_max_context = max(plan.decode_max_context, read)

@@ -187,8 +187,10 @@ class ConcurrentPrefills(PrefillChunks):
         chunk = min(budget, self.max_chunk_tokens)
         if self.state.memory.cuts_chunks is not None:
             chunk = self.chunk_of(group, budget)
-        left = super().schedule_chunks(group, plan, chunk)
-        self.partial = None
+        left = chunk
+        while left > 0 and group.todo and (new := self.next_chunk(group, plan, left)):
+            self.state.schedule_chunk(group, new, plan)
+            left -= new
         return budget - chunk + left
 
 

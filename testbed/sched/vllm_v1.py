@@ -308,15 +308,19 @@ class VllmV1(IterationLevel):
         while in_prefill and budget > 0:
             group = in_prefill.popleft()
             seq, _, num_stored = group.todo[0]
-            needed = num_stored + self.chunks.chunk_of(group, budget)
-            while not state.ensure_slots([seq], needed, plan):
+            new = self.chunks.chunk_of(group, budget)
+            while not state.ensure_slots([seq], num_stored + new, plan):
                 if state.free_for_running(self.preemption.tail_tokens):
                     continue
                 victim = in_prefill.pop() if in_prefill else group
                 preempt_group(state, self.preemption, victim, plan)
                 if victim is group:
                     return
-            budget = prompts.schedule_chunks(group, plan, budget)
+            if len(group.todo) > 1:  # other sequences of the group may have budget, too
+                budget = prompts.schedule_chunks(group, plan, budget)
+            elif new:
+                state.schedule_chunk(group, new, plan)
+                budget -= new
 
 
 class AsyncVllmV1(VllmV1):

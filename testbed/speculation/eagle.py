@@ -11,6 +11,7 @@ from testbed.cost.model import CostModel
 from testbed.speculation.pass_cost import pass_cost
 from testbed.speculation.speculation import Speculation
 
+USUAL_VOCABULARY = 32_000  # of published EAGLE-3 drafters of Llama, Qwen3, DeepSeek and gpt-oss
 OWN_LAYERS: dict[str, Any] = {
     "window": None,
     "chunks": None,
@@ -121,7 +122,7 @@ class Eagle(Speculation):
         return replace(self.with_draft_states(model), num_layers=num_layers)
 
     def weight_bytes(self, model: ModelSpec) -> int:
-        """Those of the layers, and of matrices of the vocabulary that are not the model's."""
+        """Bytes of the layers, and of matrices of the vocabulary that are not the model's."""
         own = self.drafter(model)
         params = own.dense_params - self._joining_params(model, own)
         if self.layers.vocab_size is not None:
@@ -146,9 +147,15 @@ class Eagle3(Eagle):
     """
 
     def __init__(
-        self, num_drafts: PositiveCount = 3, num_states: Count = 3, **options: Any
+        self,
+        num_drafts: PositiveCount = 3,
+        num_states: Count = 3,
+        layers: DrafterLayers | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(num_drafts, **options)
+        """A drafter; without layers one of the model's sizes, with a vocabulary of 32,000."""
+        usual = DrafterLayers(vocab_size=USUAL_VOCABULARY)
+        super().__init__(num_drafts, usual if layers is None else layers, **options)
         self.num_states = num_states
 
     def _joining_params(self, model: ModelSpec, own: ModelSpec) -> int:

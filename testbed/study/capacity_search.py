@@ -13,7 +13,7 @@ from testbed.run.result import front_end
 from testbed.run.simulate import OVERLOAD, run
 from testbed.run.summaries import RUN, costs_of
 from testbed.study.knee import NoRate, NotSustained, highest_rate
-from testbed.study.replications import Interval, interval
+from testbed.study.replications import Interval, interval, within_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +38,7 @@ class Capacity:
             nothing.
         overload: in words, that the server did not keep up with the arrivals of the run at `rate`;
             empty if it did.
+        precision: of the search.
     """
 
     rate: float
@@ -46,6 +47,7 @@ class Capacity:
     costs: str = ""
     future_read: str = ""
     overload: str = ""
+    precision: float = 0.0
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -69,8 +71,16 @@ class Capacities:
 
     @property
     def rate(self) -> Interval:
-        """The mean over the seeds, with its 95% interval."""
-        return interval([capacity.rate for capacity in self.of_seed.values()])
+        """The mean over the seeds, with its 95% interval and the step of the search: no seed's rate
+        is known better than to a factor of 1 + precision.
+        """
+        rates = [capacity.rate for capacity in self.of_seed.values()]
+        return within_step(interval(rates), self.step)
+
+    @property
+    def step(self) -> float:
+        """The largest step between the rate that a seed found and the next one that missed."""
+        return max(found.precision * found.rate for found in self.of_seed.values())
 
 
 class CapacitySearch:
@@ -87,8 +97,7 @@ class CapacitySearch:
         folder: str | Path | None = None,
         seen: Seen | None = None,
     ) -> None:
-        _check_no_rate(overrides, options)
-        _check_objectives(front_end().configure(overrides, options))
+        check_searched(overrides, options)
         self._overrides = overrides
         self._options = options
         self._folder = folder
@@ -99,7 +108,7 @@ class CapacitySearch:
         """The highest rate at which this share of the requests meets the SLO; see
         `testbed.capacity`. Raises InputError for limits that make no sense.
         """
-        _check_limits(share, low, high, precision)
+        check_search(share, low, high, precision)
         highest = highest_rate(self._share_inside, share, low, high, precision)
         summaries = self._summaries
         points = tuple((rate, *_inside(summaries[rate], rate)) for rate in sorted(summaries))
@@ -110,6 +119,7 @@ class CapacitySearch:
             costs=costs_of(summaries[highest]),
             future_read=_futures(summaries),
             overload=_behind(summaries[highest]),
+            precision=precision,
         )
 
     def _share_inside(self, rate: float) -> float:
@@ -146,7 +156,7 @@ def _behind(summary: Mapping[str, Any]) -> str:
     return in_words(summary[OVERLOAD]) if summary.get(OVERLOAD) else ""
 
 
-def _check_limits(share: float, low: float, high: float, precision: float) -> None:
+def check_search(share: float, low: float, high: float, precision: float) -> None:
     """Raise InputError for limits of a search that make no sense."""
     if not 0 < share <= 1:
         raise InputError(key="share", value=share, problem="must be above 0 and at most 1")
@@ -158,6 +168,14 @@ def _check_limits(share: float, low: float, high: float, precision: float) -> No
         )
     if not precision > 0:
         raise InputError(key="precision", value=precision, problem="must be above 0")
+
+
+def check_searched(overrides: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Raise InputError for options with a rate, without an objective, or of runs that do not serve
+    every request.
+    """
+    _check_no_rate(overrides, options)
+    _check_objectives(front_end().configure(overrides, options))
 
 
 def _check_no_rate(overrides: Sequence[str], options: Mapping[str, Any]) -> None:

@@ -55,6 +55,15 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, student_t(count - 1) * deviation / sqrt(count), count)
 
 
+def within_step(found: Interval, step: float) -> Interval:
+    """The interval of values that a search knows to a step: its half width is larger by the step,
+    also where the values are equal.
+    """
+    if found.half_width is None:
+        return found
+    return found._replace(half_width=found.half_width + step)
+
+
 def paired(values: Sequence[float], reference: Sequence[float]) -> Interval:
     """The mean difference from the reference, whose values are of the same seeds in this order."""
     return interval([a - b for a, b in zip(values, reference, strict=True)])

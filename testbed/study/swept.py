@@ -34,13 +34,17 @@ class Sweep(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
         ]
         return pd.DataFrame(rows)
 
-    def plot(self) -> Any:
-        """A figure (Matplotlib's) of latencies, goodput and batch over the axis that is a number
-        with the most values; with several seeds a mean with its 95% interval as a band. Raises
-        InputError for a sweep without an axis of three numbers.
+    def plot(self, *metrics: str) -> Any:
+        """A figure (Matplotlib's) over the axis that is a number with the most values; with several
+        seeds a mean with its 95% interval as a band.
+
+        Raises InputError for a sweep without an axis of three numbers, and for an unknown metric.
+
+        Args:
+            *metrics: columns to draw, such as "ttft_s_p50"; without any: latencies, goodput, batch.
         """
         axes = pd.DataFrame(self[self.attrs["axes"]])
-        return front_end().views.draw_sweep(axes, self.to_dict("records"))
+        return front_end().views.draw_sweep(axes, self.to_dict("records"), metrics)
 
 
 def _means(numbers: pd.DataFrame) -> dict[str, float | None]:

@@ -158,7 +158,7 @@ def with_cached_states(pages: Pages, model: ModelSpec, gpu: GpuSpec, release: Re
 
 def keeps_each_state(model: ModelSpec, release: Release) -> bool:
     """True if a sequence whose prefixes are cached keeps a state at the end of each block: Mamba-2
-    in releases that do not export states (mamba_cache_mode=all).
+    in some releases (mamba_cache_mode=all).
     """
     has_chunks = model.states is not None and model.states.chunk_size > 0
-    return has_chunks and not release.exports_states
+    return has_chunks and release.keeps_each_state

@@ -5,40 +5,33 @@ x memory - weights - peak activation of a profiling run - memory that is not PyT
 are captured afterwards and come on top; newer releases subtract an estimate of them, unless
 VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 0.
 
-- weights: from the shape; linear layers, embedding and output are divided among the GPUs.
-- activation: the larger of two peaks of the profiling run. Sampling max_num_seqs rows of logits in
-  float32, with their sorted copies, beside the hidden states of max_num_batched_tokens (both
-  coefficients fitted, memory_terms.toml); and the feed-forward network of such a batch (gate, up
-  and their product, by its shape alone). Experts add the workspaces of their fused kernels.
+- weights: from the shape; linear layers, embedding and output are divided among the GPUs. Tables
+  of the rope and the allocator's rounding are counted with them (loaded_weights.py).
+- activation: the peak of the profiling run (profiled_peak.py).
 - non_torch: CUDA's context and NCCL's buffers, by the number of GPUs (logged medians).
 """
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
+from testbed.vllm.limits import Limits
+from testbed.vllm.loaded_weights import beside_parameters_gib
+from testbed.vllm.profiled_peak import activation_gib
 
-LOGIT_BYTES = 4  # vLLM samples in float32
 LARGEST_GRAPH = 512  # sequences
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The sizes that decide the batch of the profiling run."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    num_gpus: int = 1
-
-
-@dataclass(frozen=True)
 class Terms:
-    """Terms that are in no data sheet and no shape: the values of memory_terms.toml."""
+    """Terms that are in no data sheet and no shape: the values of memory_terms.toml. images and
+    rope_tables: by model, what profiled_peak and loaded_weights take.
+    """
 
     logits: float
     hidden: float
@@ -47,6 +40,8 @@ class Terms:
     non_torch_gib: Mapping[str, float]
     visible_gib: Mapping[str, float]
     encoder_params: Mapping[str, float]
+    rope_tables: Mapping[str, int] = field(default_factory=dict)
+    images: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,24 +92,48 @@ def memory_of(
     with_encoder: bool = True,
     graphs_are_part: bool = False,
     of: Terms | None = None,
+    num_positions: int | None = None,
 ) -> ServerMemory:
     """The memory of each GPU of a server, in GiB, by the terms `of` (default: those that ship).
 
     utilization: the share of the GPU's memory that vLLM may use. with_encoder: the encoder of
     images is loaded too. graphs_are_part: an estimate of the CUDA graphs is part of it; else they
-    come on top.
+    come on top. num_positions: of the model, where the longest sequence that is served is another.
     """
     memory_terms = of or terms()
-    visible = memory_terms.visible_gib.get(gpu.name, gpu.memory_bytes / GIB)
     encoder = memory_terms.encoder_params.get(model.name, 0.0) if with_encoder else 0.0
     weights = (model.weight_bytes + encoder * model.dtype_bytes) / limits.num_gpus / GIB
+    tables = memory_terms.rope_tables.get(model.name, 1)
+    positions = num_positions or model.max_len
+    weights += beside_parameters_gib(model, positions, limits.num_gpus, tables)
     return ServerMemory(
-        budget=utilization * visible,
+        budget=utilization * seen_gib(gpu, memory_terms).gib,
         weights=weights,
-        activation=activation_gib(model, limits, memory_terms),
+        activation=activation_gib(
+            model,
+            limits,
+            logits=memory_terms.logits,
+            hidden=memory_terms.hidden,
+            image=memory_terms.images.get(model.name, {}) if with_encoder else {},
+        ),
         non_torch=_non_torch(limits.num_gpus, memory_terms),
         cuda_graphs=graphs_gib(limits, memory_terms) if graphs_are_part else 0.0,
     )
+
+
+class Seen(NamedTuple):
+    """The memory of a GPU. by_torch: as torch sees it; else as its data sheet or driver says, of
+    which torch sees 1 to 2% less.
+    """
+
+    gib: float
+    by_torch: bool
+
+
+def seen_gib(gpu: GpuSpec, memory_terms: Terms) -> Seen:
+    """The memory of which a server may use a share."""
+    by_torch = memory_terms.visible_gib.get(gpu.name)
+    return Seen(gpu.memory_bytes / GIB, False) if by_torch is None else Seen(by_torch, True)
 
 
 def graphs_gib(limits: Limits, memory_terms: Terms) -> float:
@@ -133,41 +152,3 @@ def other_gib(num_gpus: int) -> float:
 def _non_torch(num_gpus: int, memory_terms: Terms) -> float:
     sizes = {int(count): size for count, size in memory_terms.non_torch_gib.items()}
     return sizes[max(count for count in sizes if count <= num_gpus)]
-
-
-def activation_gib(model: ModelSpec, limits: Limits, memory_terms: Terms) -> float:
-    """The peak of the profiling run, in GiB: that of sampling or that of the network, whichever is
-    larger, plus the workspaces of the experts.
-    """
-    logits, hidden = sampling_gib(model, limits)
-    sampling = memory_terms.logits * logits + memory_terms.hidden * hidden
-    network = network_gib(model, limits) + memory_terms.hidden * hidden
-    return max(sampling, network) + expert_gib(model, limits)
-
-
-def network_gib(model: ModelSpec, limits: Limits) -> float:
-    """GiB of gate, up and their product in a dense layer; 0 if all layers have experts."""
-    if model.num_expert_layers >= model.ffn_layers:
-        return 0.0
-    columns = model.ffn_matrices * model.ffn_size / limits.num_gpus
-    return limits.max_num_batched_tokens * columns * model.dtype_bytes / GIB
-
-
-def sampling_gib(model: ModelSpec, limits: Limits) -> tuple[float, float]:
-    """GiB of the rows of logits, and of the hidden states of the batch: what the coefficients
-    multiply.
-    """
-    logits = limits.max_num_seqs * model.vocab_size * LOGIT_BYTES / GIB
-    hidden = limits.max_num_batched_tokens * model.hidden_size * model.dtype_bytes / GIB
-    return logits, hidden
-
-
-def expert_gib(model: ModelSpec, limits: Limits) -> float:
-    """The two workspaces of fused experts, which last: gate and up of all tokens, or their result
-    if that is larger, and the product of both.
-    """
-    if model.experts is None:
-        return 0.0
-    rows = limits.max_num_batched_tokens * model.experts.per_token
-    size = model.experts.size / limits.num_gpus
-    return rows * (max(2 * size, model.hidden_size) + size) * model.dtype_bytes / GIB

@@ -113,7 +113,7 @@ def pages_of(
     another's has larger blocks, so that all pages are as large (vLLM's
     unify_kv_cache_spec_page_size); InputError if one is no multiple of the other, as there.
     """
-    if not is_hybrid and len(model.groups) > 1:
+    if not is_hybrid and len(_groups(model)) > 1:
         return _of_all_layers(model, num_gpus, block_size, tokens_under_way)
     groups = _groups(model)
     counts = [group.num_layers for group in groups]

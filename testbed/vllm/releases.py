@@ -132,11 +132,26 @@ class Release:
             "v1/core/sched/scheduler.py Scheduler.schedule",
         ),
     ]
+    keeps_each_state: Annotated[
+        bool,
+        Fact(
+            "Mamba-2 whose prefixes are cached keeps a state at the end of each block; else those "
+            "at the ends of chunks, as other states",
+            "model_executor/models/config.py MambaModelConfig",
+        ),
+    ]
+    windows_choose_blocks: Annotated[
+        bool,
+        Fact(
+            "--block-size does not count for layers with a window",
+            "model_executor/layers/attention/attention.py Attention.get_kv_cache_spec",
+        ),
+    ]
     exports_states: Annotated[
         bool,
         Fact(
             "a prefill exports a state within it if its kernel can: blocks are aligned to that, "
-            "and a sequence has a page more; else Mamba-2 keeps a state at the end of each block",
+            "and a sequence has a page more",
             "v1/kv_cache_interface.py MambaSpec.max_memory_usage_bytes",
         ),
     ]
@@ -216,6 +231,13 @@ class Release:
         Fact(
             "Triton's attention backends refuse an FP8 cache below compute capability 8.9",
             "v1/attention/backends/triton_attn.py TritonAttentionBackend",
+        ),
+    ]
+    has_half_sparse: Annotated[
+        bool,
+        Fact(
+            "sparse attention computes, and is cached, in float16 too",
+            "v1/attention/backends/mla/flashmla_sparse.py FlashMLASparseBackend",
         ),
     ]
     checks_cache_type: Annotated[
@@ -312,6 +334,8 @@ V0_19 = Release(
     hashes_next_token=False,
     skips_behind_victims=True,
     serves_behind_victims=False,
+    keeps_each_state=True,
+    windows_choose_blocks=False,
     exports_states=False,
     aligns_blocks=False,
     latent_alignment=64,
@@ -323,6 +347,7 @@ V0_19 = Release(
     logs_longest=False,
     checks_state_blocks=False,
     checks_fp8_cache=False,
+    has_half_sparse=False,
     checks_cache_type=False,
     checks_threshold=False,
     looks_up_on_gpu=False,
@@ -361,6 +386,8 @@ V0_33 = Release(
     hashes_next_token=True,
     skips_behind_victims=False,
     serves_behind_victims=True,
+    keeps_each_state=False,
+    windows_choose_blocks=False,
     exports_states=True,
     aligns_blocks=True,
     latent_alignment=128,
@@ -372,6 +399,7 @@ V0_33 = Release(
     logs_longest=True,
     checks_state_blocks=True,
     checks_fp8_cache=True,
+    has_half_sparse=True,
     checks_cache_type=True,
     checks_threshold=True,
     looks_up_on_gpu=True,
@@ -384,6 +412,7 @@ V0_33 = Release(
 V0_28 = replace(
     V0_33,
     number="0.28",
+    windows_choose_blocks=True,
     checks_cache_type=False,
     checks_usable_blocks=False,
     cuts_lone_prompt=True,

@@ -21,8 +21,9 @@ from testbed.vllm.attention_backends import (
 )
 from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import OFF, Command
+from testbed.vllm.limits import Limits
 from testbed.vllm.lmcache import ChunkCache, lmcache_of
-from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
+from testbed.vllm.memory import ServerMemory, Terms, memory_of
 from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
 from testbed.vllm.pages import Pages, pages_of
@@ -61,6 +62,7 @@ AUTO = ("auto", "-1")
 BLOCKS = "--num-gpu-blocks-override"
 NO_WINDOWS = "--disable-sliding-window"
 NO_DRAFTER = DrafterMemory()
+WHOLE_EXPERTS = "--enable-expert-parallel"
 DELTA_KERNEL = "--gdn-prefill-backend"
 
 
@@ -97,7 +99,6 @@ class Server:
 
     release: Release
     model: ModelSpec
-    option: str | None
     gpu: GpuSpec
     limits: Limits
     block_size: int
@@ -106,6 +107,7 @@ class Server:
     pages: Pages
     caches_prefixes: bool
     values: Mapping[str, str]
+    option: str | None = None
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
     drafter: DrafterMemory = NO_DRAFTER
@@ -120,10 +122,11 @@ def server_with(
     of: Terms | None = None,
     speculation: "Speculation | None" = None,
     model_type: str | None = None,
+    num_positions: int | None = None,
 ) -> Server:
-    """The server of a command with this shape on this GPU, whatever names it gives. A drafter takes
-    memory for its weights, and has its K and V in the pages. model_type: of the config.json that
-    the shape was read from; None: the shape ships.
+    """The server of a command with this shape on this GPU, whatever names it gives. model_type: of
+    the config.json that the shape was read from; None: the shape ships. num_positions: of the rope,
+    if the shape's longest sequence is another.
     """
     reader = OptionReader(command)
     model = _model_of(reader, shape, sheet, release)
@@ -131,23 +134,19 @@ def server_with(
     caches = _caches(reader, model, release)
     _check(reader, model, sheet, release, limits.num_gpus)
     check_prompts(reader, model, release, caches=caches)
-    check_drafts(reader, speculation)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
     pages = _pages_of(reader, model, limits, sheet, release, speculation)
     pages = with_drafter(pages, drafter, limits.num_gpus)
-    if caches:
-        pages = with_cached_states(pages, model, sheet, release)
+    pages = with_cached_states(pages, model, sheet, release) if caches else pages
     adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type) / GIB
-    pool_of = partial(_pool_of, reader, model, sheet, release, of, drafter, adapters, pages)
+    options = reader, model, sheet, release, of, drafter, adapters, pages
+    pool_of = partial(_pool_of, *options, num_positions or shape.max_len)
     pool = pool_of(limits)
     model = _of_longest(reader, model, pages, pool.num_checked)
-    needs_blocks = 0 in pages.windows and release.checks_state_blocks
-    if needs_blocks and not reader.is_on("--enforce-eager"):
-        _check_state_blocks(reader, limits, pool_of)
+    _check_state_blocks(reader, release, pages, limits, pool_of)
     return Server(
         release=release,
         model=model,
-        option=None,
         gpu=sheet,
         limits=limits,
         block_size=pages.block_size,
@@ -182,6 +181,8 @@ def _check(
             problem=f"vLLM does not start: {problem}",
         )
     _check_replicas(reader, model)
+    if reader.is_on(WHOLE_EXPERTS) and model.experts is None:
+        raise reader.does_not_start(WHOLE_EXPERTS, "the model has no experts")
     if reader.is_on(NO_WINDOWS) and (model.window is not None or model.chunks is not None):
         raise reader.refusal(NO_WINDOWS, "layers without their windows are not modelled")
 
@@ -195,6 +196,7 @@ def _pages_of(
     speculation: "Speculation | None",
 ) -> Pages:
     """The pages of the model's layers, with states of each draft where it has states."""
+    check_drafts(reader, speculation)
     drafted = _drafted(model, speculation)
     block_size = _block_size(reader, drafted, limits.num_gpus, gpu, release)
     is_ahead = plans_ahead(reader.values, speculation)
@@ -393,7 +395,8 @@ def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Releas
     budget = reader.whole("--max-num-batched-tokens", min(budget, num_seqs * model.max_len))
     if reader.value("--max-num-seqs") is None:
         num_seqs = min(num_seqs, budget)
-    return Limits(num_seqs, budget, reader.whole("--tensor-parallel-size", 1))
+    num_gpus = reader.whole("--tensor-parallel-size", 1)
+    return Limits(num_seqs, budget, num_gpus, reader.is_on(WHOLE_EXPERTS))
 
 
 def _check_heads(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
@@ -413,12 +416,22 @@ def _block_size(
     backend = chosen_backend(reader, model, gpu, release)
     size = None
     if reader.value("--block-size") is not None:
+        _check_windows(reader, model, release)
         size = reader.whole("--block-size", BLOCK_SIZE)
         _check_block_size(reader, size, block_multiple(model, gpu, release, backend))
     caches = _caches(reader, model, release)
     return block_size_of(
         model, num_gpus, gpu, release, caches=caches, requested=size, backend=backend
     )
+
+
+def _check_windows(reader: OptionReader, model: ModelSpec, release: Release) -> None:
+    """Raise InputError for a block that no layer has, if windows choose their own."""
+    has_windows_alone = all(group.window is not None for group in model.groups)
+    if has_windows_alone and release.windows_choose_blocks:
+        raise reader.refusal(
+            "--block-size", "layers with a window have blocks of their own in this release"
+        )
 
 
 def _check_delta_kernel(
@@ -510,10 +523,11 @@ def _pool_of(
     drafter: DrafterMemory,
     adapters: float,
     pages: Pages,
+    num_positions: int,
     limits: Limits,
 ) -> Pool:
     """The pool beside adapters and what batches of these limits take."""
-    memory = _memory(reader, model, gpu, limits, release, of, drafter)
+    memory = _memory(reader, model, gpu, limits, release, of, drafter, num_positions)
     memory = replace(memory, adapters=adapters)
     return _pool(reader, release, gpu, memory, pages)
 
@@ -570,6 +584,7 @@ def _memory(
     release: Release,
     of: Terms | None,
     drafter: DrafterMemory,
+    num_positions: int,
 ) -> ServerMemory:
     """The memory that vLLM's profiling finds on each GPU; a drafter's weights are among the
     weights.
@@ -582,6 +597,7 @@ def _memory(
         with_encoder=not reader.is_on("--language-model-only"),
         graphs_are_part=_subtracts_graphs(reader, release),
         of=of,
+        num_positions=num_positions,
     )
     more_weights = drafter.weight_bytes / limits.num_gpus / GIB
     return replace(memory, weights=memory.weights + more_weights)
@@ -631,11 +647,18 @@ def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:
 
 
 def _check_state_blocks(
-    reader: OptionReader, limits: Limits, pool_of: Callable[[Limits], Pool]
+    reader: OptionReader,
+    release: Release,
+    pages: Pages,
+    limits: Limits,
+    pool_of: Callable[[Limits], Pool],
 ) -> None:
     """Raise DoesNotStart for more sequences than CUDA graphs of a model with states have blocks;
     with fewer sequences there are more blocks.
     """
+    has_states = 0 in pages.windows
+    if not (has_states and release.checks_state_blocks) or reader.is_on("--enforce-eager"):
+        return
     num_blocks, asked = pool_of(limits).num_blocks, limits.max_num_seqs
     if asked <= num_blocks:
         return

@@ -32,8 +32,9 @@ def check_types(reader: OptionReader, model: ModelSpec, release: Release) -> Non
     if model.head_size > WIDEST_HEAD and cached == E5M2 and release.has_long_blocks:
         raise reader.refusal(CACHE_TYPE, "its blocks for such wide heads are not modelled")
     is_sparse = model.latent is not None and model.latent.index_bytes > 0
-    if is_sparse and computed in HALF:
-        raise reader.does_not_start(DTYPE, "no backend of sparse attention computes in float16")
+    for option, value in ((DTYPE, computed), (CACHE_TYPE, cached)):
+        if is_sparse and value in HALF and not release.has_half_sparse:
+            raise reader.does_not_start(option, "sparse attention has no backend of float16")
     if release.checks_cache_type:
         _check_same_type(reader, cached, computed)
 

@@ -2,6 +2,7 @@
 its calls shown.
 """
 
+import gc
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from broken_orders import BROKEN
 import testbed
 from testbed.checks import hash_seeds
 from testbed.checks.contract.order_contract import check_order
+from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.belady import Belady
 from testbed.memory.prefix_cache.eviction.by_session import BySession
@@ -27,6 +29,8 @@ from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
 from testbed.memory.prefix_cache.eviction.sieve import Sieve
 from testbed.memory.prefix_cache.eviction.two_queues import TwoQueues
 from testbed.memory.prefix_cache.eviction.w_tiny_lfu import WTinyLfu
+from testbed.memory.prefix_cache.prefix_index import Node
+from testbed.memory.prefix_cache.replay import serve
 
 ORDERS = [Lru, Fifo, Lfu, Arc, BySession, CostAware, Belady]
 ORDERS += [Sieve, S3Fifo, TwoQueues, Gdsf, LruK, Lirs, WTinyLfu]
@@ -36,6 +40,17 @@ ORDERS += [Sieve, S3Fifo, TwoQueues, Gdsf, LruK, Lirs, WTinyLfu]
 def test_order_keeps_the_contract(kind):
     broken = check_order(kind)
     assert broken is None, f"{broken} {broken.calls}"
+
+
+@pytest.mark.parametrize("kind", [order for order in ORDERS if order is not Belady])
+def test_an_order_forgets_the_blocks_that_it_has_evicted(kind):
+    """2,000 blocks go through a pool of 20."""
+    pool = CachingPool(20, kind())
+    for number in range(2000):
+        serve(pool, (number,))
+    assert pool.evictions == 1980
+    gc.collect()
+    assert sum(isinstance(kept, Node) for kept in gc.get_objects()) < 200
 
 
 def digests_of_all():

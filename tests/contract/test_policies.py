@@ -17,6 +17,8 @@ from testbed.checks.contract.histories import Act, Admit
 from testbed.checks.contract.search import broken_by, check_policy, histories_of
 from testbed.core.layers import KvGroup
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.dropping.prompt_budget import PromptBudget
+from testbed.memory.dropping.quantised_groups import QuantisedGroups
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
@@ -58,6 +60,9 @@ POLICIES = {
         pool, 4, watermark=0, release=UNCACHED_FIRST
     ),
     "caching_weak_hash": weak_hash,
+    "prompt_budget": partial(PromptBudget, budget=12, block_size=4),
+    "prompt_budget_interval": partial(PromptBudget, budget=9, interval=8, block_size=4),
+    "quantised_groups": partial(QuantisedGroups, group=16, residual=8, ratio=2, block_size=4),
 }
 
 

@@ -18,6 +18,11 @@ REMEDY = re.compile(r" \((give|choose|leave|set|say|add|remove|name|install) [^(
 SEARCHES = {"startswith", "endswith", "find", "index", "partition", "rpartition", "removeprefix"}
 
 
+def test_a_refusal_without_a_key_is_an_error_of_the_program():
+    with pytest.raises(TypeError):
+        InputError(key=None, problem="is wrong")
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [

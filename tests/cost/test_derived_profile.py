@@ -215,6 +215,22 @@ def test_prompts_are_bound_by_their_pairs():
     assert second == pytest.approx(9_999 + 2 * 1275, abs=1e-3)  # what it needs at that rate
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "num_bytes", "flops"),
+    [
+        ("linear", (7,), 2 * MODEL.layer_params, 2 * 7 * MODEL.layer_params),
+        ("output_head", (7,), 2 * 1100 * 96, 2 * 7 * 1100 * 96),
+        ("cache_write", (7,), 2 * 7 * 128, 0),  # keys and values of two heads are 128 bytes
+        ("prefill_attention", (3, 10, 50), 3 * 60 * 128, 3 * (500 + 55) * 4 * 8 * 16),
+        ("mixed_attention", (10, 50, 2, 40), (60 + 80) * 128, (500 + 55) * 4 * 8 * 16),
+        ("decode_attention", (2, 80), 80 * 128, 0),
+        ("block_copy", (3, 16), 2 * 48 * 128 * 4, 0),
+    ],
+)
+def test_bytes_and_operations_of_points_by_hand(section, key, num_bytes, flops):
+    assert Loads(MODEL, 1).load(section, key) == (num_bytes, flops)
+
+
 def test_a_mixed_batch_reads_contexts_and_computes_pairs():
     """4 decodes of 250 tokens each, if memory binds: reading takes twice as long."""
     mixed = section(

@@ -1,13 +1,14 @@
 """Requests that are cancelled while a plan is in flight behind the present iteration."""
 
+import numpy as np
 import pytest
 import simpy
 from manual_driver import paged
 from same_runs import assert_same
 from tiny import analytic
 
-from testbed.core.request import Request
-from testbed.engine.recorder import Recorder
+from testbed.core.request import PS, Request
+from testbed.engine.recorder import Recorder, request_columns
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulated_engine
 from testbed.sched.preemption import Recompute
@@ -83,6 +84,24 @@ def test_the_next_request_begins_where_the_plan_in_flight_is_dropped(fast_forwar
     [finish_ps] = columns["finish_ps"][columns["request_id"] == 1].tolist()
     assert finish_ps == third_start_ps + third_ps
     assert recorder.totals.finished == 1
+
+
+def test_a_cancelled_request_has_a_time_of_its_end_and_no_latency():
+    """It ends behind its two chunks that were planned already."""
+    requests = [LONG_PROMPT, Request(1, arrival_ps=0, prompt_len=4, output_len=3)]
+    recorder = run(requests, 1, fast_forward=True)
+    second_ps, _, _ = times_of(recorder)[2]
+    columns = request_columns(recorder)
+    assert columns["request_id"].tolist() == [0, 1]
+    np.testing.assert_array_equal(columns["cancelled_s"], [second_ps / PS, np.nan])
+    first, finish = columns["first_token_s"][1], columns["finish_s"][1]
+    np.testing.assert_array_equal(columns["tpot_s"], [np.nan, (finish - first) / 2])
+
+
+def test_a_request_may_be_cancelled_when_time_begins():
+    recorder = run([LONG_PROMPT], 1, fast_forward=True)
+    recorder.cancellations[0] = 0
+    assert request_columns(recorder)["cancelled_s"].tolist() == [0]
 
 
 def test_dropped_plans_are_the_same_fast_and_slow():

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from browser import WIDE, chromium, new_tab
 from import_fixtures import profile  # noqa: F401 (a fixture)
+from remedies import check_ways_out
 from tiny_run import tiny_overrides
 from wrong_files import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
 
@@ -57,6 +58,7 @@ def testbed(tmp_path, monkeypatch, capsys):
         """The one line of a call that is refused, and prints nothing else."""
         code, output, error = call(*arguments)
         check_one_line(code, error)
+        check_ways_out(arguments, error)
         assert output == ""
         return error
 
@@ -64,6 +66,7 @@ def testbed(tmp_path, monkeypatch, capsys):
         """The one line of a call whose answer is no, which prints nothing else."""
         code, output, error = call(*arguments)
         check_one_line(code, error, expected=1)
+        check_ways_out(arguments, error)
         assert output == ""
         return error
 

@@ -183,6 +183,7 @@ CHEATS = {
     "Exits": "exit",
     "NamesNoVictim": "contract",
     "IsNoPolicy": "none of",
+    "KnowsAnswers": "clause 18",
     "ReadsLengths": "future",
     "ReadsPrompts": "future",
 }

@@ -495,8 +495,16 @@ def test_runs_of_several_kinds_are_named_by_their_parts(run):
     ]
     runs = [replace(run, name=str(n), config=config) for n, config in enumerate(kinds)]
     words = words_of_each(independent_differences(runs))
-    assert words == [
-        "paged, no speculation, no num_blocks",
-        "caching, no speculation, num_blocks 28043",
-        "caching, heads, num_blocks 27000",
+    assert words == ["paged, no speculation", "caching, no speculation", "caching, heads"]
+
+
+def test_runs_are_named_by_a_server_s_option_before_the_blocks_that_it_leaves(run):
+    """As of two commands of vLLM, one with --max-num-seqs 16: its pool is larger."""
+    configs = [
+        {"server": {"num_blocks": blocks}, "scheduler": {"max_num_seqs": seqs}}
+        for blocks, seqs in ((27705, 1024), (28317, 16))
     ]
+    runs = [replace(run, name=str(n), config=config) for n, config in enumerate(configs)]
+    assert words_of_each(independent_differences(runs)) == ["max_num_seqs 1024", "max_num_seqs 16"]
+    sizes = [replace(run, config={"server": {"num_blocks": blocks}}) for blocks in (500, 600)]
+    assert words_of_each(independent_differences(sizes)) == ["num_blocks 500", "num_blocks 600"]

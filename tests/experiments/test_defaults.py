@@ -28,6 +28,7 @@ VARIANTS = {
     "scheduler/sglang",  # what SGLang's server takes
     "scheduler/sglang_no_overlap",  # what SGLang's server takes
     "policy/tiered_exclusive",
+    "speculation/eagle3",  # the vocabulary of published drafters
     "tier/dram",
     "tier/nvme",
     "trace/vidur",

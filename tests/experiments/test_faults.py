@@ -3,6 +3,7 @@ at any call of any command: it ends in one line and exit code 2, or in the answe
 what it leaves is whole, and the next call continues.
 """
 
+import gc
 import os
 import re
 import shutil
@@ -143,6 +144,7 @@ def test_300_faults_are_one_line_each(place, undisturbed, command):
                 check_fault(place, words, expected, kind, position, **options)
             except AssertionError as error:
                 broken.append(f"{kind} {position} of {number} {options}: {str(error)[:300]}")
+            gc.collect()  # the whole suite seldom does, and each call leaves cycles of large arrays
     assert not broken, "\n".join(broken)
 
 

@@ -91,7 +91,9 @@ def test_capacity_answers_with_every_tried_rate(testbed):
         assert best["share_inside"] == of_seed["share_inside"] >= answer["share"] == 0.9
     rates = [of_seed["rate"] for of_seed in answer["seeds"]]
     assert answer["rate"] == sum(rates) / 2
-    assert answer["half_width"] == pytest.approx(12.7062 * abs(rates[0] - rates[1]) / 2, rel=1e-4)
+    of_seeds = 12.7062 * abs(rates[0] - rates[1]) / 2
+    assert answer["step"] == max(rates) / 2  # of --precision
+    assert answer["half_width"] == pytest.approx(of_seeds + answer["step"], rel=1e-4)
     table = testbed(*words, "--seeds", "2")[1]
     assert "95% interval of 2 seeds" in table
     assert "error when tested" in table

@@ -7,12 +7,11 @@ from test_json_answers import check
 
 from testbed.experiments.cli.json_answers import MendAnswer
 from testbed.experiments.mend.changes import Change
+from testbed.experiments.mend.goals import GOALS, GOODPUT, INSIDE, PREEMPTIONS
 from testbed.experiments.mend.trials import (
+    BETTER,
     EQUAL,
-    FEWER,
-    MENDS,
     OTHER_COSTS,
-    TRADES,
     UNKNOWN,
     VERDICTS,
     WORSE,
@@ -51,11 +50,11 @@ def numbers(change):
 
 
 def test_a_small_pool_is_mended_by_a_larger_one(testbed, mended):
-    code, answer = mended(2000, "--seeds", "5")
+    code, answer = mended(2000, "--seeds", "5", "--by", "preemptions")
     assert code == 0
     assert answer["preempts"]
     by_name = {change["change"]: change for change in answer["changes"]}
-    assert by_name["--num-gpu-blocks-override 3000"]["verdict"] == MENDS
+    assert by_name["--num-gpu-blocks-override 3000"]["verdict"] == BETTER
     ranks = [VERDICTS.index(change["verdict"]) for change in answer["changes"]]
     assert ranks == sorted(ranks)
     ours = numbers(answer["server"])
@@ -88,7 +87,20 @@ def test_a_server_that_cannot_run_is_refused(testbed):
     assert "--seeds" in seeded
 
 
-def summary(preemptions, latency_s, costs="a", rejected=0):
+def test_an_slo_is_the_goal(testbed, mended):
+    words = ("--seeds", "2", "slo.ttft_s=0.5")
+    of_slo = mended(2000, *words)[1]
+    assert of_slo["goal"] == GOODPUT == of_slo["server"]["numbers"][0]["quantity"]
+    assert {INSIDE, PREEMPTIONS} <= set(numbers(of_slo["server"]))
+    by_preemptions = mended(2000, *words, "--by", "preemptions")[1]
+    assert by_preemptions["goal"] == PREEMPTIONS
+    assert numbers(by_preemptions["server"]) == numbers(of_slo["server"])
+    line = ("mend", f"{SERVER} 2000", *LOAD)
+    assert "needs an SLO" in testbed.refused(*line, "--by", "goodput")
+    assert "is no goal" in testbed.refused(*line, "--by", "speed")
+
+
+def summary(preemptions, latency_s, goodput=1.0, costs="a", rejected=0):
     """The part of an hour's run that a verdict reads."""
     return {
         "run": {"cost": f"auto_cost ({costs})", "cost_error": "small"},
@@ -96,6 +108,10 @@ def summary(preemptions, latency_s, costs="a", rejected=0):
         "preemptions": {"swap": 0, "recompute": preemptions},
         "simulated_s": 3600.0,
         "e2e_s": {"mean": latency_s},
+        "ttft_s": {"p99": 1.0},
+        "tpot_s": {"p99": 0.1},
+        "throughput": {"requests_per_s": 2.0},
+        "slo": {"share_inside": goodput / 2, "goodput_requests_per_s": goodput},
     }
 
 
@@ -104,21 +120,26 @@ def tried(*runs, **more):
 
 
 AS_IT_IS = tried((100, 5.0), (110, 5.1), (120, 5.2))
+FEWER_AND_LATER = tried((0, 8.0, 0.5), (0, 8.1, 0.51), (0, 8.3, 0.52))
 
 
 @pytest.mark.parametrize(
-    ("change", "verdict"),
+    ("change", "goal", "verdict"),
     [
-        pytest.param(tried((1, 4.0), (2, 4.1), (3, 4.2)), MENDS, id="fewer and faster"),
-        pytest.param(tried((0, 8.0), (0, 8.1), (0, 8.3)), TRADES, id="none and later"),
-        pytest.param(tried((90, 5.0), (99, 5.1), (109, 5.2)), FEWER, id="a tenth fewer"),
-        pytest.param(tried((0, 5.0), (300, 5.1), (80, 5.2)), UNKNOWN, id="scattered"),
-        pytest.param(AS_IT_IS, EQUAL, id="the same runs"),
-        pytest.param(tried((200, 5.0), (210, 5.1), (219, 5.2)), WORSE, id="more"),
-        pytest.param(tried((99, 9.0), (110, 9.1), (121, 9.3)), WORSE, id="later for nothing"),
-        pytest.param(tried((1, 1.0), (1, 1.0), (1, 1.0), rejected=1), WORSE, id="rejects"),
-        pytest.param(tried((1, 1.0), (1, 1.0), (1, 1.0), costs="b"), OTHER_COSTS, id="costs"),
+        pytest.param(tried((1, 4.0), (2, 4.1), (3, 4.2)), "latency", BETTER, id="faster"),
+        pytest.param(FEWER_AND_LATER, "latency", WORSE, id="later"),
+        pytest.param(FEWER_AND_LATER, "goodput", WORSE, id="less inside"),
+        pytest.param(FEWER_AND_LATER, "share", WORSE, id="a smaller share"),
+        pytest.param(FEWER_AND_LATER, "preemptions", BETTER, id="no preemptions"),
+        pytest.param(
+            tried((0, 8.0, 1.5), (0, 8.1, 1.51), (0, 8.3, 1.52)), "goodput", BETTER, id="goodput"
+        ),
+        pytest.param(tried((0, 5.0), (300, 5.1), (80, 5.2)), "preemptions", UNKNOWN, id="spread"),
+        pytest.param(tried((0, 3.0), (3, 9.1), (8, 4.0)), "latency", UNKNOWN, id="scattered"),
+        pytest.param(AS_IT_IS, "latency", EQUAL, id="the same runs"),
+        pytest.param(tried((0, 1.0), (0, 1.0), (0, 1.0), rejected=1), "latency", WORSE, id="no"),
+        pytest.param(tried((1, 1.0), (1, 1.0), costs="b"), "latency", OTHER_COSTS, id="costs"),
     ],
 )
-def test_verdicts_follow_from_the_differences(change, verdict):
-    assert change.verdict(AS_IT_IS) == verdict
+def test_verdicts_follow_from_the_differences(change, goal, verdict):
+    assert change.verdict(AS_IT_IS, GOALS[goal]) == verdict

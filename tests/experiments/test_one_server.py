@@ -97,9 +97,9 @@ def test_a_policy_without_groups_does_not_serve_a_model_of_groups():
         ("server.num_blocks=5000", 5000),
         ("server.kv_memory_gib=10", 5120),
         ("server.kv_memory_gib={llama-3.1-8b: 10}", 5120),
-        ("server.kv_memory_gib=null", 27705),
-        ("policy.block_size=32", 13852),
-        ("model.kv_dtype_bytes=1", 55410),
+        ("server.kv_memory_gib=null", 27719),
+        ("policy.block_size=32", 13859),
+        ("model.kv_dtype_bytes=1", 55438),
     ],
 )
 def test_a_pool_beside_a_command_is_the_server_s(word, num_blocks):

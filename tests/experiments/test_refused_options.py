@@ -59,7 +59,7 @@ WORDS = [
             "outputs",
             "'nothing'",
         ),
-        id="outputs that nobody knows",
+        id="outputs that are unknown",
     ),
     pytest.param(
         "-m arrivals.rate=0 outputs=summary hydra/launcher=joblib",
@@ -300,7 +300,7 @@ def test_a_value_of_which_vllm_s_rules_make_others_is_refused_by_its_own_name(re
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        ("model=llama-3.1-8b gpu=l4", "model.max_len 37264"),
+        ("model=llama-3.1-8b gpu=l4", "model.max_len 33136"),
         ("model=llama-3-70b gpu=h100-80gb", "raise server.memory_utilization or server.num_gpus"),
         ("model=llama-3.1-8b gpu=h100-80gb server.num_gpus=3", "server.num_gpus=3"),
     ],
@@ -362,7 +362,7 @@ COSTS = [
             "swap: foo",
             "not one of fused",
         ),
-        id="swaps that nobody measured",
+        id="swaps that were not measured",
     ),
     pytest.param(
         f"server=h200 {PROFILE} cost.choices.cuda_graph_sizes=[0]",

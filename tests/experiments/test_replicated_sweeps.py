@@ -123,6 +123,19 @@ def test_curves_over_seeds_have_bands_around_their_means():
     assert svg(chart)["bands"][0].endswith("Z")
 
 
+def test_a_figure_draws_the_metrics_that_are_named():
+    axes = pd.DataFrame([1, 2, 4], columns=["arrivals.rate"])
+    rows = [
+        {"ttft_s_p50": rate, "counters_hit_tokens": rate, "counters_tokens": 8, "slo_ttft_s": 3}
+        for rate in (1, 2, 4)
+    ]
+    first, second = sweep_charts(axes, rows, ["ttft_s.p50", "counters_hit_tokens"])
+    assert (first.title, list(first.series[0].y), first.limit) == ("TTFT p50", [1, 2, 4], 3)
+    assert list(second.series[0].y) == [12.5, 25, 50]  # a share, in percent
+    assert "%" in second.y_label
+    refuses("ttft_p50: is no number of a run", sweep_charts, axes, rows, ["ttft_p50"])
+
+
 def test_report_has_a_curve_for_each_policy_whatever_the_seeds(testbed, tmp_path):
     rates, policies = "arrivals.rate=1,2,3", "policy=paged,contiguous_max"
     testbed.done("run", "-m", policies, rates, "--seeds", "2", *SHORT, "hydra.sweep.dir=sweep")

@@ -220,6 +220,9 @@ def test_a_sweep_leaves_runs_in_folders_and_rows_of_one_table(testbed, tiny, tmp
         assert int(row["preemptions_recompute"]) == totals["preemptions"]["recompute"]
     assert (tmp_path / "runs" / "sweep.png").stat().st_size > 10_000
     check_words(("Sweep: 6 points", "runs/sweep.csv", "runs/sweep.png"), output)
+    figure = ("--figure", "curves.pdf", "--metrics", "ttft_s.p50,preemptions_recompute")
+    assert "figure: curves.pdf" in testbed.done("run", *tiny, *SWEEP, *figure)
+    assert (tmp_path / "curves.pdf").stat().st_size > 1_000
 
 
 def test_repeated_sweep_runs_nothing(testbed, tiny):
@@ -228,6 +231,21 @@ def test_repeated_sweep_runs_nothing(testbed, tiny):
     again = testbed.done("run", *tiny, *words)
     assert (first.count("done:"), again.count("complete already:")) == (2, 2)
     assert lines_of_table(again) == lines_of_table(first)
+
+
+def test_a_second_sweep_has_a_table_of_its_own(testbed, tiny, tmp_path):
+    """A sweep that has all runs of a table replaces it; another one does not."""
+    words = ("outputs=summary", "hydra.sweep.dir=both")
+    for axis, file in (
+        ("policy.block_size=2", "sweep.csv"),
+        ("policy.block_size=2,4", "sweep.csv"),
+        ("policy=contiguous_max", "sweep-2.csv"),
+        ("policy.block_size=2,4", "sweep.csv"),
+        ("policy.block_size=8", "sweep-3.csv"),
+    ):
+        assert f"both/{file}\n" in testbed.done("run", *tiny, "-m", axis, *words)
+    assert len(table(tmp_path / "both" / "sweep.csv")) == 2
+    assert len(table(tmp_path / "both" / "sweep-2.csv")) == 1
 
 
 def test_each_point_of_a_sweep_says_how_far_it_is(testbed, tiny):

@@ -4,8 +4,9 @@ release that is named.
 
 import pytest
 
-from testbed.core.errors import DoesNotStart
+from testbed.core.errors import DoesNotStart, InputError
 from testbed.experiments.vllm_server.answer import fit_of
+from testbed.experiments.vllm_server.translation import expand
 from testbed.vllm.releases import release_numbered
 
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
@@ -14,6 +15,7 @@ STATES = "vllm serve Qwen/Qwen3.5-9B --max-model-len 8192"
 MTP = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
 NGRAM = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""
 THRESHOLD = "--long-prefill-token-threshold 2000 --max-model-len 1000"
+SPARSE = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 16 --max-num-seqs 64 --max-model-len 8192"
 SINKS = "vllm serve openai/gpt-oss-20b"
 
 
@@ -34,6 +36,9 @@ def fits(words, release="0.33"):
         (f"{STATES} --no-enable-chunked-prefill", "0.33", "chunks of prompts"),
         (f"{STATES} --enable-prefix-caching --no-enable-chunked-prefill", "0.19", "chunks"),
         (f"{SINKS} -tp 16", "0.33", "not copied"),
+        (f"{LLAMA} -tp 2 --enable-expert-parallel", "0.33", "no experts"),
+        (f"{SPARSE} --kv-cache-dtype float16", "0.20", "sparse attention"),
+        (f"{SPARSE} --dtype half", "0.19", "sparse attention"),
     ],
 )
 def test_options_that_vllm_refuses(words, release, problem):
@@ -52,6 +57,7 @@ def test_options_that_vllm_refuses(words, release, problem):
         (f"{STATES} --no-enable-chunked-prefill --no-enable-prefix-caching", "0.33"),
         (f"{STATES} {MTP}", "0.33"),
         (f"{SINKS} -tp 8", "0.33"),
+        (f"{SPARSE} --dtype half", "0.33"),
         (f"{LLAMA} --disable-sliding-window", "0.33"),
     ],
 )
@@ -82,3 +88,13 @@ def test_one_window_for_all_layers_needs_no_hybrid_manager():
 def test_a_pool_without_a_block_says_what_to_do():
     with pytest.raises(DoesNotStart, match="larger pool"):
         fits(f"{LLAMA} --kv-cache-memory-bytes 1000")
+
+
+def test_whole_experts_take_larger_workspaces_and_are_not_simulated():
+    """As vLLM starts it: the same pages of given bytes, and undivided columns in its kernels."""
+    words = "vllm serve Qwen/Qwen3-30B-A3B -tp 2 --max-model-len 8192"
+    divided, whole = fits(words), fits(f"{words} --enable-expert-parallel")
+    assert whole.weights_gib == divided.weights_gib
+    assert whole.activation_gib > divided.activation_gib
+    with pytest.raises(InputError, match="enable-expert-parallel"):
+        expand(f"{words} --enable-expert-parallel", ["gpu=h100-80gb"])

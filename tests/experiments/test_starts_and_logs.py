@@ -17,11 +17,11 @@ def fit(command, gpu, release):
 
 
 STATES = [
-    (f"{QWEN35}-FP8 --gpu-memory-utilization 0.95", "h100-80gb", 850),
-    (QWEN35, "h100-nvl", 632),
-    (f"{NEMOTRON} --max-num-seqs 600", "l4", 272),
-    ("Qwen/Qwen3.5-9B --max-num-seqs 5000 --max-num-batched-tokens 8192", "h100-80gb", 2588),
-    (f"{NEXT} -tp 4 --max-num-seqs 7000", "h100-80gb", 5649),
+    (f"{QWEN35}-FP8 --gpu-memory-utilization 0.95", "h100-80gb", 848),
+    (QWEN35, "h100-nvl", 623),
+    (f"{NEMOTRON} --max-num-seqs 600", "l4", 246),
+    ("Qwen/Qwen3.5-9B --max-num-seqs 5000 --max-num-batched-tokens 8192", "h100-80gb", 2607),
+    (f"{NEXT} -tp 4 --max-num-seqs 7000", "h100-80gb", 5755),
 ]
 
 
@@ -44,18 +44,18 @@ def test_the_longest_sequence_of_layers_with_longer_blocks_is_all_that_fits():
 
 
 def test_without_graphs_or_in_0_19_any_number_of_sequences_starts():
-    assert fit(f"{QWEN35} --enforce-eager", "h100-nvl", "0.33").num_blocks == 615
-    assert fit(f"{QWEN35}-FP8 --gpu-memory-utilization 0.95", "h100-80gb", "0.19").num_blocks == 900
+    assert fit(f"{QWEN35} --enforce-eager", "h100-nvl", "0.33").num_blocks == 607
+    assert fit(f"{QWEN35}-FP8 --gpu-memory-utilization 0.95", "h100-80gb", "0.19").num_blocks == 899
     assert fit(f"{QWEN35} --max-num-seqs 256", "h100-80gb", "0.33").num_blocks > 256
 
 
 GROUPED = [
-    ("openai/gpt-oss-120b --max-model-len 131072", "b200", 2064694, 15.75),
-    (f"{NEXT} -tp 4 --max-model-len 8192", "h100-80gb", 1955313, 238.69),
-    (f"{NEMOTRON} --max-model-len 8192", "h100-80gb", 1092371, 133.35),
-    ("openai/gpt-oss-20b --max-model-len 16384", "h100-80gb", 1218381, 74.36),
-    ("Qwen/Qwen3.5-9B --max-model-len 16384 --max-num-seqs 256", "a100-80gb", 1436618, 87.68),
-    (f"{GEMMA} --max-model-len 8192 --gpu-memory-utilization 0.95", "h100-80gb", 36391, 4.44),
+    ("openai/gpt-oss-120b --max-model-len 131072", "b200", 2297027, 17.52),
+    (f"{NEXT} -tp 4 --max-model-len 8192", "h100-80gb", 1948291, 237.83),
+    (f"{NEMOTRON} --max-model-len 8192", "h100-80gb", 1093632, 133.5),
+    ("openai/gpt-oss-20b --max-model-len 16384", "h100-80gb", 1220108, 74.47),
+    ("Qwen/Qwen3.5-9B --max-model-len 16384 --max-num-seqs 256", "a100-80gb", 1433600, 87.5),
+    (f"{GEMMA} --max-model-len 8192 --gpu-memory-utilization 0.95", "h100-80gb", 35602, 4.35),
 ]
 
 

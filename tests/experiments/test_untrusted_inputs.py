@@ -347,10 +347,10 @@ def pages_of_names(testbed, tmp_path):
     (folder / "summary.json").write_text(json.dumps(summary))
     record_contents(folder)
     named = f"{SCRIPT.replace('=', ' ')}={folder}"
-    testbed.done("show", "memory", str(folder), "--out", "map")
+    testbed.done("show", "memory", str(folder), "--html", "map.html")
     testbed.done("report", str(folder), "--html", "report.html")
     testbed.done("compare", named, str(plain), "--html", "compare.html")
-    return [tmp_path / name for name in ("map/memory_map.html", "report.html", "compare.html")]
+    return [tmp_path / name for name in ("map.html", "report.html", "compare.html")]
 
 
 def test_names_are_text_in_every_page(pages_of_names):

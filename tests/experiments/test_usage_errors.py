@@ -20,6 +20,7 @@ MISTAKES = {  # words, and what the line names
     "validate cost": "cost: no such log; did you mean costs?",
     "compare --htlm out.html a b": "--htlm: no such option; did you mean --html?",
     "report runs --out page.html": "--out page.html: is now --html page.html",
+    "show memory runs --out page.html": "--out page.html: is now --html page.html",
     "capacity policy=paged --presicion 0.1": "did you mean --precision?",
     "reproduce fig2 --seds 3": "did you mean --seeds?",
     "list policy --config-dri x": "did you mean --config-dir?",

@@ -44,7 +44,7 @@ def overrides(command, gpu="h100-80gb"):
             id="a successor of the same shape",
         ),
         pytest.param(
-            f"{LLAMA} --max-model-len auto", "l4", ("model.max_len=37264",), id="the longest"
+            f"{LLAMA} --max-model-len auto", "l4", ("model.max_len=33136",), id="the longest"
         ),
         pytest.param(
             f"{NEXT} -tp 2 --enable-prefix-caching",

@@ -1,6 +1,12 @@
 """Files are whole or not there: new content appears at once, a failure leaves the old one."""
 
+import errno
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -49,6 +55,48 @@ def test_an_error_names_the_file_and_not_the_temporary_one(path):
     with pytest.raises(OSError) as caught, whole(path) as temporary:  # noqa: PT011
         raise OSError(28, "full", str(temporary))
     assert caught.value.filename == str(path)
+
+
+def test_an_error_of_a_missing_folder_names_the_file(tmp_path):
+    path = tmp_path / "missing" / "a.csv"
+    with pytest.raises(FileNotFoundError) as caught:
+        write_cells(path, {"x": [1]})
+    assert caught.value.filename == str(path)
+
+
+def test_a_pipe_gets_the_content_and_stays(tmp_path):
+    pipe, heard = tmp_path / "pipe.json", []
+    os.mkfifo(pipe)
+    reader = Thread(target=lambda: heard.append(pipe.read_text()))
+    reader.start()
+    write_json(pipe, [1])
+    reader.join()
+    assert json.loads(heard[0]) == [1]
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_full_device_is_an_error_and_stays():
+    device = Path("/dev/full")
+    with pytest.raises(OSError) as caught:  # noqa: PT011
+        write_json(device, [1])
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.filename == str(device)
+    assert device.is_char_device()
+
+
+def test_standard_output_may_be_a_file_by_name():
+    code = "from testbed.experiments.runs.whole_files import *; write_json(Path('/dev/stdout'), 1)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (shown.stdout, shown.stderr) == ("1\n", "")
+
+
+def test_a_link_stays_and_what_it_names_gets_the_content(path):
+    link = path.with_name("link.json")
+    link.symlink_to(path.name)
+    write_json(link, [1])
+    assert link.is_symlink()
+    assert json.loads(path.read_text()) == [1]
 
 
 def test_cells_of_a_table_are_exact_and_missing_ones_empty(tmp_path):

@@ -195,6 +195,27 @@ def test_a_request_that_is_cancelled_on_the_way_leaves_with_its_first_token():
         assert replica.engine.scheduler.policy.usage().held == 0
 
 
+def test_a_request_that_is_cancelled_while_it_decodes_leaves_with_its_tokens():
+    lands = 64 * MS + 65_536 * US
+    requests = [Request(0, arrival_ps=0, prompt_len=1000, output_len=200)]
+    rows, fleet = run(Whole(2e9), requests, cancelled=[(lands + 10 * MS + US, 0)])
+    assert rows["output_len"] == [1 + 11]
+    assert rows["finish_ps"] == [-1]
+    assert all(one.engine.scheduler.policy.usage().held == 0 for one in fleet.replicas)
+
+
+def test_a_request_that_is_cancelled_while_it_waits_for_slots_has_arrived_once():
+    requests = [Request(i, arrival_ps=0, prompt_len=1000, output_len=2) for i in range(2)]
+    cancelled = [(10 * MS, 1)]
+    rows, fleet = run(Whole(2e9, reserves=True), requests, cancelled=cancelled, decode_slots=1008)
+    assert rows["first_token_ps"] == [64 * MS, -1]
+    totals = [replica.engine.recorder.totals for replica in fleet.replicas]
+    assert [sum(getattr(one, name) for one in totals) for name in ("arrived", "cancelled")] == [
+        2,
+        1,
+    ]
+
+
 @pytest.mark.parametrize("engine", [0, 1])
 def test_a_request_whose_engine_fails_begins_anew(engine):
     """It is on the way at 100 ms; the engine is back at once, at 101 ms."""

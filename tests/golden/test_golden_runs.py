@@ -3,6 +3,7 @@
 """
 
 from dataclasses import asdict
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.engine.arrivals import Slotted
 from testbed.engine.simulation import simulate
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.dropping.prompt_budget import PromptBudget
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
@@ -39,6 +41,7 @@ CASES = {
     "paged chunked": (Paged, ChunkedPrefill, "alpaca", 20.0, 1, False),
     "paged parallel 4": (Paged, SeparatePrefill, "alpaca", 12.0, 4, False),
     "paged beam 4": (Paged, SeparatePrefill, "alpaca", 6.0, 4, True),
+    "prompt budget": (partial(PromptBudget, budget=64), MixedPrefill, "sharegpt", 3.0, 1, False),
     "prefix caching": (PrefixCaching, ChunkedPrefill, "sharegpt", 2.0, 1, False),
 }
 

@@ -51,7 +51,7 @@ def test_a_prompt_of_whole_blocks_leaves_the_last_one_since_0_33():
 
 
 def test_a_budget_below_a_block_waits_or_computes_the_block_in_parts():
-    chunks = StateChunks(RELEASES["0.19"], 784)
+    chunks = StateChunks(RELEASES["0.19"], 784, alignment=None)
     assert chunks.cut(0, 500, Prefill(8000, 8000), 500) == 0
     assert ends("0.33", prompt_len=1600, budget=500) == [500, 784, 1284, 1568, 1600]
 
@@ -84,7 +84,7 @@ def test_a_request_waits_for_a_state_of_the_same_plan():
 
 @pytest.mark.parametrize("release", ["0.19", "0.28", "0.33"])
 def test_many_steps_at_once_equal_single_ones(release):
-    for seed in range(3):
+    for seed in range(2):
         base = ("+system=vllm-v1", f"release='{release}'", "cost=analytic")
         words, requests = draw(Random(seed), base, 20, states=True)
         fast, slow = (

@@ -2,22 +2,20 @@
 runs that are equal step by step and many steps at once.
 """
 
-from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
 from manual_driver import LIMITS, ManualDriver
 from refusals import refuses
-from same_runs import assert_same
-from tiny import MODEL, analytic, server
+from shared_beginnings import LONGEST, assert_fast_equals_slow, pool_and_cost, requests_of, served
 
 from testbed.checks.checking import check
 from testbed.core.request import Request
-from testbed.core.specs import TierSpec
-from testbed.engine.simulation import simulate
 from testbed.memory.offloading.hicache import WRITE_POLICIES, HiCache
+from testbed.memory.offloading.host_tree import HostRun, LeafQueue
 from testbed.memory.policy import PoolSpec, Tier
-from testbed.memory.radix.strategies import STRATEGIES
+from testbed.memory.radix.strategies import STRATEGIES, lru
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute
 from testbed.sched.sglang import SGLang
@@ -105,6 +103,17 @@ def test_write_through_skips_what_the_host_has_no_room_for():
     """
     served = Server(policy_of(672, 336))
     assert [served.moved(prompt(story)) for story in range(6)] == [160, 160, 0, 0, 160, 160]
+
+
+def test_a_queue_of_leaves_keeps_its_order_when_it_forgets_void_entries():
+    queue = LeafQueue(lru)
+    leaves = [HostRun(None, (number,), [], used=number) for number in range(3)]
+    for used in range(1200):
+        leaves[1].used = used
+        for leaf in leaves:
+            queue.offer(leaf)
+    queue.keep([leaves[1], leaves[2], leaves[0]])
+    assert list(queue) == [leaves[0], leaves[2], leaves[1]]
 
 
 @pytest.mark.parametrize("writes", WRITE_POLICIES)
@@ -200,30 +209,11 @@ def test_it_keeps_the_contract_in_pools_with_the_one_tier_that_it_takes(writes):
     assert check(Chosen) is None
 
 
-def requests_of(random, pool):
-    now, stories = 0, [[random.randrange(10**6) for _ in range(pool)] for _ in range(3)]
-    for i in range(24):
-        now += round(random.expovariate(1 / random.choice([1, 20, 200])) * 10**9)
-        length = random.randint(1, pool // 2)
-        shared = random.choice([0, length, random.randint(0, length)])
-        own = tuple(random.randrange(10**6) for _ in range(length - shared))
-        output_len = random.randint(1, pool // 4)
-        counts = {"max_new_tokens": output_len, "priority": random.randint(0, 2)}
-        ids = (*random.choice(stories)[:shared], *own)
-        yield Request(i, now, length, output_len, prompt_ids=ids, **counts)
-
-
 def run(seed, fast_forward):
     random = Random(seed)
     page = random.choice([1, 8])
-    pool = random.randint(5, 60) * 8
-    host = random.randint(pool // 2, 4 * pool)
-    size_gib, bandwidth = host * MODEL.kv_bytes_per_token / 2**30, 1e7 * random.random() + 1e5
-    tiers = {"dram": TierSpec(size_gib, bandwidth, bandwidth, 1e-5)}
-    on = replace(server(host_bandwidth=1e9), tiers=tiers)
-    cost = analytic(on, overhead_s=1e-3)
-    spec = PoolSpec(pool, 512, (Tier("dram", host),))
-    policy = HiCache(spec, page, random.choice([*STRATEGIES]), random.choice(WRITE_POLICIES))
+    pool, cost = pool_and_cost(random)
+    policy = HiCache(pool, page, random.choice([*STRATEGIES]), random.choice(WRITE_POLICIES))
     chunk = random.choice([None, 16, 64])
     scheduler = random.choice([SGLang, OverlappedSGLang])(
         policy,
@@ -235,15 +225,12 @@ def run(seed, fast_forward):
         schedule_conservativeness=random.choice([0.1, 1.0]),
         ignore_eos=random.random() < 0.5,
     )
-    requests = [r for r in requests_of(random, pool) if r.final_len + 2 * page <= min(pool, 512)]
-    recorder = simulate(requests, scheduler, cost, 512, pool=spec, fast_forward=fast_forward)
-    policy.check()
-    assert policy.usage().held == 0
-    return policy, recorder
+    most = min(pool.num_slots, LONGEST) - 2 * page
+    requests = requests_of(random, pool.num_slots, declared=True)
+    fitting = [request for request in requests if request.final_len <= most]
+    return served(fitting, scheduler, cost, pool, fast_forward)
 
 
 @pytest.mark.parametrize("seed", [*range(12), 219])  # 219 ends a request that lacks memory
 def test_fast_equals_slow(seed):
-    (fast, one), (slow, other) = (run(seed, fast_forward=way) for way in (True, False))
-    assert_same(one, other)
-    assert fast.counters() == slow.counters()
+    assert_fast_equals_slow(partial(run, seed))

@@ -2,6 +2,8 @@
 the 2023 system.
 """
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from testbed.core.request import Request
 from testbed.core.sequence import Batch, Sequence, passing_batch
 from testbed.core.slots import GRANTED, Copy, Extent, Grant, Refusal, Usage, growth_of
 from testbed.memory.paged.block_pool import BlockPool
+from testbed.memory.paged.block_table import Tables
 from testbed.memory.paged.paged import Paged, blocks_taken
 from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.policy import PoolSpec
@@ -254,3 +257,27 @@ def batch_of(policy, lengths):
     for i, num_tokens in enumerate(lengths):
         resident(policy, batch, i, num_tokens)
     return batch
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12)
+
+
+@given(st.integers(1, 9), st.lists(STEPS, max_size=6))
+def test_a_last_block_is_replaced_as_any_end_of_a_table(prompt_len, searches):
+    """A beam's last block alone has a path of its own; the plain one does the same."""
+
+    def replace_end(tables, table, block, num_slots):
+        tables._replace_end(table, [block])
+
+    states = []
+    for patched in (Tables._replace_last, replace_end):
+        policy, seqs = paged(64), samples(prompt_len, count=4)
+        with patch.object(Tables, "_replace_last", patched):
+            admit_and_prefill(policy, seqs, prompt_len)
+            for forks in searches:
+                for parent, child in forks:
+                    if parent != child:
+                        fork(policy, seqs[parent], seqs[child])
+                extend(policy, seqs, 1)
+        states.append((policy.usage(), [policy.table(seq) for seq in seqs], policy._pool.free))
+    assert states[0] == states[1]

@@ -3,6 +3,7 @@ on traces of single blocks, or differ by a rule that has a name. The numbers are
 0.3.5's; with the package installed (and xxhash for W-TinyLFU's counts) the slow tests run it.
 """
 
+from functools import partial
 from random import Random
 
 import pytest
@@ -16,6 +17,7 @@ from libcachesim_rules import (
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.belady import Belady
 from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
+from testbed.memory.prefix_cache.eviction.frequencies import Frequencies
 from testbed.memory.prefix_cache.eviction.gdsf import Gdsf
 from testbed.memory.prefix_cache.eviction.lirs import Lirs
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -171,3 +173,37 @@ def test_w_tiny_lfu_keeps_blocks_in_use_through_a_scan():
     hits = hits_of(WTinyLfu, [*in_use, *scan, *range(50)], 60)
     assert sum(hits[-50:]) == 50
     assert sum(hits_of(Lru, [*in_use, *scan, *range(50)], 60)[-50:]) == 0
+
+
+def plain_w_tiny_lfu(trace, size, window_size, main_size, protected_size):
+    """Hits of lists, the oldest block first."""
+    window, probation, protected, uses = [], [], [], Frequencies()
+    hits = []
+    for block in trace:
+        queues = window, probation, protected
+        queue = next((queue for queue in queues if block in queue), None)
+        hits.append(int(queue is not None))
+        if queue is None and sum(map(len, queues)) == size:
+            candidate, rival = window[0], [*probation, *protected][0]
+            if uses.of(candidate) > uses.of(rival):
+                window.remove(candidate)
+                probation.append(candidate)
+                candidate = rival
+            for other in queues:
+                other[:] = [kept for kept in other if kept != candidate]
+        uses.count(block, 10 * size)
+        if queue is not None:
+            queue.remove(block)
+        (protected if queue in (probation, protected) else window).append(block)
+        while len(window) > window_size and len(probation) + len(protected) < main_size:
+            probation.append(window.pop(0))
+        if len(protected) > protected_size:
+            probation.append(protected.pop(0))
+    return hits
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_w_tiny_lfu_finds_what_plain_lists_find(trace):
+    accesses = TRACES[trace]()[:2000]
+    order = partial(WTinyLfu, window_share=0.1)
+    assert hits_of(order, accesses, 50) == plain_w_tiny_lfu(accesses, 50, 5, 45, 36)

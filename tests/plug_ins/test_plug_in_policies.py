@@ -9,6 +9,8 @@ from pathlib import Path
 
 import cheapest_victim
 import counting
+import example_dropping
+import example_scheduler
 import numpy as np
 import predicted_growth
 import pytest
@@ -49,10 +51,17 @@ POLICIES = {
     "two_sizes": lambda pool: two_sizes.TwoSizes(pool, large=16, small=4, large_share=0.4),
     "window": lambda pool: window.Window(pool, sinks=3, window=30, block_size=4),
     "counting": lambda pool: counting.CountingPaged(pool, block_size=8),
+    "half_of_the_prompt": lambda pool: example_dropping.HalfOfThePrompt(pool, block_size=4),
     "two_tiers": lambda pool: two_tiers.TwoTiers(pool, block_size=8),
     "predicted_growth": lambda pool: predicted_growth.PredictedGrowth(pool, 8, output_len=30),
 }
-SCHEDULERS = (SeparatePrefill, MixedPrefill, ChunkedPrefill, shortest_remaining.ShortestRemaining)
+SCHEDULERS = (
+    SeparatePrefill,
+    MixedPrefill,
+    ChunkedPrefill,
+    example_scheduler.DecodesFirst,
+    shortest_remaining.ShortestRemaining,
+)
 PREEMPTIONS = (Recompute, Swap, cheapest_victim.CheapestVictim)
 
 
@@ -90,20 +99,30 @@ def run(requests, policy, scheduler=MixedPrefill, preemption=Recompute, cost=COS
     return simulate(requests, serving, cost, MAX_LEN, lengths=lengths_of(serving))
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@pytest.mark.parametrize("name", POLICIES)
-def test_fast_equals_slow(name, scheduler):
-    for seed, kind in enumerate(("single", "samples", "beams")):
-        requests, preemption = (
-            workload(seed, kind=kind),
-            PREEMPTIONS[(SCHEDULERS.index(scheduler) + seed) % 3],
-        )
+SLOW = pytest.mark.slow
+REQUESTS = ("single", "samples", "beams")
+# Every pair of a policy, a scheduler and a kind of requests; all three together are slow.
+TRIPLES = [
+    pytest.param(
+        name, scheduler, kind, marks=[] if (place + number) % 3 == REQUESTS.index(kind) else SLOW
+    )
+    for place, name in enumerate(POLICIES)
+    for number, scheduler in enumerate(SCHEDULERS)
+    for kind in REQUESTS
+]
 
-        def make(rule=preemption):
-            return scheduled(POLICIES[name](POOL), scheduler, rule)
 
-        schedulers = check_both_ways(requests, make, COST, MAX_LEN)
-        assert all(served.policy.usage().held == 0 for served in schedulers)
+@pytest.mark.parametrize(("name", "scheduler", "kind"), TRIPLES)
+def test_fast_equals_slow(name, scheduler, kind):
+    seed = REQUESTS.index(kind)
+    requests = workload(seed, kind=kind)
+    preemption = PREEMPTIONS[(SCHEDULERS.index(scheduler) + seed) % 3]
+
+    def make(rule=preemption):
+        return scheduled(POLICIES[name](POOL), scheduler, rule)
+
+    schedulers = check_both_ways(requests, make, COST, MAX_LEN)
+    assert all(served.policy.usage().held == 0 for served in schedulers)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS[:3])

@@ -28,7 +28,7 @@ class Window(MemoryPolicy):
         self.resident = {}
         self.live = 0
 
-    def num_stored(self, num_tokens):
+    def num_stored(self, prompt_len, num_tokens):
         """Tokens that are left of a sequence of so many: fewer, so this policy drops tokens."""
         return num_tokens - self.dropped(num_tokens) * self.block_size
 
@@ -46,7 +46,7 @@ class Window(MemoryPolicy):
             return Refusal.NEVER
         if needed * len(seqs) > len(self.free):
             return Refusal.LATER
-        self.live += self.num_stored(num_tokens) * len(seqs)
+        self.live += self.num_stored(seqs[0].prompt_len, num_tokens) * len(seqs)
         for seq in seqs:
             self.blocks[seq.seq_id] = [self.free.pop() for _ in range(needed)]
             self.resident[seq.seq_id] = seq
@@ -60,9 +60,8 @@ class Window(MemoryPolicy):
         if sum(missing.values()) > len(self.free):
             return Refusal.LATER
         for seq, count in missing.items():
-            self.live += self.num_stored(seq.num_slots + num_tokens) - self.num_stored(
-                seq.num_slots
-            )
+            stored = self.num_stored(seq.prompt_len, seq.num_slots)
+            self.live += self.num_stored(seq.prompt_len, seq.num_slots + num_tokens) - stored
             blocks = self.blocks[seq.seq_id]
             blocks += [self.free.pop() for _ in range(count)]
             for _ in range(self.dropped(seq.num_slots + num_tokens) - self.dropped(seq.num_slots)):
@@ -72,7 +71,7 @@ class Window(MemoryPolicy):
     def release(self, seq):
         self.free += self.blocks.pop(seq.seq_id)
         del self.resident[seq.seq_id]
-        self.live -= self.num_stored(seq.num_slots)
+        self.live -= self.num_stored(seq.prompt_len, seq.num_slots)
 
     def table(self, seq):
         return [
@@ -97,9 +96,8 @@ class Window(MemoryPolicy):
 
     def check(self):
         super().check()
-        assert self.live == sum(self.num_stored(seq.num_slots) for seq in self.resident.values()), (
-            "live slots are miscounted"
-        )
+        stored = [self.num_stored(seq.prompt_len, seq.num_slots) for seq in self.resident.values()]
+        assert self.live == sum(stored), "live slots are miscounted"
         for seq_id, seq in self.resident.items():
             assert len(self.blocks[seq_id]) == self.needed(seq.num_slots), f"blocks of {seq}"
         assert sorted(sum(self.blocks.values(), self.free)) == list(range(self.num_blocks)), (

@@ -2,9 +2,10 @@
 
 import hypothesis.strategies as st
 import pytest
+from depth import examples
 from drafting import speculating_schedulers
-from heard import heard
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, given, settings
+from listening import listened
 from same_runs import check_both_ways
 from strategies import (
     MAX_LEN,
@@ -35,10 +36,10 @@ WITHOUT = {
 }
 
 
-def drawn(data, classes):
+def drawn(draw, classes):
     """A factory of policies, one of schedulers with drafts, and requests."""
-    make_policy = data.draw(policies(classes=classes))
-    build = data.draw(speculating_schedulers(truncates=classes == (Paged,)))
+    make_policy = draw(policies(classes=classes))
+    build = draw(speculating_schedulers(truncates=classes == (Paged,)))
     strategy = workloads() if classes[0] is Paged else with_shared_prompts(workloads())
 
     def make():
@@ -46,26 +47,32 @@ def drawn(data, classes):
         policy.max_len = MAX_LEN
         return build(policy)
 
-    return make_policy, make, of_one_sequence(data.draw(strategy))
+    return make_policy, make, of_one_sequence(draw(strategy))
 
 
 def cost_of(speculation):
     return SpeculativeCost(PROFILED, DRAFTER, speculation.max_drafts, speculation.off_above)
 
 
-def check_runs(data, classes):
-    """A run with drafts is the same however it is measured."""
-    _, make, requests = drawn(data, classes)
+@st.composite
+def drafting_runs(draw, classes):
+    """A factory of schedulers with drafts, the requests, a cost, and how drafts are accepted."""
+    _, make, requests = drawn(draw, classes)
     speculation = make().drafter
-    acceptance = speculation.acceptance
-    check_both_ways(requests, make, cost_of(speculation), MAX_LEN, acceptance=acceptance)
+    return make, requests, cost_of(speculation), {"acceptance": speculation.acceptance}
+
+
+def check_whole_run(whole_run):
+    """A run is the same in spans and step by step."""
+    make, requests, cost, options = whole_run
+    check_both_ways(requests, make, cost, MAX_LEN, **options)
 
 
 def answers(requests, scheduler, cost, **options):
     """Of each request whether it was answered, its prompt and output, and the tokens that a
     listener has got; and the generated tokens of all.
     """
-    recorder, listener = heard(requests, scheduler, cost, **options)
+    recorder, listener = listened(requests, scheduler, cost, **options)
     assert recorder.totals.arrived == recorder.totals.finished + recorder.totals.rejected
     assert scheduler.policy.usage().held == 0
     scheduler.policy.check()
@@ -87,31 +94,29 @@ RUNS = {
 ALL_CHECKS = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
 
 
-many = settings(max_examples=20, derandomize=True, **ALL_CHECKS)
+many = settings(max_examples=examples(20), **ALL_CHECKS)
 
 
 @pytest.mark.parametrize("name", RUNS)
 @given(data=st.data())
-@seed(0)
 @settings(max_examples=6, **ALL_CHECKS)
 def test_fast_runs_with_drafts_equal_slow_ones(name, data):
-    check_runs(data, RUNS[name])
+    check_whole_run(data.draw(drafting_runs(RUNS[name])))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 @given(data=st.data())
-@seed(1)
 @settings(max_examples=100, **ALL_CHECKS)
 def test_300_fast_runs_with_drafts_equal_slow_ones(name, data):
-    check_runs(data, RUNS[name])
+    check_whole_run(data.draw(drafting_runs(RUNS[name])))
 
 
 @many
 @pytest.mark.parametrize("name", RUNS)
 @given(data=st.data())
 def test_answers_with_drafts_are_those_without(name, data):
-    make_policy, make, requests = drawn(data, RUNS[name])
+    make_policy, make, requests = drawn(data.draw, RUNS[name])
     scheduler = make()
     speculation = scheduler.drafter
     with_drafts = answers(
@@ -121,6 +126,6 @@ def test_answers_with_drafts_are_those_without(name, data):
     assert with_drafts == answers(requests, plain, PROFILED)
     of_each, _ = with_drafts
     lengths = {request.request_id: request.output_len for request in requests}
-    for number, _, output_len, is_answered, num_heard in of_each:
+    for number, _, output_len, is_answered, num_tokens in of_each:
         assert output_len == lengths[number]
-        assert num_heard == (output_len if is_answered else 0)
+        assert num_tokens == (output_len if is_answered else 0)

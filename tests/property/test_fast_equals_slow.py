@@ -5,8 +5,8 @@ walked tables.
 from dataclasses import replace
 
 import hypothesis.strategies as st
-import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from depth import examples
+from hypothesis import HealthCheck, given, settings
 from same_runs import check_both_ways
 from strategies import (
     CONTIGUOUS,
@@ -68,9 +68,7 @@ def check_run(requests, make_scheduler, cost=ANALYTIC, **options):
     check_both_ways(requests, make_scheduler, cost, MAX_LEN, **options)
 
 
-many = settings(
-    max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 ANY_POLICY = st.one_of(policies(), policies([Paged2023, PrefixCaching, OutputCaching]))
 
 
@@ -132,8 +130,8 @@ def test_fast_equals_slow_with_kv_groups(make_policy, make_scheduler, requests, 
 
 @st.composite
 def whole_runs(draw):
-    """A function that makes the scheduler with its policy, the requests and a cost: of all kinds
-    that go together.
+    """A function that makes the scheduler with its policy, the requests, a cost, and what else a
+    run is given: of all kinds that go together.
     """
     groups = grouped_policies(GROUPS)
     prefixed = policies([Paged, PrefixCaching], prefix=PREFIX)
@@ -149,16 +147,7 @@ def whole_runs(draw):
         requests = draw(st.one_of(open_loop, session_workloads(), bounded_workloads()))
     make_scheduler = draw(ANY_SCHEDULER)
     cost = TIERED if isinstance(policy, TieredCaching) else draw(st.sampled_from(COSTS))
-    return lambda: make_scheduler(make_policy()), requests, cost
-
-
-@pytest.mark.slow
-@settings(many, max_examples=2000)
-@seed(43)
-@given(whole_runs())
-def test_fast_equals_slow_in_2000_whole_runs(whole_run):
-    make, requests, cost = whole_run
-    check_run(requests, make, cost=cost)
+    return lambda: make_scheduler(make_policy()), requests, cost, {}
 
 
 @many

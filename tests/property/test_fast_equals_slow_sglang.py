@@ -1,6 +1,9 @@
 """Runs with SGLang's scheduler and its radix cache, many steps at once and step by step."""
 
+from functools import partial
+
 import hypothesis.strategies as st
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from strategies import MAX_LEN, policies, schedulers, with_answers, with_shared_prompts, workloads
 from test_fast_equals_slow import ANALYTIC, MEASURED, check_run
@@ -11,9 +14,7 @@ from testbed.sched.preemption import Recompute
 from testbed.sched.sglang import SGLang
 from testbed.sched.sglang_overlap import OverlappedSGLang
 
-many = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 OPTIONS = st.fixed_dictionaries(
     {
         "max_running_requests": st.sampled_from([2, 5, 40]),
@@ -41,24 +42,26 @@ SHARED = with_shared_prompts(workloads())
 REQUESTS = declaring(st.one_of(workloads(), SHARED, with_answers(SHARED)))
 
 
-@many
-@given(
-    policies([Radix, Radix, Paged]),
-    st.sampled_from([SGLang, OverlappedSGLang]),
-    OPTIONS,
-    REQUESTS,
-    st.sampled_from([ANALYTIC, MEASURED]),
-)
-def test_fast_equals_slow_with_sglang(make_policy, kind, options, requests, cost):
-    block_size = make_policy().block_size
-    if (chunk := options["chunked_prefill_size"]) and chunk % block_size:
+@st.composite
+def sglang_runs(draw):
+    """A function that makes SGLang's scheduler with its policy, the requests, a cost, and what else
+    a run is given.
+    """
+    make_policy = draw(policies([Radix, Radix, Paged]))
+    kind, options = draw(st.sampled_from([SGLang, OverlappedSGLang])), draw(OPTIONS)
+    chunk, block_size = options["chunked_prefill_size"], make_policy().block_size
+    if chunk and chunk % block_size:
         options = {**options, "chunked_prefill_size": None}
-    rule = Recompute()
-    check_run(
-        requests,
-        lambda: kind(make_policy(), rule, context_length=MAX_LEN, **options),
-        cost=cost,
-    )
+    make = partial(kind, preemption=Recompute(), context_length=MAX_LEN, **options)
+    cost = draw(st.sampled_from([ANALYTIC, MEASURED]))
+    return lambda: make(make_policy()), draw(REQUESTS), cost, {}
+
+
+@many
+@given(sglang_runs())
+def test_fast_equals_slow_with_sglang(whole_run):
+    make, requests, cost, _ = whole_run
+    check_run(requests, make, cost=cost)
 
 
 @many

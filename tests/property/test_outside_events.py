@@ -7,7 +7,8 @@ from itertools import count
 import hypothesis.strategies as st
 import pytest
 import simpy
-from hypothesis import given, seed, settings
+from depth import examples
+from hypothesis import given, settings
 from same_runs import assert_same, lengths_of
 from strategies import MAX_LEN, policies, schedulers, with_shared_prompts, workloads
 from test_fast_equals_slow import whole_runs
@@ -27,7 +28,7 @@ from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
 
 ANY_POLICY = policies((Paged, PrefixCaching, OutputCaching, ContiguousMax, ContiguousOracle))
-some = settings(max_examples=60, derandomize=True)
+some = settings(max_examples=examples(60))
 
 
 class Growing(FastMillisecond):
@@ -48,19 +49,19 @@ class Ends(TokenListener):
     """All events, in order."""
 
     def __init__(self):
-        self.heard = []
+        self.events = []
 
     def on_tokens(self, request_id, num_tokens, time_ps):
-        self.heard.append(("tokens", request_id, num_tokens, time_ps))
+        self.events.append(("tokens", request_id, num_tokens, time_ps))
 
     def on_finished(self, request_id, time_ps):
-        self.heard.append(("finished", request_id, time_ps))
+        self.events.append(("finished", request_id, time_ps))
 
     def on_rejected(self, request_id, reason, time_ps):
-        self.heard.append(("rejected", request_id, time_ps))
+        self.events.append(("rejected", request_id, time_ps))
 
     def on_cancelled(self, request_id, time_ps):
-        self.heard.append(("cancelled", request_id, time_ps))
+        self.events.append(("cancelled", request_id, time_ps))
 
 
 @st.composite
@@ -157,7 +158,7 @@ open_loops = whole_runs().filter(
 
 
 def check_outside_events(whole_run, cancelled):
-    make, requests, cost = whole_run
+    make, requests, cost, _ = whole_run
     recorders = []
     for fast_forward in (True, False):
         scheduler = make()
@@ -168,7 +169,7 @@ def check_outside_events(whole_run, cancelled):
     assert recorders[0].cancellations == recorders[1].cancellations
 
 
-@settings(some, max_examples=20)
+@settings(some, max_examples=examples(20))
 @given(open_loops, cancellations())
 def test_fast_equals_slow_with_unannounced_events_in_whole_runs(whole_run, cancelled):
     check_outside_events(whole_run, cancelled)
@@ -176,7 +177,6 @@ def test_fast_equals_slow_with_unannounced_events_in_whole_runs(whole_run, cance
 
 @pytest.mark.slow
 @settings(some, max_examples=1000)
-@seed(44)
 @given(open_loops, cancellations())
 def test_fast_equals_slow_with_unannounced_events_in_1000_whole_runs(whole_run, cancelled):
     check_outside_events(whole_run, cancelled)
@@ -203,12 +203,12 @@ def test_fast_equals_slow_with_static_batches(make_policy, requests, cancelled, 
 
 @some
 @given(ANY_POLICY, schedulers(), workloads(), cancellations(), st.sampled_from(COSTS))
-def test_tokens_are_heard_at_the_ends_of_their_iterations(
+def test_tokens_are_listed_at_the_ends_of_their_iterations(
     make_policy, make_scheduler, requests, cancelled, cost
 ):
     """A listener changes nothing, and gets the same events in spans and step by step."""
     silent = run(requests, cancelled, make_scheduler(make_policy()), cost, fast_forward=True)
-    heard = []
+    events = []
     for fast_forward in (True, False):
         ends = Ends()
         scheduler = make_scheduler(make_policy())
@@ -223,14 +223,14 @@ def test_tokens_are_heard_at_the_ends_of_their_iterations(
         )
         if not fast_forward:
             assert_same(silent, recorder)
-        heard.append(ends.heard)
-    assert sorted(heard[0]) == sorted(heard[1])
-    assert [line[-1] for line in heard[0]] == sorted(line[-1] for line in heard[0])
+        events.append(ends.events)
+    assert sorted(events[0]) == sorted(events[1])
+    assert [line[-1] for line in events[0]] == sorted(line[-1] for line in events[0])
     table = recorder.requests.columns()
     lengths = dict(zip(table["request_id"].tolist(), table["output_len"].tolist(), strict=True))
     counts = dict.fromkeys(lengths, 0)
     first = {}
-    for kind, request_id, *rest in heard[0]:
+    for kind, request_id, *rest in events[0]:
         if kind == "tokens":
             counts[request_id] += rest[0]
             first.setdefault(request_id, rest[1])
@@ -259,7 +259,7 @@ class HandsOn(Listener):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-@settings(max_examples=30, derandomize=True)
+@settings(max_examples=examples(30))
 @given(ANY_POLICY, schedulers(), workloads(), cancellations(), st.sampled_from(COSTS))
 def test_engines_that_share_a_clock_are_fast_and_slow_alike(
     first, make_policy, make_scheduler, requests, cancelled, cost

@@ -104,6 +104,7 @@ def test_recorded_searches_are_replayed_in_turn(tmp_path):
     ("text", "culprit"),
     [
         ("request,step\n", "its first line must be request,step,parent,child"),
+        ("", "its first line must be request,step,parent,child"),
         (HEADER, "it has no lines"),
         (
             HEADER + "0,1,0,1\n",

@@ -1,5 +1,7 @@
 """Speculative decoding: slots for drafts, what is accepted, and what comes back."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from refusals import refuses
@@ -150,7 +152,7 @@ def test_drafts_end_at_the_longest_sequence():
     assert [plan.drafts[0].num_drafts for plan in plans if plan.drafts] == [5, 5, 0]
 
 
-def test_luck_is_the_requests_and_not_the_policys():
+def test_acceptance_is_the_requests_and_not_the_policys():
     """Preemptions, order and drafts of others change nothing in what is accepted."""
     markov = Markov(seed=3)
     shown = [markov.accepted(5, position, 4) for position in range(50)]
@@ -158,6 +160,26 @@ def test_luck_is_the_requests_and_not_the_policys():
     other.accepted(4, 70, 4)
     assert [other.accepted(5, position, 4) for position in reversed(range(50))] == shown[::-1]
     assert shown != [Markov(seed=4).accepted(5, position, 4) for position in range(50)]
+
+
+@pytest.mark.parametrize("rates", [[], [0.3, 0.5]])
+def test_rates_by_place_never_grow(rates):
+    refuses("acceptance.rates", PerPosition, rates)
+
+
+def test_a_chain_that_stays_where_it_begins_is_refused():
+    refuses("acceptance.to_hard", Markov, to_hard=0.0, to_easy=0.0)
+
+
+def test_passages_of_one_request_begin_and_end_as_often_as_stated():
+    """Drafts of one token, all accepted in easy passages and none in hard ones."""
+    chain = Markov(easy_rate=1.0, hard_rate=0.0, to_hard=0.1, to_easy=0.3)
+    is_hard = [not chain.accepted(5, position, 1) for position in range(4000)]
+    assert np.mean(is_hard) == pytest.approx(0.25, abs=0.05)
+    ends = {state: [] for state in (False, True)}
+    for state, next_state in pairwise(is_hard):
+        ends[state].append(next_state != state)
+    assert [np.mean(ends[state]) for state in (False, True)] == pytest.approx([0.1, 0.3], abs=0.05)
 
 
 def test_measured_rates_are_those_of_whole_drafts():

@@ -14,6 +14,7 @@ from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
+from testbed.sched.plan import windows_of
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.separate import SeparatePrefill
 
@@ -51,6 +52,18 @@ def test_decodes_use_the_token_budget_or_wait_for_prefill(kind, second, third):
     assert step(run) == (0, [6])
     add(run, (6, 9))
     assert (step(run), step(run)) == (second, third)
+
+
+def test_decodes_that_wait_for_a_prompt_read_no_window():
+    run = driver(SeparatePrefill)
+    add(run, (6, 9))
+    step(run)
+    read = [reads.tokens for reads in windows_of(run.plan(), run.state.batch, (4, 100))]
+    add(run, (6, 9))
+    assert read == [4, 7]
+    waiting = run.plan()
+    assert waiting.decode_seqs == 0
+    assert [reads.tokens for reads in windows_of(waiting, run.state.batch, (4, 100))] == [0, 0]
 
 
 def test_mixed_prefill_runs_large_prompts_before_decodes():

@@ -5,6 +5,7 @@ from functools import partial
 import hypothesis.strategies as st
 import pytest
 import strategies
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from manual_driver import scheduler_of
 from refusals import refuses
@@ -22,11 +23,10 @@ from testbed.run.parts import Part
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.orders import Aging, ByPriority, SessionOrder, TimeToLive
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
+from testbed.sched.vllm_v1 import VllmV1
 
 COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
-many = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class Watched(ChunkedPrefill):
@@ -96,7 +96,7 @@ def test_order_is_kept_and_fast_equals_slow(make_policy, make_scheduler, request
     ),
     st.integers(0, 20),
 )
-def test_nobody_is_starved(preemption, host_slots, shapes, gap_ms):
+def test_no_request_is_starved(preemption, host_slots, shapes, gap_ms):
     """Priority classes with swaps, beyond what the pool can serve: a request that came more than
     the patience for each class of difference after another has no token before it.
     """
@@ -126,7 +126,7 @@ def test_nobody_is_starved(preemption, host_slots, shapes, gap_ms):
         )
 
 
-def served(order, shapes, rule=Recompute, num_slots=64, **options):
+def served(order, shapes, rule=Recompute, num_slots=64, kind=ChunkedPrefill, **options):
     """Ends in ms of requests (arrival in ms, priority, session, prompt, output) on a pool of 64
     slots; the recorder.
     """
@@ -135,7 +135,7 @@ def served(order, shapes, rule=Recompute, num_slots=64, **options):
         for i, (at, priority, session, prompt, output) in enumerate(shapes)
     ]
     policy = Paged(PoolSpec(num_slots, 64, host(64)), block_size=16, watermark=0.0)
-    scheduler = scheduler_of(ChunkedPrefill, policy, rule(), order=order, **options)
+    scheduler = scheduler_of(kind, policy, rule(), order=order, **options)
     recorder = simulate(requests, scheduler, FastMillisecond(), 64)
     columns = recorder.requests.columns()
     return dict(
@@ -197,6 +197,14 @@ def test_retained_slots_are_released_for_running_idle_and_continuing_requests():
     scheduler.close_session(0)
     assert [group.request.request_id for group in scheduler.state.leased] == [2]
     assert scheduler.policy.usage().held == 48
+
+
+def test_retained_slots_are_released_before_vllms_scheduler_preempts():
+    limits = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True}
+    shapes = [(0, 0, 7, 20, 3), (4, 0, 8, 30, 30)]  # it needs a third block when it decodes
+    ends, recorder = served(TimeToLive(1.0), shapes, kind=VllmV1, **limits)
+    assert ends == {0: 3, 1: 34}
+    assert recorder.totals.recomputes == 0
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])

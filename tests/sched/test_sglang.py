@@ -127,6 +127,8 @@ def test_the_ratio_decays_and_jumps():
     assert ratio.current == pytest.approx(0.098)
     ratio.retracted([None] * 2, generated=10, declared=99)
     assert ratio.current == 0.5
+    ratio.retracted([None] * 2, generated=10, declared=9)
+    assert ratio.current == 1  # no request generates more than it declares
     ratio.reset()
     assert ratio.current == 0.7
 
@@ -156,6 +158,26 @@ def test_the_queue_is_served_in_its_order(order, places):
     for prompt, output in ((30, 3), (10, 9), (20, 5)):
         driven.add(prompt, output)
     assert [next(iter(driven.step())) for _ in range(3)] == places
+
+
+@pytest.mark.parametrize(("low_first", "places"), [(False, [1, 3, 0, 2]), (True, [0, 2, 1, 3])])
+def test_the_queue_is_served_by_priority_and_then_as_it_came(low_first, places):
+    options = {"enable_priority_scheduling": True, "schedule_low_priority_values_first": low_first}
+    driven = Driven(1000, prefill_max_requests=1, **options)
+    for priority in (0, 5, 0, 5):
+        driven.add(10, 9, priority=priority)
+    assert [next(iter(driven.step())) for _ in range(4)] == places
+
+
+def test_the_queue_is_asked_again_if_a_prompt_had_its_whole_output_at_once():
+    """The second request leaves with its only token, and the third is no longer refused."""
+    driven = Driven(40)
+    driven.add(4, 9)
+    assert driven.step() == {0: 4}
+    driven.add(16, 1)
+    driven.add(16, 2)
+    assert driven.step() == {1: 16}
+    assert driven.step() == {2: 16}
 
 
 def test_the_walk_of_the_tree_serves_what_shares_most_first():
@@ -221,6 +243,7 @@ def test_a_run_says_what_it_cannot_follow():
     check_refusal(("max_new_tokens",), front.simulate, words, trace=plain, **RUN)
 
 
+@pytest.mark.usefixtures("in_one_process")
 @pytest.mark.parametrize("kind", [SGLang, OverlappedSGLang])
 def test_the_plug_in_check_passes(kind):
     name = f"{kind.__module__}:{kind.__name__}"

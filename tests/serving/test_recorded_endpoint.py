@@ -95,7 +95,7 @@ def test_a_server_that_has_requests_of_others_is_refused(tmp_path):
         thread = threading.Thread(target=ask)
         thread.start()
         spread = workload(count=3, gap_s=1.0)
-        with pytest.raises(InputError, match="nobody else"):
+        with pytest.raises(InputError, match="no other client"):
             record_endpoint(server.url, None, None, spread, tmp_path / "log", LONG_S)
         thread.join()
     assert not (tmp_path / "log").exists()
@@ -208,7 +208,7 @@ CALLS = {
     "both": (["--url", "http://a", "--from-vllm", "vllm serve m"], "not both"),
     "a Python of none": (["--url", "http://a", "--python", "p"], "--python: nothing reads it"),
     "a key of none": (["--from-vllm", "vllm serve m", "--api-key", "k"], "--api-key: nothing"),
-    "nobody there": (["--url", "http://127.0.0.1:9"], "does not answer"),
+    "no server": (["--url", "http://127.0.0.1:9"], "does not answer"),
 }
 
 

@@ -25,7 +25,7 @@ from testbed.memory.paged.paged import Paged
 from testbed.run import identity
 from testbed.run.build import build
 from testbed.run.config import RunConfig
-from testbed.run.constructor_parameters import parameters_of
+from testbed.run.constructor_parameters import constructor_parameters, parameters_of
 from testbed.run.identity import run_id
 from testbed.run.parts import Part, locate
 
@@ -53,6 +53,8 @@ def test_config_values_round_trip():
         ("server.gpu.memory_bandwidth=4800", "must be at least 1,000,000,000 bytes/s"),
         ("slo.ttft_s=9e9", "exceeds the maximum of 9,000,000 s"),
         ("slo.ttf_s=1", "slo.ttf_s: nothing reads it; did you mean slo.ttft_s?"),
+        ("policy.block_size=99999999999999999999", "policy.block_size=9*: exceeds the maximum"),
+        ("trace=random trace.input_len=99999999999999999999", "trace.input_len=9*: exceeds"),
         ("policy.watermark=1.5", "policy.watermark=1.5: exceeds the maximum of 1"),
         ("+cost.choices.extra_s.x=-1", "cost.choices.extra_s.x=-1: must be at least 0 s"),
         ("outputs=ful", "outputs='ful': must be 'full', 'tables' or 'summary'"),
@@ -80,12 +82,13 @@ def flat(values, key):
         )
 
 
-def switches_and_numbers(path):
-    """Words of a choice, and its switches and numbers, each with a word of a wrong type."""
+def switches_and_numbers(path, config):
+    """Words of a choice, and its switches and numbers, each with a word of a wrong type; `config`
+    is composed of it.
+    """
     group = path.parent.name
     place = "server.gpu" if group == "gpu" else group
-    composed_values = OmegaConf.select(compose.composed("run", [f"{group}={path.stem}"]), place)
-    values = OmegaConf.to_container(composed_values)
+    values = OmegaConf.to_container(OmegaConf.select(config, place))
     keys = dict(flat(values, place))
     requested = [
         f"{key}=x" for key, value in keys.items() if value == "???" and not key.endswith("_target_")
@@ -116,7 +119,9 @@ SWITCHES = {
 
 @pytest.mark.parametrize("chosen", ROUNDS, ids=range(len(ROUNDS)))
 def test_words_are_refused_for_switches_and_numbers_of_every_option(chosen):
-    choices = [switches_and_numbers(path) for path in chosen if path]
+    paths = [path for path in chosen if path]
+    composed = compose.composed("run", [f"{path.parent.name}={path.stem}" for path in paths])
+    choices = [switches_and_numbers(path, composed) for path in paths]
     config = configured([word for words, wrong in choices for word in words if wrong])
     for key, word in chain(SWITCHES.items(), *(wrong.items() for _, wrong in choices)):
         *groups, name = key.split(".")
@@ -307,3 +312,7 @@ def test_every_number_of_a_built_in_class_has_a_least_value(target):
     for name, hint in options.items():
         for _, marks in numbers_of(hint):
             assert any(isinstance(mark, bounded) for mark in marks), name
+
+
+def test_a_class_without_a_signature_has_no_known_parameters():
+    assert constructor_parameters(int) == []

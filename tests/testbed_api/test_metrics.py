@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from testbed.core.request import PS
-from testbed.engine.gap_runs import single_gaps
+from testbed.engine.gap_runs import GapParts, single_gaps
 from testbed.engine.packed_rows import PackedRows
 from testbed.engine.recorder import Recorder, Snapshot
 from testbed.engine.token_gaps import TokenGaps
@@ -114,7 +114,7 @@ def test_whole_run_is_counted_without_a_window():
 
 # Of the first two requests of ROWS; the other ones have none
 LONGEST = np.array([round(0.3 * PS), round(0.25 * PS)])
-GAPS = TokenGaps(single_gaps(LONGEST, np.ones(2, int)), np.arange(2), LONGEST)
+GAPS = TokenGaps(GapParts([single_gaps(LONGEST, np.ones(2, int))]), np.arange(2), LONGEST)
 ROWS = [  # seconds of arrival, first token, finish; output tokens
     (0, 1.0, 2.0, 11),  # TTFT 1.0, TPOT 0.1
     (0, 0.5, 2.5, 11),  # TTFT 0.5, TPOT 0.2
@@ -195,6 +195,6 @@ def test_an_output_of_one_token_has_no_speed_and_no_tpot_however_long_its_batch_
 
 @pytest.mark.parametrize("largest", [9, 1 << 61])
 def test_a_mean_of_gaps_is_exact_where_64_bits_do_not_hold_their_sum(largest):
-    runs = single_gaps(np.array([1, largest, largest]), np.array([3, 5, 2]))
+    runs = GapParts([single_gaps(np.array([1, largest, largest]), np.array([3, 5, 2]))])
     assert runs.sum_ps() == 3 + 7 * largest
     assert spread_of_gaps(runs)["mean"] == (3 + 7 * largest) / 10 / PS

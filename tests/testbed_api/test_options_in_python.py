@@ -114,6 +114,11 @@ def test_results_are_compared_in_a_table(result, tmp_path_factory):
         assert rows["requests", "iterations", name] == compared.summary["iterations"]
 
 
+@pytest.mark.parametrize("names", [("paged", "paged"), ("paged",), ("one", "two", "three")])
+def test_two_results_have_two_names(result, names):
+    check_refusal(("names", "two different names"), result.compare, result, names=names)
+
+
 def test_a_timeline_has_only_the_window_of_time(result, tmp_path):
     path = result.timeline(tmp_path / "trace.json", 0.1, 0.15)
     events = pd.read_json(path, typ="series")["traceEvents"]

@@ -49,6 +49,8 @@ def test_the_plot_has_a_band_for_each_setting(table):
     names = [text.get_text() for legend in legends for text in legend.get_texts()]
     assert {"paged", "contiguous_max"} <= set(names)
     assert any(axes.collections for axes in figure.axes)  # the bands
+    (panel,) = table.plot("itl_s_p99").axes
+    assert panel.get_ylabel() == "ITL p99 (s)"
 
 
 def test_a_sweep_without_an_axis_of_numbers_has_no_plot():

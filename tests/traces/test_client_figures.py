@@ -1,8 +1,9 @@
 """Result files of real clients, read back: each figure equals what the client printed, or differs
 by a definition that PUBLIC_CASES names.
 
-The files are of twelve requests each that vllm bench serve 0.33.0, GuideLLM 0.8.1 and aiperf 0.13.0
-sent to `testbed serve` on 2026-11-28, without their texts and their other figures.
+The files are of twelve requests that vllm bench serve 0.33.0, GuideLLM 0.8.1, aiperf 0.13.0 and
+sglang.benchmark.serving 0.5.23 (with three at a time, and with all at once) sent to `testbed serve`
+on 2026-11-28, without their texts and their other figures.
 """
 
 import json
@@ -15,7 +16,7 @@ from testbed.traces.vllm_log import VllmLog
 
 CLIENTS = Path(__file__).parents[1] / "inputs" / "clients"
 BENCH, GUIDELLM = CLIENTS / "vllm_bench_0.33.0.json", CLIENTS / "guidellm_0.8.1.json"
-AIPERF = CLIENTS / "aiperf_0.13.0.jsonl"
+AIPERF, SGLANG = CLIENTS / "aiperf_0.13.0.jsonl", CLIENTS / "sglang_0.5.23.jsonl"
 PRINTED_BY_AIPERF = {  # ms, of its profile_export_aiperf.csv: mean, p50, p95, p99
     "ttft_s": (72.82, 70.03, 100.20, 105.45),
     "e2e_s": (166.35, 153.60, 211.78, 233.30),
@@ -72,3 +73,45 @@ def test_guidellm_s_median_is_the_next_value_above_the_middle():
     values = 1000 * VllmLog(str(GUIDELLM)).times.ttft_s
     assert np.quantile(values, 0.5, method="higher") == pytest.approx(printed)
     assert np.median(values) < printed
+
+
+def sglang(run):
+    """The output of SGLang's client of a run, and the log that is read back."""
+    printed = json.loads(SGLANG.read_text().splitlines()[run])
+    return printed, VllmLog(str(SGLANG), benchmark=run)
+
+
+@pytest.mark.parametrize("run", [0, 1])
+def test_sglang_s_times_to_first_token_are_the_log_s(run):
+    printed, log = sglang(run)
+    values = 1000 * log.times.ttft_s
+    figures = (values.mean(), np.median(values), np.percentile(values, 99))
+    names = ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms")
+    assert figures == pytest.approx([printed[name] for name in names], rel=1e-9)
+    assert log.times.output_len.sum() == printed["total_output_tokens"]
+    gaps = [1000 * gap for of_answer in printed["itls"] for gap in of_answer]
+    assert np.mean(gaps) == pytest.approx(printed["mean_itl_ms"])  # of chunks
+
+
+@pytest.mark.parametrize("run", [0, 1])
+def test_sglang_s_latencies_have_the_end_of_the_stream(run):
+    """Which comes after the last token, and its TPOT has it too."""
+    printed, log = sglang(run)
+    after_ms = printed["mean_e2e_latency_ms"] - 1000 * log.times.e2e_s.mean()
+    assert 0 < after_ms < 0.02 * printed["mean_e2e_latency_ms"]
+    more = printed["mean_tpot_ms"] - 1000 * log.times.tpot_s.mean()
+    assert 19 * more == pytest.approx(after_ms)
+
+
+def test_sglang_s_requests_are_on_the_way_as_its_bound_says():
+    printed, log = sglang(0)
+    ends = log.times.arrival_s + log.times.e2e_s
+    on_the_way = [
+        int(np.sum((log.times.arrival_s <= start) & (start < ends)))
+        for start in log.times.arrival_s
+    ]
+    assert max(on_the_way) == printed["max_concurrency"] == 3
+    assert printed["max_concurrent_requests"] == 12  # of a second, whoever was there
+    assert ends.max() == pytest.approx(printed["duration"], rel=0.03)
+    assert "no times of sending" in log.remarks[0]
+    assert sglang(1)[1].times.arrival_s.max() == 0

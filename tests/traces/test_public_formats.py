@@ -4,6 +4,7 @@ refused with a way out.
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ from testbed.traces.vllm_log import VllmLog
 
 ROOT = Path(__file__).parents[2]
 TABLE = (ROOT / "experiments" / "PUBLIC_CASES.md").read_text(encoding="utf-8")
+CASES = set(re.findall(r"^\| (.+?) \|", TABLE, re.MULTILINE)).union(
+    *(names.split("; ") for names in re.findall(r"^- `\w+`: (.*)$", TABLE, re.MULTILINE))
+)
 
 
 def lines(*items):
@@ -43,6 +47,16 @@ RUN = {  # the same without its failed request, with what the client counts
     "ttfts": [0.1, 0.12],
     "itls": [[0.02, 0.02], [0.02]],
     "start_times": [1.0, 1.2],
+}
+COUNTS = {  # of SGLang's client, without --output-details
+    "completed": 2,
+    "duration": 0.2,
+    "request_rate": float("inf"),
+    "max_concurrency": 2,
+    "total_output_tokens_retokenized": 9,
+}
+SGLANG = COUNTS | {
+    key: value for key, value in RUN.items() if key not in ("start_times", "duration")
 }
 TIMES = {"request_start": 1.0, "first_token_iteration": 1.1, "last_token_iteration": 1.2}
 SERVED = {"prompt_tokens": 256, "output_tokens": 4, "info": {"timings": TIMES}}
@@ -334,7 +348,23 @@ REFUSED = [
         json.dumps(RUN | {"start_times": [1000.0, 61_000.0]}),
         "60000 s apart",
     ),
-    ("sglang, bench_serving", VllmLog, {}, "b.jsonl", json.dumps(BENCH), "arrivals=closed_loop"),
+    (
+        "sglang, bench_serving",
+        VllmLog,
+        {},
+        "b.jsonl",
+        json.dumps(SGLANG | {"request_rate": 4.0}),
+        "--max-concurrency N",
+    ),
+    (
+        "sglang, other concurrency",
+        VllmLog,
+        {},
+        "b.jsonl",
+        json.dumps(SGLANG | {"duration": 9.0}),
+        "2 at a time, take 0.14 s",
+    ),
+    ("sglang, no lists", VllmLog, {}, "b.jsonl", json.dumps(COUNTS), "--output-details"),
     ("guidellm_one.json", VllmLog, {}, "g.json", guidellm([SERVED, SERVED]), "remove the copies"),
     (
         "guidellm_two.json",
@@ -478,7 +508,7 @@ def reader(kind, options, folder, name, text):
 )
 def test_files_are_read_as_documented(tmp_path, case, kind, options, name, text, prompts):
     assert reader(kind, options, tmp_path, name, text).rows(None, 0).prompt_len.tolist() == prompts
-    assert f"| {case} |" in TABLE
+    assert case in CASES
 
 
 @pytest.mark.parametrize(
@@ -488,7 +518,7 @@ def test_files_are_read_as_documented(tmp_path, case, kind, options, name, text,
 )
 def test_files_are_refused_with_a_way_out(tmp_path, case, kind, options, name, text, message):
     refuses(message, reader(kind, options, tmp_path, name, text).rows, None, 0)
-    assert f"| {case} |" in TABLE
+    assert case in CASES
 
 
 def rows_of(case, folder):
@@ -566,4 +596,4 @@ def test_models_that_are_not_read_are_refused_with_a_way_out(tmp_path, case):
     values, message = CONFIGS[case]
     (tmp_path / "config.json").write_text(json.dumps(values))
     refuses(message, model_of, tmp_path / "config.json")
-    assert f"| {case} |" in TABLE
+    assert case in CASES

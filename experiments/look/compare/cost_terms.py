@@ -104,7 +104,8 @@ def predicted(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:
     table = real.spans
     if table is None:
         raise InputError(
-            key=real.folder, problem="has no iterations.csv, so no cost term can be compared"
+            key=real.folder or real.name,
+            problem="has no iterations.csv, so no cost term can be compared",
         )
     absent = [name for name in (*MEASURED, *ALWAYS) if name not in table]
     if absent:

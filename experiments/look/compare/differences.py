@@ -11,6 +11,7 @@ from testbed.experiments.runs.points import SEED
 from testbed.experiments.runs.sweep_table import legible
 
 ABSENT = "-"
+POOL = "server.num_blocks"
 SHAPES = ("model", "gpu", "drafter")  # whose fields their names imply
 
 
@@ -89,10 +90,17 @@ def independent_differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
         shown, key=lambda name: (_are_numbers_if_any(shown[name]), _rank(str(name)))
     ):
         words = {legible(str(name), value) for value in shown[name]}
-        follows = any(shown.groupby(other)[name].nunique().max() == 1 for other in independent)
-        if len(words) > 1 and not follows:
+        if len(words) > 1 and not _follows(str(name), shown, independent):
             independent.append(str(name))
     return shown[independent]
+
+
+def _follows(name: str, shown: pd.DataFrame, independent: Sequence[str]) -> bool:
+    """True if another key determines this one; of the pool's blocks, whether all others do."""
+    if name != POOL:
+        return any(shown.groupby(other)[name].nunique().max() == 1 for other in independent)
+    others = [other for other in independent if _rank(other) == 0]
+    return bool(others) and bool(shown.groupby(others)[name].nunique().max() == 1)
 
 
 def words_of_each(independent: pd.DataFrame) -> list[str]:
@@ -102,7 +110,11 @@ def words_of_each(independent: pd.DataFrame) -> list[str]:
 
 
 def _rank(name: str) -> int:
-    """Other keys, then the run's seed, then those of parts."""
+    """Other keys, then the run's seed, those of parts, and the pool's blocks, which often follow
+    from options of a server.
+    """
+    if name == POOL:
+        return 3
     return 0 if name.rpartition(".")[2] != SEED else 1 + (name != SEED)
 
 

@@ -76,7 +76,7 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
     """Compare at least two runs."""
     if len(runs) < 2:
         raise InputError(
-            key=runs[0].folder,
+            key=runs[0].folder or runs[0].name,
             problem="a single run cannot be compared",
             remedy="give a second folder after it",
         )

@@ -61,12 +61,14 @@ def draw(result: "Result") -> "Figure":
     return figure_of(run_charts(result.requests, result.iterations, result.num_slots), columns=3)
 
 
-def draw_sweep(axes: "pd.DataFrame", rows: Sequence[dict[str, Any]]) -> "Figure":
+def draw_sweep(
+    axes: "pd.DataFrame", rows: Sequence[dict[str, Any]], metrics: Sequence[str]
+) -> "Figure":
     """Draw runs over the axis that is a number with the most values."""
     from testbed.experiments.look.plots import figure_of
     from testbed.experiments.runs.sweep_table import sweep_charts
 
-    charts = sweep_charts(axes, rows)
+    charts = sweep_charts(axes, rows, metrics)
     if not charts:
         raise InputError(
             key="plot",

@@ -1,13 +1,14 @@
 """Self-contained HTML pages: templates that escape every value, and charts drawn as SVG."""
 
 import base64
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
@@ -16,7 +17,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 430, 10, 226  # of the axes, in units of the SVG
 MAX_POINTS = 400
 NUM_COLORS, NUM_DASHES = 8, 4  # of the curves in page.css and plots.py
 Floats = NDArray[np.float64]
-NUMBER, WORDS, VERDICT = "number", "words", "verdict"  # classes of columns
+NUMBER, NAME, WORDS, VERDICT = "number", "name", "words", "verdict"  # classes of columns
 
 
 class Series(NamedTuple):
@@ -202,6 +203,11 @@ def json_for_script(text: str) -> Markup:
     return Markup(text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e"))
 
 
+def _breakable(name: str) -> Markup:
+    """The name of a key, which may go on in the next line behind a dot or an underscore."""
+    return Markup(re.sub(r"(?<=\w)([._])(?=\w)", r"\1<wbr>", str(escape(name))))
+
+
 @cache
 def environment() -> Environment:
     """The templates below experiments."""
@@ -214,5 +220,6 @@ def environment() -> Environment:
     )
     templates.filters["base64"] = lambda content: base64.b64encode(content).decode()
     templates.filters["svg"] = svg
+    templates.filters["breakable"] = _breakable
     templates.filters["curve_look"] = lambda number: "s{} d{}".format(*curve_look(number))
     return templates

@@ -32,7 +32,7 @@ from testbed.experiments.look.run_charts import charts_of
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.points import Point, are_replicated
 from testbed.experiments.runs.quantities import main_numbers, number, quantities
-from testbed.experiments.runs.sweep_table import futures_of, sweep_charts
+from testbed.experiments.runs.sweep_table import futures_of, sweep_charts, varying
 from testbed.experiments.runs.whole_files import SUMMARY
 from testbed.run.metrics import in_words
 from testbed.run.summaries import costs_of, flat
@@ -115,9 +115,10 @@ def _all_runs(points: Sequence[Point]) -> Table:
         name: ["-" if point.chosen[name] == "null" else point.chosen[name] for point in points]
         for name in points[0].chosen
     }
-    results = main_numbers([point.summary for point in points])
+    results, same = varying(main_numbers([point.summary for point in points]))
     folders = {"run": [point.folder for point in points]}
-    return columns_table("All runs", {**left, **futures_of(points)}, {**results, **folders})
+    caption = "; ".join(["All runs", *same])
+    return columns_table(caption, {**left, **futures_of(points)}, {**results, **folders})
 
 
 def folder_page(folders: Sequence[Path]) -> str:

@@ -30,15 +30,29 @@ def draw(
     requests of several priorities, in their order. states: of a model with states, whose prefixes
     are cached.
     """
+    base = base or ("+system=vllm-v1",)
     if states:
-        if drafts or windows:
-            raise InputError(
-                key="--states",
-                problem="is drawn without --drafts and --windows",
-                remedy="leave one out",
-            )
-        words, drawn = draw_states(random, base or ("+system=vllm-v1",), num_requests)
-        return by_priority(random, words, drawn) if priority else (words, drawn)
+        _check_alone(drafts=drafts, windows=windows)
+        words, drawn = draw_states(random, base, num_requests)
+    else:
+        words, drawn = _draw(random, base, num_requests, drafts=drafts, windows=windows)
+    return by_priority(random, words, drawn) if priority else (words, drawn)
+
+
+def _check_alone(*, drafts: bool, windows: bool) -> None:
+    """Raise InputError for what models with states are not drawn with."""
+    if drafts or windows:
+        raise InputError(
+            key="--states",
+            problem="is drawn without --drafts and --windows",
+            remedy="leave one out",
+        )
+
+
+def _draw(
+    random: Random, base: Sequence[str], num_requests: int, *, drafts: bool, windows: bool
+) -> tuple[tuple[str, ...], list[Request]]:
+    """A server of full attention or of windows, and its requests."""
     block_size = random.choice([4, 8, 16, 32])
     longest = random.choice([64, 200, 600])
     num_blocks = 2 + longest * random.choice([2, 3, 5]) // block_size
@@ -46,7 +60,7 @@ def draw(
     is_async = random.random() < 0.5
     limits, spare_budget = draw_limits(random, is_async=is_async)
     words = (
-        *(base or ("+system=vllm-v1",)),
+        *base,
         f"scheduler={'vllm_v1_async' if is_async else 'vllm_v1'}",
         *(() if caches else ("policy=paged",)),
         "policy.watermark=0",
@@ -64,9 +78,9 @@ def draw(
         words = (*words, *draw_windows(random, num_pages * block_size * PAGE_BYTES_OF_A_TOKEN))
         words = (*words, *words_of_groups(caches=caches))
     drawn = requests(random, num_requests, longest, caches)
-    if caches and not windows and random.random() < 0.5:
+    if caches and random.random() < 0.5:
         drawn = with_later_turns(random, drawn, longest)
-    return by_priority(random, words, drawn) if priority else (words, drawn)
+    return words, drawn
 
 
 def by_priority(

@@ -172,10 +172,10 @@ def install() -> type:
 
 def _count_gpus() -> None:
     """Let releases that ask CUDA itself for the number of GPUs find as many as the platform has."""
-    from vllm.utils import torch_utils
+    from vllm.config import parallel
 
-    if hasattr(torch_utils, "cuda_device_count_stateless"):
-        torch_utils.cuda_device_count_stateless = lambda: NUM_GPUS
+    if hasattr(parallel, "cuda_device_count_stateless"):
+        parallel.cuda_device_count_stateless = lambda: NUM_GPUS
 
 
 def _read_files_once() -> None:

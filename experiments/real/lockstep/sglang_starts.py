@@ -19,6 +19,16 @@ from testbed.core.errors import InputError
 from testbed.experiments.real.lockstep.sglang_installation import import_quietly, installed_release
 
 MIB = 1 << 20
+# Of a configurator, what a run has and a start has not
+ABSENT = dict.fromkeys(
+    (
+        "pp_group",
+        "forward_stream",
+        "req_to_token_pool",
+        "token_to_kv_pool_allocator",
+        "memory_pool_config",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -131,59 +141,71 @@ def _computed(start: Start) -> Started:
 def _pool(arguments: Any, start: Start) -> tuple[Any, int]:
     """SGLang's MemoryPoolConfig, and the longest sequence of its model."""
     import sglang.srt.mem_cache.kv_cache_configurator as configurator
-    from sglang.srt.configs.model_config import AttentionArch, ModelConfig
-    from sglang.srt.mem_cache.kv_cache_dtype import configure_kv_cache_dtype
-    from sglang.srt.model_executor.model_runner_components.layer_setup import resolve_layer_indices
-    from sglang.srt.model_executor.model_runner_components.load_model_utils import (
-        resolve_sliding_window_size,
-    )
-    from sglang.srt.runtime_context import get_model, get_parallel, get_schedule
-    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.runtime_context import get_parallel
 
     model = ModelConfig.from_server_args(arguments)
-    asked = get_model().kv_cache_dtype
-    nobody = SimpleNamespace()
     configurator.get_available_gpu_memory = lambda *values, **named: start.free_after
-    parallel = get_parallel()
-    with parallel.override(world_group=SimpleNamespace(cpu_group=None)):
-        dtype = configure_kv_cache_dtype(
-            server_args_kv_cache_dtype=asked,
-            model=None,
-            model_dtype=model.dtype,
-            is_draft_worker=False,
-            is_dflash=False,
-            speculative_draft_attention_backend="",
-        )[1]
+    with get_parallel().override(world_group=SimpleNamespace(cpu_group=None)):
+        values = {**_layer_values(model), **_cache_values(model), **ABSENT}
         pools = configurator.KVCacheConfigurator(
             device="cuda",
             gpu_id=0,
             attn_dp_size=1,
             pp_size=1,
-            pp_group=None,
-            model=nobody,
             model_config=model,
             server_args=arguments,
-            kv_cache_dtype=dtype,
-            kv_cache_dtype_str=asked,
-            model_dtype=model.dtype,
-            page_size=get_schedule().page_size,
-            sliding_window_size=resolve_sliding_window_size(model=nobody, model_config=model),
-            spec_algorithm=SpeculativeAlgorithm.NONE,
             is_draft_worker=False,
             post_capture_kv_active=False,
-            spec_aux_config=nobody,
-            is_hybrid_swa=model.is_hybrid_swa,
-            is_hybrid_swa_compress=model.is_hybrid_swa_compress,
-            use_mla_backend=model.attention_arch == AttentionArch.MLA,
-            layer_info=resolve_layer_indices(
-                model=nobody, model_config=model, is_draft_worker=False
-            ),
-            forward_stream=None,
-            req_to_token_pool=None,
-            token_to_kv_pool_allocator=None,
-            memory_pool_config=None,
+            **values,
         )
         return pools._resolve_memory_pool_config(start.free_before), model.context_len
+
+
+def _layer_values(model: Any) -> dict[str, Any]:
+    """The values that SGLang reads of the layers of a model that is not built."""
+    from sglang.srt.configs.model_config import AttentionArch
+    from sglang.srt.model_executor.model_runner_components.layer_setup import resolve_layer_indices
+    from sglang.srt.model_executor.model_runner_components.load_model_utils import (
+        resolve_sliding_window_size,
+    )
+
+    not_built = SimpleNamespace()
+    return {
+        "model": not_built,
+        "spec_aux_config": not_built,
+        "sliding_window_size": resolve_sliding_window_size(model=not_built, model_config=model),
+        "is_hybrid_swa": model.is_hybrid_swa,
+        "is_hybrid_swa_compress": model.is_hybrid_swa_compress,
+        "use_mla_backend": model.attention_arch == AttentionArch.MLA,
+        "layer_info": resolve_layer_indices(
+            model=not_built, model_config=model, is_draft_worker=False
+        ),
+    }
+
+
+def _cache_values(model: Any) -> dict[str, Any]:
+    """The types of weights and cache, and the page, as SGLang reads them of its arguments."""
+    from sglang.srt.mem_cache.kv_cache_dtype import configure_kv_cache_dtype
+    from sglang.srt.runtime_context import get_model, get_schedule
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    asked = get_model().kv_cache_dtype
+    dtype = configure_kv_cache_dtype(
+        server_args_kv_cache_dtype=asked,
+        model=None,
+        model_dtype=model.dtype,
+        is_draft_worker=False,
+        is_dflash=False,
+        speculative_draft_attention_backend="",
+    )[1]
+    return {
+        "kv_cache_dtype": dtype,
+        "kv_cache_dtype_str": asked,
+        "model_dtype": model.dtype,
+        "page_size": get_schedule().page_size,
+        "spec_algorithm": SpeculativeAlgorithm.NONE,
+    }
 
 
 def _main() -> None:

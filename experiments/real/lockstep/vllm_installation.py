@@ -31,9 +31,11 @@ from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.heads import Heads
 from testbed.speculation.ngram import NGram
 from testbed.speculation.ngram_gpu import NGramGpu
+from testbed.vllm.releases import DEFAULT
 
 HOW = (
-    "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps vllm==0.19.0 "
+    "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps "
+    f"vllm=={DEFAULT.number}.0 "
     "(or a later release; install also the packages that an import error names)"
 )
 CONFIG = {
@@ -193,7 +195,7 @@ def _blocks_and_windows(setup: Setup, block_size: int) -> tuple[int, tuple[int |
         raise InputError(
             key="policy",
             problem="lockstep compares groups in pages of one size",
-            remedy="page_rule=one_page_size",
+            remedy="policy.page_rule=one_page_size",
         )
     windows = tuple(column.window if column.width else 0 for column in policy.pages.columns)
     return policy.pages.total // policy.pages.page_units + 1, windows

@@ -203,13 +203,15 @@ def _default_dtype(dtype: Any) -> Iterator[None]:
 
 
 def _answered(config: Any, weight_bytes: int) -> Start:
+    from vllm.v1.kv_cache_interface import MambaSpec
     from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
 
     specs, num_bytes = get_kv_cache_spec(config), config.cache_config.kv_cache_memory_bytes
     cache = _planned(config, specs, num_bytes)
     check_blocks(config, cache)
     check_graphs(config, specs, cache)
-    sizes = [group.kv_cache_spec.block_size for group in cache.kv_cache_groups]
+    kinds = [group.kv_cache_spec for group in cache.kv_cache_groups]
+    sizes = [kind.block_size for kind in kinds if not isinstance(kind, MambaSpec)]
     tokens, concurrency = logged_capacity(config, cache)
     longest_model_len = _longest(config, specs, num_bytes)
     scheduler = config.scheduler_config
@@ -270,5 +272,5 @@ def _longest(config: Any, specs: Mapping[str, Any], num_bytes: int) -> int:
 def _reason(error: Exception) -> str:
     """The first line of an error that says anything, with the class of the error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = lines[1] if len(lines) > 1 and "validation error" in lines[0] else (lines or [""])[0]
-    return f"{type(error).__name__}: {said}"
+    line = lines[1] if len(lines) > 1 and "validation error" in lines[0] else (lines or [""])[0]
+    return f"{type(error).__name__}: {line}"

@@ -189,7 +189,8 @@ class Witness:
         tables = self.tables()
         holders = Counter(chain(self.pinned, *tables.values()))
         for seq in seqs if num_tokens and self.capabilities.forks is not None else ():
-            slots = tables[seq.seq_id][: self.capabilities.num_stored(seq.num_slots)][-num_tokens:]
+            num_kept = self.capabilities.num_stored(seq.prompt_len, seq.num_slots)
+            slots = tables[seq.seq_id][:num_kept][-num_tokens:]
             alone = all(holders[slot] == 1 for slot in slots)
             require(
                 5,
@@ -235,7 +236,8 @@ class Witness:
             expected = contents_of(group, self.tokens[seq.seq_id][begin:token], slots_per_token)
             slots = slots_of(extents)
             if self.capabilities.drops_tokens is not None:
-                read = self.memory.read(slots[: self.capabilities.num_stored(token)])
+                num_kept = self.capabilities.num_stored(seq.prompt_len, token)
+                read = self.memory.read(slots[:num_kept])
                 require(
                     5,
                     is_subsequence(read, expected),

@@ -44,7 +44,7 @@ class GroupedOutputCaching(GroupedCaching):
                 key="page_rule",
                 value=page_rule,
                 problem="this is the manager of vLLM, whose pages have one size",
-                remedy="set page_rule=one_page_size, or choose policy=grouped_caching",
+                remedy="set policy.page_rule=one_page_size, or choose policy=grouped_caching",
             )
         super().__init__(
             pool,

@@ -35,7 +35,7 @@ def pages_by(rule: str, pool: PoolSpec, block_size: int, window_share: float) ->
             key="window_share",
             value=window_share,
             problem="nothing reads it",
-            remedy=f"set page_rule={FIXED_SPLIT}",
+            remedy=f"set policy.page_rule={FIXED_SPLIT}",
         )
     _check_groups(pool)
     options: dict[str, Any] = {"window_share": window_share} if rule == FIXED_SPLIT else {}

@@ -35,7 +35,7 @@ class StateChunks:
 
     release: Release
     block_size: int
-    alignment: int | None = None
+    alignment: int | None
 
     @property
     def exports_any(self) -> bool:

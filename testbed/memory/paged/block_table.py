@@ -59,7 +59,7 @@ class Tables:
         """Share the parent's blocks with `child`, which first drops the blocks that it has."""
         table, own = self.of(parent), self.held.get(child.seq_id)
         if own is not None:
-            self._replace(own, table)
+            self._replace(own, table, parent.num_slots)
         else:
             self.pool.share(table.blocks)
             self.held[child.seq_id] = BlockTable(child, list(table.blocks), table.pinned)
@@ -103,23 +103,39 @@ class Tables:
     def _num_whole(self, seq: Sequence) -> int:
         return min(seq.registered_prefix, seq.prompt_len - 1) // self.block_size
 
-    def _replace(self, table: BlockTable, parent: BlockTable) -> None:
+    def _replace(self, table: BlockTable, parent: BlockTable, num_slots: int) -> None:
         """Replace the blocks of `table` by the parent's, of equal length; common leading blocks do
         not change.
         """
-        if table.seq.num_slots != parent.seq.num_slots:
+        if table.seq.num_slots != num_slots:
             raise ValueError(
-                f"a beam of {table.seq.num_slots} tokens cannot continue from a beam of "
-                f"{parent.seq.num_slots}"
+                f"a beam of {table.seq.num_slots} tokens cannot continue from a beam of {num_slots}"
             )
         # Sharing begins at the first block: all blocks before the last common one are common too.
         own, others = table.blocks, parent.blocks
         common = len(own)
         while common and own[common - 1] != others[common - 1]:
             common -= 1
+        if common == len(own) - 1:
+            self._replace_last(table, others[common], num_slots)
+        else:
+            self._replace_end(table, others[common:])
+
+    def _replace_end(self, table: BlockTable, blocks: list[int]) -> None:
+        """The last blocks of `table` become these, which another table has."""
+        common = len(table.blocks) - len(blocks)
         self._drop_end(table, common)
-        own[common:] = others[common:]
-        self.pool.share(own[common:])
+        table.blocks[common:] = blocks
+        self.pool.share(blocks)
+
+    def _replace_last(self, table: BlockTable, block: int, num_slots: int) -> None:
+        """The same as `_replace_end` of one block, the only one in which most beams differ."""
+        pool, own = self.pool, table.blocks
+        if pool.put_one(own[-1]):
+            self.live -= num_slots - (len(own) - 1) * self.block_size
+        own[-1] = block
+        pool.sharers[block] = pool.sharers.get(block, 1) + 1
+        pool.num_saved += 1
 
     def _drop_end(self, table: BlockTable, first: int) -> None:
         """Drop the blocks from index `first` on, and the stored tokens of those without another

@@ -5,7 +5,7 @@ have too before it writes to it.
 from collections.abc import Collection, Iterable
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import NO_OPS, Copy, Ops
+from testbed.core.slots import NO_OPS, Copy, Ops, record
 from testbed.memory.paged.block_table import BlockTable, Tables
 
 
@@ -43,6 +43,6 @@ def copy_tails(tables: Tables, writers: Collection[BlockTable]) -> Ops:
         source, target = table.blocks[-1], pool.free.pop()
         pool.drop(source)
         table.blocks[-1] = target
-        copies.append(Copy(source * size, target * size, size))
+        copies.append(record(Copy, (source * size, target * size, size)))
         tables.live += table.seq.num_slots % size
     return Ops(tuple(copies))

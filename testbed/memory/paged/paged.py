@@ -111,10 +111,10 @@ class BlockMemory(LeasingPolicy):
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         index: BlockIndex | None = batch.indexes.get(self)
         if index is None:
-            seq = next(iter(batch), None)
-            shares = seq is not None and self._pool.sharers and shares_tail(self._tables, seq)
-            if seq is not None and len(batch.sequences) == 1 and not shares:
-                return self._extend_alone(seq, num_tokens)
+            if len(batch.sequences) == 1:
+                [seq] = batch.sequences.values()
+                if not (self._pool.sharers and shares_tail(self._tables, seq)):
+                    return self._extend_alone(seq, num_tokens)
             index = batch.index(self, self._index)
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
         writers = copying_writers(self._tables, index.tails.values()) if index.tails else ()
@@ -222,14 +222,17 @@ class BlockMemory(LeasingPolicy):
         return self.block_size * (common + (self._capacity() - common) // num_seqs)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
-        self._tables.fork(parent, child)
-        has_tail = parent.num_slots % self.block_size > 0
+        tables, num_slots = self._tables, parent.num_slots
+        tables.fork(parent, child)
+        has_tail = num_slots % self.block_size > 0
         for seq in (parent, child):
-            if seq.batch is None:
+            batch = seq.batch
+            if batch is None:
                 continue
             if has_tail:
-                (seq.batch.indexes.get(self) or seq.batch.index(self, self._index)).forked(seq)
-            reads: SharedBlocks | None = seq.batch.indexes.get(self._tables)
+                index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
+                index.tails[seq.seq_id] = tables.held[seq.seq_id]  # as `forked`
+            reads: SharedBlocks | None = batch.indexes.get(tables)
             if reads is not None:
                 reads.forked(seq)
         return NO_OPS

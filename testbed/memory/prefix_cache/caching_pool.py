@@ -133,7 +133,8 @@ class LastUsePool(CachingPool):
         return len(self.free) + len(self.queue)
 
     def counts(self) -> tuple[int, int, int]:
-        return self.available() - self.num_unreferenced, self.num_unreferenced, 0
+        num_cached = self.num_unreferenced
+        return len(self.free) + len(self.queue) - num_cached, num_cached, 0
 
     def hold(self, nodes: Sequence[Node]) -> int:
         for node in nodes:
@@ -149,7 +150,7 @@ class LastUsePool(CachingPool):
     def evict(self, count: int) -> None:
         """Free the first `count` blocks of the queue, which must be there."""
         holder, take = self.index.holder, self.queue.popitem
-        taken = [take(last=False)[0] for _ in range(count)]
+        taken = [take(False)[0] for _ in range(count)]
         nodes = [*map(holder.__getitem__, taken)]
         self.were_cached = [node is not None for node in nodes]
         self._drop_contents(taken, [*filter(None, nodes)])
@@ -159,15 +160,18 @@ class LastUsePool(CachingPool):
         return sorted(block for block in self.queue if self.index.holder[block] is not None)
 
     def _unheld(self, blocks: list[int]) -> None:
+        holder, queue, uncached_first = self.index.holder, self.queue, self.release.uncached_first
         for block in reversed(blocks):
-            node = self.index.holder[block]
+            node = holder[block]
             if node is not None:
                 self.num_unreferenced += 1
-                node.evictable = node.evictable or node.block == block
-            if node is not None or not self.release.uncached_first:
-                self.queue[block] = None
-            else:
+                if node.block == block:
+                    node.evictable = True
+                queue[block] = None
+            elif uncached_first:
                 self.free.append(block)
+            else:
+                queue[block] = None
 
     def _drop_contents(self, taken: list[int], nodes: list[Node]) -> None:
         """These blocks of the queue are evicted; `nodes` are of those that stored something."""

@@ -69,6 +69,8 @@ class PromptHit(CacheHit):
     def on_device(self, num_tokens: int) -> list[Node]:
         """The nodes on the device that an admission for num_tokens tokens finds."""
         readable = self.nodes
+        if not readable:
+            return readable
         if self.contents is None or len(readable) <= len(self.contents):
             readable = readable[: self.num_readable(num_tokens)]
         return readable[: max(len(readable) - self.num_dropped, 0)]

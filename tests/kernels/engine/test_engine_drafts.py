@@ -226,7 +226,7 @@ class Replayed(NGram):
     """
 
     def __init__(self, engine, num_drafts):
-        super().__init__(num_drafts, acceptance=Luck())
+        super().__init__(num_drafts, acceptance=EverySecond())
         self.proposed = {}
         verified, found = engine.runner.verified, engine.runner.drafter.found
         verified_accepted = verified.accepted
@@ -252,7 +252,7 @@ class Replayed(NGram):
         return self.proposed[request_id, before]
 
 
-class Luck(Acceptance):
+class EverySecond(Acceptance):
     def __init__(self):
         self.numbers = {}
 
@@ -393,14 +393,14 @@ LIMIT = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None)
 @given(history=histories(), pool=POOL, limits=LIMIT, debug=st.booleans())
 def test_histories_with_drafts_say_what_those_without_say(history, pool, limits, debug):
     check_history(history, pool, limits, debug)
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=600, deadline=None)
 @given(history=histories(), pool=POOL, limits=LIMIT, debug=st.booleans())
 def test_600_histories_with_drafts_say_what_those_without_say(history, pool, limits, debug):
     check_history(history, pool, limits, debug)
@@ -410,7 +410,7 @@ RUNS = st.integers(1, 3)
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=30)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None)
 @given(prompt=TOKENS, steps=st.lists(TOKENS, max_size=4), low=RUNS, k=st.integers(1, 5))
 def test_runs_are_found_where_a_plain_search_finds_them(prompt, steps, low, k):
     buffers = TokenBuffers(4)

@@ -7,7 +7,8 @@ from contextlib import closing
 
 import pytest
 
-pytestmark = pytest.mark.gpu
+# One process of pytest-xdist (--dist loadgroup) runs them all: they read the second GPU's memory.
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("several GPUs")]
 torch = pytest.importorskip("torch", reason="torch is not installed")
 if torch.cuda.device_count() < 2:
     pytest.skip("needs two NVIDIA GPUs", allow_module_level=True)

@@ -1,23 +1,19 @@
-"""The table of findings/README.md, made from the scripts' headers: `python
-tests/helpers/findings_table.py` writes it.
-"""
+"""The site's table of findings, made from the headers of the scripts in findings/."""
 
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[2] / "findings"
+FOLDER = Path(__file__).resolve().parents[2] / "findings"
 FIELDS = ("behaviour", "package", "date", "guess")
 HEAD = """# Findings
 
-What libraries do where a good guess is wrong. Each script installs pinned packages in a temporary
-folder, runs them on valid input, prints the guess and what was seen, and fails if that has changed.
-They run outside CI: `sh findings/NAME.sh`.
+Behaviour of libraries that a good guess gets wrong.
 
 | script | behaviour | package | seen on | the guess that it refutes |
 |---|---|---|---|---|
 """
 
 
-def header(script):
+def header(script: Path) -> dict[str, str]:
     """The fields of a script's first comments, by name."""
     lines = [line[2:] for line in script.read_text().splitlines() if line.startswith("# ")]
     fields = dict(line.split(": ", 1) for line in lines if line.split(":")[0] in FIELDS)
@@ -25,15 +21,11 @@ def header(script):
     return fields
 
 
-def table():
+def page() -> str:
     """The whole page."""
     rows = []
     for script in sorted(FOLDER.glob("*.sh")):
         of = header(script)
-        cells = [f"[{script.stem}]({script.name})", *(of[name] for name in FIELDS)]
+        cells = [f"`{script.name}`", *(of[name] for name in FIELDS)]
         rows.append(f"| {' | '.join(cells)} |\n")
     return HEAD + "".join(rows)
-
-
-if __name__ == "__main__":
-    (FOLDER / "README.md").write_text(table())

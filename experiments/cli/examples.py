@@ -1,0 +1,32 @@
+"""A line that works for each command, which a refusal of a bare command names.
+
+Words in capitals stand for a user's own: RUN is a run folder, LOG a log of a server.
+Every other line answers within a minute.
+"""
+
+SERVER = '"vllm serve meta-llama/Llama-3.1-8B"'
+EXAMPLES = {
+    "fits": f"testbed fits {SERVER} gpu=h100-80gb",
+    "capacity": "testbed capacity slo.ttft_s=0.5",
+    "plan": "testbed plan gpu=l40s,h100-80gb slo.ttft_s=1 arrivals.rate=2 arrivals.duration_s=60",
+    "mend": 'testbed mend "vllm serve meta-llama/Llama-3.1-8B --num-gpu-blocks-override 3000" '
+    "gpu=h100-80gb trace=random arrivals.rate=8 arrivals.duration_s=20 --seeds 3",
+    "hits": "testbed hits trace=chat_histories",
+    "check": "testbed check testbed.memory.paged.paged:Paged",
+    "compare": "testbed compare RUN RUN",
+    "report": "testbed report RUN",
+    "show charts": "testbed show charts RUN",
+    "show memory": "testbed show memory RUN",
+    "show timeline": "testbed show timeline RUN",
+    "reproduce": "testbed reproduce fig2",
+    "plot": "testbed plot fig2 results",
+    "validate": f"testbed validate LOG --from-vllm {SERVER} gpu=h100-80gb",
+    "lockstep": "testbed lockstep vllm --random 2 --requests 50",
+    "import model": "testbed import model FOLDER/config.json",
+    "completion": "testbed completion bash",
+}
+
+
+def example_of(command: str) -> str | None:
+    """The line of a command, as the user types it; None if it has none."""
+    return EXAMPLES.get(command.removeprefix("testbed "))

@@ -1,0 +1,68 @@
+"""The goals by which `testbed mend` judges a change: a number of a run, and which way is better."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from testbed.core.errors import InputError
+
+Summary = Mapping[str, Any]
+PREEMPTIONS, LATENCY = "preemptions/h", "latency, s"
+GOODPUT, INSIDE = "goodput, req/s", "inside SLO, %"
+NUMBERS: dict[str, Callable[[Summary], float | None]] = {
+    PREEMPTIONS: lambda of: 3600 * sum(of["preemptions"].values()) / of["simulated_s"],
+    INSIDE: lambda of: _percent(_of_slo(of, "share_inside")),
+    GOODPUT: lambda of: _of_slo(of, "goodput_requests_per_s"),
+    "TTFT p99, s": lambda of: of["ttft_s"]["p99"],
+    "TPOT p99, s": lambda of: of["tpot_s"]["p99"],
+    LATENCY: lambda of: of["e2e_s"]["mean"],
+    "req/s": lambda of: of["throughput"]["requests_per_s"],
+}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """name: as --by takes it. number: of NUMBERS. sign: 1 if less of it is better, -1 if more."""
+
+    name: str
+    number: str
+    sign: int
+
+
+GOALS = {
+    goal.name: goal
+    for goal in (
+        Goal("latency", LATENCY, 1),
+        Goal("goodput", GOODPUT, -1),
+        Goal("share", INSIDE, -1),
+        Goal("preemptions", PREEMPTIONS, 1),
+    )
+}
+OF_SLO = (GOALS["goodput"], GOALS["share"])
+
+
+def goal_of(name: str | None, *, has_slo: bool) -> Goal:
+    """The goal of a name; without one goodput if there is an SLO, else mean latency. Raises
+    InputError for another name, and for a goal that needs an SLO where there is none.
+    """
+    if name is None:
+        return GOALS["goodput" if has_slo else "latency"]
+    if name not in GOALS:
+        raise InputError(
+            key="--by", value=name, problem="is no goal", remedy=f"choose from {', '.join(GOALS)}"
+        )
+    goal = GOALS[name]
+    if goal in OF_SLO and not has_slo:
+        raise InputError(
+            key="--by", value=name, problem="needs an SLO", remedy="slo.ttft_s=S or slo.tpot_s=S"
+        )
+    return goal
+
+
+def _of_slo(summary: Summary, name: str) -> float | None:
+    value = (summary.get("slo") or {}).get(name)
+    return None if value is None else float(value)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share

@@ -1,0 +1,1 @@
+"""Policies of sequences that need fewer slots while they grow."""

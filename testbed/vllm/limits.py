@@ -1,0 +1,15 @@
+"""The sizes of a batch of vLLM's server."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The sizes that decide the batch of the profiling run. has_whole_experts: each GPU has some of
+    the experts (--enable-expert-parallel), not a part of each.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_gpus: int = 1
+    has_whole_experts: bool = False

@@ -1,0 +1,67 @@
+"""Times in which the host launches iterations, by hand, from the sections of a profile."""
+
+import pytest
+from arithmetic_profile import MODEL, arithmetic_profile, section
+
+from testbed.cost.model import Launch
+from testbed.cost.profile import Choices, ProfileCost
+
+PS_PER_US = 10**6
+DECODES = section(
+    "part num_seqs", [["first", 1, 4.0], ["first", 9, 12.0], ["whole", 1, 6.0], ["whole", 9, 22.0]]
+)
+PROMPTS = section(
+    "part num_tokens num_seqs",
+    [
+        [part, tokens, seqs, us]
+        for part, tokens, seqs, us in (
+            ("first", 64, 1, 30.0),
+            ("whole", 64, 1, 500.0),
+            ("first", 512, 1, 90.0),
+            ("first", 512, 3, 110.0),
+            ("whole", 512, 1, 900.0),
+            ("whole", 512, 3, 1000.0),
+        )
+    ],
+)
+
+
+def launch_us(counts, **sections):
+    """Until the GPU has its first work, and until it has all, in us."""
+    cost = ProfileCost(MODEL, None, arithmetic_profile(**sections), Choices())
+    launch = cost.launch(*counts)
+    return launch and (launch.first_ps / PS_PER_US, launch.whole_ps / PS_PER_US)
+
+
+@pytest.mark.parametrize(
+    ("num_seqs", "expected"), [(1, (4, 6)), (5, (8, 14)), (9, (12, 22)), (40, (12, 22))]
+)
+def test_launches_of_decodes_are_linear_between_numbers_of_sequences(num_seqs, expected):
+    assert launch_us((num_seqs, 0, 0), launch_decodes=DECODES) == expected
+
+
+def test_decodes_are_launched_no_longer_than_they_compute():
+    slow = section("part num_seqs", [["first", 1, 7000.0], ["whole", 1, 9000.0]])
+    cost = ProfileCost(MODEL, None, arithmetic_profile(launch_decodes=slow), Choices())
+    assert cost.launch(3, 0, 0) == Launch(cost.least(3), cost.least(3))
+    assert launch_us((0, 1, 3), launch_decodes=slow) == (7000, 9000)  # prompts are not limited
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ((0, 1, 10), (30, 500)),  # as the next measured number of tokens
+        ((0, 1, 64), (30, 500)),
+        ((60, 1, 5), (110, 1000)),  # 65 tokens of 61 sequences
+        ((1, 1, 100), (100, 950)),
+        ((0, 1, 4000), (90, 900)),  # beyond the last
+    ],
+)
+def test_launches_of_prompts_are_those_of_the_next_number_of_tokens(counts, expected):
+    assert launch_us(counts, launch_prompts=PROMPTS, launch_decodes=DECODES) == expected
+
+
+def test_what_a_profile_has_no_section_of():
+    assert launch_us((3, 0, 0)) is None
+    assert launch_us((3, 0, 0), launch_prompts=PROMPTS) == (0, 0)
+    assert launch_us((4, 1, 100), launch_decodes=DECODES) == (8, 14)

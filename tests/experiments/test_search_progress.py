@@ -1,0 +1,65 @@
+"""The progress of `testbed capacity`, its usual arrivals, and intervals that have its step."""
+
+import json
+
+import pytest
+
+from testbed.experiments.runs.search_progress import SearchProgress
+from testbed.study.capacity_search import Capacities, Capacity
+from testbed.study.knee import highest_rate
+from testbed.study.replications import Interval, interval, within_step
+
+SERVER = ("policy=contiguous_max", "slo.ttft_s=0.5", "--precision", "0.5", "--seeds", "1")
+
+
+@pytest.mark.parametrize(("low", "high", "precision"), [(0.5, 2, 0.02), (12, 20, 0.05), (1, 4, 9)])
+def test_a_search_takes_as_many_rates_as_it_expects(low, high, precision):
+    tried = list[float]()
+
+    def inside(rate):
+        tried.append(rate)
+        return 1.0 if rate < (low * high) ** 0.5 * 0.999 else 0.0
+
+    highest_rate(inside, 0.9, low, high, precision)
+    assert SearchProgress(1, low, high, precision).expected == len(tried)
+
+
+def test_its_line_has_an_end_in_sight():
+    progress = SearchProgress(1, 1, 4, 9)
+    assert str(progress) == f"searching: 0 of about {progress.expected} rates simulated"
+    for _ in range(9):
+        progress.ended()
+    assert "9 of about 10 rates simulated, about 0 s left" in str(progress)
+
+
+def test_the_first_line_comes_before_the_first_rate(testbed):
+    code, _, progress = testbed("capacity", *SERVER, "arrivals.duration_s=20")
+    first, second, *_ = progress.splitlines()
+    assert code == 0
+    assert first == "capacity: about 4 rates for one seed, a line for each"
+    assert "req/s" in second
+
+
+def test_a_rate_has_five_minutes_of_arrivals_unless_one_says_otherwise(testbed, tmp_path):
+    _, _, progress = testbed("capacity", *SERVER, "trace=random", "trace.output_len=1")
+    assert "arrivals.duration_s=300 each" in progress
+    paths = (tmp_path / "runs" / "capacity").glob("*/config.yaml")
+    assert all("duration_s: 300" in path.read_text() for path in paths)
+
+
+def test_an_interval_is_no_narrower_than_the_step():
+    same = [Capacity(2.0, 0.9, (), precision=0.05) for _ in range(3)]
+    capacities = Capacities(dict(enumerate(same)))
+    assert capacities.rate == Interval(2.0, 0.1, 3)
+    assert within_step(interval([1.0, 2.0, 3.0]), 0.5).half_width == pytest.approx(
+        interval([1.0, 2.0, 3.0]).half_width + 0.5
+    )
+    assert within_step(interval([2.0]), 0.1).half_width is None
+
+
+def test_the_answer_names_its_step(testbed):
+    words = ("policy=contiguous_max", "slo.ttft_s=0.5", "arrivals.duration_s=20")
+    _, printed, _ = testbed("capacity", *words, "--precision", "0.5", "--seeds", "2", "--json")
+    answer = json.loads(printed)
+    assert answer["step"] == max(of_seed["rate"] for of_seed in answer["seeds"]) / 2
+    assert answer["half_width"] >= answer["step"]
