@@ -55,7 +55,7 @@ def sendings(random: Random, count: int) -> Iterator[Sending]:
 
 
 def checked_ps(rule: HandoverRule, sending: Sending) -> int:
-    """What the rule answers, if it is a time."""
+    """The rule's answer, if it is a time."""
     left_ps: object = rule.left_ps(sending)
     is_time = type(left_ps) is int and left_ps >= 0
     require(10, is_time, f"left_ps() answered {left_ps!r}; a time is an int of at least 0, in ps")
