@@ -56,7 +56,7 @@ def cost_of(speculation):
 
 @st.composite
 def drafting_runs(draw, classes):
-    """What makes a scheduler with drafts, the requests, a cost, and how drafts are accepted."""
+    """A factory of schedulers with drafts, the requests, a cost, and how drafts are accepted."""
     _, make, requests = drawn(draw, classes)
     speculation = make().drafter
     return make, requests, cost_of(speculation), {"acceptance": speculation.acceptance}
