@@ -189,13 +189,8 @@ def calibrate(
 
     models = checked_models(names, tp=tp, out=out)
     reduced = read_profile(all_reduce)["sections"]["all_reduce"] if all_reduce else None
+    _check_is_read(kernels, engine)
     kernel_profile = read_profile(kernels) if kernels else None
-    if kernel_profile and not engine:
-        raise InputError(
-            key="--kernels",
-            problem="nothing reads it without --system engine",
-            remedy="leave it out",
-        )
     sections = on_gpu("measure.profile_sections", "gpu calibrate")
     if engine:
         check_present(models, imported("measure.timing", "gpu calibrate").num_gpus())
@@ -209,8 +204,17 @@ def calibrate(
             profile = sections.whole_profile(read_model(name), num_gpus, reduced)
         path = out / sections.file_name(profile) if out.is_dir() else out
         path.write_text(dump(profile))
-        about = f"{_about(profile)}; {time.monotonic() - started:.0f} s"
-        print(f"{name} tp {num_gpus}: {about} -> {path.name}", flush=True)
+        took_s = time.monotonic() - started
+        print(f"{name} tp {num_gpus}: {_about(profile)}; {took_s:.0f} s -> {path.name}", flush=True)
+
+
+def _check_is_read(kernels: Path | None, engine: bool) -> None:
+    if kernels and not engine:
+        raise InputError(
+            key="--kernels",
+            problem="nothing reads it without --system engine",
+            remedy="leave it out",
+        )
 
 
 def _of_engine(

@@ -1,4 +1,4 @@
-"""When SGLang's client sent its requests, which its result file does not say.
+"""Times at which SGLang's client sent its requests, which its result file lacks.
 
 sglang.benchmark.serving --output-details lists lengths and times of each request, without its
 start. With --request-rate inf, its default, the starts follow: all requests are sent in order, each

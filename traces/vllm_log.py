@@ -51,6 +51,7 @@ KNOWN = (  # what a line of requests.jsonl may have
 META = "meta.json"  # what is known of the server, in the log's folder
 SESSION = "session_id"
 MOST_IN_A_CHUNK = 16  # tokens that one event of a stream may bring, so that they come at one time
+LONGEST_TPOT_S = 2.0  # of a server, in the median
 TOKENS_PER_HASH = 512  # tokens of a hash id if a workload has no tokens_per_id (as Mooncake's)
 
 
@@ -199,6 +200,7 @@ def check_times(path: str, rows: Rows, times: Floats, *, may_buffer: bool) -> li
                 "has its last token when it has its first (are the columns mixed up?)"
             ),
         )
+    _check_unit(path, rows, generating_s)
     requests = np.column_stack([rows.prompt_len, rows.output_len, times])
     if len(rows) and np.unique(requests, axis=0, return_counts=True)[1].min() > 1:
         raise InputError(
@@ -215,6 +217,22 @@ def check_times(path: str, rows: Rows, times: Floats, *, may_buffer: bool) -> li
             "them a TPOT of 0"
         )
     return remarks
+
+
+def _check_unit(path: str, rows: Rows, generating_s: Floats) -> None:
+    """Raise InputError if the seconds between two tokens are those of no server, so that the times
+    are in another unit.
+    """
+    is_known = (rows.output_len > 1) & (generating_s > 0)
+    if not is_known.any():
+        return
+    tpot_s = float(np.median(generating_s[is_known] / (rows.output_len[is_known] - 1)))
+    if tpot_s > LONGEST_TPOT_S:
+        raise InputError(
+            key=path,
+            problem=f"{tpot_s:.3g} s between two tokens, in the median: its times are no seconds",
+            remedy="give them in seconds",
+        )
 
 
 def _preemptions(items: list[Any]) -> int | None:

@@ -5,41 +5,44 @@ process of its own; what is done already is read.
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from testbed.checks.checking import check
+from testbed.checks.contract.clauses import ClauseBroken
 from testbed.core.errors import InputError
 from testbed.experiments.arena.bounds import BOUNDS, LRU
 from testbed.experiments.arena.cells import Condition, Row, conditions_of, row_of
-from testbed.experiments.arena.entrants import ROUTER, Entrant, entrant_of
+from testbed.experiments.arena.entrants import (
+    LOAD,
+    POLICY,
+    STORE,
+    Entrant,
+    entrant_of,
+    values_of,
+)
 from testbed.experiments.arena.isolated import Failure, isolated
+from testbed.experiments.arena.rules import Rules
 from testbed.experiments.arena.standings import Cells
-from testbed.experiments.arena.suites import Suite
+from testbed.experiments.arena.suites import SERVER, Suite
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.progress import left, status_line
 from testbed.experiments.runs.whole_files import write_json
-from testbed.memory.protocols import ForeseesChains
+from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.run.identity import code_hash, folder_hash
-from testbed.run.oracles import is_oracle
+from testbed.run.oracles import class_of, future_read
 from testbed.run.parts import locate
 from testbed.version import release
 
+TIER_METHOD = "tier_slots"  # of policies that use tiers below the device
 CELL_S, CHECK_S, MEASURE_S = 60.0, 120.0, 300.0  # limits of one call
 EXAMPLES = 50  # histories of the contract's check
 Launch = Callable[[Sequence[Callable[[], Any]]], list[Any]]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Under which the entrants play: a system's, by name, and its overrides."""
-
-    name: str
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        return (f"+system={self.name}",)
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,15 @@ class Games:
     """The games that were played.
 
     about: suite, rules and versions, by which a result is verified. rows: of each entrant and bound
-    that has all of them, by condition and seed. out: why others have not, by name.
+    that has all of them, by condition and seed. out: why others have not, by name. left_out:
+    workloads whose requests the rules reject.
     """
 
     about: Mapping[str, str]
     entrants: Mapping[str, Entrant]
     rows: Mapping[str, Cells]
     out: Mapping[str, str]
+    left_out: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -67,43 +72,50 @@ class CellJob:
     seed: int
 
     def __call__(self) -> Row | Failure:
-        path = self.folder / f"{self._key()}.json"
-        if path.is_file():
-            return Row(**json.loads(path.read_text()))
-        row = isolated(
-            row_in, self.condition, self.entrant, self.rules.words, self.seed, limit_s=CELL_S
-        )
+        if self.path.is_file():
+            return Row(**json.loads(self.path.read_text()))
+        row = isolated(row_in, self.condition, self.entrant, self.rules, self.seed, limit_s=CELL_S)
         if isinstance(row, Row):
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(path, asdict(row))
+            write_json(self.path, asdict(row))
         return row  # type: ignore[no-any-return]
 
-    def _key(self) -> str:
+    @cached_property
+    def path(self) -> Path:
+        """The file of its row."""
         values = [self.condition, asdict(self.entrant), self.rules.name, self.seed, code()]
-        return digest(json.dumps(values, default=asdict))
+        return self.folder / f"{digest(json.dumps(values, default=asdict))}.json"
 
 
-def row_in(condition: Condition, entrant: Entrant, rules: Sequence[str], seed: int) -> Row:
+def row_in(condition: Condition, entrant: Entrant, rules: Rules, seed: int) -> Row:
     """The row of a cell, with the entrant's folder on the import path."""
     _find(entrant)
     return row_of(condition, entrant, rules, seed)
 
 
-def admitted(text: str) -> Entrant | Failure:
+def admitted(text: str, rules: Rules) -> Entrant | Failure:
     """The entrant that a text names, if it keeps the contract of its kind."""
     entrant = entrant_of(text)
     _find(entrant)
-    if entrant.target is None or entrant.kind == ROUTER:
-        return entrant
-    if reads_future(locate(entrant.target.replace(":", "."), "entrant")):
-        return Failure("reads the future, as bounds may (take it out of the constructor)")
-    broken = check(entrant.target, num_examples=EXAMPLES)
-    return entrant if broken is None else Failure(f"breaks the contract: {broken}")
+    config = configured([*SERVER, *rules.words, *rules.words_of(entrant)])
+    read = future_read(policy=config.policy, scheduler=config.scheduler)
+    if read is not None:
+        return Failure(f"reads the future, as bounds may ({read})")
+    broken = None if entrant.target is None else _broken_clause(entrant, entrant.target)
+    if broken is not None:
+        return Failure(f"breaks the contract: {broken}")
+    return replace(entrant, has_tier=hasattr(class_of(POLICY, config.policy), TIER_METHOD))
 
 
-def reads_future(kind: Any) -> bool:
-    """True if objects of a class get true output lengths, or the prompts to come."""
-    return is_oracle(kind) or issubclass(kind, ForeseesChains)
+def _broken_clause(entrant: Entrant, target: str) -> ClauseBroken | None:
+    """The first clause that a plug-in breaks; a rule of tiers is checked in a policy that has
+    it.
+    """
+    parameters = values_of(entrant)
+    if entrant.kind not in (STORE, LOAD):
+        return check(target, num_examples=EXAMPLES, **parameters)
+    make = partial(locate(target.replace(":", "."), "entrant"), **parameters)
+    return check(lambda pool: TieredCaching(pool, **{entrant.kind: make()}), num_examples=EXAMPLES)
 
 
 def _find(entrant: Entrant) -> None:
@@ -128,18 +140,15 @@ def digest(text: str) -> str:
 
 def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch: Launch) -> Games:
     """All games of the named entrants and of the bounds. Raises InputError if a bound fails."""
-    entrants, out = admit(names)
+    entrants, out = admit(names, rules)
     conditions = measure(suite, rules)
     playing = {entrant.name: entrant for entrant in (*BOUNDS, *entrants)}
-    keys = [
-        (name, condition, seed)
-        for name in playing
-        for condition in conditions
-        for seed in suite.seeds
-    ]
+    keys = list(product(playing, conditions, suite.seeds))
     jobs = [CellJob(folder, at, playing[name], rules, seed) for name, at, seed in keys]
     rows: dict[str, dict[tuple[str, int], Row]] = {name: {} for name in playing}
-    for (name, condition, seed), row in zip(keys, launch(jobs), strict=True):
+    with status_line(Done([job.path for job in jobs]).text):
+        answers = launch(jobs)
+    for (name, condition, seed), row in zip(keys, answers, strict=True):
         place = f"{condition.name}, seed {seed}"
         if isinstance(row, Failure):
             out.setdefault(name, f"{place}: {row.reason}")
@@ -149,17 +158,36 @@ def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch:
     out |= rejecting({name: rows[name] for name in rows if name not in out})
     about = {"suite": suite.name, "suite_hash": suite.identity, "rules": rules.name, **code()}
     kept = {name: cells for name, cells in rows.items() if name not in out}
-    return Games(about, playing, kept, out)
+    return Games(about, playing, kept, out, rules.left_out(suite))
 
 
-def admit(names: Sequence[str]) -> tuple[list[Entrant], dict[str, str]]:
+class Done:
+    """How many of these files are there, and when the others will be at the pace until now."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self._began = time.monotonic()
+        self._before = self._num_there()
+
+    def text(self) -> str:
+        """In words."""
+        there, total = self._num_there(), len(self._paths)
+        new, seconds = there - self._before, time.monotonic() - self._began
+        rest = left(new, total - self._before, seconds)
+        return f"arena: {there:,} of {total:,} cells{rest}"
+
+    def _num_there(self) -> int:
+        return sum(path.is_file() for path in self._paths)
+
+
+def admit(names: Sequence[str], rules: Rules) -> tuple[list[Entrant], dict[str, str]]:
     """The entrants that keep their contract, and why the others do not play, by name."""
     entrants, out = list[Entrant](), dict[str, str]()
     bounds = {bound.name for bound in BOUNDS}
     for name in dict.fromkeys(names):
         if name in bounds:
             continue
-        answer = isolated(admitted, name, limit_s=CHECK_S)
+        answer = isolated(admitted, name, rules, limit_s=CHECK_S)
         if isinstance(answer, Failure):
             out[name] = answer.reason
         else:
@@ -168,10 +196,10 @@ def admit(names: Sequence[str]) -> tuple[list[Entrant], dict[str, str]]:
 
 
 def measure(suite: Suite, rules: Rules) -> list[Condition]:
-    """The pools and rates of every workload."""
+    """The pools and rates of every workload that the rules serve."""
     conditions = list[Condition]()
-    for case in suite.cases:
-        answer = isolated(conditions_of, suite, case, rules.words, limit_s=MEASURE_S)
+    for case in filter(rules.serves, suite.cases):
+        answer = isolated(conditions_of, suite, case, rules, limit_s=MEASURE_S)
         if isinstance(answer, Failure):
             raise InputError(key=f"--suite {suite.name}: {case.name}", problem=answer.reason)
         conditions += answer

@@ -4,7 +4,7 @@ evicts nothing.
 
 from collections.abc import Iterable, Sequence
 
-from testbed.experiments.arena.entrants import CACHED, EVICTION, POLICY, Entrant
+from testbed.experiments.arena.entrants import EVICTION, POLICY, Entrant
 from testbed.experiments.runs.choice_names import KEYS
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_index import Node
@@ -44,8 +44,7 @@ class RandomOrder(EvictionOrder):
 
 
 def _order(name: str, choice: str, *, is_infinite: bool = False) -> Entrant:
-    words = (CACHED, f"{KEYS[EVICTION]}={choice}")
-    return Entrant(name, EVICTION, words, is_infinite=is_infinite)
+    return Entrant(name, EVICTION, (f"{KEYS[EVICTION]}={choice}",), is_infinite=is_infinite)
 
 
 BOUNDS = (

@@ -1,14 +1,15 @@
 """One cell of the arena: an entrant's run on one workload, pool, load and seed, as a row."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.core.slots import ceil_div
-from testbed.experiments.arena.entrants import CACHED, REPLICAS, ROUTER, Entrant
+from testbed.experiments.arena.entrants import EVICTION, REPLICAS, ROUTER, Entrant
+from testbed.experiments.arena.rules import Rules
 from testbed.experiments.arena.suites import BLOCK_SIZE, SERVER, Case, Suite
 from testbed.experiments.arena.tampering import changed_code, code_of_testbed
 from testbed.experiments.runs.compose import configured
@@ -21,13 +22,16 @@ from testbed.run.workload import make_workload
 
 AT_ONCE = 1e6  # requests/s: every request waits from the beginning
 MARGIN = 1.25  # a pool holds this many of the longest request, whatever share it is
+TIER_SHARE = 0.5  # of the working set, in the DRAM of an entrant with a tier
+PLAIN = Entrant("LRU", EVICTION, ())
 
 
 class Condition(NamedTuple):
     """A workload, a pool and a load.
 
     pool, load: the shares of the suite. num_blocks: of the pool. rate: requests/s, or sessions at
-    once of a closed loop. working_set: different full blocks of the prompts.
+    once of a closed loop. working_set: different full blocks of the prompts. longest: tokens of the
+    longest sequence, which is the server's limit.
     """
 
     case: Case
@@ -36,6 +40,7 @@ class Condition(NamedTuple):
     num_blocks: int
     rate: float
     working_set: int
+    longest: int
 
     @property
     def name(self) -> str:
@@ -75,59 +80,67 @@ def workload_words(case: Case, rate: float) -> list[str]:
     return [*case.words, "arrivals=benchmark", *arrivals]
 
 
-def words_of(
-    condition: Condition, entrant: Sequence[str], rules: Sequence[str], seed: int
-) -> list[str]:
+def words_of(condition: Condition, entrant: Entrant, rules: Rules, seed: int) -> list[str]:
     """All overrides of a cell."""
     return [
         *SERVER,
-        *rules,
+        f"model.max_len={condition.longest}",
+        *rules.words,
         *workload_words(condition.case, condition.rate),
         "~server.kv_memory_gib",
         f"server.num_blocks={condition.num_blocks}",
+        *(tier_words(condition.working_set) if entrant.has_tier else ()),
         f"seed={seed}",
-        *entrant,
+        *rules.words_of(entrant),
     ]
 
 
-def conditions_of(suite: Suite, case: Case, rules: Sequence[str]) -> list[Condition]:
+def tier_words(working_set: int) -> list[str]:
+    """The overrides of DRAM for TIER_SHARE of a working set."""
+    block_bytes = BLOCK_SIZE * configured(SERVER).model.kv_bytes_per_token
+    size_gib = TIER_SHARE * working_set * block_bytes / (1 << 30)
+    return ["+tier@server.tiers.dram=dram", f"server.tiers.dram.size_gib={size_gib:.6g}"]
+
+
+def conditions_of(suite: Suite, case: Case, rules: Rules) -> list[Condition]:
     """The pools of a workload by its working set, each with rates by the knee that LRU has there.
-    Both are measured with the first seed.
+    Both are measured with the first seed, the longest sequence with all.
     """
-    config = configured([*SERVER, *rules, *workload_words(case, AT_ONCE), CACHED])
-    rows = make_workload(config).rows
-    working_set, longest = sizes_of(rows)
+    words = [*SERVER, *rules.words, *workload_words(case, AT_ONCE), *rules.words_of(PLAIN)]
+    drawn = [make_workload(configured([*words, f"seed={seed}"])).rows for seed in suite.seeds]
+    working_set = num_different([*prompts_of(drawn[0], BLOCK_SIZE)])
+    longest = max(longest_of(rows) for rows in drawn)
+    most = MARGIN * case.num_seqs * ceil_div(longest, BLOCK_SIZE)
     conditions = []
     for pool in case.pools or suite.pools:
-        num_blocks = max(round(pool * working_set), round(MARGIN * longest) + 1)
-        at_once = Condition(case, pool, 1, num_blocks, AT_ONCE, working_set)
+        num_blocks = max(round(pool * working_set), round(most) + 1)
+        at_once = Condition(case, pool, 1, num_blocks, AT_ONCE, working_set, longest)
         knee = knee_of(at_once, rules, suite.seeds[0])
         conditions += [at_once._replace(load=load, rate=load * knee) for load in suite.loads]
     return conditions
 
 
-def sizes_of(rows: Rows) -> tuple[int, int]:
-    """The different full blocks of all prompts, and the blocks of the longest request."""
-    longest = int((rows.prompt_len + rows.output_len).max())
-    return num_different([*prompts_of(rows, BLOCK_SIZE)]), ceil_div(longest, BLOCK_SIZE)
+def longest_of(rows: Rows) -> int:
+    """The tokens of the longest sequence."""
+    return int((rows.prompt_len + rows.output_len).max())
 
 
-def knee_of(condition: Condition, rules: Sequence[str], seed: int) -> float:
+def knee_of(condition: Condition, rules: Rules, seed: int) -> float:
     """Requests/s that LRU serves when all wait; for a closed loop the sessions that run then."""
-    summary = run(configured(words_of(condition, (CACHED,), rules, seed))).summary
+    summary = run(configured(words_of(condition, PLAIN, rules, seed))).summary
     if condition.case.num_requests is None:
         return float(summary["batch"]["mean_over_time"])
     return float(summary["throughput"]["requests_per_s"])
 
 
-def row_of(condition: Condition, entrant: Entrant, rules: Sequence[str], seed: int) -> Row:
+def row_of(condition: Condition, entrant: Entrant, rules: Rules, seed: int) -> Row:
     """Simulate one cell. Raises InputError if the plug-in changes this package's code."""
     before = code_of_testbed()
     scaled = condition._replace(
         rate=condition.rate * (REPLICAS if entrant.kind == ROUTER else 1),
         num_blocks=condition.num_blocks + (condition.working_set if entrant.is_infinite else 0),
     )
-    row = row_of_run(configured(words_of(scaled, entrant.words, rules, seed)))
+    row = row_of_run(configured(words_of(scaled, entrant, rules, seed)))
     changed = changed_code(before)
     if changed:
         raise InputError(key=entrant.name, problem=f"changes code of the simulator: {changed}")

@@ -1,11 +1,14 @@
-"""Entrants of the arena: eviction orders, memory policies, schedulers and routers, by name,
-MODULE:CLASS or FILE.py:CLASS.
+"""Entrants of the arena: eviction orders, memory policies, rules for tiers, schedulers and routers,
+by name, MODULE:CLASS or FILE.py:CLASS.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from testbed.core.errors import InputError
 from testbed.core.spelling import did_you_mean
@@ -13,26 +16,29 @@ from testbed.experiments.runs.choice_names import KEYS, names_of
 from testbed.fleet.routers.router import Router
 from testbed.memory.policy import MemoryPolicy
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
+from testbed.memory.tiers.load_rules import LoadRule
+from testbed.memory.tiers.store_rules import StoreRule
 from testbed.run.identity import content_hash
 from testbed.run.parts import locate
 from testbed.run.plug_in_sources import plug_in_files
 from testbed.sched.scheduler import Scheduler
 
 EVICTION, POLICY, SCHEDULER, ROUTER = "eviction", "policy", "scheduler", "router"
+STORE, LOAD = "store", "load"
 KINDS: Mapping[str, type] = {
     EVICTION: EvictionOrder,
     POLICY: MemoryPolicy,
     SCHEDULER: Scheduler,
     ROUTER: Router,
+    STORE: StoreRule,
+    LOAD: LoadRule,
 }
-CACHED = "policy=prefix_caching"
+PARAMETERS_OF = {  # the keys of their parameters
+    EVICTION: "policy.eviction",
+    STORE: "policy.store",
+    LOAD: "policy.load",
+}
 REPLICAS = 4  # engines behind a router
-BESIDE = {  # words that go with an entrant of the kind
-    EVICTION: (CACHED,),
-    POLICY: (),
-    SCHEDULER: (CACHED,),
-    ROUTER: (CACHED, f"replicas={REPLICAS}"),
-}
 FILE_MARK = ".py:"
 
 
@@ -40,9 +46,10 @@ FILE_MARK = ".py:"
 class Entrant:
     """One line of the table.
 
-    name: as it was given. kind: a group of `testbed list`. words: its overrides. folder: of its
-    FILE.py, "" if it has none. source: a hash of its files, "" for a part that ships. is_infinite:
-    a bound, whose pool has room for the whole working set beside the others' pool.
+    name: as it was given. kind: a group of `testbed list`. words: its overrides, the first chooses
+    its class, the others are parameters. folder: of its FILE.py, "" if it has none. source: a hash
+    of its files, "" for a part that ships. is_infinite: a bound, whose pool has room for the whole
+    working set beside the others' pool. has_tier: it plays with DRAM below the pool.
     """
 
     name: str
@@ -51,27 +58,53 @@ class Entrant:
     folder: str = ""
     source: str = ""
     is_infinite: bool = False
+    has_tier: bool = False
 
     @property
     def target(self) -> str | None:
         """MODULE:CLASS of a plug-in; None for a part that ships."""
-        last = self.words[-1].partition("=")[2]
-        return last if ":" in last else None
+        chosen = self.words[0].partition("=")[2]
+        return chosen if ":" in chosen else None
+
+    @property
+    def resources(self) -> str:
+        """The memory and engines that it has besides one pool, in words; empty for none."""
+        if self.kind == ROUTER:
+            return f"{REPLICAS} engines"
+        return "DRAM tier" if self.has_tier else ""
 
 
 def entrant_of(text: str) -> Entrant:
-    """The entrant that a text names: NAME, GROUP=NAME, MODULE:CLASS or FILE.py:CLASS.
+    """The entrant that a text names: NAME, GROUP=NAME, MODULE:CLASS or FILE.py:CLASS, each with
+    parameters behind commas if there are any (lru_k,k=3).
 
     A class is imported, to see of which kind it is, so this belongs into a process of its own.
     Raises InputError for what is none.
     """
-    group, _, name = text.rpartition("=")
+    chosen, *parameters = text.split(",")
+    entrant = replace(_chosen(chosen), name=text)
+    above = PARAMETERS_OF.get(entrant.kind, entrant.kind)
+    return replace(
+        entrant, words=(*entrant.words, *[f"{above}.{parameter}" for parameter in parameters])
+    )
+
+
+def values_of(entrant: Entrant) -> dict[str, Any]:
+    """The values of an entrant's parameters, by name."""
+    overrides = OverridesParser.create().parse_overrides([*entrant.words[1:]])
+    return {over.key_or_group.rpartition(".")[2]: over.value() for over in overrides}
+
+
+def _chosen(text: str) -> Entrant:
+    """The entrant of a text without parameters."""
+    head, equals, tail = text.partition("=")
+    group, name = (head, tail) if equals and head in KINDS else ("", text)
     if FILE_MARK in name:
         return _of_file(name)
     if ":" in name:
         return _of_class(name, name)
     kinds = [group] if group else [kind for kind in KINDS if name in names_of(kind)]
-    if len(kinds) != 1 or kinds[0] not in KINDS or name not in names_of(kinds[0]):
+    if len(kinds) != 1 or name not in names_of(kinds[0]):
         raise InputError(key=text, problem=_problem(name, kinds))
     return Entrant(text, kinds[0], _words(kinds[0], name))
 
@@ -113,16 +146,20 @@ def _is_kind(cls: object, base: type) -> bool:
 
 
 def _words(kind: str, name: str) -> tuple[str, ...]:
-    return (*BESIDE[kind], f"{KEYS.get(kind, kind)}={name}")
+    return (f"{KEYS.get(kind, kind)}={name}",)
 
 
-def shipped(kinds: Sequence[str] = (EVICTION,)) -> Iterator[str]:
-    """The names of the parts of these kinds that ship and serve any workload of a suite."""
-    for kind in kinds:
-        for name in names_of(kind):
-            if name not in LEFT_OUT:
-                yield name
+def shipped() -> list[str]:
+    """Every eviction order that ships and serves any workload of a suite, and memory policies."""
+    return [*[name for name in names_of(EVICTION) if name not in LEFT_OUT], *POLICIES]
 
 
 # Belady is a bound, a custom part is a mould, by_session needs sessions.
 LEFT_OUT = ("belady", "custom", "by_session")
+POLICIES = (
+    "contiguous_max",
+    "contiguous_pow2",
+    "prefix_caching_v1",
+    "radix",
+    "vllm_offloading",
+)

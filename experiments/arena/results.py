@@ -8,11 +8,12 @@ from random import Random
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.arena.bench import CellJob, Games, Launch, Rules, admit, code, measure
+from testbed.experiments.arena.bench import CellJob, Games, Launch, admit, code, measure
 from testbed.experiments.arena.bounds import BOUNDS
 from testbed.experiments.arena.cells import Row
 from testbed.experiments.arena.entrants import Entrant
 from testbed.experiments.arena.isolated import Failure
+from testbed.experiments.arena.rules import Rules
 from testbed.experiments.arena.suites import Suite
 from testbed.experiments.runs.whole_files import write_json
 
@@ -61,7 +62,7 @@ def differences(
     about, rules = content["about"], Rules(str(content["about"].get("rules")))
     found = _of_versions(about, suite)
     names = [name for name in content["entrants"] if name not in {b.name for b in BOUNDS}]
-    entrants, out = admit(names)
+    entrants, out = admit(names, rules)
     found += [f"{name}: {reason}" for name, reason in out.items() if name not in content["out"]]
     playing = {entrant.name: entrant for entrant in (*BOUNDS, *entrants)}
     found += _of_entrants(content["entrants"], playing)

@@ -6,11 +6,18 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.arena.bounds import LRU
-from testbed.experiments.arena.cells import Condition, Row, conditions_of, row_of_run, words_of
-from testbed.experiments.arena.entrants import CACHED, EVICTION, KINDS, POLICY, SCHEDULER
+from testbed.experiments.arena.cells import (
+    PLAIN,
+    Condition,
+    Row,
+    conditions_of,
+    row_of_run,
+    words_of,
+)
+from testbed.experiments.arena.entrants import EVICTION, KINDS, POLICY, SCHEDULER, Entrant
+from testbed.experiments.arena.rules import Rules
 from testbed.experiments.arena.standings import standings
 from testbed.experiments.arena.suites import suite_of
-from testbed.experiments.runs.choice_names import KEYS
 from testbed.experiments.runs.front_end import HydraFrontEnd
 from testbed.study.scores import Score
 
@@ -20,15 +27,14 @@ NAME = "the policy"
 
 def score(policy: Any, suite: str, rules: str) -> Score:
     """See `testbed.arena.score`."""
-    kind, words = kind_of(policy), (f"+system={rules}",)
+    kind, under = kind_of(policy), Rules(rules)
     seed = suite_of(suite).seeds[0]
-    options = {kind: policy}
-    beside = () if kind == POLICY else (CACHED,)
+    entrant, options = Entrant(NAME, kind, ()), {kind: policy}
     rows = {
-        (condition.name, seed): _row(condition, (*words, *beside), seed, options)
-        for condition in _conditions(suite, words)
+        (condition.name, seed): _row(condition, entrant, under, seed, options)
+        for condition in _conditions(suite, under)
     }
-    reference = _of_lru(suite, words, seed)
+    reference = _of_lru(suite, under, seed)
     (own,) = (row for row in standings({NAME: rows, LRU: reference}) if row.name == NAME)
     worse = {
         key[0]: row.rejected for key, row in rows.items() if row.rejected > reference[key].rejected
@@ -57,22 +63,22 @@ def kind_of(policy: Any) -> str:
 
 
 @cache
-def _conditions(suite: str, rules: tuple[str, ...]) -> tuple[Condition, ...]:
+def _conditions(suite: str, rules: Rules) -> tuple[Condition, ...]:
     chosen = suite_of(suite)
-    found = (conditions_of(chosen, case, rules) for case in chosen.cases)
-    return tuple(condition for of_case in found for condition in of_case)
+    cases = filter(rules.serves, chosen.cases)
+    return tuple(at for case in cases for at in conditions_of(chosen, case, rules))
 
 
 @cache
-def _of_lru(suite: str, rules: tuple[str, ...], seed: int) -> Mapping[tuple[str, int], Row]:
-    words = (*rules, CACHED, f"{KEYS[EVICTION]}={LRU}")
+def _of_lru(suite: str, rules: Rules, seed: int) -> Mapping[tuple[str, int], Row]:
     return {
-        (condition.name, seed): _row(condition, words, seed, {})
+        (condition.name, seed): _row(condition, PLAIN, rules, seed, {})
         for condition in _conditions(suite, rules)
     }
 
 
 def _row(
-    condition: Condition, rules: tuple[str, ...], seed: int, options: Mapping[str, Any]
+    condition: Condition, entrant: Entrant, rules: Rules, seed: int, options: Mapping[str, Any]
 ) -> Row:
-    return row_of_run(HydraFrontEnd().configure(words_of(condition, (), rules, seed), options))
+    words = words_of(condition, entrant, rules, seed)
+    return row_of_run(HydraFrontEnd().configure(words, options))

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+from testbed.experiments.arena.across_rules import AcrossRules
 from testbed.experiments.arena.bench import Games
 from testbed.experiments.arena.bounds import NAMES, WHY
-from testbed.experiments.arena.standings import Standing
+from testbed.experiments.arena.standings import Standing, standings
 from testbed.experiments.look.pages.page import NUMBER, Table, render, whole_page
 from testbed.experiments.runs.quantities import number, percent
 
@@ -45,8 +46,13 @@ def _cells(standing: Standing) -> list[str]:
         f"{standing.computed:,}",
         percent(standing.idle_memory),
         number(standing.cpu_us),
-        f"on {standing.only} alone" if standing.only else "",
+        _note(standing),
     ]
+
+
+def _note(standing: Standing) -> str:
+    only = f"differs from LRU on {standing.only} alone" if standing.only else ""
+    return ", ".join(filter(None, (standing.resources, only)))
 
 
 def lines_of(games: Games, num_seeds: int) -> list[str]:
@@ -56,8 +62,13 @@ def lines_of(games: Games, num_seeds: int) -> list[str]:
         f"suite {about['suite']} ({about['suite_hash']}), rules of {about['rules']}, {num_seeds} "
         f"seeds; testbed {about['testbed']}",
         "job time: geometric mean over workloads, pools and loads, 95% interval over seeds "
-        "(Student's t), TTFT and ITL likewise in % of LRU's; rank: 1 + how many are faster by an "
-        "interval without zero",
+        "(Student's t), TTFT and ITL likewise in % of LRU's; rank: 1 + how many with the same "
+        "resources are faster by an interval without zero",
+        *(
+            [f"not served by {about['rules']}: {', '.join(games.left_out)}"]
+            if games.left_out
+            else ()
+        ),
         *(f"out: {name}: {reason}" for name, reason in games.out.items()),
     ]
 
@@ -77,7 +88,13 @@ def _of_case(games: Games, place: str) -> list[list[str]]:
     return [[name, f"{job:.4g}", percent(hits)] for job, name, hits in sorted(means)]
 
 
-def page_of(games: Games, standings: Sequence[Standing], num_seeds: int) -> str:
+def ranked(games: Games) -> list[Standing]:
+    """The standings of all entrants and bounds."""
+    resources = {name: entrant.resources for name, entrant in games.entrants.items()}
+    return standings(games.rows, resources)
+
+
+def page_of(games: Games, rows: Sequence[Standing], num_seeds: int) -> str:
     """One page: the table, and each condition below it."""
     head = ["entrant", "job time, s", "hits"]
     cases = [
@@ -86,11 +103,45 @@ def page_of(games: Games, standings: Sequence[Standing], num_seeds: int) -> str:
     ]
     bounds = [f"{name}: {WHY[name]}" for name in NAMES]
     lines = [*lines_of(games, num_seeds), *bounds]
-    table = _of_standings(standings)
-    part = render("arena/arena.html", lines=lines, standings=table, cases=cases)
-    return whole_page(
-        title=f"Arena: {len(standings)} on suite {games.about['suite']}", parts=[part]
-    )
+    part = render("arena/arena.html", lines=lines, standings=_of_standings(rows), cases=cases)
+    return whole_page(title=f"Arena: {len(rows)} on suite {games.about['suite']}", parts=[part])
+
+
+def head_across(found: AcrossRules) -> list[str]:
+    """The columns of `cells_across`."""
+    columns = ("rank", "job time, % of LRU's", "hits")
+    return ["entrant", *(f"{name}, {rules}" for rules in found.standings for name in columns)]
+
+
+def cells_across(found: AcrossRules) -> list[list[str]]:
+    """A row for each entrant, by its place under the first rules: its rank, job time and hits under
+    each.
+    """
+    first, *others = (_three(rows) for rows in found.standings.values())
+    return [[name, *own, *_of_others(name, others)] for name, own in first.items()]
+
+
+def _three(rows: Sequence[Standing]) -> dict[str, list[str]]:
+    return {
+        row.name: [
+            BOUND if row.rank is None else str(row.rank),
+            str(row.job),
+            percent(row.hits),
+        ]
+        for row in rows
+    }
+
+
+def _of_others(name: str, others: Sequence[Mapping[str, Sequence[str]]]) -> list[str]:
+    return [cell for rows in others for cell in rows[name]]
+
+
+def page_across(found: AcrossRules) -> str:
+    """One page: the table of all rules, and the sentence."""
+    head = head_across(found)
+    table = Table("Standings", head, cells_across(found), ["", *[NUMBER] * (len(head) - 1)])
+    part = render("arena/arena.html", lines=[found.sentence], standings=table, cases=[])
+    return whole_page(title=f"Arena: {' and '.join(found.standings)}", parts=[part])
 
 
 def _of_standings(standings: Sequence[Standing]) -> Table:

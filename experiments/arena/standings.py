@@ -3,7 +3,7 @@ if the intervals separate entrants.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 
 from testbed.experiments.arena.bounds import BELADY, LRU, NAMES
@@ -11,6 +11,7 @@ from testbed.experiments.arena.cells import Row
 from testbed.study.replications import Interval, interval, paired
 
 Cells = Mapping[tuple[str, int], Row]  # of one entrant, by condition and seed
+NO_RESOURCES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,10 @@ class Standing:
 
     job: the mean time of a job in percent of LRU's, 100 means equal: the geometric mean over
     conditions of each seed, with the interval over seeds. way: its hits on the way from LRU's (0)
-    to Belady's (1); None if these are equal. rank: 1 plus the number of entrants whose jobs are
-    faster by an interval without zero; None for a bound. only: the workload without which it would
-    not be distinguishable from LRU, if there is one.
+    to Belady's (1); None if these are equal. rank: 1 plus the number of entrants with the same
+    resources whose jobs are faster by an interval without zero; None for a bound. only: the
+    workload without which it would not be distinguishable from LRU, if there is one. resources:
+    memory and engines besides LRU's, in words.
     """
 
     name: str
@@ -38,17 +40,27 @@ class Standing:
     idle_memory: float
     cpu_us: float
     only: str = ""
+    resources: str = ""
 
 
-def standings(played: Mapping[str, Cells]) -> list[Standing]:
-    """All entrants whose cells are complete, the fastest first."""
-    logs = {name: _logs(cells, played[LRU]) for name, cells in played.items()}
-    ranks = {name: _rank(name, logs) for name in played if name not in NAMES}
-    rows = [_standing(name, played, logs[name], ranks.get(name)) for name in played]
+def standings(
+    played: Mapping[str, Cells], resources: Mapping[str, str] = NO_RESOURCES
+) -> list[Standing]:
+    """All entrants whose cells are complete, the fastest first; resources: those of entrants that
+    have more than LRU, by name.
+    """
+    logs = {name: logs_of(cells, played[LRU]) for name, cells in played.items()}
+    ranked = [name for name in played if name not in NAMES]
+    rows = list[Standing]()
+    for name in played:
+        own = resources.get(name, "")
+        peers = [logs[other] for other in ranked if resources.get(other, "") == own]
+        rank = _rank(logs[name], peers) if name in ranked else None
+        rows.append(replace(_standing(name, played, logs[name], rank), resources=own))
     return sorted(rows, key=lambda standing: standing.job.mean)
 
 
-def _logs(cells: Cells, reference: Cells) -> list[float]:
+def logs_of(cells: Cells, reference: Cells) -> list[float]:
     """For each seed the mean over conditions of the log of job times over LRU's."""
     seeds = sorted({seed for _, seed in cells})
     return [
@@ -59,14 +71,13 @@ def _logs(cells: Cells, reference: Cells) -> list[float]:
     ]
 
 
-def _rank(name: str, logs: Mapping[str, Sequence[float]]) -> int:
-    faster = [
-        other for other in logs if other not in NAMES and _is_less(paired(logs[other], logs[name]))
-    ]
-    return 1 + len(faster)
+def _rank(own: Sequence[float], peers: Sequence[Sequence[float]]) -> int:
+    return 1 + sum(is_faster(other, own) for other in peers)
 
 
-def _is_less(difference: Interval) -> bool:
+def is_faster(logs: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether jobs are shorter than others on the same seeds, by an interval without zero."""
+    difference = paired(logs, others)
     return difference.mean < 0 and not difference.includes_zero
 
 
@@ -124,7 +135,7 @@ def _only(cells: Cells, lru: Cells) -> str:
 
 
 def _differs(cells: Cells, lru: Cells) -> bool:
-    logs = _logs(cells, lru)
+    logs = logs_of(cells, lru)
     return not interval(logs).includes_zero
 
 

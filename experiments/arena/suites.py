@@ -9,7 +9,13 @@ from testbed.core.spelling import did_you_mean
 
 HARD = "testbed.experiments.arena.hard_traces:"
 BLOCK_SIZE = 16  # tokens
-SERVER = ("model=llama-3.1-8b", "gpu=h200", "slo.ttft_s=1", "slo.tpot_s=0.1")
+SERVER = (
+    "model=llama-3.1-8b",
+    "gpu=h200",
+    "slo.ttft_s=1",
+    "slo.tpot_s=0.1",
+    "workload.max_new_tokens=1x",  # clients declare what they get, which SGLang reserves
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,11 @@ class Case:
     words: tuple[str, ...]
     num_requests: int | None = 300
     pools: tuple[float, ...] = ()
+
+    @property
+    def num_seqs(self) -> int:
+        """Sequences of a request."""
+        return int(dict(word.split("=", 1) for word in self.words).get("workload.num_seqs", 1))
 
 
 @dataclass(frozen=True)

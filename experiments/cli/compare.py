@@ -47,7 +47,7 @@ class Files:
 
     @property
     def paths(self) -> list[Path]:
-        """Those that are written."""
+        """The files that the command writes."""
         return [path for path in (self.csv, self.figure, self.html) if path is not None]
 
     def write(self, comparison: "Comparison") -> None:

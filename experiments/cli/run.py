@@ -53,6 +53,15 @@ class Sweep:
         """True if an option makes a sweep of the run."""
         return self.multirun or self.seeds is not None
 
+    def check_no_figure(self) -> None:
+        """Raise InputError for a figure, which one run has not."""
+        if self.figure or self.metrics:
+            raise InputError(
+                key="--figure" if self.figure else "--metrics",
+                problem="is of a sweep",
+                remedy="give -m or --seeds; testbed show charts RUN draws one run",
+            )
+
     @property
     def drawing(self) -> "Drawing":
         """The figure that is asked for."""
@@ -137,12 +146,7 @@ def run(
 
         asked = [*shown.name_words, *overrides, *seed_words(overrides, sweep.seeds)]
         return sweep_of(asked, served, config_dir or [], form)
-    if sweep.figure or sweep.metrics:
-        raise InputError(
-            key="--figure" if sweep.figure else "--metrics",
-            problem="is of a sweep",
-            remedy="give -m or --seeds; testbed show charts RUN draws one run",
-        )
+    sweep.check_no_figure()
     words, notes = noted(served, overrides, config_dir or [])
     return run_one([*shown.name_words, *words], form, notes)
 

@@ -54,9 +54,9 @@ def noted(
     """The words of a server's command and the overrides, and the notes on the command, which are
     also printed.
     """
-    with redirect_stderr(StringIO()) as said:
+    with redirect_stderr(StringIO()) as printed:
         words = served.words(overrides, folders)
-    return words, printed_once(said.getvalue().splitlines())
+    return words, printed_once(printed.getvalue().splitlines())
 
 
 def printed_once(lines: Sequence[str]) -> list[str]:

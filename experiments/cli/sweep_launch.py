@@ -50,9 +50,9 @@ def points_of(
     """
     points, lines = list[SweepPoint](), list[str]()
     for combination in sweep_points([word for word in asked if not is_of_hydra(word)]):
-        with redirect_stderr(StringIO()) as said:
+        with redirect_stderr(StringIO()) as printed:
             points.append(SweepPoint(combination, tuple(served.words(combination, folders))))
-        lines += said.getvalue().splitlines()
+        lines += printed.getvalue().splitlines()
     return points, printed_once(lines)
 
 

@@ -103,7 +103,7 @@ class Tried:
         return BETTER if goal.sign * more.mean < 0 else WORSE
 
     def _is_as(self, reference: "Tried") -> bool:
-        """Whether every number is the reference's, with every seed."""
+        """True if every number is the reference's, with every seed."""
         return all(self._values(name) == reference._values(name) for name in NUMBERS)
 
 
@@ -125,7 +125,7 @@ class Mending:
         return self.server.num_preempted > 0
 
     def verdict(self, tried: Tried) -> str:
-        """That of a change, beside the server as it is."""
+        """The verdict on a change, beside the server as it is."""
         return tried.verdict(self.server, self.goal)
 
     @property
@@ -191,10 +191,10 @@ class Search:
         """The words of the server with a change, which takes the place of the user's own."""
         changed = set(map(key_of, change.words))
         own = [word for word in self.words if key_of(word) not in changed]
-        with redirect_stderr(StringIO()) as said:
+        with redirect_stderr(StringIO()) as printed:
             words = translation.expand(self.command, [*own, *change.words])
         if change is NONE:
-            print(said.getvalue(), end="", file=sys.stderr)
+            print(printed.getvalue(), end="", file=sys.stderr)
         return tuple(words)
 
 

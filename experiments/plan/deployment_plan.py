@@ -90,12 +90,12 @@ class Plan:
 
     @property
     def dearer(self) -> list[Dearer]:
-        """Those that were simulated only until it was certain that they are dearer."""
+        """Deployments that were simulated only until it was certain that they are dearer."""
         return [verdict for verdict in self.verdicts if isinstance(verdict, Dearer)]
 
     @property
     def pruned(self) -> list[Pruned]:
-        """Those that were not simulated."""
+        """Deployments that were not simulated."""
         return [verdict for verdict in self.verdicts if isinstance(verdict, Pruned)]
 
 

@@ -64,7 +64,7 @@ class Keeps:
 
     @property
     def step(self) -> float:
-        """How far a cost is known, by the step of the search for its rate."""
+        """The precision of a cost, by the step of the search for its rate."""
         return self.precision * max(self.costs)
 
     @property

@@ -83,7 +83,7 @@ def names_of(group: str, folders: Sequence[Path] = ()) -> list[str]:
 
 
 def is_named(group: str, name: str, folders: Sequence[Path] = ()) -> bool:
-    """Whether the group can be set to a name without a plug-in: one that is listed, or a server of
+    """True if the group can be set to a name without a plug-in: one that is listed, or a server of
     several GPUs that ship.
     """
     if name in names_of(group, folders):

@@ -1,4 +1,4 @@
-"""How far a search for rates is: how many it will take, how many are done, and when it ends."""
+"""The progress of a search for rates: the runs that it takes, those done, and its end."""
 
 import time
 from math import ceil, log, log1p, log2

@@ -1,6 +1,6 @@
 """Loads of the GPU engine on several GPUs, predicted before they are served.
 
-    python -m testbed.experiments.studies.parallel_loads draw LOADS.json --seed 74
+    python -m testbed.experiments.studies.parallel_loads draw LOADS.json --seed 74 --gpus 4
     python -m testbed.experiments.studies.parallel_loads predict LOADS.json PROFILES OUT.json
     python -m testbed.experiments.studies.parallel_loads serve LOADS.json SERVED
     python -m testbed.experiments.studies.parallel_loads compare OUT.json SERVED
@@ -33,9 +33,11 @@ from testbed.run.simulate import run
 from testbed.study.cost_spread import rule
 from testbed.study.sensitivity import figures_of, run_intervals
 
-NUM_GPUS = 4
-# Blocks of 16 tokens, and the lowest and highest rate, requests/s.
-MODELS = {"opt-66b": (2500, 1.0, 4.0), "llama-3-70b": (8000, 1.5, 6.0)}
+# By number of GPUs and model: blocks of 16 tokens, and the lowest and highest rate, requests/s.
+MODELS = {
+    2: {"opt-13b": (6500, 1.5, 6.0), "llama-3-8b": (61204, 3.0, 12.0)},
+    4: {"opt-66b": (2500, 1.0, 4.0), "llama-3-70b": (8000, 1.5, 6.0)},
+}
 PLANNED = {
     "in turn": (),
     "ahead": (
@@ -62,21 +64,21 @@ class Load(NamedTuple):
 
 
 @app.command
-def draw(out: Path, *, seed: int, seconds: int = 25) -> None:
-    """Draw rates and seeds, and write the loads. seconds: of arrivals."""
-    rng = np.random.default_rng(seed)
-    loads = [_drawn(rng, model, planned, seconds) for model, planned in product(MODELS, PLANNED)]
+def draw(out: Path, *, seed: int, gpus: int, seconds: int = 25) -> None:
+    """Draw rates and seeds, and write the loads. gpus: that serve each; seconds: of arrivals."""
+    rng, pairs = np.random.default_rng(seed), product(MODELS[gpus], PLANNED)
+    loads = [_drawn(rng, gpus, model, planned, seconds) for model, planned in pairs]
     write_json(out, {"seed": seed, "loads": [load._asdict() for load in loads]})
     for load in loads:
         print(load.name, *load.words)
 
 
-def _drawn(rng: np.random.Generator, model: str, planned: str, seconds: int) -> Load:
-    num_blocks, *rates = MODELS[model]
+def _drawn(rng: np.random.Generator, num_gpus: int, model: str, planned: str, seconds: int) -> Load:
+    num_blocks, *rates = MODELS[num_gpus][model]
     rate = float(np.exp(rng.uniform(*np.log(rates))))
     words = [
         f"model={model}",
-        f"server.num_gpus={NUM_GPUS}",
+        f"server.num_gpus={num_gpus}",
         f"server.num_blocks={num_blocks}",
         "~server.kv_memory_gib",
         "swap_space_gib=0",

@@ -176,10 +176,10 @@ def predict(
     write_json(out, answer)
     print(f"{out}: sha256 {sha256(out.read_bytes()).hexdigest()}, made at {answer['made_at']}")
     for load, (figures, low, high) in zip(drawn, found, strict=True):
-        said = (
+        parts = (
             f"{name} {figures[name]:.4g} ({low[name]:.4g} to {high[name]:.4g})" for name in METRICS
         )
-        print(load.name, *said)
+        print(load.name, *parts)
 
 
 def read_loads(path: Path) -> list[Load]:

@@ -10,25 +10,45 @@ from testbed.speculation.ngram import NGram
 
 def check_speculation(setup: Setup) -> None:
     """Raise InputError for speculation that the engine does not carry out."""
-    scheduler, speculation = setup.scheduler, setup.scheduler.drafter
+    speculation = setup.scheduler.drafter
+    _check_weights(setup)
+    if speculation is None:
+        return
+    if not isinstance(speculation, NGram | DraftModel):
+        raise InputError(
+            key="speculation",
+            problem=f"{type(speculation).__name__} has no weights that the engine could draft by",
+            remedy="speculation=ngram or draft_model, or simulate",
+        )
+    _check_around(setup)
+    if isinstance(speculation, DraftModel):
+        _check_drafter(speculation, setup.model)
+    elif speculation.found_share != 1:
+        raise InputError(
+            key="speculation.found_share",
+            value=f"{speculation.found_share:g}",
+            problem="the engine looks for drafts in the tokens themselves",
+            remedy="leave found_share out",
+        )
+
+
+def _check_weights(setup: Setup) -> None:
+    """Raise InputError for weights of a drafter without one."""
     folder = (setup.config.engine or EngineConfig()).draft_weights
-    if folder != EngineConfig().draft_weights and not isinstance(speculation, DraftModel):
+    if folder != EngineConfig().draft_weights and not isinstance(
+        setup.scheduler.drafter, DraftModel
+    ):
         raise InputError(
             key="engine.draft_weights",
             value=folder,
             problem="no model drafts",
             remedy="speculation=draft_model, or leave draft_weights out",
         )
-    if speculation is None:
-        return
-    name = type(speculation).__name__
-    if not isinstance(speculation, NGram | DraftModel):
-        raise InputError(
-            key="speculation",
-            problem=f"{name} has no weights that the engine could draft by",
-            remedy="speculation=ngram or draft_model, or simulate",
-        )
-    if scheduler.plans_ahead:
+
+
+def _check_around(setup: Setup) -> None:
+    """Raise InputError for a scheduler or a server with which the engine does not draft."""
+    if setup.scheduler.plans_ahead:
         raise InputError(
             key="speculation",
             problem=(
@@ -44,15 +64,6 @@ def check_speculation(setup: Setup) -> None:
             problem="the engine drafts on one GPU",
             remedy="server.num_gpus=1, or leave speculation out",
         )
-    if isinstance(speculation, NGram) and speculation.found_share != 1:
-        raise InputError(
-            key="speculation.found_share",
-            value=f"{speculation.found_share:g}",
-            problem="the engine looks for drafts in the tokens themselves",
-            remedy="leave found_share out",
-        )
-    if isinstance(speculation, DraftModel):
-        _check_drafter(speculation, setup.model)
 
 
 def _check_drafter(speculation: DraftModel, model: ModelSpec) -> None:

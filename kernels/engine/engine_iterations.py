@@ -24,8 +24,8 @@ def served_decodes(engine: GpuEngine, requests: list[Request]) -> list[Iteration
 
 
 def decodes_of(num_seqs: int, iterations: Iterable[Iteration]) -> list[Iteration]:
-    """Those in which so many sequences decode and nothing else runs, after a warm-up; InputError
-    if there are none.
+    """The iterations in which num_seqs sequences decode and nothing else runs, after a warm-up;
+    InputError if there are none.
     """
     alone = [
         iteration
@@ -86,7 +86,9 @@ def prompts_with_decodes(
 
 
 def with_one_prompt(iterations: Iterable[Iteration], decodes: int, length: int) -> list[Iteration]:
-    """Those with so many decodes and one prompt of this length; InputError if there are none."""
+    """The iterations with so many decodes and one prompt of this length; InputError if there are
+    none.
+    """
     visited = [
         iteration
         for iteration in iterations

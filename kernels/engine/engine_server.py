@@ -157,7 +157,7 @@ class EngineServer(TokenListener):
             group = self._engine.scheduler.state.find(request_id)
             if group is None or group.request.beam:
                 return ()
-            outputs = self._engine.executor.said(group, num_sent)
+            outputs = self._engine.executor.outputs_of(group, num_sent)
         else:
             outputs = [tokens[num_sent:] for tokens in self._ranked(request_id, outputs)]
         steps = tuple(zip(*outputs, strict=True))

@@ -171,7 +171,7 @@ class GpuExecutor(Executor):
                         accepted[request_id] = num_tokens - 1
                     break
 
-    def said(self, group: SequenceGroup, first: int = 0) -> list[list[int]]:
+    def outputs_of(self, group: SequenceGroup, first: int = 0) -> list[list[int]]:
         """The output tokens from number `first` of each sequence of a group that has not ended."""
         tokens, start = self.runner.token_buffers.tokens, group.request.prompt_len + first
         return [tokens[seq.seq_id][start:] for seq in group.sequences]
@@ -179,7 +179,7 @@ class GpuExecutor(Executor):
     def _keep_outputs(self, group: SequenceGroup) -> None:
         request_id = group.request.request_id
         self.records.outputs[request_id] = [
-            tokens[: group.num_generated] for tokens in self.said(group)
+            tokens[: group.num_generated] for tokens in self.outputs_of(group)
         ]
         if group.request.beam:
             self.records.scores[request_id] = self.runner.sampler.totals(request_id)

@@ -71,7 +71,7 @@ class PhaseByPhase(Listener):
 
     @property
     def iterations(self) -> list[list[Iteration]]:
-        """Those of each phase that is over."""
+        """The iterations of each phase that is over."""
         served = self._records.iterations
         return [served[first:end] for first, end in pairwise(self._starts)]
 

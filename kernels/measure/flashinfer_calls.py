@@ -79,7 +79,7 @@ def _heads(inputs: DecodeInputs) -> tuple[int, int, int, int]:
 
 
 def _pages(inputs: DecodeInputs, tables: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the blocks of each row begin, the blocks, and the tokens in a row's last one, of
+    """The begin of each row's blocks, the blocks, and the tokens in a row's last one, of
     sequences of equal length.
     """
     rows, width = tables.shape

@@ -218,7 +218,7 @@ def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | No
 
 
 def _limits_of(kind: type[Scheduler]) -> dict[str, Any]:
-    """Those of LIMITS that a scheduler's constructor takes, or hands on to its base class's."""
+    """The members of LIMITS that a scheduler's constructor or its base class takes."""
     parameters = parameters_of(kind)
     return {k: value for k, value in LIMITS.items() if parameters is None or k in parameters}
 

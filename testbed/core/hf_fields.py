@@ -92,7 +92,7 @@ class Fields:
             raise self.refusal(key, "vLLM does not start without it")
         return default if value is None else value
 
-    def is_said(self, key: str) -> bool:
+    def is_given(self, key: str) -> bool:
         """True if the file itself has a value, of any kind, for a key."""
         return self._values.get(key) is not None
 

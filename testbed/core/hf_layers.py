@@ -254,8 +254,8 @@ def mamba(fields: Fields, count: int, dtype_bytes: int) -> States:
     state = inner * fields.whole("ssm_state_size") * value_bytes
     params = hidden * (2 * inner + width + heads) + (inner + width) * kernel + inner * hidden
     row = (inner + width) * dtype_bytes  # of the convolution
-    is_said = fields.is_said("mamba_ssm_cache_dtype")
-    untyped = 0 if is_said else inner * fields.whole("ssm_state_size")
+    is_given = fields.is_given("mamba_ssm_cache_dtype")
+    untyped = 0 if is_given else inner * fields.whole("ssm_state_size")
     state += (kernel - 1) * row
     chunk = fields.whole("mamba_chunk_size", fields.whole("chunk_size"))
     return States(count, state, params, draft_bytes=row, chunk_size=chunk, untyped_values=untyped)

@@ -27,8 +27,8 @@ class Lengths(NamedTuple):
 
 def lengths_of(fields: Fields, kind: str) -> Lengths:
     """The lengths of a file. Raises InputError for a length or a factor that is no number."""
-    said = [fields.whole(key) for key in LENGTHS if fields.get(key) is not None]
-    positions = min(said, default=UNKNOWN_LENGTH)
+    given = [fields.whole(key) for key in LENGTHS if fields.get(key) is not None]
+    positions = min(given, default=UNKNOWN_LENGTH)
     lengths = [_by_rope(fields, kind, rope, positions) for rope in _ropes(fields, kind)]
     if "gemma3" in kind or not lengths:
         return Lengths(positions)

@@ -136,12 +136,11 @@ class Outputs:
         searching = [group for group in plan.stepping if group.request.beam]
         if plan.decode_seqs:
             searching = [*self._state.beams.values(), *searching]
-        parents, requests = self._beams.parents, self.requests
-        ids = [(group.request.request_id, group.num_generated + steps) for group in searching]
-        return {
-            request_id: parents(requests[request_id], num_generated)
-            for request_id, num_generated in ids
-        }
+        parents_of, parents = self._beams.parents, dict[int, tuple[Replacement, ...]]()
+        for group in searching:
+            request = self.requests[group.request.request_id]
+            parents[request.request_id] = parents_of(request, group.num_generated + steps)
+        return parents
 
     def follow(self, plan: Plan, outcome: Outcome, ended: tuple[int, ...] = ()) -> None:
         """The plan was committed, or anticipated: note who decodes from now on, of those that have

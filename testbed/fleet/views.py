@@ -36,12 +36,12 @@ class EngineView:
 
     @property
     def num_running(self) -> int:
-        """Those of them that have slots on the device."""
+        """The number of requests that have slots on the device."""
         return len(self.engine.scheduler.state.running)
 
     @property
     def num_waiting(self) -> int:
-        """Those that wait for slots, preempted ones included."""
+        """The number of requests that wait for slots, preempted ones included."""
         return self.num_requests - self.num_running
 
     @property

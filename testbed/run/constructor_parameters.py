@@ -110,7 +110,7 @@ class Parameters(NamedTuple):
 
 
 def _constructors(target: Any) -> Iterator[Parameters]:
-    """Those of the class, then of its base classes that define one; ends at one without a
+    """Constructors of the class, then of its base classes that define one; ends at one without a
     signature, such as one written in C.
     """
     for owner in target.__mro__[:-1] if inspect.isclass(target) else (target,):

@@ -133,7 +133,7 @@ class Part:
         return built
 
     def _parts_in(self, instances: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the parameters that are parts, or texts in the place of one."""
+        """The parameters that are parts, or texts in the place of one."""
         names = (name for name, value in self.parameters.items() if isinstance(value, Part | str))
         return {name: instances[name] for name in names}
 

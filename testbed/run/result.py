@@ -175,12 +175,11 @@ class Result:
         """The page of `testbed compare`: a notebook shows it, `.save(path)` writes it, `.table` is
         its data frame.
 
+        Raises InputError for names that are not two different ones.
+
         Args:
             other: the run to compare with.
             names: what the page calls this run and the other.
-
-        Raises:
-            InputError: the names are not two different ones.
         """
         if len(names) != 2 or len(set(names)) != 2:
             raise InputError(key="names", value=names, problem="must be two different names")

@@ -23,7 +23,7 @@ class KeepAll(LeasePolicy):
 
 
 class KeepSessions(LeasePolicy):
-    """Those of groups in a session, whose next prompt may begin with them."""
+    """Leases for groups in a session, whose next prompt may begin with them."""
 
     def needs(self, group: SequenceGroup) -> bool:
         return group.request.session is not None

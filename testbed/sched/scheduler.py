@@ -436,8 +436,8 @@ class IterationLevel(Scheduler):
         """See Scheduler."""
         memory = self.memory
         is_plain = memory.layered is None and memory.cuts_chunks is None
-        is_told = vars(type(self)).get("admits_after_decodes", False)
-        can = is_told and is_plain and self._choose_order is None and not self.prefetch
+        is_declared = vars(type(self)).get("admits_after_decodes", False)
+        can = is_declared and is_plain and self._choose_order is None and not self.prefetch
         return WholePrompt(self) if can and self.is_steady and not self.steps_in_turn else None
 
     @property

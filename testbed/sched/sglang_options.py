@@ -17,14 +17,14 @@ def page_size_of(memory: Capabilities) -> int:
                 "scheduler=sglang decides about several admissions before any takes slots, which "
                 "it does not support"
             ),
-            remedy="policy=radix or policy=paged",
+            remedy="policy=radix, policy=pinned_caching or policy=paged",
         )
     if not isinstance(memory.layout, BlockLayout):
         raise InputError(
             key="policy",
             value=memory.name,
             problem="has no pages of one size, which scheduler=sglang counts",
-            remedy="policy=radix or policy=paged",
+            remedy="policy=radix, policy=pinned_caching or policy=paged",
         )
     return memory.layout.block_size
 

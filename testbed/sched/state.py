@@ -384,7 +384,7 @@ class SchedulerState(Queues):
         return footprint.size if isinstance(footprint, Granular) else 1
 
     def finish_ended(self) -> None:
-        """Those that have ended give their slots back, in order of admission."""
+        """Groups that have ended give their slots back, in order of admission."""
         ended = self.ended
         if len(ended) > 1:
             ended = [group for group in self.running.values() if group in self.ended]

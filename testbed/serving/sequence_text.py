@@ -64,12 +64,12 @@ class GeneratedText:
         self.num_tokens += 1
         if token in self._end_ids:
             self.reason = STOP
-            return self._said(self._decoder.rest())
+            return self._text(self._decoder.rest())
         is_last = self.num_tokens == self._max_tokens
         text = self._decoder.text(token)
-        return self._said(text + self._decoder.rest() if is_last else text, is_last)
+        return self._text(text + self._decoder.rest() if is_last else text, is_last)
 
-    def _said(self, text: str, is_last: bool = False) -> str:
+    def _text(self, text: str, is_last: bool = False) -> str:
         """The part of the text that may be sent: what could begin a stop string waits."""
         passed, is_stopped = self._stop.passed(text)
         if is_stopped:

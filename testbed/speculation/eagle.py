@@ -122,7 +122,7 @@ class Eagle(Speculation):
         return replace(self.with_draft_states(model), num_layers=num_layers)
 
     def weight_bytes(self, model: ModelSpec) -> int:
-        """Those of the layers, and of matrices of the vocabulary that are not the model's."""
+        """Bytes of the layers, and of matrices of the vocabulary that are not the model's."""
         own = self.drafter(model)
         params = own.dense_params - self._joining_params(model, own)
         if self.layers.vocab_size is not None:

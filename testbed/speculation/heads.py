@@ -50,7 +50,7 @@ class Heads(Speculation):
         return self.num_layers * 2 * model.hidden_size**2
 
     def weight_bytes(self, model: ModelSpec) -> int:
-        """Those of the layers; the model's own matrices of the vocabulary serve them too."""
+        """Bytes of the layers; the model's own matrices of the vocabulary serve them too."""
         layers = self.deeper(model).weight_bytes - model.weight_bytes
         return layers + self._joining_bytes(model, is_divided=True)
 

@@ -1,5 +1,5 @@
-"""What "Model loading took" counts beside the parameters: tables of the rope, and what PyTorch's
-allocator rounds large tensors up to.
+"""Bytes that "Model loading took" counts beside the parameters: tables of the rope, and what
+PyTorch's allocator rounds large tensors up to.
 """
 
 from collections.abc import Iterator

@@ -62,6 +62,7 @@ AUTO = ("auto", "-1")
 BLOCKS = "--num-gpu-blocks-override"
 NO_WINDOWS = "--disable-sliding-window"
 NO_DRAFTER = DrafterMemory()
+WHOLE_EXPERTS = "--enable-expert-parallel"
 DELTA_KERNEL = "--gdn-prefill-backend"
 
 
@@ -180,6 +181,8 @@ def _check(
             problem=f"vLLM does not start: {problem}",
         )
     _check_replicas(reader, model)
+    if reader.is_on(WHOLE_EXPERTS) and model.experts is None:
+        raise reader.does_not_start(WHOLE_EXPERTS, "the model has no experts")
     if reader.is_on(NO_WINDOWS) and (model.window is not None or model.chunks is not None):
         raise reader.refusal(NO_WINDOWS, "layers without their windows are not modelled")
 
@@ -393,7 +396,7 @@ def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Releas
     if reader.value("--max-num-seqs") is None:
         num_seqs = min(num_seqs, budget)
     num_gpus = reader.whole("--tensor-parallel-size", 1)
-    return Limits(num_seqs, budget, num_gpus, reader.is_on("--enable-expert-parallel"))
+    return Limits(num_seqs, budget, num_gpus, reader.is_on(WHOLE_EXPERTS))
 
 
 def _check_heads(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:

@@ -116,7 +116,7 @@ class QueuesARequestTwice(MixedPrefill):
 
 
 @breaks(19)
-class AdmitsNobodyAtFirst(MixedPrefill):
+class AdmitsNoneAtFirst(MixedPrefill):
     """The first plan is empty, and nothing calls for another."""
 
     idle = True

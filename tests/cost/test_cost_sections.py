@@ -8,6 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -166,7 +167,7 @@ def test_mixed_batch_times_are_measured_and_interpolated():
     assert attention_us((128, 0)) < both <= attention_us((64, 0)) + attention_us((64, 100))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     st.sampled_from(COSTS),
     st.integers(1, 400),

@@ -1,4 +1,4 @@
-"""How long the host launches iterations, by hand, from the sections of a profile."""
+"""Times in which the host launches iterations, by hand, from the sections of a profile."""
 
 import pytest
 from arithmetic_profile import MODEL, arithmetic_profile, section

@@ -1,5 +1,5 @@
 """A plug-in's own objects in place of numbers could read the values they are compared with: they
-are refused unheard.
+are refused unread.
 """
 
 import pytest
@@ -21,12 +21,12 @@ from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 
 PROMPT_LEN, OUTPUT_LEN = 10, 83
-HEARD = []
+COMPARED = []
 
 
 def listening(name):
     def method(this, other):
-        HEARD.append(int(other))
+        COMPARED.append(int(other))
         answer = getattr(int, name)(this, other)
         return answer if isinstance(answer, bool) else Ear(answer)
 
@@ -58,7 +58,7 @@ Ear = type(
 
 class OwnFootprint(Granular):
     def waste(self, final_len):
-        HEARD.append(final_len)
+        COMPARED.append(final_len)
         return super().waste(final_len)
 
 
@@ -88,7 +88,7 @@ def serve(policy, cost=None, **options):
 @pytest.mark.parametrize("name", CHANNELS)
 def test_no_answer_of_a_policy_receives_an_output_length(name):
     policy = type(name, (Paged,), CHANNELS[name])
-    HEARD.clear()
+    COMPARED.clear()
     walked = {"fast_forward": False} if name == "Table" else {}
     refuses(name, serve, policy, error=PlugInError, **walked)
     past = (
@@ -100,7 +100,7 @@ def test_no_answer_of_a_policy_receives_an_output_length(name):
         OUTPUT_LEN - 1,
         -(PROMPT_LEN + OUTPUT_LEN) % 4,
     } - past
-    assert not secrets & set(map(abs, HEARD))
+    assert not secrets & set(map(abs, COMPARED))
 
 
 @pytest.mark.parametrize("name", CHANNELS)
@@ -113,7 +113,7 @@ def test_contract_check_refuses_values_that_overload_comparison(name):
 
 class OwnAffine(Affine):
     def steps_to_reach(self, elapsed_ps):
-        raise AssertionError("heard when the next request comes")
+        raise AssertionError("read when the next request comes")
 
 
 @pytest.mark.parametrize(

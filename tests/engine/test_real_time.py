@@ -19,7 +19,7 @@ from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 
 
-class Heard(TokenListener):
+class Times(TokenListener):
     """The times of tokens and ends, by the real clock and by the simulated one."""
 
     def __init__(self, now_s):
@@ -51,10 +51,10 @@ def engine_in_real_time(speed):
     clock, now_s = SimClock(), asyncio.get_running_loop().time
     scheduler = scheduler_of(MixedPrefill, paged(160, max_len=512), Recompute())
     engine = simulated_engine(clock, scheduler, FastMillisecond(), 512, Recorder())
-    heard = Heard(now_s)
-    engine.listen_to_tokens(heard)
+    times = Times(now_s)
+    engine.listen_to_tokens(times)
     clock.start(engine.serve())
-    return engine, RealTimeClock(clock, speed, now_s), heard
+    return engine, RealTimeClock(clock, speed, now_s), times
 
 
 def submit(engine, real, request_id, prompt_len, output_len):
@@ -68,21 +68,21 @@ def test_tokens_come_when_their_iterations_end(speed):
     """200 iterations of a millisecond each, in one span; the real clock agrees to a millisecond."""
 
     async def served():
-        engine, real, heard = engine_in_real_time(speed)
-        heard.num_awaited = 2
+        engine, real, times = engine_in_real_time(speed)
+        times.num_awaited = 2
         task = asyncio.create_task(real.run())
         await asyncio.sleep(0.02)
-        began_s, began_ps = heard.now_s(), submit(engine, real, 0, 8, 200)
+        began_s, began_ps = times.now_s(), submit(engine, real, 0, 8, 200)
         await asyncio.sleep(0.02)
         submit(engine, real, 1, 8, 20)
-        await heard.all_ended.wait()
+        await times.all_ended.wait()
         real.close()
         await task
-        return heard, began_s, began_ps, engine
+        return times, began_s, began_ps, engine
 
-    heard, began_s, began_ps, engine = run_virtually(served())
-    assert heard.ends == [("finished", 1), ("finished", 0)]
-    own = [(at_s, at_ps) for request_id, at_s, at_ps in heard.tokens if request_id == 0]
+    times, began_s, began_ps, engine = run_virtually(served())
+    assert times.ends == [("finished", 1), ("finished", 0)]
+    own = [(at_s, at_ps) for request_id, at_s, at_ps in times.tokens if request_id == 0]
     assert [at_ps - own[0][1] for _, at_ps in own] == [i * MS for i in range(200)]
     late_s = [at_s - began_s - (at_ps - began_ps) / PS / speed for at_s, at_ps in own]
     assert -0.001 < min(late_s) <= max(late_s) < 0.001
@@ -92,21 +92,21 @@ def test_tokens_come_when_their_iterations_end(speed):
 
 def test_a_request_that_goes_away_frees_its_slots():
     async def served():
-        engine, real, heard = engine_in_real_time(1.0)
-        heard.num_awaited = 3
+        engine, real, times = engine_in_real_time(1.0)
+        times.num_awaited = 3
         task = asyncio.create_task(real.run())
         submit(engine, real, 0, 8, 400)
         submit(engine, real, 1, 8, 20)
         submit(engine, real, 2, 8, 600)  # never fits
         await asyncio.sleep(0.06)
         real.call(lambda: engine.cancel(0))
-        await heard.all_ended.wait()
+        await times.all_ended.wait()
         real.close()
         await task
-        return engine, heard
+        return engine, times
 
-    engine, heard = run_virtually(served())
-    assert heard.ends == [("rejected", 2), ("finished", 1), ("cancelled", 0)]
+    engine, times = run_virtually(served())
+    assert times.ends == [("rejected", 2), ("finished", 1), ("cancelled", 0)]
     assert engine.scheduler.policy.usage().held == 0
     assert engine.recorder.totals.cancelled == 1
 

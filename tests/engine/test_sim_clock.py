@@ -46,7 +46,7 @@ def test_an_engine_that_does_not_wake_has_missed_its_turn_behind_a_later_one(clo
     assert turn_of_second == (5, [True, True, False])
 
 
-def test_time_that_goes_on_gives_everybody_a_turn_again(clock):
+def test_time_that_goes_on_gives_every_process_a_turn_again(clock):
     """All three wake at 5 ps, the first one at 6 ps again."""
     *_, last_turn = run(clock, [5, 6], [5], [5])
     assert last_turn == (6, [True, False, False])

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from drafting import speculating_schedulers
-from heard import heard
 from hypothesis import HealthCheck, given, settings
+from listening import listened
 from manual_driver import paged, scheduler_of
 from same_runs import assert_same_gaps
 from strategies import (
@@ -59,13 +59,13 @@ many = settings(max_examples=20, deadline=None, suppress_health_check=list(Healt
 def test_gaps_of_spans_equal_the_times_of_all_tokens(
     make_policy, make_scheduler, requests, stop_ps
 ):
-    assert_gaps(*heard(requests, make_scheduler(make_policy()), ANALYTIC, stop_ps=stop_ps))
+    assert_gaps(*listened(requests, make_scheduler(make_policy()), ANALYTIC, stop_ps=stop_ps))
 
 
 @many
 @given(policies([PrefixCaching]), ranked_schedulers(), with_ranks(workloads()))
 def test_gaps_of_requests_that_are_served_by_rank(make_policy, make_scheduler, requests):
-    assert_gaps(*heard(of_one_sequence(requests), make_scheduler(make_policy()), ANALYTIC))
+    assert_gaps(*listened(of_one_sequence(requests), make_scheduler(make_policy()), ANALYTIC))
 
 
 @many
@@ -74,7 +74,7 @@ def test_gaps_end_with_the_output_in_static_batches(make_policy, requests):
     lengths = {}
     limits = {"max_batch_size": 4, "max_padded_len": MAX_LEN}
     scheduler = StaticBatch(make_policy(), Recompute(), lengths=lengths, **limits)
-    assert_gaps(*heard(requests, scheduler, ANALYTIC))
+    assert_gaps(*listened(requests, scheduler, ANALYTIC))
 
 
 @many
@@ -90,7 +90,7 @@ def test_tokens_of_an_iteration_with_drafts_come_at_once(make_policy, build, req
     scheduler = build(policy)
     acceptance = scheduler.drafter.acceptance
     options = {"acceptance": acceptance, "stop_ps": stop_ps}
-    assert_gaps(*heard(of_one_sequence(requests), scheduler, ANALYTIC, **options))
+    assert_gaps(*listened(of_one_sequence(requests), scheduler, ANALYTIC, **options))
 
 
 @pytest.mark.parametrize("most", [1, 10**12])
@@ -148,7 +148,7 @@ def test_preempted_request_has_one_long_gap():
         Request(1, arrival_ps=0, prompt_len=8, output_len=8),
     ]
     scheduler = scheduler_of(MixedPrefill, paged(6), Recompute())
-    recorder, listener = heard(requests, scheduler, ANALYTIC)
+    recorder, listener = listened(requests, scheduler, ANALYTIC)
     assert recorder.totals.recomputes == 1
     assert_gaps(recorder, listener)
     longest = recorder.token_gaps().longest_of(np.array([0, 1, 2]))

@@ -4,6 +4,7 @@ screen and on a phone.
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,6 +15,11 @@ from accessibility import violations_of
 from browser import PHONE, WIDE, new_tab
 from test_report_page import HEAD, ROWS, png
 
+from testbed.experiments.arena.bench import Games
+from testbed.experiments.arena.bounds import NAMES
+from testbed.experiments.arena.cells import Row
+from testbed.experiments.arena.shown import page_of
+from testbed.experiments.arena.standings import standings
 from testbed.experiments.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +47,26 @@ COMMANDS = {
 }
 
 
+LETTERS = """[...document.querySelectorAll('svg.chart[data-box]')]
+    .filter(chart => chart.checkVisibility())
+    .map(chart => [chart.getScreenCTM().a, getComputedStyle(chart.querySelector('text'))])
+    .map(([scale, style]) => scale * parseFloat(style.fontSize))"""
+ROW = Row(
+    hits=0.5,
+    computed=1000,
+    idle_memory=0.1,
+    ttft_p50_s=0.1,
+    ttft_p99_s=0.9,
+    itl_p50_s=0.01,
+    itl_p99_s=0.02,
+    job_s=2.0,
+    goodput=4.0,
+    rejected=0,
+    preemptions=0,
+    cpu_us=150.0,
+)
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """The folder with a page of each command."""
@@ -56,7 +82,24 @@ def pages(tmp_path_factory):
         (folder / "results" / "scorecard.csv").write_text("\n".join([HEAD, *ROWS, ""]))
         for words in COMMANDS.values():
             assert main([*words]) == 0
+    (folder / "arena.html").write_text(arena_page(), encoding="utf-8")
     return folder
+
+
+def arena_page():
+    """The page of games with made-up times: the bounds, and three entrants."""
+    names = [*NAMES, "lfu", "fifo", "mine.py:Order"]
+    cells = {
+        name: {
+            (f"{case}, pool 0.5, load 0.8", seed): replace(ROW, job_s=2 + place + seed / 9)
+            for case in ("chat", "scan", "loop", "burst")
+            for seed in (0, 1)
+        }
+        for place, name in enumerate(names)
+    }
+    about = {"suite": "made-up", "suite_hash": "0", "rules": "vllm-v1", "testbed": "0"}
+    games = Games(about, {}, cells, {"cheat": "breaks the contract"})
+    return page_of(games, standings(cells), 2)
 
 
 def found_in(browser, address):
@@ -71,10 +114,32 @@ def found_in(browser, address):
     return found
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+PAGES = {**{name: words[-1] for name, words in COMMANDS.items()}, "arena": "arena.html"}
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_page_of_a_command_has_no_violation(browser, pages, name):
-    page = pages / COMMANDS[name][-1]
-    assert found_in(browser, page.as_uri()) == {}
+    assert found_in(browser, (pages / PAGES[name]).as_uri()) == {}
+
+
+def test_no_table_is_cut_on_a_screen(browser, pages):
+    cut = "[...document.querySelectorAll('.scroll')].map(it => it.scrollWidth - it.clientWidth)"
+    for name in set(PAGES) - {"memory map"}:
+        tab = new_tab(browser)
+        tab.goto((pages / PAGES[name]).as_uri())
+        assert max(tab.evaluate(cut), default=0) <= 0, name
+        tab.context.close()
+
+
+@pytest.mark.parametrize("width", [WIDE, PHONE])
+def test_letters_of_charts_are_legible_and_no_larger_than_text(browser, pages, width):
+    for name in ("hits", "plan", "report of a run", "compare"):
+        tab = new_tab(browser, width)
+        tab.goto((pages / PAGES[name]).as_uri())
+        sizes = tab.evaluate(LETTERS)
+        assert min(sizes) > 9, name
+        assert max(sizes) < 16, name
+        tab.context.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,23 +8,13 @@ output projection too; Mistral has none of either; Phi-3's fused projections hav
 import json
 
 import pytest
+from hf_configs import SMALL
 
 from testbed.core.hf_config import model_of
 from testbed.vllm.adapters import adapter_bytes
 from testbed.vllm.command import read_command
 from testbed.vllm.option_reader import OptionReader
 
-BASE = {
-    "hidden_size": 1024,
-    "intermediate_size": 2816,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "num_hidden_layers": 3,
-    "vocab_size": 32064,
-    "max_position_embeddings": 8192,
-    "torch_dtype": "bfloat16",
-    "tie_word_embeddings": False,
-}
 LLAMA = {"model_type": "llama"}
 QWEN3 = {"model_type": "qwen3", "head_dim": 128}
 GEMMA2 = {"model_type": "gemma2", "head_dim": 128, "tie_word_embeddings": True}
@@ -60,7 +50,7 @@ def bytes_of(tmp_path):
 
     def call(config, options):
         path = tmp_path / "config.json"
-        path.write_text(json.dumps({**BASE, **config}))
+        path.write_text(json.dumps({**SMALL, **config}))
         command = read_command(f"vllm serve {tmp_path} --enable-lora {options}")
         num_gpus = int(command.values.get("--tensor-parallel-size", "1"))
         model_type = config["model_type"]

@@ -8,12 +8,14 @@ from counted_calls import calls_of
 
 import testbed
 from testbed.core.errors import InputError
-from testbed.experiments.arena.bench import Rules, admitted, play
+from testbed.experiments.arena.across_rules import across
+from testbed.experiments.arena.bench import admitted, play
 from testbed.experiments.arena.bounds import BELADY, INFINITE, LRU, NOTHING, RandomOrder
-from testbed.experiments.arena.cells import conditions_of, row_of, row_of_run, words_of
-from testbed.experiments.arena.entrants import CACHED, entrant_of
+from testbed.experiments.arena.cells import PLAIN, conditions_of, row_of, row_of_run, words_of
+from testbed.experiments.arena.entrants import entrant_of, values_of
 from testbed.experiments.arena.isolated import Failure, isolated
 from testbed.experiments.arena.results import differences, read, write
+from testbed.experiments.arena.rules import Rules
 from testbed.experiments.arena.standings import standings
 from testbed.experiments.arena.suites import HARD, Case, Suite, suite_of
 from testbed.experiments.runs.compose import configured
@@ -90,8 +92,8 @@ def test_the_column_of_lru_makes_the_calls_of_a_plain_run(monkeypatch):
     from testbed.experiments.arena import cells
     from testbed.run.build import build
 
-    (condition, *_) = conditions_of(TINY, SCAN, RULES.words)
-    config = configured(words_of(condition, (CACHED,), RULES.words, 0))
+    (condition, *_) = conditions_of(TINY, SCAN, RULES)
+    config = configured(words_of(condition, PLAIN, RULES, 0))
     plain, own = [], []
     run_setup(build(config))  # what is made once in a process
     setup = build(config)
@@ -107,6 +109,73 @@ def test_the_column_of_lru_makes_the_calls_of_a_plain_run(monkeypatch):
     assert own == plain
 
 
+@pytest.fixture(scope="module")
+def cheap(tmp_path_factory):
+    """The condition of one short workload."""
+    return conditions_of(ONE, SCAN, RULES)[0]
+
+
+def test_rules_of_tiers_play_beside_others_with_a_tier(played):
+    names = [
+        "store=write_back",
+        "store=on_reuse,num_hits=2",
+        "load=never",
+        "vllm_offloading",
+        "lfu",
+    ]
+    games = play(names, ONE, RULES, played[0], in_turn)
+    assert not games.out
+    resources = {name: entrant.resources for name, entrant in games.entrants.items()}
+    ranks = {row.name: row.rank for row in standings(games.rows, resources)}
+    assert [resources[name] for name in names] == ["DRAM tier"] * 4 + [""]
+    assert ranks["lfu"] == 1
+    assert {ranks[name] for name in names} == {1}  # one seed separates nothing
+    (never,), (write_back,) = (games.rows[name].values() for name in ("load=never", names[0]))
+    assert never.hits == next(iter(games.rows[LRU].values())).hits < write_back.hits
+
+
+def test_parameters_go_with_an_entrant(cheap):
+    entrant = entrant_of("lru_k,k=3")
+    assert values_of(entrant) == {"k": 3}
+    assert "policy.eviction.k=3" in words_of(cheap, entrant, RULES, 0)
+    answer = isolated(admitted, "lru_k,kk=3", RULES, limit_s=60)
+    assert "kk" in answer.reason
+
+
+def test_an_oracle_that_ships_does_not_play():
+    assert (
+        "true output lengths" in isolated(admitted, "contiguous_oracle", RULES, limit_s=60).reason
+    )
+
+
+def test_the_same_orders_play_under_sglang_s_rules(played):
+    rules = Rules("sglang")
+    own = play(["lfu"], ONE, rules, played[0], in_turn)
+    assert not own.out
+    found = across({RULES.name: played[1], "sglang": own})
+    assert {name for rows in found.standings.values() for name in [row.name for row in rows]} == {
+        *own.rows
+    }
+    assert (found.pairs, found.turned) == (0, [])
+    assert "does not change" in found.sentence
+    assert not rules.serves(suite_of("quick").cases[4])  # several sequences of one request
+    assert rules.left_out(suite_of("quick")) == ("samples",)
+
+
+def test_a_pair_in_opposite_orders_is_named(games):
+    rows = {**games.rows, "slow": {}, "fast": {}}
+    for name, factor in (("slow", 1.2), ("fast", 0.8)):
+        rows[name] = {
+            key: replace(row, job_s=factor * (1 + 0.01 * key[1]) * row.job_s)
+            for key, row in games.rows[LRU].items()
+        }
+    entrants = {**games.entrants, "slow": games.entrants["lfu"], "fast": games.entrants["lfu"]}
+    one = replace(games, rows=rows, entrants=entrants)
+    other = replace(one, rows={**rows, "slow": rows["fast"], "fast": rows["slow"]})
+    assert ("slow", "fast") in across({"a": one, "b": other}).turned
+    assert across({"a": one, "b": one}).turned == []
+
+
 CHEATS = {
     "TwiceThePool": "contract",
     "RaisesAtOnce": "at once",
@@ -114,6 +183,7 @@ CHEATS = {
     "Exits": "exit",
     "NamesNoVictim": "contract",
     "IsNoPolicy": "none of",
+    "KnowsAnswers": "clause 18",
     "ReadsLengths": "future",
     "ReadsPrompts": "future",
 }
@@ -121,31 +191,31 @@ CHEATS = {
 
 @pytest.mark.parametrize(("name", "why"), CHEATS.items())
 def test_what_breaks_its_contract_does_not_play(name, why):
-    answer = isolated(admitted, f"arena_cheats:{name}", limit_s=60)
+    answer = isolated(admitted, f"arena_cheats:{name}", RULES, limit_s=60)
     assert isinstance(answer, Failure)
     assert why in answer.reason
 
 
 @pytest.mark.parametrize("name", ["PatchesMetrics", "PatchesClocks"])
 def test_a_plug_in_that_changes_the_simulator_has_no_row(name):
-    (condition, *_) = conditions_of(TINY, SCAN, RULES.words)
+    (condition, *_) = conditions_of(TINY, SCAN, RULES)
     entrant = entrant_of(f"arena_cheats:{name}")
-    answer = isolated(row_of, condition, entrant, RULES.words, 0, limit_s=60)
+    answer = isolated(row_of, condition, entrant, RULES, 0, limit_s=60)
     assert isinstance(answer, Failure), answer
 
 
 def test_a_plug_in_that_hangs_costs_its_own_row():
-    (condition, *_) = conditions_of(TINY, SCAN, RULES.words)
+    (condition, *_) = conditions_of(TINY, SCAN, RULES)
     entrant = entrant_of("arena_cheats:Sleeps")
-    answer = isolated(row_of, condition, entrant, RULES.words, 0, limit_s=3)
+    answer = isolated(row_of, condition, entrant, RULES, 0, limit_s=3)
     assert "within 3 s" in answer.reason
 
 
 @pytest.mark.parametrize("name", ["RaisesAtTheEnd", "LearnsFromRuns"])
 def test_what_comes_after_a_run_changes_no_row(name):
-    (condition, *_) = conditions_of(TINY, SCAN, RULES.words)
+    (condition, *_) = conditions_of(TINY, SCAN, RULES)
     rows = [
-        isolated(row_of, condition, entrant_of(text), RULES.words, 0, limit_s=60)
+        isolated(row_of, condition, entrant_of(text), RULES, 0, limit_s=60)
         for text in ("eviction=lru", f"arena_cheats:{name}")
     ]
     assert rows[0].job_s == rows[1].job_s
@@ -192,7 +262,7 @@ def test_a_changed_seed_version_or_suite_is_found(stored, tmp_path):
 
 
 def test_a_swapped_entrant_is_found(stored, tmp_path):
-    stored["entrants"]["lfu"]["words"][-1] = "eviction@policy.eviction=belady"
+    stored["entrants"]["lfu"]["words"][0] = "eviction@policy.eviction=belady"
     assert "lfu" in found(stored, tmp_path)[0]
 
 

@@ -68,6 +68,7 @@ def test_example_policy_keeps_the_contract_and_leaves_no_files(check, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["faulty.py"]
 
 
+@pytest.mark.usefixtures("in_one_process")
 def test_progress_counts_the_histories(check, monkeypatch):
     monkeypatch.setattr(progress, "SPEAK_S", 1e-3)
     _, _, said = check("example_policy:Slabs", "--examples", "3", "--slots", "200")
@@ -118,6 +119,7 @@ def test_difference_of_fast_and_slow_simulations_is_reported(check):
     assert "counters()" in output
 
 
+@pytest.mark.usefixtures("in_one_process")
 def test_policies_of_several_groups_are_checked_by_name(check):
     small = ("--examples", "1", "--slots", "200", "--max-len", "64")
     assert check("testbed.memory.groups.grouped_caching:GroupedCaching", *small)[0] == 0

@@ -96,7 +96,7 @@ def differences(folder, quantity):
     return [of["ContiguousMax", seed] - of["Paged", seed] for seed in range(3)]
 
 
-def test_differences_on_the_same_seeds_are_told_where_they_are(testbed, tmp_path):
+def test_differences_on_the_same_seeds_name_their_settings(testbed, tmp_path):
     """Three repetitions separate waits, not the gaps between tokens; swaps are none at all."""
     for folder, policy in (("paged", "paged"), ("max", "contiguous_max")):
         words = (f"policy={policy}", "arrivals.rate=3", "arrivals.duration_s=20")

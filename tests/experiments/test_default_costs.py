@@ -56,17 +56,19 @@ def is_profiled(name):
     return any(PROFILES.glob(f"h200-{name}-tp*.json"))
 
 
+@cache
 def servers():
     """Every model that has a measured profile on every GPU that ships, on as many of them as its
     own server has.
     """
-    for name in filter(is_profiled, model_names()):
-        server = configured((f"model={name}",)).server
-        for gpu in sorted(files_of("gpu")):
-            yield (
-                read_model(name),
-                replace(server, name=gpu, gpu=gpu_named(gpu), kv_memory_gib={}, kv_memory_of=None),
-            )
+    models = [name for name in model_names() if is_profiled(name)]
+    of_models = [(read_model(name), configured((f"model={name}",)).server) for name in models]
+    gpus = [(gpu, gpu_named(gpu)) for gpu in sorted(files_of("gpu"))]
+    return [
+        (model, replace(server, name=name, gpu=gpu, kv_memory_gib={}, kv_memory_of=None))
+        for model, server in of_models
+        for name, gpu in gpus
+    ]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -80,7 +82,7 @@ def test_a_run_is_charged_the_software_time_of_its_own_system(system):
         + software.overhead_per_sequence_s
         + software.overhead_per_token_s
     )
-    for model, server in list(servers())[SYSTEMS.index(system) :: 2 * len(SYSTEMS)]:
+    for model, server in servers()[SYSTEMS.index(system) :: 2 * len(SYSTEMS)]:
         cost, kernels = (make_cost(part, model, server, software) for part in (config.cost, bare))
         assert cost.software == software.name
         charged = (cost.iteration(DECODES) - kernels.iteration(DECODES)) / 1e12

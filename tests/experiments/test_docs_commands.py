@@ -220,6 +220,7 @@ def run_script(folder, code):
 def test_the_python_example_runs(tmp_path):
     page = ROOT / "experiments" / "site" / "pages" / "api.md"
     [code] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    code = code.replace("1], duration_s=600", "1], duration_s=20, jobs=1")  # no further process
     output = run_script(tmp_path, code.replace("duration_s=600", "duration_s=20"))
     assert float(output.splitlines()[-1]) > 0.5
     assert (tmp_path / "run.png").stat().st_size > 10_000
@@ -263,7 +264,7 @@ def plain(line):
 
 
 def test_most_questions_show_their_output():
-    assert {number for number, *_ in ANSWERS} >= {str(i) for i in range(1, 14)} - {"5", "11"}
+    assert {number for number, *_ in ANSWERS} >= {str(i) for i in range(1, 14)} - {"5"}
 
 
 @pytest.mark.parametrize(
@@ -279,7 +280,8 @@ def test_questions_show_what_their_commands_print(testbed, commands, shown):
     """Every line of the page, in order; `...` stands for what is left out."""
     output = []
     for line in commands.splitlines():
-        code, printed, error = testbed(*shlex.split(line)[1:])
+        here = line.replace(" experiments/", f" {ROOT}/experiments/")
+        code, printed, error = testbed(*shlex.split(here)[1:])
         assert code == 0, error
         output += map(plain, printed.splitlines())
     lines = iter(output)

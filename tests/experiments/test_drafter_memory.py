@@ -10,6 +10,7 @@ projection that joins hidden states is whole on each GPU, but for Qwen3-Next's.
 import json
 
 import pytest
+from hf_configs import SMALL
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB
@@ -20,19 +21,7 @@ from testbed.speculation.drafter_memory import drafter_memory
 from testbed.vllm.command import read_command
 from testbed.vllm.releases import release_numbered
 
-TARGET = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 1024,
-    "intermediate_size": 2816,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "num_hidden_layers": 3,
-    "vocab_size": 32064,
-    "max_position_embeddings": 8192,
-    "torch_dtype": "bfloat16",
-    "tie_word_embeddings": False,
-}
+TARGET = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]} | SMALL
 LAYER = TARGET | {"num_hidden_layers": 1}
 WHOLE = LAYER | {"architectures": ["LlamaForCausalLMEagle3"]}
 EAGLE3 = WHOLE | {"draft_vocab_size": 8000}

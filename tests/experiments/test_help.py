@@ -135,7 +135,7 @@ COMPLETED = {  # a line, and the candidates for its last word in bash
     "testbed run eviction@policy.eviction=co": ["cost_aware"],
     "testbed reproduce moo": ["mooncake"],
     "testbed compare --h": ["--help", "--html"],
-    "testbed run --f": ["--from-sglang", "--from-vllm"],
+    "testbed run --f": ["--figure", "--from-sglang", "--from-vllm"],
     "testbed gpu bench --r": ["--rounds"],
     "testbed calibrate fit constants b": ["beams"],
     "testbed calibrate fit software log.csv model=opt-1": ["opt-13b", "opt-175b"],

@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,7 +56,7 @@ def batches(draw):
 
 
 @pytest.mark.parametrize("words", SERVERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(work=batches())
 def test_an_iteration_takes_no_less_than_its_longest_decode_and_the_shortest_prompt(words, work):
     machine = machine_of(words)
@@ -67,7 +68,7 @@ def test_an_iteration_takes_no_less_than_its_longest_decode_and_the_shortest_pro
 
 
 @pytest.mark.parametrize("words", SERVERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(work=batches())
 def test_an_iteration_is_no_faster_than_the_data_sheet(words, work):
     machine = machine_of(words)

@@ -68,8 +68,8 @@ def test_a_plan_ranks_by_prices_and_says_what_does_not_fit(testbed, tmp_path):
 
 def test_a_plan_says_how_sensitive_its_cheapest_deployment_is(testbed):
     lines = planned(testbed, *SPACE, *LOAD, "--sensitivity")["lines"]
-    told = next(i for i, line in enumerate(lines) if line.startswith("how sensitive, "))
-    low, high = map(float, re.findall(r"[0-9.]+", lines[told + 1]))
+    at = next(i for i, line in enumerate(lines) if line.startswith("how sensitive, "))
+    low, high = map(float, re.findall(r"[0-9.]+", lines[at + 1]))
     assert 90 <= low <= high <= 100
     assert not any("sensitive" in line for line in planned(testbed, *SPACE, *LOAD)["lines"])
     words = (*SPACE, *WORKLOAD, "arrivals.duration_s=3", "seed=0", "--precision", "0.5")

@@ -8,6 +8,8 @@ from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.shapes import read_model
 from testbed.core.slots import ceil_div
+from testbed.core.specs import GIB
+from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.named import gpu_named
 from testbed.experiments.vllm_server.translation import expand
 from testbed.run.result import front_end
@@ -229,3 +231,35 @@ def test_prefixes_of_states_are_cached_by_default_since_0_28():
             f"vllm serve {QWEN35} --max-num-seqs 64", ["gpu=h100-80gb", f"release='{release}'"]
         )
         assert ("policy=grouped_caching_v1" in words) == caches
+
+
+@pytest.mark.parametrize(
+    ("gib", "gpu", "release", "pool"),
+    [
+        (18.23146, "h100-80gb", "0.33", (359, 832, 7.33)),
+        (18.23146, "a100-80gb", "0.33", (381, 784, 7.94)),
+        (20.96, "h100-80gb", "0.33", (412, 832, 8.41)),
+        (17.131, "h100-80gb", "0.19", (358, 784, 7.46)),
+    ],
+)
+def test_a_pool_that_caches_states_has_the_pages_of_vllm_s_planner(gib, gpu, release, pool):
+    size = f"--kv-cache-memory-bytes {int(gib * GIB)} --max-model-len 32768 --max-num-seqs 64"
+    fit = fit_of(f"vllm serve {QWEN35} {size} {CACHE}", gpu, RELEASES[release])
+    assert (fit.num_blocks, fit.block_size, round(fit.max_concurrency, 2)) == pool
+
+
+def test_in_0_19_a_turn_finds_the_answer_before_it():
+    """A state is kept at each block of decoding; 1,700 tokens are an answer, 200 a question."""
+    each, limits = 4, "--max-model-len 32768 --max-num-seqs 64"
+    words = expand(f"vllm serve {QWEN35} {limits} {CACHE}", ["gpu=h100-80gb", "release='0.19'"])
+    turns, said = [], ()
+    for turn, length in enumerate((4000, 5900, 7800, 9700)):
+        ids = (*said, *range(10**6 * turn, 10**6 * turn + length // each - len(said)))
+        first = 10**8 * (turn + 1)  # of what it answers
+        answer = range(first + len(ids), first + len(ids) + 1700 // each)
+        said = (*ids, *answer)
+        arrival_ps = turn * 600 * 10**12
+        named = {"prompt_ids": ids, "tokens_per_id": each, "answer_id": first}
+        turns.append(Request(turn, arrival_ps, length, 1700, **named))
+    config = front_end().configure(words, {"trace": turns})
+    assert run(config).requests["hit_tokens"].tolist() == [0, 5488, 7056, 9408]

@@ -59,7 +59,7 @@ WORDS = [
             "outputs",
             "'nothing'",
         ),
-        id="outputs that nobody knows",
+        id="outputs that are unknown",
     ),
     pytest.param(
         "-m arrivals.rate=0 outputs=summary hydra/launcher=joblib",
@@ -362,7 +362,7 @@ COSTS = [
             "swap: foo",
             "not one of fused",
         ),
-        id="swaps that nobody measured",
+        id="swaps that were not measured",
     ),
     pytest.param(
         f"server=h200 {PROFILE} cost.choices.cuda_graph_sizes=[0]",

@@ -56,7 +56,7 @@ def test_a_remedy_that_does_not_exist_is_found():
 
 
 def named(key, message):
-    """Whether a message names a key, whatever a user's own names in it are."""
+    """True if a message names a key, whatever a user's own names in it are."""
     parts = key.lstrip("~").split(".")
     return key.lstrip("~") in message or f"{'.'.join(parts[:-1])}.NAME" in message
 

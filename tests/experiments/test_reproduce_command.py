@@ -241,9 +241,7 @@ def test_tasks_of_groups_share_workers_and_one_that_fails_is_named(tmp_path):
 def test_an_alternative_is_compared_row_by_row(tmp_path, monkeypatch):
     rows = {"fig19a": ["block sizes 1..256"]}
     other = reproduction.Alternative("shown as it is", rows, figure=("figure.drawn_share=1.0",))
-    left = reproduction.Alternative(
-        "left", {"fig18b": ["opt-13b alpaca"]}, not_run="nobody measured it"
-    )
+    left = reproduction.Alternative("left", {"fig18b": ["opt-13b alpaca"]}, not_run="not measured")
     monkeypatch.setattr(reproduction, "alternatives", lambda: [other, left])
     table = run_alternatives(
         ["fig19"], partial(perform, store=RunStore(tmp_path), jobs=1)

@@ -11,10 +11,13 @@ import pandas as pd
 import pytest
 from tiny_run import tiny_run
 
-from testbed.core.model_files import model_names
+from testbed.core.model_files import model_names, shipped
 from testbed.core.shapes import read_model
+from testbed.experiments.runs.choice_names import files_of
 from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.own_options import CHOICES
 from testbed.run.build import build
+from testbed.run.config import RunConfig
 
 ON_H200 = "gpu@server.gpu=h200"
 PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"
@@ -94,13 +97,33 @@ def test_server_is_recorded_in_the_config_and_the_description_of_a_run(line, ser
     )
 
 
-@pytest.mark.parametrize("name", model_names())
-def test_every_shipped_model_has_a_default_server(name):
+OWN_SERVERS = sorted(name for name in model_names() if f"of-{name}" in files_of("server"))
+OTHERS = sorted({*model_names()} - {*OWN_SERVERS})  # which have one H200
+
+
+def words_of(name):
     policy = ("policy=grouped", "policy.block_size=6404") if read_model(name).states else ()
-    setup = build(
-        configured((f"model={name}", "model.max_len=1024", "arrivals.duration_s=1", *policy))
-    )
-    assert setup.pool.num_slots > 1024
+    return (f"model={name}", "model.max_len=1024", "arrivals.duration_s=1", *policy)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*OWN_SERVERS, *OTHERS[:3], *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS[3:])],
+)
+def test_every_shipped_model_has_a_default_server(name):
+    assert build(configured(words_of(name))).pool.num_slots > 1024
+
+
+def test_every_other_model_fits_on_the_server_of_all():
+    """Without composing each: composing takes long."""
+    configs = {states: None for states in (False, True)}
+    for name in OTHERS:
+        states = bool(read_model(name).states)
+        configs[states] = configs[states] or configured(words_of(name))
+        assert configs[states].server.name == "h200-x1"
+        shape = {**dict.fromkeys(CHOICES), **shipped(name)["shape"], "max_len": 1024}
+        config = RunConfig.from_values({**configs[states].values, "model": shape})
+        assert build(config).pool.num_slots > 1024, name
 
 
 def test_vllm_v1_has_the_defaults_of_its_release():

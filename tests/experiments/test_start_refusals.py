@@ -36,6 +36,7 @@ def fits(words, release="0.33"):
         (f"{STATES} --no-enable-chunked-prefill", "0.33", "chunks of prompts"),
         (f"{STATES} --enable-prefix-caching --no-enable-chunked-prefill", "0.19", "chunks"),
         (f"{SINKS} -tp 16", "0.33", "not copied"),
+        (f"{LLAMA} -tp 2 --enable-expert-parallel", "0.33", "no experts"),
         (f"{SPARSE} --kv-cache-dtype float16", "0.20", "sparse attention"),
         (f"{SPARSE} --dtype half", "0.19", "sparse attention"),
     ],

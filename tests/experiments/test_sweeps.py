@@ -139,11 +139,11 @@ def test_sweep_runs_through_cluster_launchers(command, tmp_path, launcher, packa
 def test_interrupted_run_removes_only_its_unfinished_folder(command, tmp_path, words, number, code):
     (other := tmp_path / "runs" / ".other.1-9.tmp").mkdir(parents=True)
     (other / "half.csv").write_text("")
-    hears = {
+    options = {
         "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     }  # a background job is deaf to it
     outputs = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    work = subprocess.Popen([*command, *words], cwd=tmp_path, **outputs, **hears)
+    work = subprocess.Popen([*command, *words], cwd=tmp_path, **outputs, **options)
     wait_until(lambda: list(tmp_path.glob("runs/.[0-9a-f]*")), work)
     work.send_signal(number)
     reported = work.communicate()[1]
@@ -196,7 +196,7 @@ def test_failed_write_leaves_the_old_run_intact(run, command, tmp_path):
     assert list(tmp_path.iterdir()) == [old]
 
 
-def until_heard(words, work):
+def until_printed(words, work):
     """The same work, which ends after progress with these words was printed, whenever its thread
     gets a turn.
     """
@@ -204,7 +204,7 @@ def until_heard(words, work):
     def call(*args, **more):
         done, end_s = work(*args, **more), time.monotonic() + 300
         while words not in sys.stderr.getvalue():  # pytest's, for these tests
-            assert time.monotonic() < end_s, f"nobody has printed {words!r}"
+            assert time.monotonic() < end_s, f"no process has printed {words!r}"
             time.sleep(0.001)
         return done
 
@@ -214,11 +214,11 @@ def until_heard(words, work):
 def test_progress_is_printed_for_long_work_only(testbed, monkeypatch):
     assert testbed("run", "arrivals.duration_s=1", "outputs=summary")[2] == ""
     monkeypatch.setattr(progress, "SPEAK_S", 1e-3)
-    monkeypatch.setattr(testbed_run, "simulate", until_heard("s left", testbed_run.simulate))
+    monkeypatch.setattr(testbed_run, "simulate", until_printed("s left", testbed_run.simulate))
     lines = testbed("run", "arrivals.duration_s=10", "outputs=summary")[2].splitlines()
     assert all(re.fullmatch(r"simulating: .* requests \(.*/s.*\), \d+ s", line) for line in lines)
     assert "s left" in lines[-1]
-    save = until_heard(" left; running: drawing", reproduction.save)
+    save = until_printed(" left; running: drawing", reproduction.save)
     monkeypatch.setattr(reproduction, "save", save)
     testbed("reproduce", "table1", "--jobs", "1", "--out", "results")
 
@@ -321,6 +321,6 @@ def test_unlike_pools_of_as_many_blocks_are_named(testbed):
 
 
 def test_a_capacity_says_that_its_run_is_overloaded(testbed):
-    load = ("trace=random", "trace.input_len=64", "trace.output_len=200", "arrivals.duration_s=60")
+    load = ("trace=random", "trace.input_len=64", "trace.output_len=200", "arrivals.duration_s=30")
     words = ("capacity", *load, "slo.ttft_s=30", "--precision", "0.5", "--seeds", "1")
     assert "overloaded" in testbed(*words)[1]

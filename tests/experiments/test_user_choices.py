@@ -91,9 +91,14 @@ def test_shipped_gpus_have_a_server_and_cited_numbers(path):
     assert all("  # " in line for line in numbers)
     assert 16e9 < gpu["memory_bytes"] < 300e9
     assert float(gpu["link_bandwidth"]) >= float(gpu["host_bandwidth"])
-    server = configured((f"server={path.stem}", "model=qwen2.5-0.5b")).server
-    assert server == configured((f"gpu={path.stem}", "model=qwen2.5-0.5b")).server
+    server = configured((f"gpu={path.stem}", "model=qwen2.5-0.5b")).server
     assert (server.gpu.name, server.num_gpus) == (path.stem, 1)
+
+
+@pytest.mark.parametrize("name", ["a40", "h100-80gb", "rtx-4090"])
+def test_a_server_of_the_name_of_a_gpu_has_one(name):
+    server = configured((f"server={name}", "model=qwen2.5-0.5b")).server
+    assert server == configured((f"gpu={name}", "model=qwen2.5-0.5b")).server
 
 
 @pytest.fixture

@@ -198,7 +198,7 @@ def test_policy_that_breaks_a_clause_in_a_run_is_pointed_to_check(faults):
     assert "extend" in shown
 
 
-def test_the_fault_of_a_policy_is_told_without_addresses(faults):
+def test_the_fault_of_a_policy_is_named_without_addresses(faults):
     code, _, error = faults("run", "policy=users_fault:Lost", *SHORT)
     assert code == 2
     assert "KeyError: <" in error

@@ -108,7 +108,7 @@ def test_a_balanced_router_keeps_prefixes_together_within_its_lead():
 
 
 @pytest.mark.parametrize("max_lead", [0, 1000])
-def test_a_prefix_that_all_share_draws_nobody_beyond_the_lead(max_lead):
+def test_a_prefix_that_all_share_draws_no_request_beyond_the_lead(max_lead):
     options = {"policy": "prefix_caching", "trace": alike(), "replicas": 2}
     drawn = simulate(router="prefix_aware", **options, **{"router.load_weight": 0})
     assert set(drawn.requests["engine"]) == {0}
@@ -284,7 +284,7 @@ def test_requests_wait_while_no_engine_is_up():
     assert (waited["first_token_s"] > 15).all()
 
 
-def test_vllms_balancer_counts_what_waits_four_times_and_hears_of_it_late():
+def test_vllms_balancer_counts_what_waits_four_times_and_learns_it_late():
     class View:
         def __init__(self, number, waiting, running):
             self.number, self.num_waiting, self.num_running = number, waiting, running

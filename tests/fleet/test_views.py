@@ -115,7 +115,7 @@ CACHES = {
 
 @pytest.mark.parametrize("fast_forward", [True, False])
 @pytest.mark.parametrize("name", CACHES)
-def test_a_router_hears_of_an_eviction_in_the_iteration_that_needs_the_block(name, fast_forward):
+def test_a_router_learns_of_an_eviction_in_the_iteration_that_needs_the_block(name, fast_forward):
     """16 blocks: request 0 leaves 8 in the cache, its last one first to be evicted. Request 1 takes
     the 8 free ones with its first 64 tokens, and one of the others with every 8th token after.
     """

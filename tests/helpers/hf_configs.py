@@ -1,5 +1,16 @@
 """Facts of public config.json files: only the fields that determine a shape."""
 
+SMALL = {
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 3,
+    "vocab_size": 32064,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}
 OPT = {
     "model_type": "opt",
     "hidden_size": 5120,

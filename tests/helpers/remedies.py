@@ -143,7 +143,7 @@ def api_names():
 
 
 def is_option(name, *, of_command=None):
-    """Whether an option exists: of a command of testbed (None: of any), of a server or client."""
+    """True if an option exists: of a command of testbed (None: of any), of a server or client."""
     if of_command is None:
         ours = set().union(*options_of_commands().values())
     else:
@@ -153,7 +153,7 @@ def is_option(name, *, of_command=None):
 
 
 def is_key(name):
-    """Whether a key exists, but for the names of a user's own in it."""
+    """True if a key exists, but for the names of a user's own in it."""
     wanted = ANY_NAME.sub("NAME", name.lstrip("+~"))
     wanted = wanted.removesuffix(".NAME")  # of a table
     known = keys() | api_names() | OF_USERS
@@ -165,8 +165,8 @@ def check_ways_out(arguments, error):
     the command, server or client that it speaks of.
     """
     chain, _, _ = application.parse_commands(list(arguments))
-    _, _, remedy = error.strip().rpartition(" (")
-    for named, option in OF_COMMAND.findall(remedy):
+    _, parenthesis, remedy = error.strip().rpartition(" (")
+    for named, option in OF_COMMAND.findall(remedy if parenthesis else ""):
         command = _command_in(named) or " ".join(chain)
         assert is_option(option, of_command=command), f"{option}: {error}"
 

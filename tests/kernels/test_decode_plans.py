@@ -5,6 +5,7 @@ from functools import partial
 from itertools import product
 
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,7 +50,7 @@ def chunks_of(plan, num_chunks, context_len, window):
         yield max(first, start), end
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(**BATCHES, share=st.floats(0, 1))
 def test_every_token_that_is_read_is_in_one_chunk(
     num_seqs, groups, head_size, longest, num_sms, fp8, window, share
@@ -64,7 +65,7 @@ def test_every_token_that_is_read_is_in_one_chunk(
         assert read == list(range(max(0, context_len - window) if window else 0, context_len))
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(**BATCHES)
 def test_plans_fit_the_kernel(num_seqs, groups, head_size, longest, num_sms, fp8, window):
     plan = plan_decode(num_seqs, groups, head_size, longest, num_sms, fp8, window)
@@ -78,7 +79,7 @@ def test_plans_fit_the_kernel(num_seqs, groups, head_size, longest, num_sms, fp8
         assert num_seqs <= min(MAX_WAVE, num_sms * plan.ctas_per_sm // groups)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(**BATCHES)
 def test_chunks_are_even(num_seqs, groups, head_size, longest, num_sms, fp8, window):
     """One chunk less would be too long: no chunk has twice the mean, or a turn of warps more."""

@@ -1,7 +1,7 @@
 """The bench's table: kernels' times, goals and verdicts, in the kept results and in a new run."""
 
 import csv
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -220,3 +220,23 @@ def test_kept_rows_give_the_table_beside_vllm(capsys: pytest.CaptureFixture[str]
     speed_beside_vllm.main()
     printed = capsys.readouterr().out
     assert printed in (KEPT.parent / "h100-speed.md").read_text()
+
+
+def test_kept_ratios_to_others_are_those_that_the_page_counts() -> None:
+    """Of each shape the ratio to the fastest other kernel (attention-beside.md)."""
+    ratios = defaultdict(list)
+    for row in table(KEPT.with_name("h200-attention-beside.csv")):
+        if row["other_us"]:
+            ours, other = float(row["ours_us"]), float(row["other_us"])
+            assert float(row["ratio"]) == pytest.approx(ours / other, rel=1e-3)
+            shape = (row[name] for name in ("heads", "head_size", "batch", "tokens", "prefix"))
+            ratios[row["kind"], *shape].append(ours / other)
+    counts = Counter((kind, max(of_shape) <= 1) for (kind, *_), of_shape in ratios.items())
+    assert counts == {
+        ("prefill", True): 9,
+        ("prefill", False): 5,
+        ("decode", True): 40,
+        ("decode", False): 8,
+        ("shared", True): 2,
+        ("shared", False): 10,
+    }

@@ -2,19 +2,16 @@
 runs that are equal step by step and many steps at once.
 """
 
-from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
 from manual_driver import LIMITS, ManualDriver
 from refusals import refuses
-from same_runs import assert_same
-from tiny import MODEL, analytic, server
+from shared_beginnings import LONGEST, assert_fast_equals_slow, pool_and_cost, requests_of, served
 
 from testbed.checks.checking import check
 from testbed.core.request import Request
-from testbed.core.specs import TierSpec
-from testbed.engine.simulation import simulate
 from testbed.memory.offloading.hicache import WRITE_POLICIES, HiCache
 from testbed.memory.offloading.host_tree import HostRun, LeafQueue
 from testbed.memory.policy import PoolSpec, Tier
@@ -212,30 +209,11 @@ def test_it_keeps_the_contract_in_pools_with_the_one_tier_that_it_takes(writes):
     assert check(Chosen) is None
 
 
-def requests_of(random, pool):
-    now, stories = 0, [[random.randrange(10**6) for _ in range(pool)] for _ in range(3)]
-    for i in range(24):
-        now += round(random.expovariate(1 / random.choice([1, 20, 200])) * 10**9)
-        length = random.randint(1, pool // 2)
-        shared = random.choice([0, length, random.randint(0, length)])
-        own = tuple(random.randrange(10**6) for _ in range(length - shared))
-        output_len = random.randint(1, pool // 4)
-        counts = {"max_new_tokens": output_len, "priority": random.randint(0, 2)}
-        ids = (*random.choice(stories)[:shared], *own)
-        yield Request(i, now, length, output_len, prompt_ids=ids, **counts)
-
-
 def run(seed, fast_forward):
     random = Random(seed)
     page = random.choice([1, 8])
-    pool = random.randint(5, 60) * 8
-    host = random.randint(pool // 2, 4 * pool)
-    size_gib, bandwidth = host * MODEL.kv_bytes_per_token / 2**30, 1e7 * random.random() + 1e5
-    tiers = {"dram": TierSpec(size_gib, bandwidth, bandwidth, 1e-5)}
-    on = replace(server(host_bandwidth=1e9), tiers=tiers)
-    cost = analytic(on, overhead_s=1e-3)
-    spec = PoolSpec(pool, 512, (Tier("dram", host),))
-    policy = HiCache(spec, page, random.choice([*STRATEGIES]), random.choice(WRITE_POLICIES))
+    pool, cost = pool_and_cost(random)
+    policy = HiCache(pool, page, random.choice([*STRATEGIES]), random.choice(WRITE_POLICIES))
     chunk = random.choice([None, 16, 64])
     scheduler = random.choice([SGLang, OverlappedSGLang])(
         policy,
@@ -247,15 +225,12 @@ def run(seed, fast_forward):
         schedule_conservativeness=random.choice([0.1, 1.0]),
         ignore_eos=random.random() < 0.5,
     )
-    requests = [r for r in requests_of(random, pool) if r.final_len + 2 * page <= min(pool, 512)]
-    recorder = simulate(requests, scheduler, cost, 512, pool=spec, fast_forward=fast_forward)
-    policy.check()
-    assert policy.usage().held == 0
-    return policy, recorder
+    most = min(pool.num_slots, LONGEST) - 2 * page
+    requests = requests_of(random, pool.num_slots, declared=True)
+    fitting = [request for request in requests if request.final_len <= most]
+    return served(fitting, scheduler, cost, pool, fast_forward)
 
 
 @pytest.mark.parametrize("seed", [*range(12), 219])  # 219 ends a request that lacks memory
 def test_fast_equals_slow(seed):
-    (fast, one), (slow, other) = (run(seed, fast_forward=way) for way in (True, False))
-    assert_same(one, other)
-    assert fast.counters() == slow.counters()
+    assert_fast_equals_slow(partial(run, seed))

@@ -6,6 +6,7 @@ from functools import partial
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 
 from testbed.core.request import Rows
@@ -61,20 +62,20 @@ def best_possible(prompts, size):
     return max(states.values())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(texts, sizes)
 def test_one_pass_of_lru_equals_the_policy_at_every_size(prompts, sizes):
     assert curves(prompts, sizes)[0] == [replayed(prompts, size) for size in sizes]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(texts, st.integers(1, 24), st.sampled_from(ORDERS))
 def test_no_order_of_the_policy_beats_the_bound(prompts, size, order):
     (_,), (bound,) = curves(prompts, [size])
     assert replayed(prompts, size, order) <= bound
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.text("ab", min_size=1, max_size=8), min_size=1, max_size=8), st.integers(1, 6))
 def test_bound_is_reached_by_the_best_choice(prompts, size):
     assert curves(prompts, [size])[1] == [best_possible(prompts, size)]

@@ -2,31 +2,31 @@
 same requests, and runs that are equal step by step and many steps at once.
 """
 
-from dataclasses import replace
 from functools import partial
 from random import Random
 
 import pytest
 from manual_driver import LIMITS, ManualDriver
 from refusals import refuses
-from same_runs import assert_same
-from shared_beginnings import requests_of
-from tiny import MODEL, analytic, server
+from shared_beginnings import (
+    RELEASE,
+    VLLM,
+    assert_fast_equals_slow,
+    pool_and_cost,
+    requests_of,
+    served,
+    vllms_scheduler,
+)
 
 from testbed.checks.checking import check
 from testbed.core.request import Request
-from testbed.core.specs import TierSpec
-from testbed.engine.simulation import simulate
 from testbed.memory.offloading.chunk_lru import ChunkLru
 from testbed.memory.offloading.lmcache import LMCache
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.served import Drafts
 from testbed.sched.preemption import Recompute
-from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
-from testbed.vllm.releases import release_numbered
+from testbed.sched.vllm_v1 import VllmV1
 
-RELEASE = release_numbered("0.33")
-VLLM = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True, "release": RELEASE}
 SIZE, CHUNK = 16, 32
 
 
@@ -169,32 +169,19 @@ def test_it_keeps_the_contract_in_pools_with_the_one_tier_that_it_takes():
 
 def run(seed, fast_forward):
     random = Random(seed)
-    pool = random.randint(5, 60) * 8
-    host = random.randint(pool // 2 + 32, 4 * pool + 32)
-    size_gib = host * MODEL.kv_bytes_per_token / 2**30
-    on = replace(server(host_bandwidth=1e9), tiers={"dram": TierSpec(size_gib, 1e7, 1e7, 1e-5)})
-    cost = analytic(on, overhead_s=1e-3)
-    spec = PoolSpec(pool, 512, (Tier("dram", host),))
+    pool, cost = pool_and_cost(random, least_host=32)
     policy = LMCache(
-        spec,
+        pool,
         8,
         release=RELEASE,
         chunk_size=random.choice([8, 16, 32]),
         save_decode_cache=random.random() < 0.3,
         min_retrieve_tokens=random.choice([0, 20]),
     )
-    kind = random.choice([VllmV1, partial(AsyncVllmV1, ignore_eos=True)])
-    limits = {"max_num_batched_tokens": random.choice([16, 64, 512]), "max_num_seqs": 8}
-    scheduler = kind(policy, Recompute(cost), **VLLM, **limits)
-    requests = [r for r in requests_of(random, pool) if r.final_len <= min(pool, 512)]
-    recorder = simulate(requests, scheduler, cost, 512, pool=spec, fast_forward=fast_forward)
-    policy.check()
-    assert policy.usage().held == 0
-    return policy, recorder
+    scheduler = vllms_scheduler(random, policy, cost)
+    return served(requests_of(random, pool.num_slots), scheduler, cost, pool, fast_forward)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_fast_equals_slow(seed):
-    (fast, one), (slow, other) = (run(seed, fast_forward=way) for way in (True, False))
-    assert_same(one, other)
-    assert fast.counters() == slow.counters()
+    assert_fast_equals_slow(partial(run, seed))

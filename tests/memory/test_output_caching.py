@@ -51,7 +51,7 @@ def test_prompt_without_ids_is_cached_for_its_sequence_only():
     policy, seq = preempted(8, 1)
     assert found_again(policy, sequence(1, 8), 8) == 0
     assert found_again(policy, seq, 10) == 8
-    assert policy.counters()["prompts"] == 0  # nobody could have found anything
+    assert policy.counters()["prompts"] == 0  # no sequence could have found anything
 
 
 def test_generated_blocks_of_finished_sequences_are_not_hit():

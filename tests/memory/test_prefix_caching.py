@@ -71,22 +71,22 @@ def test_cached_blocks_outlive_their_sequence_until_eviction():
     assert found(caching, prompt(2, TEXT[:13])) == 8
 
 
-@pytest.mark.parametrize(("is_heard", "steps"), [(False, 24), (True, 12)])
-def test_a_span_continues_past_evictions_only_where_nobody_listens_to_them(is_heard, steps):
+@pytest.mark.parametrize(("is_listened_to", "steps"), [(False, 24), (True, 12)])
+def test_a_span_continues_past_evictions_only_without_a_listener(is_listened_to, steps):
     """Of 16 blocks of 4 tokens 10 are in use, 3 are free, and 3 are cached."""
-    caching, heard = policy(), []
+    caching, events = policy(), []
     found(caching, first := prompt(0, TEXT[:12]))
     release(caching, first)
     found(caching, second := prompt(1, tuple(range(40))))
-    if is_heard:
-        caching.report_cache(lambda code, is_stored: heard.append(is_stored))
+    if is_listened_to:
+        caching.report_cache(lambda code, is_stored: events.append(is_stored))
     batch = passing_batch([second])
     assert caching.guaranteed_steps(batch) == steps
     disband(batch)
     extend(caching, [second], 12)
-    assert heard == []
+    assert events == []
     extend(caching, [second], 1)
-    assert heard == [False] * is_heard
+    assert events == [False] * is_listened_to
     assert caching.counters()["evictions"] == 1
 
 

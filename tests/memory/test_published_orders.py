@@ -1,17 +1,28 @@
 """Eviction orders with a published name find what libCacheSim's implementation finds, hit for hit,
-on traces of single blocks. The numbers are libcachesim 0.3.5's; with the package installed the test
-runs it.
+on traces of single blocks, or differ by a rule that has a name. The numbers are libcachesim
+0.3.5's; with the package installed (and xxhash for W-TinyLFU's counts) the slow tests run it.
 """
 
 from functools import partial
 from random import Random
 
 import pytest
+from libcachesim_rules import (
+    LirsOfLibcachesim,
+    WTinyLfuOfLibcachesim,
+    gdsf_hits,
+    hits_of_cache,
+)
 
+from testbed.memory.prefix_cache.eviction.arc import Arc
+from testbed.memory.prefix_cache.eviction.belady import Belady
+from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
 from testbed.memory.prefix_cache.eviction.frequencies import Frequencies
+from testbed.memory.prefix_cache.eviction.gdsf import Gdsf
 from testbed.memory.prefix_cache.eviction.lirs import Lirs
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.lru_k import LruK
+from testbed.memory.prefix_cache.eviction.ranked import Fifo, Lfu
 from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
 from testbed.memory.prefix_cache.eviction.sieve import Sieve
 from testbed.memory.prefix_cache.eviction.two_queues import TwoQueues
@@ -20,26 +31,37 @@ from testbed.memory.prefix_cache.replay import Prompt, replay
 
 SIZES = (20, 50, 200)
 ORDERS = {"LRU": Lru, "Sieve": Sieve, "S3FIFO": S3Fifo, "TwoQ": TwoQueues, "LRUK": LruK}
-NUM_ACCESSES = 8000
+ALL_EQUAL = {**ORDERS, "FIFO": Fifo, "LFU": Lfu, "ARC": Arc, "Belady": Belady}
+NUM_ACCESSES, MANY_ACCESSES = 8000, 100_000
+LONG_SIZES = (50, 200, 1000)
 
 
-def skewed():
+def skewed(count=NUM_ACCESSES):
     """Accesses to 1,000 blocks, the k-th about 1/k times as often as the first."""
     random = Random(0)
     weights = [1 / rank for rank in range(1, 1001)]
-    return random.choices(range(1000), weights, k=NUM_ACCESSES)
+    return random.choices(range(1000), weights, k=count)
 
 
-def scanned():
+def scanned(count=NUM_ACCESSES):
     """Half of the accesses go to 150 blocks, the others read a long file again and again."""
     random = Random(1)
     return [
         random.randrange(150) if random.random() < 0.5 else 10_000 + place % 2000
-        for place in range(NUM_ACCESSES)
+        for place in range(count)
     ]
 
 
+def shifting(count=NUM_ACCESSES):
+    """The popular of 3,000 blocks change after each 5,000 accesses."""
+    random = Random(2)
+    weights = [rank**-0.8 for rank in range(1, 3001)]
+    drawn = random.choices(range(3000), weights, k=count)
+    return [(block + 700 * (place // 5000)) % 3000 for place, block in enumerate(drawn)]
+
+
 TRACES = {"skewed": skewed, "scanned": scanned}
+LONG_TRACES = {**TRACES, "shifting": shifting}
 HITS = {  # of libcachesim 0.3.5, by SIZES
     ("LRU", "skewed"): (2452, 3605, 5473),
     ("LRU", "scanned"): (282, 666, 2203),
@@ -67,19 +89,67 @@ def test_hits_equal_those_of_the_published_implementation(name, trace):
     assert found == HITS[name, trace]
 
 
-@pytest.mark.parametrize("name", ORDERS)
-def test_each_hit_equals_the_installed_implementation(name):
+def hits_of_libcachesim(name, accesses, size):
     libcachesim = pytest.importorskip("libcachesim", reason="needs the package libcachesim")
-    for make in TRACES.values():
-        accesses = make()
-        for size in SIZES:
-            cache = getattr(libcachesim, name)(size)
-            theirs = []
-            for time, block in enumerate(accesses):
-                request = libcachesim.Request()
-                request.obj_id, request.obj_size, request.clock_time = block + 1, 1, time
-                theirs.append(int(cache.get(request)))
-            assert hits_of(ORDERS[name], accesses, size) == theirs
+    cache, theirs, next_uses = getattr(libcachesim, name)(size), [], next_uses_of(accesses)
+    for time, block in enumerate(accesses):
+        request = libcachesim.Request()
+        request.obj_id, request.obj_size, request.clock_time = block + 1, 1, time
+        request.next_access_vtime = next_uses[time]
+        theirs.append(int(cache.get(request)))
+    return theirs
+
+
+def next_uses_of(accesses):
+    """For each access the place of the next one to the same block."""
+    never, following, places = 2**62, {}, []
+    for place in reversed(range(len(accesses))):
+        places.append(following.get(accesses[place], never))
+        following[accesses[place]] = place
+    return places[::-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trace", LONG_TRACES)
+@pytest.mark.parametrize("name", ALL_EQUAL)
+def test_each_hit_of_a_long_trace_equals_the_installed_implementation(name, trace):
+    accesses = LONG_TRACES[trace](MANY_ACCESSES)
+    for size in LONG_SIZES:
+        assert hits_of(ALL_EQUAL[name], accesses, size) == hits_of_libcachesim(name, accesses, size)
+
+
+def lirs(demotes_at_hits):
+    return lambda accesses, size: hits_of_cache(LirsOfLibcachesim(size, demotes_at_hits), accesses)
+
+
+def gdsf(newcomer_competes):
+    return lambda accesses, size: gdsf_hits(accesses, size, newcomer_competes)
+
+
+def w_tiny_lfu(accesses, size):
+    xxhash = pytest.importorskip("xxhash", reason="needs the package xxhash")
+    return hits_of_cache(WTinyLfuOfLibcachesim(size, xxhash.xxh64_intdigest), accesses)
+
+
+NAMED_RULES = {"GDSF": gdsf(True), "LIRS": lirs(True), "WTinyLFU": w_tiny_lfu}
+WITHOUT_THEM = [(Gdsf, gdsf(False)), (CostAware, gdsf(False)), (Lirs, lirs(False))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trace", LONG_TRACES)
+@pytest.mark.parametrize("name", NAMED_RULES)
+def test_each_hit_of_libcachesim_follows_from_the_rules_that_have_a_name(name, trace):
+    accesses = LONG_TRACES[trace](MANY_ACCESSES)
+    for size in (200, 1000):  # W-TinyLFU stores nothing below 100
+        assert NAMED_RULES[name](accesses, size) == hits_of_libcachesim(name, accesses, size)
+
+
+@pytest.mark.parametrize("trace", LONG_TRACES)
+@pytest.mark.parametrize(("order", "without"), WITHOUT_THEM)
+def test_orders_differ_from_libcachesim_by_those_rules_alone(order, without, trace):
+    accesses = LONG_TRACES[trace]()
+    for size in SIZES:
+        assert hits_of(order, accesses, size) == without(accesses, size)
 
 
 @pytest.mark.parametrize("trace", TRACES)

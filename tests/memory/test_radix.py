@@ -140,10 +140,25 @@ def test_a_hit_is_not_both_read_and_evicted():
     assert admitted(policy, sequence(2, "abcdefgh"), 8) == 6
 
 
-@pytest.mark.parametrize("num_examples", [3, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("in_one_process")
+@pytest.mark.parametrize(
+    "options",
+    [{"block_size": 1, "num_slots": 200, "max_len": 64}, {"block_size": 16}, {"block_size": 64}],
+    ids=str,
+)
+def test_the_contract_is_kept(options):
+    assert check(Radix, num_examples=3, **options) is None
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("block_size", [1, 16, 64])
-def test_the_contract_is_kept(block_size, num_examples):
-    assert check(Radix, block_size=block_size, num_examples=num_examples) is None
+def test_the_contract_is_kept_in_longer_histories_and_two_processes(block_size):
+    assert check(Radix, block_size=block_size, num_examples=15) is None
+
+
+def test_it_does_not_follow_the_hashes_of_strings():
+    small = {"num_slots": 200, "max_len": 64, "num_examples": 1}
+    assert check(Radix, block_size=16, **small) is None
 
 
 def test_where_nothing_is_evicted_it_finds_what_prefix_caching_finds():

@@ -7,6 +7,7 @@ from random import Random
 
 import hypothesis.strategies as st
 import pytest
+from depth import examples
 from hypothesis import given, settings
 
 from testbed.experiments.runs.simulator_speed import branching
@@ -83,13 +84,13 @@ def test_partial_block_is_counted_but_never_hit():
     assert replay(prompts("ab.", "ab."), None, Lru()).hit_rate == 2 / 6
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(traces, st.integers(1, 5))
 def test_belady_equals_brute_force(requested, size):
     assert sum(replay(requested, size, Belady()).hits) == best_possible(requested, size)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(longer, st.integers(1, 20))
 def test_no_order_beats_belady(requested, size):
     bound = sum(replay(requested, size, Belady()).hits)
@@ -97,7 +98,7 @@ def test_no_order_beats_belady(requested, size):
         assert sum(replay(requested, size, order()).hits) <= bound, order
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(longer, st.sampled_from([*ORDERS, Belady]))
 def test_unbounded_cache_hits_everything_seen_before(requested, order):
     seen, hits = set(), []
@@ -109,7 +110,7 @@ def test_unbounded_cache_hits_everything_seen_before(requested, order):
     assert (result.hits, result.evictions) == (hits, 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(longer, st.integers(1, 20), st.sampled_from([order for order in ORDERS if order is not Arc]))
 def test_hash_collisions_change_no_hit(requested, size, order):  # Arc knows its ghosts by hash
     pool = CachingPool(size, order())

@@ -3,6 +3,7 @@
 import atexit
 import time
 
+from testbed.fleet.routers.router import Router
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -97,6 +98,16 @@ class RaisesAtTheEnd(Lru):
     def __init__(self):
         super().__init__()
         atexit.register(lambda: 1 / 0)
+
+
+class KnowsAnswers(Router):
+    """Goes where the fewest tokens are to come, which no router can know."""
+
+    def route(self, request, engines):
+        return min(engines, key=self.left)
+
+    def left(self, view):
+        return sum(one.output_len for one in view.engine.outputs.requests.values())
 
 
 class IsNoPolicy:

@@ -1,8 +1,7 @@
 """`testbed.check` of schedulers and cost models: ours and the plug-ins keep the contract, broken
 ones are named.
 
-And nobody who does not declare it decides by outputs that are not over, be it a scheduler, a policy
-or a rule.
+And no scheduler, policy or rule that does not declare it decides by outputs that are not over.
 """
 
 from itertools import count
@@ -25,6 +24,7 @@ from testbed.checks.fast_and_slow import (
     registered,
     workload,
 )
+from testbed.checks.hash_seeds import follows_hashes
 from testbed.core.errors import InputError
 from testbed.core.slots import Refusal
 from testbed.cost.model import Affine, CostModel
@@ -67,10 +67,22 @@ MAKERS = {
 }
 
 
+@pytest.mark.usefixtures("in_one_process")
 @pytest.mark.parametrize("kind", SCHEDULERS)
 def test_every_scheduler_keeps_the_contract_and_foresees_nothing(kind):
     broken = testbed.check(kind, **SIZES, **SCHEDULERS[kind])
     assert broken is None, f"{broken} {broken.calls}"
+
+
+COMPARED = (AsyncVllmV1, shortest_remaining.ShortestRemaining)  # by default: two that sort most
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=[] if k in COMPARED else pytest.mark.slow) for k in SCHEDULERS],
+)
+def test_no_scheduler_follows_the_hashes_of_strings(kind):
+    assert follows_hashes(kind, [POOL], SCHEDULERS[kind] or LIMITS) is None
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -188,7 +200,7 @@ def negative_padding(plan, scheduler):
     change_chunks(plan, padding=-1)
 
 
-def chunk_of_nobody(plan, scheduler):
+def chunk_of_no_group(plan, scheduler):
     if plan.chunks:
         scheduler.state.running.clear()
 
@@ -207,7 +219,7 @@ def chunk_of_nobody(plan, scheduler):
         (chunk_beyond_its_slots, " slots"),
         (chunk_without_tokens, "new=-"),
         (negative_padding, "padding=-1"),
-        (chunk_of_nobody, ", which is not running"),
+        (chunk_of_no_group, ", which is not running"),
     ],
 )
 def test_plan_that_differs_from_the_execution_is_reported(change, message):
@@ -231,7 +243,7 @@ class Losing(MixedPrefill):
         return group
 
 
-TOLD = {}
+TRUE_LENGTHS = {}
 
 
 class Peeking(MixedPrefill):
@@ -239,7 +251,8 @@ class Peeking(MixedPrefill):
 
     def choose_order(self, waiting):
         ordered = sorted(
-            waiting, key=lambda group: (TOLD[group.request.request_id], group.request.request_id)
+            waiting,
+            key=lambda group: (TRUE_LENGTHS[group.request.request_id], group.request.request_id),
         )
         waiting.clear()
         waiting.extend(ordered)
@@ -249,7 +262,7 @@ class PeekingPolicy(Paged):
     """Knows it too, and keeps as many slots free."""
 
     def admit(self, seqs, num_tokens):
-        longer = TOLD[seqs[0].request_id] > 20
+        longer = TRUE_LENGTHS[seqs[0].request_id] > 20
         return Refusal.LATER if longer and self._tables.held else super().admit(seqs, num_tokens)
 
 
@@ -274,7 +287,7 @@ def test_scheduler_that_reads_future_outputs_is_caught(scheduler, make, monkeypa
     serve = Case.serve
 
     def telling(case, requests, *arguments, **options):
-        TOLD.update({request.request_id: request.output_len for request in requests})
+        TRUE_LENGTHS.update({request.request_id: request.output_len for request in requests})
         return serve(case, requests, *arguments, **options)
 
     monkeypatch.setattr(Case, "serve", telling)

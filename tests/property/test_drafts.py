@@ -2,9 +2,10 @@
 
 import hypothesis.strategies as st
 import pytest
+from depth import examples
 from drafting import speculating_schedulers
-from heard import heard
 from hypothesis import HealthCheck, given, settings
+from listening import listened
 from same_runs import check_both_ways
 from strategies import (
     MAX_LEN,
@@ -55,7 +56,7 @@ def cost_of(speculation):
 
 @st.composite
 def drafting_runs(draw, classes):
-    """What makes a scheduler with drafts, the requests, a cost, and how drafts are accepted."""
+    """A factory of schedulers with drafts, the requests, a cost, and how drafts are accepted."""
     _, make, requests = drawn(draw, classes)
     speculation = make().drafter
     return make, requests, cost_of(speculation), {"acceptance": speculation.acceptance}
@@ -71,7 +72,7 @@ def answers(requests, scheduler, cost, **options):
     """Of each request whether it was answered, its prompt and output, and the tokens that a
     listener has got; and the generated tokens of all.
     """
-    recorder, listener = heard(requests, scheduler, cost, **options)
+    recorder, listener = listened(requests, scheduler, cost, **options)
     assert recorder.totals.arrived == recorder.totals.finished + recorder.totals.rejected
     assert scheduler.policy.usage().held == 0
     scheduler.policy.check()
@@ -93,7 +94,7 @@ RUNS = {
 ALL_CHECKS = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
 
 
-many = settings(max_examples=20, **ALL_CHECKS)
+many = settings(max_examples=examples(20), **ALL_CHECKS)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -125,6 +126,6 @@ def test_answers_with_drafts_are_those_without(name, data):
     assert with_drafts == answers(requests, plain, PROFILED)
     of_each, _ = with_drafts
     lengths = {request.request_id: request.output_len for request in requests}
-    for number, _, output_len, is_answered, num_heard in of_each:
+    for number, _, output_len, is_answered, num_tokens in of_each:
         assert output_len == lengths[number]
-        assert num_heard == (output_len if is_answered else 0)
+        assert num_tokens == (output_len if is_answered else 0)

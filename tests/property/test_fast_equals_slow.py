@@ -5,6 +5,7 @@ walked tables.
 from dataclasses import replace
 
 import hypothesis.strategies as st
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from same_runs import check_both_ways
 from strategies import (
@@ -67,7 +68,7 @@ def check_run(requests, make_scheduler, cost=ANALYTIC, **options):
     check_both_ways(requests, make_scheduler, cost, MAX_LEN, **options)
 
 
-many = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 ANY_POLICY = st.one_of(policies(), policies([Paged2023, PrefixCaching, OutputCaching]))
 
 

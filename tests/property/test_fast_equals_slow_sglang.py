@@ -3,6 +3,7 @@
 from functools import partial
 
 import hypothesis.strategies as st
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from strategies import MAX_LEN, policies, schedulers, with_answers, with_shared_prompts, workloads
 from test_fast_equals_slow import ANALYTIC, MEASURED, check_run
@@ -13,7 +14,7 @@ from testbed.sched.preemption import Recompute
 from testbed.sched.sglang import SGLang
 from testbed.sched.sglang_overlap import OverlappedSGLang
 
-many = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 OPTIONS = st.fixed_dictionaries(
     {
         "max_running_requests": st.sampled_from([2, 5, 40]),

@@ -8,6 +8,7 @@ from functools import partial
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from same_runs import assert_same, lengths_of
 from strategies import (
@@ -230,7 +231,7 @@ def check_fleet(fleet, cancelled, split=None):
     return fast_records
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(fleets(), cancellations())
 def test_fleets_are_fast_and_slow_alike(fleet, cancelled):
     check_fleet(fleet, cancelled)
@@ -273,7 +274,7 @@ def split_fleets(draw):
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(split_fleets(), cancellations())
 def test_split_fleets_are_fast_and_slow_alike(fleet_and_split, cancelled):
     check_fleet(fleet_and_split[0], cancelled, fleet_and_split[1])
@@ -286,7 +287,7 @@ def test_300_split_fleets_are_fast_and_slow_alike(fleet_and_split, cancelled):
     check_fleet(fleet_and_split[0], cancelled, fleet_and_split[1])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(fleets().filter(lambda fleet: not isinstance(fleet[0], AnswerDrivenWorkload)))
 def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
     """Without faults and shared tiers the engines meet in the router alone."""
@@ -310,7 +311,7 @@ def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
         assert parts.scheduler.policy.counters() == counters
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(fleets())
 def test_a_fleet_of_one_engine_is_the_run_without_a_fleet(fleet):
     requests, make_parts, makes_router, *_, shared = fleet

@@ -6,6 +6,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import hypothesis.strategies as st
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from same_runs import assert_same_gaps, assert_same_rows, lengths_of
 from strategies import (
@@ -35,7 +36,7 @@ WINDOWED = AnalyticCost(
     replace(MODEL, window=Window(20, 1)), server(), Efficiencies(overhead_s=1e-3, copy_s=1e-5)
 )
 LAUNCHED = analytic(overhead_s=1e-3, launch_s=2e-3)  # prompts take the plain path
-many = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @many

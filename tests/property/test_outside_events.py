@@ -7,6 +7,7 @@ from itertools import count
 import hypothesis.strategies as st
 import pytest
 import simpy
+from depth import examples
 from hypothesis import given, settings
 from same_runs import assert_same, lengths_of
 from strategies import MAX_LEN, policies, schedulers, with_shared_prompts, workloads
@@ -27,7 +28,7 @@ from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
 
 ANY_POLICY = policies((Paged, PrefixCaching, OutputCaching, ContiguousMax, ContiguousOracle))
-some = settings(max_examples=60)
+some = settings(max_examples=examples(60))
 
 
 class Growing(FastMillisecond):
@@ -48,19 +49,19 @@ class Ends(TokenListener):
     """All events, in order."""
 
     def __init__(self):
-        self.heard = []
+        self.events = []
 
     def on_tokens(self, request_id, num_tokens, time_ps):
-        self.heard.append(("tokens", request_id, num_tokens, time_ps))
+        self.events.append(("tokens", request_id, num_tokens, time_ps))
 
     def on_finished(self, request_id, time_ps):
-        self.heard.append(("finished", request_id, time_ps))
+        self.events.append(("finished", request_id, time_ps))
 
     def on_rejected(self, request_id, reason, time_ps):
-        self.heard.append(("rejected", request_id, time_ps))
+        self.events.append(("rejected", request_id, time_ps))
 
     def on_cancelled(self, request_id, time_ps):
-        self.heard.append(("cancelled", request_id, time_ps))
+        self.events.append(("cancelled", request_id, time_ps))
 
 
 @st.composite
@@ -168,7 +169,7 @@ def check_outside_events(whole_run, cancelled):
     assert recorders[0].cancellations == recorders[1].cancellations
 
 
-@settings(some, max_examples=20)
+@settings(some, max_examples=examples(20))
 @given(open_loops, cancellations())
 def test_fast_equals_slow_with_unannounced_events_in_whole_runs(whole_run, cancelled):
     check_outside_events(whole_run, cancelled)
@@ -202,12 +203,12 @@ def test_fast_equals_slow_with_static_batches(make_policy, requests, cancelled, 
 
 @some
 @given(ANY_POLICY, schedulers(), workloads(), cancellations(), st.sampled_from(COSTS))
-def test_tokens_are_heard_at_the_ends_of_their_iterations(
+def test_tokens_are_listed_at_the_ends_of_their_iterations(
     make_policy, make_scheduler, requests, cancelled, cost
 ):
     """A listener changes nothing, and gets the same events in spans and step by step."""
     silent = run(requests, cancelled, make_scheduler(make_policy()), cost, fast_forward=True)
-    heard = []
+    events = []
     for fast_forward in (True, False):
         ends = Ends()
         scheduler = make_scheduler(make_policy())
@@ -222,14 +223,14 @@ def test_tokens_are_heard_at_the_ends_of_their_iterations(
         )
         if not fast_forward:
             assert_same(silent, recorder)
-        heard.append(ends.heard)
-    assert sorted(heard[0]) == sorted(heard[1])
-    assert [line[-1] for line in heard[0]] == sorted(line[-1] for line in heard[0])
+        events.append(ends.events)
+    assert sorted(events[0]) == sorted(events[1])
+    assert [line[-1] for line in events[0]] == sorted(line[-1] for line in events[0])
     table = recorder.requests.columns()
     lengths = dict(zip(table["request_id"].tolist(), table["output_len"].tolist(), strict=True))
     counts = dict.fromkeys(lengths, 0)
     first = {}
-    for kind, request_id, *rest in heard[0]:
+    for kind, request_id, *rest in events[0]:
         if kind == "tokens":
             counts[request_id] += rest[0]
             first.setdefault(request_id, rest[1])
@@ -258,7 +259,7 @@ class HandsOn(Listener):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(ANY_POLICY, schedulers(), workloads(), cancellations(), st.sampled_from(COSTS))
 def test_engines_that_share_a_clock_are_fast_and_slow_alike(
     first, make_policy, make_scheduler, requests, cancelled, cost

@@ -3,6 +3,7 @@
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from strategies import MAX_LEN, of_one_sequence, with_answers, with_shared_prompts, workloads
 from test_fast_equals_slow import ANALYTIC
@@ -21,7 +22,7 @@ from testbed.memory.shared_reads import read_again
 from testbed.sched.preemption import Recompute
 from testbed.sched.sglang import SGLang
 
-many = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 IDS = st.sampled_from([0, 1, -1, 5, 1 << 40, 1 << 58, 1 << 62, -(1 << 62), 1 << 70])
 PROMPTS = st.lists(st.lists(IDS, min_size=1, max_size=6), min_size=2, max_size=5)
 

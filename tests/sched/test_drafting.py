@@ -152,7 +152,7 @@ def test_drafts_end_at_the_longest_sequence():
     assert [plan.drafts[0].num_drafts for plan in plans if plan.drafts] == [5, 5, 0]
 
 
-def test_luck_is_the_requests_and_not_the_policys():
+def test_acceptance_is_the_requests_and_not_the_policys():
     """Preemptions, order and drafts of others change nothing in what is accepted."""
     markov = Markov(seed=3)
     shown = [markov.accepted(5, position, 4) for position in range(50)]

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -61,7 +62,7 @@ def test_the_least_urgent_loses_its_slots_though_it_was_admitted_first():
     assert ends(scheduler_of(3), *[(0, 0, 4, 4), (0, 1, 4, 4)])[1] == [0, 1]
 
 
-many = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @many

@@ -5,6 +5,7 @@ from functools import partial
 import hypothesis.strategies as st
 import pytest
 import strategies
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from manual_driver import scheduler_of
 from refusals import refuses
@@ -25,7 +26,7 @@ from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.vllm_v1 import VllmV1
 
 COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
-many = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class Watched(ChunkedPrefill):
@@ -95,7 +96,7 @@ def test_order_is_kept_and_fast_equals_slow(make_policy, make_scheduler, request
     ),
     st.integers(0, 20),
 )
-def test_nobody_is_starved(preemption, host_slots, shapes, gap_ms):
+def test_no_request_is_starved(preemption, host_slots, shapes, gap_ms):
     """Priority classes with swaps, beyond what the pool can serve: a request that came more than
     the patience for each class of difference after another has no token before it.
     """

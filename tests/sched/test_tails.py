@@ -3,6 +3,7 @@
 from functools import partial
 
 import hypothesis.strategies as st
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from manual_driver import admit_and_prefill, extend, scheduler_of, sequence
 from refusals import refuses
@@ -31,7 +32,7 @@ COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
 V1 = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": False}
 AGING = partial(ChunkedPrefill, order=Aging())
 KINDS = [SeparatePrefill, MixedPrefill, ChunkedPrefill, AGING, VllmV1, AsyncVllmV1]
-many = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class SwapsOrShrinks(RecomputeTail):

@@ -29,7 +29,7 @@ def served(live, number):
 
 
 def test_first_tokens_overtake_later_ones_and_ends_keep_their_order(live):
-    async def told():
+    async def sent():
         old, old_events = served(live, 0)
         _, new_events = served(live, 1)
         old.num_steps, old.first_ps = 1, PS
@@ -44,6 +44,6 @@ def test_first_tokens_overtake_later_ones_and_ends_keep_their_order(live):
         ]
         return old
 
-    old = asyncio.run(told())
+    old = asyncio.run(sent())
     assert (old.num_steps, old.is_ended) == (2, True)
     assert list(live.unfinished) == [1]

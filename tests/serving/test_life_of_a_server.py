@@ -157,7 +157,7 @@ def test_a_log_that_cannot_be_written_ends_the_server(tmp_path):
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["a stream", "a whole answer"])
-def test_an_answer_that_outlives_the_drain_is_told_in_order(stream):
+def test_an_answer_that_outlives_the_drain_ends_in_order(stream):
     """Its client gets an error, and the server prints no traceback."""
     texts = []
 
@@ -176,7 +176,7 @@ def test_an_answer_that_outlives_the_drain_is_told_in_order(stream):
     assert "was cancelled" in texts[0]
 
 
-def test_a_server_that_is_told_to_end_lets_requests_end(tmp_path):
+def test_a_server_that_must_end_lets_requests_end(tmp_path):
     """The answer that is under way is whole; the log has it."""
     log, answers = tmp_path / "requests.jsonl", []
     with running(speed=1.0, log=log) as server:

@@ -208,7 +208,7 @@ CALLS = {
     "both": (["--url", "http://a", "--from-vllm", "vllm serve m"], "not both"),
     "a Python of none": (["--url", "http://a", "--python", "p"], "--python: nothing reads it"),
     "a key of none": (["--from-vllm", "vllm serve m", "--api-key", "k"], "--api-key: nothing"),
-    "nobody there": (["--url", "http://127.0.0.1:9"], "does not answer"),
+    "no server": (["--url", "http://127.0.0.1:9"], "does not answer"),
 }
 
 

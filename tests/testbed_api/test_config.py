@@ -82,12 +82,13 @@ def flat(values, key):
         )
 
 
-def switches_and_numbers(path):
-    """Words of a choice, and its switches and numbers, each with a word of a wrong type."""
+def switches_and_numbers(path, config):
+    """Words of a choice, and its switches and numbers, each with a word of a wrong type; `config`
+    is composed of it.
+    """
     group = path.parent.name
     place = "server.gpu" if group == "gpu" else group
-    composed_values = OmegaConf.select(compose.composed("run", [f"{group}={path.stem}"]), place)
-    values = OmegaConf.to_container(composed_values)
+    values = OmegaConf.to_container(OmegaConf.select(config, place))
     keys = dict(flat(values, place))
     requested = [
         f"{key}=x" for key, value in keys.items() if value == "???" and not key.endswith("_target_")
@@ -118,7 +119,9 @@ SWITCHES = {
 
 @pytest.mark.parametrize("chosen", ROUNDS, ids=range(len(ROUNDS)))
 def test_words_are_refused_for_switches_and_numbers_of_every_option(chosen):
-    choices = [switches_and_numbers(path) for path in chosen if path]
+    paths = [path for path in chosen if path]
+    composed = compose.composed("run", [f"{path.parent.name}={path.stem}" for path in paths])
+    choices = [switches_and_numbers(path, composed) for path in paths]
     config = configured([word for words, wrong in choices for word in words if wrong])
     for key, word in chain(SWITCHES.items(), *(wrong.items() for _, wrong in choices)):
         *groups, name = key.split(".")

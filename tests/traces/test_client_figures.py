@@ -76,7 +76,7 @@ def test_guidellm_s_median_is_the_next_value_above_the_middle():
 
 
 def sglang(run):
-    """What SGLang's client printed of a run, and the log that is read back."""
+    """The output of SGLang's client of a run, and the log that is read back."""
     printed = json.loads(SGLANG.read_text().splitlines()[run])
     return printed, VllmLog(str(SGLANG), benchmark=run)
 

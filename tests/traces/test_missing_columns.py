@@ -1,8 +1,10 @@
-"""Readers of others' files without each column that they need, with a column of another name, and
-with a run twice: refused with the file's name, or read if the column is optional.
+"""Readers of others' files without each column that they need, with a column of another name, with
+times in another unit, and with a run twice: refused with the file's name, or read if the column is
+optional.
 """
 
 import json
+import math
 
 import pytest
 from refusals import refuses
@@ -25,6 +27,18 @@ def as_lines(rows):
 
 def as_bench(rows):
     return json.dumps({name: [row[name] for row in rows] for name in rows[0]})
+
+
+def as_sglang(rows):
+    lists = {name: [row[name] for row in rows] for name in rows[0]}
+    run = {
+        "completed": len(rows),
+        "duration": 0.24,
+        "request_rate": math.inf,
+        "max_concurrency": None,
+        "total_output_tokens_retokenized": 6,
+    }
+    return json.dumps(run | lists)
 
 
 def as_guidellm(rows):
@@ -111,6 +125,16 @@ READERS = {
         ],
         (),
     ),
+    "sglang": (
+        VllmLog,
+        "s.jsonl",
+        as_sglang,
+        [
+            {"input_lens": 9, "output_lens": 3, "ttfts": 0.1 * i, "itls": [0.02, 0.02]}
+            for i in (1, 2)
+        ],
+        (),
+    ),
     "guidellm": (
         VllmLog,
         "g.json",
@@ -185,3 +209,29 @@ def test_a_second_copy_of_a_run_in_one_file_is_refused(tmp_path, name):
     kind, file, written, rows, _ = READERS[name]
     (tmp_path / file).write_text(written([*rows, *rows]))
     refuses("remove the copies", lengths, kind, tmp_path / file)
+
+
+def scaled(value, factor):
+    """Times in another unit; a column has its times, a list of gaps, or a value with its unit."""
+    if isinstance(value, list):
+        return [scaled(each, factor) for each in value]
+    if isinstance(value, dict):
+        return (
+            {**value, "value": scaled(value["value"], factor)} if value["unit"] == "ms" else value
+        )
+    return value * factor
+
+
+COUNTS = ("input_tokens", "output_tokens", "prompt_tokens", "input_lens", "output_lens")
+
+
+@pytest.mark.parametrize("name", [name for name, case in READERS.items() if case[0] is VllmLog])
+def test_times_of_a_log_in_milliseconds_are_refused(tmp_path, name):
+    """Arrivals alone do not say what they are in; the gaps between tokens do."""
+    kind, file, written, rows, _ = READERS[name]
+    other = [
+        {key: value if key in COUNTS else scaled(value, 1000) for key, value in row.items()}
+        for row in rows
+    ]
+    (tmp_path / file).write_text(written(other))
+    refuses(file, lengths, kind, tmp_path / file)

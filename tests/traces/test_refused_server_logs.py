@@ -131,7 +131,7 @@ def test_times_that_cannot_be_are_refused(tmp_path, rows, words):
     check_log_is_refused(tmp_path, "served.csv", HEADER + "\n".join(rows) + "\n", words)
 
 
-def test_a_token_before_the_end_is_told_of(tmp_path):
+def test_a_token_before_the_end_is_refused(tmp_path):
     path = tmp_path / "served.csv"
     path.write_text(HEADER + "9,1,0,1,2\n9,2,0,1,2\n")
     log = VllmLog(str(path))

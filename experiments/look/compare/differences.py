@@ -96,7 +96,7 @@ def independent_differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
 
 
 def _follows(name: str, shown: pd.DataFrame, independent: Sequence[str]) -> bool:
-    """Whether another key determines this one; of the pool's blocks, whether all others do."""
+    """True if another key determines this one; of the pool's blocks, whether all others do."""
     if name != POOL:
         return any(shown.groupby(other)[name].nunique().max() == 1 for other in independent)
     others = [other for other in independent if _rank(other) == 0]

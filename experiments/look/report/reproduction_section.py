@@ -93,8 +93,8 @@ def _scored(figure: str, card: pd.DataFrame) -> tuple[Table, list[str]]:
     table = Table(_caption(figure, shared), ["quantity", *head], cells, classes, marks, "cards")
     remarks = []
     for row in rows:
-        said = ("note",) if result_of(row) == NOT_JUDGED else ("note", "cause")
-        remarks += [f"{what_of(row)}: {row[name]}" for name in said if row.get(name)]
+        names = ("note",) if result_of(row) == NOT_JUDGED else ("note", "cause")
+        remarks += [f"{what_of(row)}: {row[name]}" for name in names if row.get(name)]
     return table, remarks
 
 

@@ -206,7 +206,7 @@ class Tiers(Study):
 
 @dataclass(kw_only=True)
 class TransferSizes(Study):
-    """num_tokens tokens in blocks that lie anywhere, on the GPU and on the host."""
+    """Sizes of num_tokens tokens in blocks that lie anywhere, on the GPU and on the host."""
 
     num_tokens: int
     block_sizes: Sequence[int]

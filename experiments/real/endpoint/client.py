@@ -114,19 +114,19 @@ class Client:
     async def _tokens(self, stream: HttpStream, sent_s: float, output_len: int) -> Answered:
         """Read a stream of tokens to its end."""
         if stream.status != 200:
-            said = " ".join([line async for line in stream.lines()])
-            raise Refused(f"it answers {stream.status}: {reason_of(said)}")
+            answer = " ".join([line async for line in stream.lines()])
+            raise Refused(f"it answers {stream.status}: {reason_of(answer)}")
         times_s, num_tokens = list[float](), 0
         async for line in stream.lines():
             event = line.removeprefix(EVENT).strip()
             if not line.startswith(EVENT) or event == DONE:
                 continue
-            now_s, said = self._now_s(), json.loads(event)
-            if "error" in said:
+            now_s, answer = self._now_s(), json.loads(event)
+            if "error" in answer:
                 raise Refused(f"it answers {reason_of(event)}")
-            if said.get("choices"):
+            if answer.get("choices"):
                 times_s.append(now_s)
-            num_tokens = (said.get("usage") or {}).get("completion_tokens", num_tokens)
+            num_tokens = (answer.get("usage") or {}).get("completion_tokens", num_tokens)
         if num_tokens != output_len or not times_s:
             raise Refused(
                 f"{num_tokens} tokens in place of {output_len} (the server must take ignore_eos "
@@ -140,6 +140,6 @@ class Client:
 def reason_of(text: str) -> str:
     """The message of an error in OpenAI's shape, else the text, in one line."""
     with suppress(ValueError, TypeError, KeyError):
-        said = json.loads(text)
-        text = str(said.get("error", said)["message"])
+        answer = json.loads(text)
+        text = str(answer.get("error", answer)["message"])
     return " ".join(text.split())[:MAX_REASON]

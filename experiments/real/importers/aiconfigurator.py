@@ -122,7 +122,7 @@ def _add_all_reduces(imported: Imported, tables: Mapping[str, Any], folder: Path
 def _model(folder: Path, requested: Requested) -> ModelSpec:
     if requested.model is None:
         raise InputError(
-            key=folder, problem="its tables are of no one model", remedy="name one by --model"
+            key=folder, problem="its tables are of several models", remedy="name one by --model"
         )
     model = (
         requested.model if isinstance(requested.model, ModelSpec) else model_named(requested.model)

@@ -1,4 +1,4 @@
-"""What a config.json becomes: the project's answer and the installed vLLM's, compared.
+"""The meaning of a config.json: the project's answer and the installed vLLM's, compared.
 
 Each file of a folder is varied, and asked about on GPUs of three generations.
 """

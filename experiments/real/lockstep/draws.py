@@ -78,7 +78,7 @@ def _draw(
         words = (*words, *draw_windows(random, num_pages * block_size * PAGE_BYTES_OF_A_TOKEN))
         words = (*words, *words_of_groups(caches=caches))
     drawn = requests(random, num_requests, longest, caches)
-    if caches and not windows and random.random() < 0.5:
+    if caches and random.random() < 0.5:
         drawn = with_later_turns(random, drawn, longest)
     return words, drawn
 

@@ -163,7 +163,7 @@ def _pool(arguments: Any, start: Start) -> tuple[Any, int]:
 
 
 def _layer_values(model: Any) -> dict[str, Any]:
-    """What SGLang reads of the layers of a model that is not built."""
+    """The values that SGLang reads of the layers of a model that is not built."""
     from sglang.srt.configs.model_config import AttentionArch
     from sglang.srt.model_executor.model_runner_components.layer_setup import resolve_layer_indices
     from sglang.srt.model_executor.model_runner_components.load_model_utils import (

@@ -1,4 +1,4 @@
-"""Whether a server starts: options of `vllm serve` for each config.json, here and in the installed
+"""Starts of servers: options of `vllm serve` for each config.json, here and in the installed
 vLLM.
 
 Each row is words of a command: sizes at their ends, parallelism that does not divide a model,

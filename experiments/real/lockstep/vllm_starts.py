@@ -272,5 +272,5 @@ def _longest(config: Any, specs: Mapping[str, Any], num_bytes: int) -> int:
 def _reason(error: Exception) -> str:
     """The first line of an error that says anything, with the class of the error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = lines[1] if len(lines) > 1 and "validation error" in lines[0] else (lines or [""])[0]
-    return f"{type(error).__name__}: {said}"
+    line = lines[1] if len(lines) > 1 and "validation error" in lines[0] else (lines or [""])[0]
+    return f"{type(error).__name__}: {line}"

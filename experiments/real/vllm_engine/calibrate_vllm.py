@@ -133,10 +133,10 @@ def _machine(model: ModelSpec, facts: Mapping[str, Any], fingerprint: dict[str, 
 
 
 def _one_of(
-    given: Any, said: Mapping[str, Any], key: str, name: str, folders: Sequence[Path]
+    given: Any, described: Mapping[str, Any], key: str, name: str, folders: Sequence[Path]
 ) -> Any:
     """The value of the command, or that of the folders. Raises InputError for none, or two."""
-    option, read = f"--{key.replace('_', '-')}", said.get(key)
+    option, read = f"--{key.replace('_', '-')}", described.get(key)
     if given is None and read is None:
         raise InputError(
             key=option, problem=f"is missing, and no {name} in or beside {folders[0]} has it"
@@ -185,8 +185,8 @@ def lines(profile: Mapping[str, Any]) -> Iterator[str]:
         )
     if front := profile["sections"].get("front_end"):
         times = {(part, load): us / 1e3 for part, load, us in front["points"]}
-        said = [f"{ms:.2f} ms {load}" for (part, load), ms in times.items() if "before" in part]
-        yield f"client's TTFT beyond the engine's: {', '.join(said)}"
+        parts = [f"{ms:.2f} ms {load}" for (part, load), ms in times.items() if "before" in part]
+        yield f"client's TTFT beyond the engine's: {', '.join(parts)}"
     if off_by := (profile.get("fit") or {}).get("left_out"):
         yield (
             f"sizes of batch left out, standard deviations: launches {off_by['launches']:.1%}, "

@@ -48,12 +48,12 @@ def with_launches_of(profile: Profile, other: Mapping[str, Any]) -> Profile:
         [part, seqs, round(min(us * scales[of_decodes], longest_us(seqs)), 3)]
         for part, seqs, us in other["sections"]["launch_decodes"]["points"]
     ]
-    said = ", ".join(
+    factors = ", ".join(
         f"{scale:.2f} {kind} by lone prompts (own up to {max(own[kind].parts[WHOLE])} requests)"
         for kind, scale in scales.items()
     )
     origin = {
-        "launches_from": f"{other['fingerprint']['host']}, times {said}",
+        "launches_from": f"{other['fingerprint']['host']}, times {factors}",
         **profile["fingerprint"],
     }
     changed = {
@@ -108,12 +108,12 @@ def _check_kinds(own: Mapping[str, Any], others: Mapping[str, Any], needed: str)
     if needed not in own or own.keys() != others.keys():
         raise InputError(
             key="--launches-from",
-            problem=f"has lone prompts {_said(others)}, and the logs have {_said(own)}",
+            problem=f"has lone prompts {_listed(others)}, and the logs have {_listed(own)}",
             remedy="log prompts of as many tokens as the CUDA graphs have, and of more",
         )
 
 
-def _said(kinds: Iterable[str]) -> str:
+def _listed(kinds: Iterable[str]) -> str:
     """The prompts that a profile has."""
     return " and ".join(kinds) or "none"
 

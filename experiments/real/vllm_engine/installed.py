@@ -77,7 +77,7 @@ def run_plan(python: str, plan: Mapping[str, Any], folder: Path, limit_s: float)
     plan_file.write_text(json.dumps(plan), encoding="utf-8")
     words = [python, str(IN_VLLM / "drive.py"), str(plan_file), str(folder)]
     log = folder / LOG
-    with log.open("wb") as output, log.open(encoding="utf-8", errors="replace") as said:
+    with log.open("wb") as output, log.open(encoding="utf-8", errors="replace") as printed:
         process = subprocess.Popen(
             words,
             stdout=output,
@@ -86,7 +86,7 @@ def run_plan(python: str, plan: Mapping[str, Any], folder: Path, limit_s: float)
             start_new_session=True,
         )
         try:
-            code = _followed(process, said, limit_s)
+            code = _followed(process, printed, limit_s)
         finally:
             _stop(process)
     if code is None:
@@ -106,7 +106,7 @@ def _environment() -> dict[str, str]:
     return {**QUIET, **os.environ, "PYTHONPATH": os.pathsep.join(known)}
 
 
-def _followed(process: "subprocess.Popen[bytes]", said: IO[str], limit_s: float) -> int | None:
+def _followed(process: "subprocess.Popen[bytes]", printed: IO[str], limit_s: float) -> int | None:
     """The exit code, None if it is out of time; prints its progress meanwhile.
 
     The output is read as a file: a child may hold it open when the process has ended.
@@ -115,19 +115,19 @@ def _followed(process: "subprocess.Popen[bytes]", said: IO[str], limit_s: float)
     while code is None and time.monotonic() < ends:
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(LOOKS_S)
-        for line in _whole_lines(said):
+        for line in _whole_lines(printed):
             if line.startswith(STATUS_PREFIX):
                 print(line.removeprefix(STATUS_PREFIX), end="", flush=True)
     return code
 
 
-def _whole_lines(said: IO[str]) -> Iterator[str]:
+def _whole_lines(printed: IO[str]) -> Iterator[str]:
     """The lines that were added since the last look, but one that is being written."""
-    start = said.tell()
-    while (line := said.readline()).endswith("\n"):
+    start = printed.tell()
+    while (line := printed.readline()).endswith("\n"):
         yield line
-        start = said.tell()
-    said.seek(start)
+        start = printed.tell()
+    printed.seek(start)
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

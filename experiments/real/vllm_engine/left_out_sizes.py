@@ -93,9 +93,9 @@ def _deviation(errors: pd.Series) -> float:
 def table(steps: pd.DataFrame, machine: Machine) -> Iterator[tuple[Any, ...]]:
     """Errors in percent of the medians of kinds, and of the sum of all iterations."""
     rows = left_out(steps, machine)
-    for said, name in (("as logged", "predicted"), ("its mean", "at_mean")):
+    for level, name in (("as logged", "predicted"), ("its mean", "at_mean")):
         kinds = rows.groupby(KIND)[["real", name]].median()
-        yield ("prompts among decodes", said, *_line(kinds.real, kinds[name], rows, name))
+        yield ("prompts among decodes", level, *_line(kinds.real, kinds[name], rows, name))
     steady = steady_left_out(steps, machine)
     yield ("decodes alone", "-", *_line(steady.real, steady.predicted, steady, "predicted"))
 

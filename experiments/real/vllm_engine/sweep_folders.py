@@ -47,18 +47,18 @@ def read_swept(folders: Sequence[Path]) -> Swept:
 
 def _same(folders: Sequence[Path], name: str, keys: Sequence[str]) -> dict[str, Any]:
     """These keys of the folders' files of this name, which agree."""
-    said = dict[str, Any]()
+    described = dict[str, Any]()
     for path in _files(folders, name):
         for key, value in _object(path).items():
-            if key in keys and said.setdefault(key, value) != value:
+            if key in keys and described.setdefault(key, value) != value:
                 raise InputError(
                     key=path,
                     problem=(
-                        f"{key} is {value}, and {said[key]} in another folder (fit the sweeps of "
+                        f"{key} is {value}, and {described[key]} in another folder (fit sweeps of "
                         "one engine at a time)"
                     ),
                 )
-    return said
+    return described
 
 
 def _files(folders: Sequence[Path], name: str) -> Iterator[Path]:

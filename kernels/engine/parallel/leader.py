@@ -209,5 +209,5 @@ class LeadingMoves(Moves):
         self.leader.send()
 
     def swap_times(self) -> list[SwapTime]:
-        """Those of rank 0."""
+        """The swaps of rank 0."""
         return self.own.swap_times()

@@ -22,7 +22,7 @@ alone (left out: tables by KV group, and of policies that drop tokens; they chan
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from operator import attrgetter
 from typing import NamedTuple
@@ -69,6 +69,25 @@ def call_raised(what: str, error: Exception) -> ClauseBroken:
     """Clause 10, for a call that raised an error, which becomes the cause."""
     broken = ClauseBroken(10, f"{what} raised {type(error).__name__}: {error}")
     broken.__cause__ = error
+    return broken
+
+
+def broken_in(
+    check: Callable[[], None], name: str, calls: Callable[[], list[str]]
+) -> ClauseBroken | None:
+    """The clause that a check finds broken, with the calls that break it; None if it finds none.
+
+    name: of the calls, in case one raises an error.
+    """
+    try:
+        check()
+    except ClauseBroken as error:
+        broken = error
+    except Exception as error:
+        broken = call_raised(name, error)
+    else:
+        return None
+    broken.calls = calls()
     return broken
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from random import Random
 
-from testbed.checks.contract.clauses import ClauseBroken, call_raised, require
+from testbed.checks.contract.clauses import ClauseBroken, broken_in, require
 from testbed.core.slots import DEVICE, HOST
 from testbed.cost.model import CostModel, Moved, Work, are_durations, wrong_durations
 
@@ -14,34 +14,28 @@ MakeCost = Callable[[], CostModel]
 def check_cost(make: MakeCost, num_examples: int = 200) -> ClauseBroken | None:
     """The clause that a cost model breaks, with the work that breaks it; None if all hold."""
     cost, again, requested = make(), make(), list[Work]()
-    random = Random(0)
-    try:
-        for work in works(random, num_examples):
+
+    def check() -> None:
+        for work in works(Random(0), num_examples):
             requested.append(work)
             time_ps = checked_cost(cost, work)
             if not (work.prefill or work.copies or work.moves or work.forks) and work.decode_seqs:
                 check_span(cost, work)
-            require(
-                9,
-                checked_cost(cost, work) == time_ps,
-                f"{time_ps} ps, and another cost when computed again",
-            )
+            same = checked_cost(cost, work) == time_ps
+            require(9, same, f"{time_ps} ps, and another cost when computed again")
         for work in reversed(requested):
-            same = checked_cost(again, work) == checked_cost(cost, work)
             require(
                 9,
-                same,
+                checked_cost(again, work) == checked_cost(cost, work),
                 "another model of the same class, called in another order, has another cost for "
                 f"{work}",
             )
-    except ClauseBroken as error:
-        broken = error
-    except Exception as error:
-        broken = call_raised("the last call", error)
-    else:
-        return None
-    broken.calls = [f"iteration or decode of {work}" for work in requested[-1:]]
-    return broken
+
+    return broken_in(
+        check,
+        "the last call",
+        lambda: [f"iteration or decode of {work}" for work in requested[-1:]],
+    )
 
 
 def works(random: Random, count: int) -> Iterator[Work]:

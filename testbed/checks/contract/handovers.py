@@ -11,7 +11,7 @@ from itertools import pairwise
 from random import Random
 from typing import TypeAlias
 
-from testbed.checks.contract.clauses import ClauseBroken, call_raised, require
+from testbed.checks.contract.clauses import ClauseBroken, broken_in, require
 from testbed.core.units import PS
 from testbed.fleet.handovers.rule import Computed, HandoverRule, Sending
 
@@ -23,7 +23,8 @@ def check_handover(make: MakeHandover, num_examples: int = 200) -> ClauseBroken 
     """The clause that a rule breaks, with the prompt that breaks it; None if it keeps all."""
     rule, again, asked = make(), make(), list[Sending]()
     constants = _constants(rule)
-    try:
+
+    def check() -> None:
         for sending in sendings(Random(0), num_examples):
             asked.append(sending)
             left_ps = checked_ps(rule, sending)
@@ -33,14 +34,8 @@ def check_handover(make: MakeHandover, num_examples: int = 200) -> ClauseBroken 
         for sending in reversed(asked):
             same = checked_ps(again, sending) == checked_ps(rule, sending)
             require(9, same, "another rule, called in another order, takes another time")
-    except ClauseBroken as error:
-        broken = error
-    except Exception as error:
-        broken = call_raised("left_ps()", error)
-    else:
-        return None
-    broken.calls = [f"left_ps({sending})" for sending in asked[-1:]]
-    return broken
+
+    return broken_in(check, "left_ps()", lambda: [f"left_ps({sending})" for sending in asked[-1:]])
 
 
 def sendings(random: Random, count: int) -> Iterator[Sending]:
@@ -60,7 +55,7 @@ def sendings(random: Random, count: int) -> Iterator[Sending]:
 
 
 def checked_ps(rule: HandoverRule, sending: Sending) -> int:
-    """What the rule answers, if it is a time."""
+    """The rule's answer, if it is a time."""
     left_ps: object = rule.left_ps(sending)
     is_time = type(left_ps) is int and left_ps >= 0
     require(10, is_time, f"left_ps() answered {left_ps!r}; a time is an int of at least 0, in ps")

@@ -12,10 +12,11 @@ class QuantisedGroups(DroppedBlocks):
     """Packs groups of `group` tokens into a `ratio`-th of their blocks, and keeps the last
     `residual` tokens as they are.
 
-    So does KIVI (Liu et al., 2024) with 2 bits: ratio 8, but for its scales. A prompt is packed at
-    the first decode step, later a group at a time. A slot of a packed block stands for `ratio`
-    tokens: memory and bytes read are those of the packed tokens; the time to pack and to unpack
-    them is not modelled (a cost model of yours may charge it).
+    So does KIVI (Liu et al., 2024) with its values: 2 bits are a ratio of 8, but for the scales of
+    a group; it packs its keys all at once whenever `residual` of them have come, and so keeps
+    fewer. A prompt is packed at the first decode step, later a group at a time. A slot of a packed
+    block stands for `ratio` tokens: memory and bytes read are those of the packed tokens; the time
+    to pack and to unpack them is not modelled (a cost model of yours may charge it).
 
     Args:
         pool: the memory.

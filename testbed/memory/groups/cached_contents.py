@@ -7,8 +7,7 @@ from itertools import chain
 
 from testbed.core.sequence import Sequence
 from testbed.memory.groups.page_rules import PagePool
-from testbed.memory.policy import UNBOUNDED_LEN
-from testbed.memory.prefix_cache.hash_chain import Content, block_contents, own_contents
+from testbed.memory.prefix_cache.hash_chain import Content, block_contents, generated_contents
 from testbed.vllm.releases import Release
 
 
@@ -47,8 +46,8 @@ class PromptContents:
 
 
 class OutputContents(PromptContents):
-    """All blocks are findable, by their own sequence those of generated tokens and of prompts
-    without ids: what vLLM V1's manager keeps.
+    """All blocks are findable: those of prompts without ids, and of generated tokens that no trace
+    names, by their own sequence. It is what vLLM V1's manager keeps.
 
     A preempted sequence finds what was not evicted meanwhile; a finished one's generated blocks
     wait to be evicted like all others. They are published when a window or the sequence gives them
@@ -67,12 +66,12 @@ class OutputContents(PromptContents):
     def of(self, seq: Sequence, block_size: int) -> Iterable[Content]:
         """Of all its blocks, without end."""
         of_prompt = list(super().of(seq, block_size))
-        return chain(of_prompt, own_contents(seq, len(of_prompt)))
+        return chain(of_prompt, generated_contents(seq, block_size, len(of_prompt)))
 
     def num_readable(self, seq: Sequence, num_tokens: int, block_size: int) -> int:
         """All that a sequence with generated tokens has stored: the last one is not among it."""
         if seq.seq_id in self._with_output:
-            return UNBOUNDED_LEN
+            return (num_tokens - 1) // block_size
         return super().num_readable(seq, num_tokens, block_size)
 
     def num_returned(self, seq: Sequence, num_blocks: int) -> int:

@@ -8,7 +8,7 @@ from testbed.memory.groups.page_table import PageTable
 
 
 class EachSpacing:
-    """Those of windows, and of states those behind each `spacing` tokens."""
+    """Checkpoints of windows, and of states behind each `spacing` tokens."""
 
     def __init__(self, pages: PagePool, spacing: int) -> None:
         self._pages = pages
@@ -20,8 +20,8 @@ class EachSpacing:
 
 
 class Boundaries(EachSpacing):
-    """Those that the token reads at which a resend of the prompt goes on, and the token behind a
-    prefix that others share: vLLM's prefix_cache_retention_interval=0
+    """Checkpoints that the token reads at which a resend of the prompt goes on, and the token
+    behind a prefix that others share: vLLM's prefix_cache_retention_interval=0
     (SlidingWindowManager.reachable_block_mask, MambaManager.reachable_block_mask).
     """
 

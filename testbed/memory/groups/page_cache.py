@@ -58,7 +58,7 @@ class NoCache:
         """Raise AssertionError if an invariant is broken."""
 
     def unshared(self, unread: Pages) -> Pages:
-        """Those of these pages that no sequence holds once those that hold them here have returned
+        """The pages that no sequence holds once those that hold them here have returned
         them.
         """
         if not self.holders:

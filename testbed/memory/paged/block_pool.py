@@ -67,6 +67,13 @@ class BlockPool:
         self._unheld(blocks)
         return len(blocks)
 
+    def put_one(self, block: int) -> bool:
+        """The same of one block; whether it became free."""
+        if self.sharers and self.drop(block):
+            return False
+        self._unheld([block])
+        return True
+
     def drop(self, block: int) -> bool:
         """Decrement the reference count of a shared block; False, without a change, if the count
         is 1.

@@ -131,9 +131,8 @@ class Tables:
     def _replace_last(self, table: BlockTable, block: int, num_slots: int) -> None:
         """The same as `_replace_end` of one block, the only one in which most beams differ."""
         pool, own = self.pool, table.blocks
-        if not (pool.sharers and pool.drop(own[-1])):
+        if pool.put_one(own[-1]):
             self.live -= num_slots - (len(own) - 1) * self.block_size
-            pool.put([own[-1]])
         own[-1] = block
         pool.sharers[block] = pool.sharers.get(block, 1) + 1
         pool.num_saved += 1

@@ -30,7 +30,7 @@ class ContentNames:
         self._given: dict[Content, int] = {}
 
     def of(self, seq: Sequence, num_blocks: int) -> "array[int]":
-        """Those of the first num_blocks blocks: of the prompt, then of what is generated."""
+        """Numbers of the first num_blocks blocks: of the prompt, then of what is generated."""
         numbers = self._of_prompt(seq, min(seq.prompt_len // self.block_size, num_blocks))
         parts, answer_id = seq.tokens_per_id // self.block_size, seq.answer_id
         if answer_id is None:
@@ -45,7 +45,7 @@ class ContentNames:
         return numbers
 
     def _of_prompt(self, seq: Sequence, num_blocks: int) -> "array[int]":
-        """Those of whole blocks of the prompt; none without ids."""
+        """Numbers of whole blocks of the prompt; none without ids."""
         ids, parts = seq.prompt_ids, seq.tokens_per_id // self.block_size
         if ids is None:
             return array("q")

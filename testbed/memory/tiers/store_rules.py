@@ -21,7 +21,7 @@ class StoreRule:
     at_eviction: ClassVar[bool] = False
 
     def published(self, nodes: Sequence[Node]) -> Sequence[Node]:
-        """Those to store of newly computed blocks.
+        """The newly computed blocks to store.
 
         Args:
             nodes: blocks that will be computed when this iteration has run.
@@ -29,7 +29,7 @@ class StoreRule:
         return ()
 
     def found(self, nodes: Sequence[Node]) -> Sequence[Node]:
-        """Those to store of blocks that were hit.
+        """The blocks to store, of those that were hit.
 
         Args:
             nodes: blocks that a prompt has found on the device.

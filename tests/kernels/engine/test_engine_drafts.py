@@ -226,7 +226,7 @@ class Replayed(NGram):
     """
 
     def __init__(self, engine, num_drafts):
-        super().__init__(num_drafts, acceptance=Luck())
+        super().__init__(num_drafts, acceptance=EverySecond())
         self.proposed = {}
         verified, found = engine.runner.verified, engine.runner.drafter.found
         verified_accepted = verified.accepted
@@ -252,7 +252,7 @@ class Replayed(NGram):
         return self.proposed[request_id, before]
 
 
-class Luck(Acceptance):
+class EverySecond(Acceptance):
     def __init__(self):
         self.numbers = {}
 

@@ -146,7 +146,7 @@ def test_a_program_that_closes_nothing_ends_without_a_traceback():
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_an_error_of_a_worker_is_told_in_its_words(tmp_path, monkeypatch, workers):
+def test_an_error_of_a_worker_is_raised_in_its_words(tmp_path, monkeypatch, workers):
     """As of one whose memory is too small."""
     job = processes._job
     monkeypatch.setattr(processes, "_job", lambda *args: job(*args)._replace(dtype="float3"))

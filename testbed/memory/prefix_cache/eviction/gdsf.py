@@ -8,9 +8,10 @@ class Gdsf(Ranked):
     """A block's worth is its uses plus the floor at its last use; the floor is the worth of the
     last victim. Among equals the block that has been evictable longest goes first.
 
-    libCacheSim's keeps a block out while its worth is below that of the next victim; this order
-    lets every block in. `cost_aware` multiplies the uses by the cost to recompute a block, and
-    keeps blocks that have others behind them.
+    libCacheSim's takes a block in before it chooses the victim, with the floor of before, so that
+    the newcomer itself may be the victim; here it never is, since a request needs all its blocks.
+    That is the only difference on single blocks. `cost_aware` multiplies the uses by the cost to
+    recompute a block, and keeps blocks that have others behind them.
     """
 
     def __init__(self) -> None:

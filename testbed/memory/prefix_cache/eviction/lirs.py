@@ -14,8 +14,9 @@ class Lirs(EvictionOrder):
 
     The stack has all low blocks, and the high ones and evicted ones that were used since the last
     use of the lowest low block. A use of a high or evicted block that is in the stack makes it low,
-    and the lowest low block high. libCacheSim demotes a low block at some hits on high ones too,
-    which evicts a block without need; this order does not, so hits differ by about 0.1%.
+    and the lowest low block high. libCacheSim demotes the lowest low block at a hit on a high one
+    that is not in the stack too, which evicts a block without need; that is the only difference on
+    single blocks, and changes hits by about 0.1%.
     """
 
     def __init__(self, high_share: PositiveShare = 0.01, stack_pools: PositiveCount = 2) -> None:

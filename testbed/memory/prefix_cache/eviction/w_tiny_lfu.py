@@ -19,8 +19,12 @@ class WTinyLfu(EvictionOrder):
 
     The main cache is a segmented LRU: a block enters the probation segment, and a hit there moves
     it to the protected one, whose oldest block returns to probation if it is full. Uses are counted
-    exactly over the last `sample_pools` * num_blocks uses; libCacheSim counts them by a Bloom
-    filter, and counts some uses twice, so hits differ.
+    exactly over the last `sample_pools` * num_blocks uses.
+
+    libCacheSim counts them in a Bloom filter whose counters blocks share; it counts hits of the
+    main cache, insertions and exits from the window, not hits of the window; it halves all after
+    32 hits for each block of the main cache; and it fills the protected segment with newcomers
+    while the pool fills. Hits differ by these rules.
     """
 
     def __init__(

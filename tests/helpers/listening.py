@@ -29,7 +29,7 @@ class TokenTimes(TokenListener):
         return {one: np.diff(times).tolist() for one, times in several.items()}
 
 
-def heard(requests, scheduler, cost, **options):
+def listened(requests, scheduler, cost, **options):
     """A run in which a listener gets each token: its recorder, and the tokens."""
     clock, recorder, listener = SimClock(Environment(0)), Recorder(), TokenTimes()
     engine = simulated_engine(

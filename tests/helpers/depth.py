@@ -1,0 +1,10 @@
+"""The number of examples of a property: half of them by default, all under
+`--hypothesis-profile=explore`.
+"""
+
+from hypothesis import settings
+
+
+def examples(number: int) -> int:
+    """The number for `max_examples`, by the profile: of 100 it has this share."""
+    return number * settings.default.max_examples // 100
