@@ -87,7 +87,7 @@ def predicted_loads():
         yield from (pytest.param(load, folder, id=load.name) for load in loads)
 
 
-@pytest.mark.parametrize(("load", "folder"), predicted_loads())
+@pytest.mark.parametrize(("load", "folder"), list(predicted_loads()))
 def test_predictions_made_before_are_those_of_the_profiles_as_measured(load, folder):
     kept = json.loads((folder / "predicted.json").read_text())["predictions"][load.name]
     as_measured = config_of(load, str(folder / "profiles" / f"{load.model}.json"), "h200")
