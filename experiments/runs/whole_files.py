@@ -24,32 +24,45 @@ SUMMARY = "summary.json"  # a folder that has it holds a complete run
 MARK = ".testbed-tmp"  # in the names of temporary files and folders, which begin with a dot
 ROWS_AT_ONCE = 1 << 13  # of a table that is being written
 ATTEMPTS = 100
+DEVICES = Path("/dev")
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A temporary path, which is renamed to `path` at the end, or removed after an error.
 
-    The temporary name keeps the suffix, because writers choose a format by it. A link stays, and
-    what it names is replaced. A device or a pipe gets the content.
+    The temporary name keeps the suffix, because writers choose a format by it. A device or a pipe
+    gets the content. A link is replaced, because a folder that came from elsewhere may have links
+    to any file; only the links among the devices (/dev/stdout) are followed.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    is_stream = path.exists() and not path.is_file()
+    is_stream = _takes_content(path)
     place = Path(gettempdir(), path.name) if is_stream else path
-    place = place.resolve() if place.is_symlink() else place
     remove_leftovers(place.parent, place.stem)
     with locked_place(place, is_folder=False) as temporary:
         try:
             yield temporary
             if is_stream:
-                path.write_bytes(temporary.read_bytes())
+                _append(path, temporary.read_bytes())
             else:
                 os.replace(temporary, place)
         except OSError as error:
             if error.filename in (None, str(temporary)):
                 raise OSError(error.errno, error.strerror, str(path)) from error
             raise
+
+
+def _takes_content(path: Path) -> bool:
+    """Whether this is a device, a pipe, or one of the links that stand for an open file."""
+    if path.is_symlink():
+        return path.absolute().is_relative_to(DEVICES) and path.exists()
+    return path.exists() and not path.is_file()
+
+
+def _append(path: Path, content: bytes) -> None:
+    with path.open("ab") as stream:
+        stream.write(content)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from testbed.experiments.site import (
     capability_table,
-    findings_table,
     json_fields,
     kernel_table,
     option_reference,
@@ -21,7 +20,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "experiments/VLLM_RELEASES.md": release_page.page,
     "experiments/cli/JSON_FIELDS.md": json_fields.page,
     "experiments/paper/ROWS.md": paper_rows.page,
-    "findings/TABLE.md": findings_table.page,
     "kernels/results/h200.md": kernel_table.page,
     "testbed/memory/CAPABILITIES.md": capability_table.page,
 }

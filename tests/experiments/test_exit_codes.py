@@ -14,6 +14,8 @@ from tiny_run import tiny_run
 from testbed import experiments
 from testbed.experiments.cli import exit_codes, json_answers
 from testbed.experiments.cli.commands import COMMANDS
+from testbed.experiments.plan.json_answer import PlanAnswer
+from testbed.experiments.vllm_server.answer import Fit
 
 PAGE = Path(experiments.__file__).parent / "cli" / "JSON.md"
 SERVER = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
@@ -21,10 +23,10 @@ H100 = "gpu=h100-80gb"
 SHORT = ("arrivals.duration_s=5", "arrivals.rate=1")
 LOOSE, HOPELESS = "slo.ttft_s=5", "slo.ttft_s=1e-9"
 SMALL_CHECK = ("--examples", "3", "--slots", "64", "--max-len", "32")
-# A command, whose answer is JSON of this class (None: it has no JSON), and its exit code
+# A command, whose answer is JSON of this class, and its exit code
 ANSWERS = {
     ("list", "policy"): ("Choices", 0),
-    ("fits", SERVER, H100): (None, 0),
+    ("fits", SERVER, H100): ("Fit", 0),
     ("fits", f"{SERVER} --max-model-len 999999", H100): ("NoAnswer", 1),
     ("fits", "vllm serve meta-llama/Llama-3.3-70B-Instruct", H100): ("NoAnswer", 1),
     ("fits", "sglang serve --model-path meta-llama/Llama-3.3-70B-Instruct", H100): ("NoAnswer", 1),
@@ -35,14 +37,15 @@ ANSWERS = {
     ("check", "broken:Broken", *SMALL_CHECK): ("CheckAnswer", 1),
     ("capacity", LOOSE, *SHORT[:1], "--seeds", "1", "--precision", "0.5"): ("CapacityAnswer", 0),
     ("capacity", HOPELESS, *SHORT[:1], "--seeds", "1"): ("NoAnswer", 1),
-    ("plan", "gpu=a100-40gb", LOOSE, *SHORT, "--seeds", "1"): (None, 0),
-    ("plan", "gpu=a100-40gb", HOPELESS, *SHORT, "--seeds", "1"): (None, 1),
+    ("plan", "gpu=a100-40gb", LOOSE, *SHORT, "--seeds", "1"): ("PlanAnswer", 0),
+    ("plan", "gpu=a100-40gb", HOPELESS, *SHORT, "--seeds", "1"): ("PlanAnswer", 1),
     ("mend", SERVER, H100, *SHORT, "--seeds", "1"): ("MendAnswer", 0),
     ("hits", "trace=random", "arrivals.rate=1", "arrivals.duration_s=9"): ("HitsAnswer", 0),
     ("compare", "a", "b"): ("ComparisonAnswer", 0),
     ("validate", "log.csv", "--within", "1e9"): ("ValidationAnswer", 0),
     ("validate", "log.csv", "--within", "1e-9"): ("ValidationAnswer", 1),
 }
+KINDS = {"Fit": Fit, "PlanAnswer": PlanAnswer}  # of other modules
 # Mistakes in words that each command takes, in the order of the help
 WRONG = {
     "run": "run polcy=paged",
@@ -102,8 +105,7 @@ def test_quiet_json_is_all_that_is_printed(testbed, inputs, words):
     code, output, error = testbed(*words, "--json", "--quiet")
     assert code == expected
     answer = json.loads(output)
-    if answer_class:
-        check(answer, getattr(json_answers, answer_class), answer_class)
+    check(answer, KINDS.get(answer_class) or getattr(json_answers, answer_class), answer_class)
     assert bool(error) == (answer_class == "NoAnswer")
 
 

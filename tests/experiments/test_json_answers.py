@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import get_args, get_origin, get_type_hints
 
@@ -29,11 +30,11 @@ def check(value, hint, where):
         assert value.keys() == {field.name for field in fields(hint)}, where
         for name, inner in get_type_hints(hint).items():
             check(value[name], inner, f"{where}.{name}")
-    elif get_origin(hint) is list:
+    elif get_origin(hint) in (list, tuple, Sequence):
         assert isinstance(value, list), where
         for inner in value:
             check(inner, get_args(hint)[0], where)
-    elif get_origin(hint) is dict:
+    elif get_origin(hint) in (dict, Mapping):
         assert isinstance(value, dict), where
         for inner in value.values():
             check(inner, get_args(hint)[1], where)

@@ -65,13 +65,13 @@ def test_an_error_of_a_missing_folder_names_the_file(tmp_path):
 
 
 def test_a_pipe_gets_the_content_and_stays(tmp_path):
-    pipe, heard = tmp_path / "pipe.json", []
+    pipe, received = tmp_path / "pipe.json", []
     os.mkfifo(pipe)
-    reader = Thread(target=lambda: heard.append(pipe.read_text()))
+    reader = Thread(target=lambda: received.append(pipe.read_text()))
     reader.start()
     write_json(pipe, [1])
     reader.join()
-    assert json.loads(heard[0]) == [1]
+    assert json.loads(received[0]) == [1]
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
 
@@ -91,12 +91,14 @@ def test_standard_output_may_be_a_file_by_name():
     assert (shown.stdout, shown.stderr) == ("1\n", "")
 
 
-def test_a_link_stays_and_what_it_names_gets_the_content(path):
+def test_a_link_is_replaced_and_what_it_names_stays(path):
+    before = path.read_bytes()
     link = path.with_name("link.json")
     link.symlink_to(path.name)
     write_json(link, [1])
-    assert link.is_symlink()
-    assert json.loads(path.read_text()) == [1]
+    assert not link.is_symlink()
+    assert json.loads(link.read_text()) == [1]
+    assert path.read_bytes() == before
 
 
 def test_cells_of_a_table_are_exact_and_missing_ones_empty(tmp_path):

@@ -1,12 +1,16 @@
-"""The site's table of findings, made from the headers of the scripts in findings/."""
+"""The table of findings/README.md, made from the headers of the scripts:
+`python tests/helpers/findings_table.py` writes it.
+"""
 
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parents[2] / "findings"
+FOLDER = Path(__file__).parents[2] / "findings"
 FIELDS = ("behaviour", "package", "date", "guess")
 HEAD = """# Findings
 
-Behaviour of libraries that a good guess gets wrong.
+Behaviour of libraries that a good guess gets wrong. Each script installs pinned packages in a
+temporary folder, runs them on valid input, prints the guess and the result, and fails if the result
+has changed. They run outside CI: `sh findings/NAME.sh`.
 
 | script | behaviour | package | seen on | the guess that it refutes |
 |---|---|---|---|---|
@@ -26,6 +30,10 @@ def page() -> str:
     rows = []
     for script in sorted(FOLDER.glob("*.sh")):
         of = header(script)
-        cells = [f"`{script.name}`", *(of[name] for name in FIELDS)]
+        cells = [f"[{script.stem}]({script.name})", *(of[name] for name in FIELDS)]
         rows.append(f"| {' | '.join(cells)} |\n")
     return HEAD + "".join(rows)
+
+
+if __name__ == "__main__":
+    (FOLDER / "README.md").write_text(page())
