@@ -27,6 +27,7 @@ from testbed.study.capacity_search import (
     Seen,
     given_objectives,
     measured,
+    usual_duration,
 )
 
 if TYPE_CHECKING:
@@ -185,8 +186,9 @@ def capacity(
     """Find the highest rate at which `share` of the requests meet the SLO, with one seed.
 
     A request must meet all objectives that are given, at least one, here or as slo.ttft_s=... among
-    the overrides. `capacities` gives the range over several seeds. Raises InputError if no rate
-    meets the SLO, or every rate does.
+    the overrides. Each rate has 300 s of arrivals, unless duration_s or the arrivals say otherwise.
+    `capacities` gives the range over several seeds. Raises InputError if no rate meets the SLO, or
+    every rate does.
 
     Args:
         *overrides: words of the command line, such as `model=opt-13b`.
@@ -203,7 +205,9 @@ def capacity(
         **options: those of `simulate`, without a rate.
     """
     limits = given_objectives(ttft_s=ttft_s, tpot_s=tpot_s, itl_s=itl_s, e2e_s=e2e_s)
-    search = CapacitySearch(overrides, options | limits, folder, seen)
+    options |= limits
+    overrides = (*overrides, *usual_duration(overrides, options))
+    search = CapacitySearch(overrides, options, folder, seen)
     return search.highest(share, low, high, precision)
 
 

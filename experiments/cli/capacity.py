@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from testbed.study.sensitivity import CapacityIntervals
 
 RUNS = Path("runs/capacity")
-SEED, DURATION = "seed", "arrivals.duration_s"
-HOUR_S, USUAL_S = 3600, 300
+SEED = "seed"
 USUAL_SEEDS = 3
 
 LONGER = "raise arrivals.duration_s, until this line goes"
@@ -81,19 +80,20 @@ def capacity(
     from testbed.experiments.cli.output import print_json
     from testbed.experiments.runs.progress import status_line
     from testbed.experiments.runs.search_progress import SearchProgress
-    from testbed.study.capacity_search import check_search, check_searched
+    from testbed.study.capacity_search import check_search, check_searched, usual_duration
 
     words = served.words(overrides)
     unseeded = [word for word in words if key_of(word) != SEED]
     check_searched(unseeded, {})
-    unseeded += usual_duration(unseeded)
+    usual = usual_duration(unseeded, {})
+    unseeded += usual
     search = {"share": share, "low": low, "high": high, "precision": precision}
     if sensitivity:
         _check_sensitivity(unseeded)
     numbers = seeds_of(words, seeds)
     check_search(**search)
     progress = SearchProgress(len(numbers), low, high, precision)
-    _announce(progress.expected, len(numbers), unseeded)
+    _announce(progress.expected, len(numbers), usual)
     with status_line(progress.__str__):
         highest = capacities(
             *unseeded,
@@ -200,25 +200,12 @@ def seeds_of(words: list[str], count: int | None) -> list[int]:
     return [int(seed)]
 
 
-def usual_duration(words: list[str]) -> list[str]:
-    """The word for 300 s of arrivals, where nothing says how long they last: an hour of each rate
-    is more than a first answer takes.
-    """
-    from testbed.experiments.runs.compose import configured
-
-    if any(key_of(word) == DURATION for word in words):
-        return []
-    parameters = configured(words).arrivals.parameters
-    is_usual = parameters.get("duration_s") == HOUR_S
-    return [f"{DURATION}={USUAL_S}"] if is_usual else []
-
-
-def _announce(num_rates: int, num_seeds: int, words: list[str]) -> None:
+def _announce(num_rates: int, num_seeds: int, usual: list[str]) -> None:
     """Say what the search will simulate, before the first rate is done."""
     of_seeds = f"{num_seeds} seeds" if num_seeds > 1 else "one seed"
     text = f"capacity: about {num_rates} rates for {of_seeds}, a line for each"
-    if (word := f"{DURATION}={USUAL_S}") in words:
-        text = f"{text}; {word} each, for a first answer"
+    if usual:
+        text = f"{text}; {usual[0]} each, for a first answer"
     print(text, file=sys.stderr, flush=True)
 
 

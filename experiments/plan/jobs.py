@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.api import capacity
 from testbed.core.errors import InputError
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.run.result import front_end
 from testbed.run.summaries import ID, RUN
+from testbed.study.capacity_search import CapacitySearch
 from testbed.study.knee import NoRate
 
 SUMMARIES = {"outputs": "summary"}
@@ -100,7 +100,7 @@ class Searched:
 
 @dataclass(frozen=True)
 class SearchJob:
-    """The highest rate of a deployment that keeps the SLO, by `testbed.capacity`."""
+    """The highest rate of a deployment that keeps the SLO, by the search of `testbed.capacity`."""
 
     words: tuple[str, ...]
     seed: int
@@ -147,16 +147,10 @@ class SearchJob:
         every rate that was tried misses the SLO.
         """
         try:
-            return capacity(
-                *self.words,
-                seed=self.seed,
-                share=self.share,
-                low=self.low,
-                high=self.high,
-                precision=self.precision,
-                folder=self.place.runs,
-                seen=tried.__setitem__,
-            ).rate
+            search = CapacitySearch(
+                self.words, {"seed": self.seed}, self.place.runs, tried.__setitem__
+            )
+            return search.highest(self.share, self.low, self.high, self.precision).rate
         except NoRate:
             if not tried or max(tried.values()) >= self.share:
                 raise

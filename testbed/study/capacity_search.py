@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 SHARE, PRECISION = 0.9, 0.02
 LOW, HIGH = 0.5, 2.0  # requests/s, a first guess
-RATE = "arrivals.rate"
+RATE, DURATION = "arrivals.rate", "arrivals.duration_s"
+HOUR_S, USUAL_S = 3600, 300  # of arrivals: of one run, and of each rate of a search
 MAX_REQUESTS = 3_000_000
 Seen = Callable[[float, float], None]
 
@@ -176,6 +177,18 @@ def check_searched(overrides: Sequence[str], options: Mapping[str, Any]) -> None
     """
     _check_no_rate(overrides, options)
     _check_objectives(front_end().configure(overrides, options))
+
+
+def usual_duration(overrides: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    """The word for 300 s of arrivals if neither overrides nor options say how long they last: an
+    hour of each rate is more than a first answer takes.
+    """
+    is_object = not isinstance(options.get("arrivals"), str | None)
+    given = any(options.get(key) is not None for key in ("duration_s", DURATION))
+    if given or is_object or any(key_of(word) == DURATION for word in overrides):
+        return []
+    parameters = front_end().configure(overrides, options).arrivals.parameters
+    return [f"{DURATION}={USUAL_S}"] if parameters.get("duration_s") == HOUR_S else []
 
 
 def _check_no_rate(overrides: Sequence[str], options: Mapping[str, Any]) -> None:

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from testbed.engine.arrivals import Poisson
 from testbed.experiments.runs.search_progress import SearchProgress
-from testbed.study.capacity_search import Capacities, Capacity
+from testbed.study.capacity_search import Capacities, Capacity, usual_duration
 from testbed.study.knee import highest_rate
 from testbed.study.replications import Interval, interval, within_step
 
@@ -45,6 +46,14 @@ def test_a_rate_has_five_minutes_of_arrivals_unless_one_says_otherwise(testbed, 
     assert "arrivals.duration_s=300 each" in progress
     paths = (tmp_path / "runs" / "capacity").glob("*/config.yaml")
     assert all("duration_s: 300" in path.read_text() for path in paths)
+
+
+def test_python_has_the_same_five_minutes():
+    assert usual_duration((), {}) == ["arrivals.duration_s=300"]
+    assert usual_duration((), {"arrivals": "gamma"}) == ["arrivals.duration_s=300"]
+    assert usual_duration((), {"duration_s": 3600}) == []
+    assert usual_duration(("arrivals.duration_s=3600",), {}) == []
+    assert usual_duration((), {"arrivals": (Poisson, {"duration_s": 3600})}) == []
 
 
 def test_an_interval_is_no_narrower_than_the_step():
