@@ -46,6 +46,7 @@ PolicyName = Literal[
     "lmcache",
     "paged",
     "paged_2023",
+    "pinned_caching",
     "prefix_caching",
     "prefix_caching_v1",
     "prompt_budget",

@@ -92,6 +92,7 @@ def capacity(
         _check_sensitivity(unseeded)
     numbers = seeds_of(words, seeds)
     check_search(**search)
+    _check_folder(runs)
     progress = SearchProgress(len(numbers), low, high, precision)
     _announce(progress.expected, len(numbers), usual)
     with status_line(progress.__str__):
@@ -198,6 +199,14 @@ def seeds_of(words: list[str], count: int | None) -> list[int]:
             key=word, problem="must be one whole number", remedy="--seeds N searches with several"
         )
     return [int(seed)]
+
+
+def _check_folder(runs: Path) -> None:
+    """Raise InputError for a file in the place of the folders of runs."""
+    if runs.exists() and not runs.is_dir():
+        raise InputError(
+            key="--runs", value=runs, problem="is a file", remedy="name a folder, new or not"
+        )
 
 
 def _announce(num_rates: int, num_seeds: int, usual: list[str]) -> None:

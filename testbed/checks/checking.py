@@ -8,7 +8,7 @@ from typing import Any
 
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import check_cost
-from testbed.checks.contract.handovers import check_handover
+from testbed.checks.handover_checks import check_handover
 from testbed.checks.contract.order_contract import check_order
 from testbed.checks.contract.questions import MakePolicy
 from testbed.checks.contract.search import POOLS, UNSEEN, Progress, check_policy, tiers_below

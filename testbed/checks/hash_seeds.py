@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from testbed.checks.contract import order_contract
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import works
-from testbed.checks.contract.handovers import sendings
+from testbed.checks.handover_checks import sendings
 from testbed.checks.contract.search import Harness, histories_of, shown_pool
 from testbed.checks.fast_and_slow import (
     GAPS_PS,

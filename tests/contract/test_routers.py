@@ -9,7 +9,7 @@ import pytest
 from broken_parts import BrokenParts
 
 from testbed import check
-from testbed.checks.contract.handovers import check_handover
+from testbed.checks.handover_checks import check_handover
 from testbed.checks.router_checks import check_router
 from testbed.core.errors import InputError
 from testbed.fleet.handovers.by_layer import ByLayer

@@ -179,7 +179,7 @@ def test_runs_without_names_of_their_own_are_refused(testbed, pair, words, parts
 def text_of(page):
     """The text of a page, without tags, styles and scripts."""
     page = re.sub(r"(?s)<style>.*?</style>|<script>.*?</script>", "", page)
-    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+    return " ".join(re.sub(r"<[^>]+>", " ", page.replace("<wbr>", "")).split())
 
 
 def test_report_of_runs_names_them_by_the_options_that_change_results(testbed, tiny, tmp_path):

@@ -11,7 +11,7 @@ from refusals import check_refusal
 
 from testbed.core.hf_config import model_of
 from testbed.core.shapes import read_model
-from testbed.experiments.cli.lockstep import RandomRuns, lockstep
+from testbed.experiments.cli.lockstep import OtherParts, RandomRuns, lockstep
 from testbed.experiments.real.lockstep import sglang_draws
 from testbed.experiments.real.lockstep.comparison import ITERATION_PS, compare
 from testbed.experiments.real.lockstep.sglang_capacities import check_capacities, config_of
@@ -72,9 +72,8 @@ def test_the_shapes_of_the_compared_files_are_those_that_ship(tmp_path):
         assert shape.max_len == shipped.max_len
 
 
-@pytest.mark.parametrize("option", [{"histories": 3}])
-def test_options_of_vllm_are_refused(option):
-    check_refusal((*option, "vllm"), lockstep, "sglang", **option)
+def test_options_of_vllm_are_refused():
+    check_refusal(("histories", "vllm"), lockstep, "sglang", parts=OtherParts(histories=3))
     check_refusal(("windows",), lockstep, "sglang", drawn=RandomRuns(1, windows=True))
 
 

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import tiny_models as tiny  # noqa: E402
 from example_policy import Slabs  # noqa: E402
+from unraised import unraised  # noqa: E402
 
 from testbed.core.sequence import Batch, Sequence  # noqa: E402
 from testbed.core.slots import Copy, Grant, Ops, Refusal  # noqa: E402
@@ -100,19 +101,6 @@ def of_extended(policy, seqs, num_tokens):
 
 def of_held(radix, held):
     return [(held.seq, "_changes")]
-
-
-def unraised(function, versions_of):
-    """The function, after which the versions that it raises are as before."""
-
-    def call(*args, **options):
-        before = [(of, name, getattr(of, name)) for of, name in versions_of(*args, **options)]
-        answer = function(*args, **options)
-        for of, name, version in before:
-            setattr(of, name, version)
-        return answer
-
-    return call
 
 
 @pytest.mark.parametrize(
