@@ -8,7 +8,6 @@ from typing import Any
 
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import check_cost
-from testbed.checks.handover_checks import check_handover
 from testbed.checks.contract.order_contract import check_order
 from testbed.checks.contract.questions import MakePolicy
 from testbed.checks.contract.search import POOLS, UNSEEN, Progress, check_policy, tiers_below
@@ -21,6 +20,7 @@ from testbed.checks.fast_and_slow import (
     MakeRule,
     differs,
 )
+from testbed.checks.handover_checks import check_handover
 from testbed.checks.hash_seeds import follows_hashes
 from testbed.checks.plug_in_kinds import KINDS, kind_of
 from testbed.checks.router_checks import check_router

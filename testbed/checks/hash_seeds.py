@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from testbed.checks.contract import order_contract
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.checks.contract.costs import works
-from testbed.checks.handover_checks import sendings
 from testbed.checks.contract.search import Harness, histories_of, shown_pool
 from testbed.checks.fast_and_slow import (
     GAPS_PS,
@@ -33,6 +32,7 @@ from testbed.checks.fast_and_slow import (
     described,
     workload,
 )
+from testbed.checks.handover_checks import sendings
 from testbed.checks.plug_in_kinds import kind_of
 from testbed.checks.router_checks import WatchedRouter, decisions_of, stories
 from testbed.core.errors import InputError
