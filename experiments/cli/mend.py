@@ -42,11 +42,11 @@ def mend(
     other budgets of a batch, with swapping and with a watermark, all on the same seeds. A change is
     better if the goal's difference, seed by seed, leaves out zero. Prints a table with 95%
     intervals, the best change first, and the differences. A change whose runs fail has no verdict.
-    Exit code 1 if the server preempts and no change is better.
+    Exit code 1 if the server preempts and no option of vLLM betters that.
 
     testbed mend "vllm serve MODEL" gpu=h100-80gb trace=csv trace.path=FILE arrivals=replay
     """
-    from testbed.experiments.mend.trials import BETTER, Search
+    from testbed.experiments.mend.trials import Search
     from testbed.experiments.runs.words import is_of_hydra
     from testbed.run.override_words import key_of
 
@@ -59,7 +59,7 @@ def mend(
     others = tuple(word for word in words if word not in launcher)
     found = Search(command, others, tuple(range(seeds)), runs, launcher, by).found()
     _print(found, json=json)
-    is_mended = not found.preempts or any(found.verdict(of) == BETTER for of in found.tried)
+    is_mended = not found.preempts or found.best is not None
     return exit_codes.ANSWERED if is_mended else exit_codes.NO
 
 

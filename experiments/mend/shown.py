@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from testbed.experiments.mend.trials import BETTER, Mending, Tried
+from testbed.experiments.mend.trials import Mending, Tried
 from testbed.run.summaries import costs_of
 
 
@@ -30,11 +30,21 @@ def lines_of(mending: Mending) -> Iterator[str]:
 def _conclusion(mending: Mending) -> str:
     if not mending.preempts:
         return "the server preempts nothing at this load: nothing is to mend (raise the load)"
-    best = next(iter(mending.tried), None)
-    if best is None or mending.verdict(best) != BETTER:
-        name = mending.goal.number
-        return f"no change betters {name} distinguishably (--seeds N with more, or a longer run)"
-    return f"best: {best.change.name}"
+    if (best := mending.best) is None:
+        return _no_option(mending)
+    line = f"best: {best.change.name}"
+    if not best.num_overloaded:
+        return line
+    seeds = f"{best.num_overloaded} of {len(mending.seeds)} seeds"
+    return f"{line}; the server falls behind with it too, on {seeds} (less load, or more GPUs)"
+
+
+def _no_option(mending: Mending) -> str:
+    name = mending.goal.number
+    if mending.better:
+        other = mending.better[0].change.name
+        return f"no option of vLLM betters {name} distinguishably; {other} would, which it lacks"
+    return f"no change betters {name} distinguishably (--seeds N with more, or a longer run)"
 
 
 def rows_of(mending: Mending) -> list[list[str]]:

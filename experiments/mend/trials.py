@@ -11,7 +11,7 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
-from testbed.experiments.mend.changes import NONE, Change, changes_of
+from testbed.experiments.mend.changes import NONE, NOT_OF_VLLM, Change, changes_of
 from testbed.experiments.mend.goals import NUMBERS, Goal, goal_of
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
@@ -127,6 +127,16 @@ class Mending:
     def verdict(self, tried: Tried) -> str:
         """The verdict on a change, beside the server as it is."""
         return tried.verdict(self.server, self.goal)
+
+    @property
+    def better(self) -> list[Tried]:
+        """The changes that better the goal, the best first."""
+        return [tried for tried in self.tried if self.verdict(tried) == BETTER]
+
+    @property
+    def best(self) -> Tried | None:
+        """The best change that an option of vLLM makes; None if none betters the goal."""
+        return next((one for one in self.better if one.change.note != NOT_OF_VLLM), None)
 
     @property
     def numbers(self) -> list[str]:

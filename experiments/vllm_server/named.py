@@ -95,13 +95,16 @@ def gpu_named(name: str | None, folders: Sequence[Path] = ()) -> GpuSpec:
     files = dict(files_of("gpu", folders))
     if name is not None and name.endswith(".yaml") and Path(name).is_file():
         files[name] = Path(name)
-    if name not in files:
-        if near := did_you_mean(name or "", files):
-            raise InputError(key="gpu", value=name, problem=f"is no GPU{near}")
+    choices = ", ".join(sorted(files))
+    if name is not None and name not in files:
+        near = did_you_mean(name.lower(), files)
+        remedy = "" if near else f"choose from {choices}"
+        raise InputError(key="gpu", value=name, problem=f"is no GPU{near}", remedy=remedy)
+    if name is None:
         raise InputError(
             key="gpu",
             problem="the server's command does not say on which GPU",
-            remedy=f"add gpu=NAME of {', '.join(sorted(files))}",
+            remedy=f"add gpu=NAME of {choices}",
         )
     sheet = yaml.safe_load(files[name].read_text(encoding="utf-8"))
     stated = {key: value for key, value in sheet.items() if key not in ("defaults", "_target_")}

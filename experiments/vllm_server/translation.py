@@ -77,7 +77,7 @@ def served(text: str, others: Sequence[str]) -> Served:
     """The server of a command beside overrides; raises InputError as `expand` does."""
     choices = chosen(others)
     command, taken = merged(read_command(text), choices)
-    gpu = choices.get("gpu", choices.get("server", "").partition("-x")[0])
+    gpu = _gpu_chosen(choices)
     release = release_chosen({"system": SYSTEM} | choices)
     if release is None:
         raise InputError(
@@ -88,6 +88,13 @@ def served(text: str, others: Sequence[str]) -> Served:
         )
     server = server_of(command, gpu, user_folders(others), release=release)
     return Served(server, command, taken)
+
+
+def _gpu_chosen(choices: Mapping[str, str]) -> str | None:
+    """The GPU of gpu=NAME or server=NAME-xN; None if neither names one."""
+    server = choices.get("server", "")
+    of_server = "" if server.startswith("of-") else server.partition("-x")[0]  # of-MODEL
+    return choices.get("gpu", of_server) or None
 
 
 def _check_policy(server: Server, choices: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from testbed.core.units import Count, Share
 from testbed.speculation.token_random import uniform
 
 DRAFTS, STATES = 0, 1  # streams of random numbers
+ASSUMED = 0.7  # probability of a draft token, if nothing says how many are accepted
 
 
 class Acceptance(ABC):
@@ -52,7 +53,7 @@ class ByToken(Acceptance):
 class Constant(ByToken):
     """The same probability for each draft token."""
 
-    def __init__(self, rate: Share = 0.7, seed: Count = 0) -> None:
+    def __init__(self, rate: Share = ASSUMED, seed: Count = 0) -> None:
         super().__init__(seed)
         self._rate = rate
 

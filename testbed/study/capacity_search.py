@@ -235,6 +235,13 @@ def _check_objectives(config: RunConfig) -> None:
 
 def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
     slo, arrived = summary["slo"], summary["requests"]["arrived"]
+    if arrived and summary["requests"]["rejected"] == arrived:
+        raise InputError(
+            key=RATE,
+            value=f"{rate:g}",
+            problem="every request is rejected, as longer than the server takes",
+            remedy="raise --max-model-len or max_len, or send shorter requests",
+        )
     if slo["share_inside"] is None:
         raise NotSustained(
             key=RATE,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
+from testbed.speculation.acceptance import ASSUMED
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
 from testbed.vllm.adapters import adapter_bytes
 from testbed.vllm.attention_backends import (
@@ -82,7 +83,9 @@ class Speculative(NamedTuple):
     def all_notes(self) -> tuple[str, ...]:
         """Facts that the command does not have."""
         of_acceptance = (
-            "how many drafts are accepted is not in a command; "
+            "how many drafts are accepted is not in a command: "
+            f"each of their tokens is with probability {ASSUMED:g}, an assumption, unless "
+            "speculation.acceptance.rate says otherwise; "
             "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
         )
         return (of_acceptance, *self.notes)
