@@ -264,7 +264,7 @@ def plain(line):
 
 
 def test_most_questions_show_their_output():
-    assert {number for number, *_ in ANSWERS} >= {str(i) for i in range(1, 14)} - {"5"}
+    assert {number for number, *_ in ANSWERS} >= {str(i) for i in range(1, 14)}
 
 
 @pytest.mark.parametrize(
