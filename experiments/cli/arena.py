@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
+from testbed.experiments.cli import exit_codes
 from testbed.experiments.cli.parameters import AtLeastOne
 
 if TYPE_CHECKING:
@@ -62,19 +63,21 @@ def arena(
     launcher: Launcher | None = None,
     verify: Verify = None,
     sample: Sample = None,
-) -> None:
+) -> int:
     """Compare policies of any kind on fixed workloads, beside bounds.
 
     The bounds: no cache, random victims, LRU, Belady, and a pool that evicts nothing. A plug-in is
     checked against its contract first; each cell runs in a process of its own with limits of time
-    and memory. A call that was stopped goes on where it was: rows that are done are read.
+    and memory. A call that was stopped goes on where it was: rows that are done are read. Exit code
+    1 if no entrant has a row.
     """
     from testbed.experiments.arena.suites import suite_of
 
     chosen = suite_of(suite, _text(mooncake), _text(agents))
     launch = _launch(launcher or [], jobs, runs)
     if verify is not None:
-        return _verify(verify, runs, launch, sample, _text(mooncake), _text(agents))
+        _verify(verify, runs, launch, sample, _text(mooncake), _text(agents))
+        return exit_codes.ANSWERED
     if sample is not None:
         raise InputError(
             key="--sample", value=sample, problem="belongs to --verify FILE", remedy="leave it out"
@@ -90,6 +93,8 @@ def arena(
         _write(games[name], out / name if len(systems) > 1 else out, len(chosen.seeds))
     if len(systems) > 1:
         _write_across(games, out)
+    is_empty = any(set(names) <= set(of_rules.out) for of_rules in games.values())
+    return exit_codes.NO if is_empty else exit_codes.ANSWERED
 
 
 def _write(games: "Games", out: Path, num_seeds: int) -> None:

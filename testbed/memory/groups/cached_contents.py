@@ -61,7 +61,7 @@ class OutputContents(PromptContents):
 
     def __init__(self, release: Release) -> None:
         self._release = release
-        self._with_output = set[int]()  # sequences whose prompt was computed; never iterated over
+        self._stored = dict[int, int]()  # most tokens of a sequence that was computed to its output
 
     def of(self, seq: Sequence, block_size: int) -> Iterable[Content]:
         """Of all its blocks, without end."""
@@ -69,17 +69,20 @@ class OutputContents(PromptContents):
         return chain(of_prompt, generated_contents(seq, block_size, len(of_prompt)))
 
     def num_readable(self, seq: Sequence, num_tokens: int, block_size: int) -> int:
-        """All that a sequence with generated tokens has stored: the last one is not among it."""
-        if seq.seq_id in self._with_output:
-            return (num_tokens - 1) // block_size
-        return super().num_readable(seq, num_tokens, block_size)
+        """All that a sequence with generated tokens has stored: the last one is not among it. Later
+        blocks of an answer that a trace names may be stored by a prompt that contains it.
+        """
+        num_stored = self._stored.get(seq.seq_id)
+        if num_stored is None:
+            return super().num_readable(seq, num_tokens, block_size)
+        return num_stored // block_size
 
     def num_returned(self, seq: Sequence, num_blocks: int) -> int:
         return num_blocks
 
     def released(self, seq: Sequence) -> None:
         if seq.num_stored >= seq.prompt_len:
-            self._with_output.add(seq.seq_id)
+            self._stored[seq.seq_id] = max(seq.num_stored, self._stored.get(seq.seq_id, 0))
 
     def put_uncached(self, pages: PagePool, column: int, page: int) -> None:
         if self._release.uncached_first:
