@@ -477,6 +477,7 @@ def make_request(
 
 def _import_quietly() -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # the answer is on stdout
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("PYTHONHASHSEED", "0")
     logging.getLogger("vllm").setLevel(logging.ERROR)
