@@ -91,7 +91,7 @@ def test_random_runs_decide_as_sglang(seed):
 @pytest.mark.parametrize("seed", [3, 7])
 def test_every_step_of_a_server_with_hicache_equals_sglangs(seed, capsys):
     drawn = RandomRuns(random=3, seed=seed, requests=50)
-    assert lockstep("sglang", offload=True, drawn=drawn) == 0
+    assert lockstep("sglang", parts=OtherParts(offload=True), drawn=drawn) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert "steps of 3 loads are equal" in line
 
@@ -100,5 +100,5 @@ def test_every_step_of_a_server_with_hicache_equals_sglangs(seed, capsys):
 def test_a_host_that_evicts_nothing_is_found(monkeypatch, capsys):
     monkeypatch.setattr(HostTree, "_is_host_leaf", lambda tree, run: False)
     drawn = RandomRuns(random=3, seed=3, requests=50)
-    assert lockstep("sglang", offload=True, drawn=drawn) == 1
+    assert lockstep("sglang", parts=OtherParts(offload=True), drawn=drawn) == 1
     assert "first difference" in capsys.readouterr().out
