@@ -236,7 +236,7 @@ def _check_objectives(config: RunConfig) -> None:
 def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
     slo, arrived = summary["slo"], summary["requests"]["arrived"]
     if arrived and summary["requests"]["rejected"] == arrived:
-        raise InputError(
+        raise NotSustained(
             key=RATE,
             value=f"{rate:g}",
             problem="every request is rejected, as longer than the server takes",

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from testbed.engine.arrivals import Poisson
+from testbed.experiments.cli import exit_codes
 from testbed.experiments.runs.search_progress import SearchProgress
 from testbed.study.capacity_search import Capacities, Capacity, usual_duration
 from testbed.study.knee import highest_rate
@@ -54,6 +55,13 @@ def test_python_has_the_same_five_minutes():
     assert usual_duration((), {"duration_s": 3600}) == []
     assert usual_duration(("arrivals.duration_s=3600",), {}) == []
     assert usual_duration((), {"arrivals": (Poisson, {"duration_s": 3600})}) == []
+
+
+def test_a_server_that_rejects_every_request_keeps_no_rate(testbed):
+    words = (*SERVER, "trace=random", "trace.input_len=3000", "arrivals.duration_s=20")
+    code, _, error = testbed("capacity", *words)
+    assert code == exit_codes.NO
+    assert "every request is rejected" in error
 
 
 def test_an_interval_is_no_narrower_than_the_step():
