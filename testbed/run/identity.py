@@ -116,10 +116,10 @@ def code_hash() -> str:
 @cache
 def folder_hash(folder: Path) -> str:
     """SHA-256 over the sources and data files in a folder and below it."""
-    digest = hashlib.sha256()
+    digest, above = hashlib.sha256(), len(os.path.join(folder, ""))
     for path in sorted(_sources(str(folder))):
         with open(path, "rb") as file:
-            digest.update(os.path.relpath(path, folder).encode() + b"\0" + file.read())
+            digest.update(path[above:].encode() + b"\0" + file.read())
     return digest.hexdigest()
 
 
