@@ -236,6 +236,8 @@ def plug_in_errors(key: str, name: str) -> Iterator[None]:
     """
     try:
         yield
+    except MemoryError:  # no fault of the plug-in
+        raise
     except InputError as error:
         if error.key == key or error.key.startswith((f"{key}.", f"{key}=")):
             raise
