@@ -119,6 +119,7 @@ FIRST = {
 }
 
 
+@pytest.mark.usefixtures("in_one_process")
 @pytest.mark.parametrize(
     ("page", "lines"),
     [
