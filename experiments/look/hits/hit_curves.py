@@ -179,8 +179,8 @@ def trace_rows(config: RunConfig) -> Rows:
 
 
 def _usual_sizes(largest: int, stored: int) -> list[int]:
-    """From the largest prompt to all different blocks with one prompt more, evenly on a logarithmic
-    axis.
+    """Sizes from the largest prompt to all different blocks with one prompt more, evenly on a
+    logarithmic axis.
     """
     return [round(size) for size in np.geomspace(largest, largest + stored, NUM_SIZES)]
 
