@@ -1,19 +1,12 @@
 """Checks that parts of a run can be built, and fit together; others are refused before the run."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.request import Workload
-from testbed.cost.model import CostModel
-from testbed.engine.arrivals import ArrivalProcess
-from testbed.fleet.handovers.rule import HandoverRule
-from testbed.fleet.routers.router import Router
 from testbed.memory.capabilities import Capabilities
-from testbed.memory.policy import MemoryPolicy
 from testbed.run.config import RunConfig
 from testbed.run.parts import locate
-from testbed.sched.beam_search import BeamModel
 from testbed.sched.preemption import (
     PreemptionRule,
     Recompute,
@@ -21,20 +14,18 @@ from testbed.sched.preemption import (
     Swap,
 )
 from testbed.sched.scheduler import Scheduler
-from testbed.speculation.speculation import Speculation
-from testbed.traces.reader import Trace
 
-KINDS: Mapping[str, type] = {
-    "policy": MemoryPolicy,
-    "scheduler": Scheduler,
-    "preemption": PreemptionRule,
-    "cost": CostModel,
-    "beams": BeamModel,
-    "trace": Trace,
-    "arrivals": ArrivalProcess,
-    "router": Router,
-    "handover": HandoverRule,
-    "speculation": Speculation,
+KINDS = {  # by name, for most runs have no fleet and no drafts
+    "policy": "testbed.memory.policy.MemoryPolicy",
+    "scheduler": "testbed.sched.scheduler.Scheduler",
+    "preemption": "testbed.sched.preemption.PreemptionRule",
+    "cost": "testbed.cost.model.CostModel",
+    "beams": "testbed.sched.beam_search.BeamModel",
+    "trace": "testbed.traces.reader.Trace",
+    "arrivals": "testbed.engine.arrivals.ArrivalProcess",
+    "router": "testbed.fleet.routers.router.Router",
+    "handover": "testbed.fleet.handovers.rule.HandoverRule",
+    "speculation": "testbed.speculation.speculation.Speculation",
 }
 
 # Rules by which single sequences are computed again
@@ -46,10 +37,8 @@ DERIVED = ("policy", "scheduler", "router", "handover", "speculation")
 
 def check_kinds(config: RunConfig) -> None:
     """Raise InputError for a class or object that is not of its group's kind."""
-    for group, kind in KINDS.items():
-        part = getattr(config, group)
-        if part is None:
-            continue
+    for group, part in config.parts.items():
+        kind: Any = locate(KINDS[group], group)
         is_located = part.is_named and group in DERIVED
         target = locate(part.target, group) if is_located else part.target
         if group == "trace" and isinstance(target, Workload):
@@ -67,17 +56,16 @@ def check_kinds(config: RunConfig) -> None:
 
 def checked(group: str, built: Any) -> Any:
     """The built part. Raises InputError if it is not of its group's kind."""
-    if not isinstance(built, KINDS[group]):
+    kind: Any = locate(KINDS[group], group)
+    if not isinstance(built, kind):
         raise _no_kind(group, type(built))
     return built
 
 
 def _no_kind(group: str, value: Any) -> InputError:
-    kind = KINDS[group]
     name = getattr(value, "__qualname__", None) or type(value).__qualname__
-    base = f"{kind.__module__}.{kind.__qualname__}"
     remedy = "derive it from that class"
-    return InputError(key=group, value=name, problem=f"is no {base}", remedy=remedy)
+    return InputError(key=group, value=name, problem=f"is no {KINDS[group]}", remedy=remedy)
 
 
 def check_tiers(config: RunConfig, memory: Capabilities, preemption: PreemptionRule) -> None:
