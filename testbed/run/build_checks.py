@@ -3,7 +3,7 @@
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.request import Workload
+from testbed.core.request import Column, Workload
 from testbed.memory.capabilities import Capabilities
 from testbed.run.config import RunConfig
 from testbed.run.parts import locate
@@ -99,9 +99,14 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
     """Raise InputError if scheduler or policy can serve no request of the workload, or decide by
     what no request has: they would run as others under their names.
     """
-    _check_num_sequences(scheduler.memory, workload)
-    _check_answers_are_found(scheduler)
-    _check_fixed_outputs(scheduler, workload)
+    if scheduler.names_victims:
+        _check_victims(scheduler)
+    if workload.num_seqs > 1 or workload.has_beams:
+        _check_num_sequences(scheduler, workload)
+    if scheduler.state.retention is not None:
+        _check_answers_are_found(scheduler.memory)
+    if scheduler.ends_at_declared and workload.rows.max_new_tokens is not None:
+        _check_fixed_outputs(workload.rows.max_new_tokens, workload.rows.output_len)
     there = workload.optional_fields()
     readers = {"scheduler": scheduler, "policy.eviction": scheduler.memory.reads_columns}
     for part, reader in readers.items():
@@ -118,10 +123,7 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
             )
 
 
-def _check_fixed_outputs(scheduler: Scheduler, workload: Workload) -> None:
-    declared, outputs = workload.rows.max_new_tokens, workload.rows.output_len
-    if declared is None or not scheduler.ends_at_declared:
-        return
+def _check_fixed_outputs(declared: Column, outputs: Column) -> None:
     if (declared != outputs).any():
         row = int((declared != outputs).argmax())
         raise InputError(
@@ -134,10 +136,10 @@ def _check_fixed_outputs(scheduler: Scheduler, workload: Workload) -> None:
         )
 
 
-def check_preemption(scheduler: Scheduler) -> None:
+def _check_victims(scheduler: Scheduler) -> None:
     """Raise InputError for a rule that the scheduler would not follow."""
     rule = scheduler.preemption
-    if scheduler.names_victims and not isinstance(rule, RECOMPUTING):
+    if not isinstance(rule, RECOMPUTING):
         raise InputError(
             key="preemption",
             value=type(rule).__name__,
@@ -148,8 +150,19 @@ def check_preemption(scheduler: Scheduler) -> None:
         )
 
 
-def _check_num_sequences(memory: Capabilities, workload: Workload) -> None:
-    num_seqs, longest = workload.num_seqs, memory.policy.max_seq_len
+def _check_num_sequences(scheduler: Scheduler, workload: Workload) -> None:
+    """Refuse requests of several sequences if decodes step one by one, or if none would fit."""
+    if scheduler.steps_in_turn:
+        raise InputError(
+            key="workload.num_seqs",
+            problem=(
+                "parallel samples and beams are not modelled with drafts, or in order of rank with "
+                "scheduler=vllm_v1"
+            ),
+            remedy="workload.num_seqs=1, or leave speculation and order out",
+        )
+    memory, num_seqs = scheduler.memory, workload.num_seqs
+    longest = memory.policy.max_seq_len
     is_uniform = workload.rows.num_seqs is None and num_seqs > 1
     if is_uniform and longest(1, num_seqs) == 0 < longest(1, 1):
         raise InputError(
@@ -160,13 +173,13 @@ def _check_num_sequences(memory: Capabilities, workload: Workload) -> None:
         )
 
 
-def _check_answers_are_found(scheduler: Scheduler) -> None:
-    if scheduler.state.retention is not None and scheduler.memory.publishes is None:
+def _check_answers_are_found(memory: Capabilities) -> None:
+    if memory.publishes is None:
         raise InputError(
             key="order",
             value="time_to_live",
             problem=(
-                f"{scheduler.memory.name} finds nothing of an answered request, whose slots would "
+                f"{memory.name} finds nothing of an answered request, whose slots would "
                 "be kept for no reader"
             ),
             remedy="choose policy=prefix_caching, or another policy that has lookup()",
