@@ -1,6 +1,6 @@
 """`testbed run`: one simulation, or with -m a sweep."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -53,15 +53,6 @@ class Sweep:
         """True if an option makes a sweep of the run."""
         return self.multirun or self.seeds is not None
 
-    def check_no_figure(self) -> None:
-        """Raise InputError for a figure, which one run has not."""
-        if self.figure or self.metrics:
-            raise InputError(
-                key="--figure" if self.figure else "--metrics",
-                problem="is of a sweep",
-                remedy="give -m or --seeds; testbed show charts RUN draws one run",
-            )
-
     @property
     def drawing(self) -> "Drawing":
         """The figure that is asked for."""
@@ -85,11 +76,6 @@ class Shown:
         Parameter(metavar="job", help="print the configuration as Hydra composes it; run nothing"),
     ] = None
     resolve: Annotated[bool, Parameter(help="print it with --cfg without interpolations")] = False
-
-    @property
-    def name_words(self) -> list[str]:
-        """The word that names the primary config, if any does."""
-        return [] if self.config_name is None else [f"--config-name={self.config_name}"]
 
 
 ONE_RUN = Sweep()
@@ -131,12 +117,13 @@ def run(
     """
     if help:
         return print_help(config_dir or [])
+    named = [] if shown.config_name is None else [f"--config-name={shown.config_name}"]
     if values or shown.cfg:
         words = served.words(overrides, config_dir or [])
-        return print_config([*shown.name_words, *words], shown, values=values)
+        return print_config([*named, *words], shown, values=values)
     from testbed.experiments.cli.run_launch import Form, noted, run_one
 
-    form = Form(again, sweep.per_seed, json, sensitivity, sweep.drawing)
+    form = Form(again, sweep.per_seed, json, sensitivity)
     if sweep.is_asked_for:
         if sensitivity:
             raise InputError(
@@ -144,11 +131,17 @@ def run(
             )
         from testbed.experiments.cli.sweep_launch import sweep_of  # which one run does not need
 
-        asked = [*shown.name_words, *overrides, *seed_words(overrides, sweep.seeds)]
+        asked = [*named, *overrides, *seed_words(overrides, sweep.seeds)]
+        form = replace(form, drawing=sweep.drawing)
         return sweep_of(asked, served, config_dir or [], form)
-    sweep.check_no_figure()
+    if sweep.figure or sweep.metrics:
+        raise InputError(
+            key="--figure" if sweep.figure else "--metrics",
+            problem="is of a sweep",
+            remedy="give -m or --seeds; testbed show charts RUN draws one run",
+        )
     words, notes = noted(served, overrides, config_dir or [])
-    return run_one([*shown.name_words, *words], form, notes)
+    return run_one([*named, *words], form, notes)
 
 
 def print_config(words: list[str], shown: Shown, *, values: bool) -> None:

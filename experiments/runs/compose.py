@@ -97,19 +97,15 @@ def composed(name: str, words: Sequence[str]) -> DictConfig:
     with refusals(words):
         overrides = OverridesParser.create().parse_overrides(list(read.values))
         try:
-            config = options_of(name, read)
+            if read.folders:  # whose files may change
+                config = composed_by_hydra(name, read.choices, read.folders)
+            else:
+                config = copy.deepcopy(_kept(name, read.choices))
         except HydraException as error:
             raise _explained(name, read) or error from None
         for override in overrides:
             set_value(config, override)
     return config
-
-
-def options_of(name: str, read: Words) -> DictConfig:
-    """The config of a name with the chosen options alone."""
-    if read.folders:  # whose files may change
-        return composed_by_hydra(name, read.choices, read.folders)
-    return copy.deepcopy(_kept(name, read.choices))
 
 
 @lru_cache(MOST_KEPT)

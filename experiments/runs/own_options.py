@@ -66,11 +66,11 @@ class OwnOptions(ConfigSource):
         return config_path in (*GROUPS, "engine") or Path(self.path, config_path).is_dir()
 
     def is_config(self, config_path: str) -> bool:
-        return self._maker(config_path.removesuffix(".yaml")) is not None
+        return _maker(Path(self.path), config_path.removesuffix(".yaml")) is not None
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = config_path.removesuffix(".yaml")
-        make = self._maker(path)
+        make = _maker(Path(self.path), path)
         assert make is not None
         values = with_defaults(make(), path.partition("/")[0])
         header = {"package": values.pop(PACKAGE, None)}
@@ -80,11 +80,6 @@ class OwnOptions(ConfigSource):
         is_of_files = results_filter in (None, ObjectType.CONFIG)
         files = (path.stem for path in Path(self.path, config_path).glob("*.yaml"))
         return sorted({*_names(config_path), *files}) if is_of_files else []
-
-    def _maker(self, path: str) -> Callable[[], Node] | None:
-        """The function that makes the option of this path; None if there is none."""
-        file = Path(self.path, f"{path}.yaml")
-        return partial(stated, file) if file.is_file() else _maker(path)
 
 
 class OwnSearchPath(SearchPathPlugin):
@@ -122,15 +117,11 @@ def _of_classes(values: Any, group: str) -> Any:
     return {"_target_": target, **values_of(locate(target, group)), **filled}
 
 
-def stated(file: Path) -> Node:
-    """What a file states; its package, if its first line says one, as the value PACKAGE. A file
-    that has not changed is read once.
-    """
-    return _stated(file, file.stat().st_mtime_ns)
-
-
 @cache
-def _stated(file: Path, changed_ns: int) -> Node:
+def stated(file: Path, changed_ns: int) -> Node:
+    """The values of a file that was changed at this time; its package, if the first line says one,
+    as the value PACKAGE.
+    """
     values: Any = OmegaConf.to_container(OmegaConf.load(file))
     if not isinstance(values, dict):
         raise InputError(key=file, problem="must have values by name")
@@ -139,8 +130,13 @@ def _stated(file: Path, changed_ns: int) -> Node:
     return values | {PACKAGE: package} if mark == "# " else values
 
 
-def _maker(path: str) -> Callable[[], Node] | None:
-    """The function that makes an option that no file states; None if there is none."""
+def _maker(folder: Path, path: str) -> Callable[[], Node] | None:
+    """The function that makes the option of a folder, or one that no file states; None if there is
+    none.
+    """
+    file = folder / f"{path}.yaml"
+    if file.is_file():
+        return partial(stated, file, file.stat().st_mtime_ns)
     group, _, name = path.rpartition("/")
     if name == NOTHING:
         return None

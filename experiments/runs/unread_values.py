@@ -17,15 +17,14 @@ def check_unread(typed: RunConfig) -> None:
     if isinstance(roofline, Part) and isinstance(choices, Part):
         _check_roofline(typed, roofline, choices)
         _check_software(typed, choices)
-    _check_memory(typed.server, typed.model.name)
+    if typed.server.num_blocks is not None or typed.model.name in typed.server.kv_memory_gib:
+        _check_memory(typed.server, typed.model.name)
 
 
 def _check_memory(server: ServerConfig, model: str) -> None:
     """Raise InputError for another memory of a GPU that ships if the pool is given, so that
     nothing reads it.
     """
-    if server.num_blocks is None and model not in server.kv_memory_gib:
-        return
     sheet = _shipped("gpu", server.gpu.name)
     if sheet and server.gpu.memory_bytes != sheet["memory_bytes"]:
         pool_key = "num_blocks" if server.num_blocks is not None else f"kv_memory_gib.{model}"
@@ -93,4 +92,5 @@ def _shipped(group: str, name: str) -> dict[str, Any]:
     """The values of an option that ships; nothing of another one."""
     if name not in files_of(group):
         return {}
-    return with_defaults(stated(CONF / group / f"{name}.yaml"), group)
+    file = CONF / group / f"{name}.yaml"
+    return with_defaults(stated(file, file.stat().st_mtime_ns), group)
