@@ -86,8 +86,8 @@ def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]
                 problem=f"no data sheet of {shard.device}; nothing can be derived for it",
             )
         profile = shard.profile()
-        model = ModelSpec(**profile["model"])
-        yield Known(profile, replace(gpu, device=shard.device), model)
+        gpu = replace(gpu, device=shard.device)
+        yield Known(profile, gpu, ModelSpec(**profile["model"]))
 
 
 def tested(sources: Sequence[Known], targets: Sequence[Known]) -> Iterator[Row]:
