@@ -53,6 +53,19 @@ class Sweep:
         """True if an option makes a sweep of the run."""
         return self.multirun or self.seeds is not None
 
+    def check(self, *, sensitivity: bool) -> None:
+        """Raise InputError for a figure of one run, and for the intervals of several."""
+        if self.is_asked_for and sensitivity:
+            raise InputError(
+                key="--sensitivity", problem="is of one run", remedy="leave -m and --seeds out"
+            )
+        if not self.is_asked_for and (self.figure or self.metrics):
+            raise InputError(
+                key="--figure" if self.figure else "--metrics",
+                problem="is of a sweep",
+                remedy="give -m or --seeds; testbed show charts RUN draws one run",
+            )
+
     @property
     def drawing(self) -> "Drawing":
         """The figure that is asked for."""
@@ -115,32 +128,23 @@ def run(
 
     testbed run -m policy=contiguous_max,paged arrivals.rate=0.5,1,2 hydra/launcher=joblib
     """
+    folders = config_dir or []
     if help:
-        return print_help(config_dir or [])
+        return print_help(folders)
     named = [] if shown.config_name is None else [f"--config-name={shown.config_name}"]
     if values or shown.cfg:
-        words = served.words(overrides, config_dir or [])
+        words = served.words(overrides, folders)
         return print_config([*named, *words], shown, values=values)
+    sweep.check(sensitivity=sensitivity)
     from testbed.experiments.cli.run_launch import Form, noted, run_one
 
     form = Form(again, sweep.per_seed, json, sensitivity)
     if sweep.is_asked_for:
-        if sensitivity:
-            raise InputError(
-                key="--sensitivity", problem="is of one run", remedy="leave -m and --seeds out"
-            )
         from testbed.experiments.cli.sweep_launch import sweep_of  # which one run does not need
 
         asked = [*named, *overrides, *seed_words(overrides, sweep.seeds)]
-        form = replace(form, drawing=sweep.drawing)
-        return sweep_of(asked, served, config_dir or [], form)
-    if sweep.figure or sweep.metrics:
-        raise InputError(
-            key="--figure" if sweep.figure else "--metrics",
-            problem="is of a sweep",
-            remedy="give -m or --seeds; testbed show charts RUN draws one run",
-        )
-    words, notes = noted(served, overrides, config_dir or [])
+        return sweep_of(asked, served, folders, replace(form, drawing=sweep.drawing))
+    words, notes = noted(served, overrides, folders)
     return run_one([*named, *words], form, notes)
 
 

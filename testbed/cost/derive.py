@@ -33,6 +33,7 @@ STREAMS = (
     "contiguous_attention",
     "decode_attention_paper_kernel",
 )
+DERIVED = {"source": "derived"}  # in a fingerprint
 LINKS = {"swap": "host_bandwidth", "all_reduce": "link_bandwidth"}
 # neither bytes nor FLOPs of the shard decide these: software, launches, and shares that are no
 # times
@@ -63,7 +64,8 @@ def derive(
     AIConfigurator's tables); None for the share that the source reached. shard: another model's
     shard to carry the profile to; None for its own.
     """
-    _check_source(profile["fingerprint"])
+    origin = profile["fingerprint"]
+    _check_source(origin)
     loads = Loads(ModelSpec(**profile["model"]), profile["num_gpus"])
     target_loads = shard or loads
     points = {name: measured(section) for name, section in profile["sections"].items()}
@@ -76,26 +78,25 @@ def derive(
     shards, gpus = (loads, target_loads), (source, target)
     sections = {}
     for name, section in profile["sections"].items():
-        moved = _carried(name, points[name], shards, gpus, bandwidth_share)
-        rows = [
-            [*key, *(round(us, 3) for us in times)]
-            for (key, _), times in zip(points[name], moved, strict=True)
-        ]
-        sections[name] = {**section, "points": rows}
+        times = _carried(name, points[name], shards, gpus, bandwidth_share)
+        sections[name] = {**section, "points": _rows(points[name], times)}
     return {
         **profile,
         "model": asdict(target_loads.model),
         "num_gpus": target_loads.num_gpus,
         "gpu": asdict(target),
-        "fingerprint": {
-            "source": "derived",
-            "device": target.name,
-            "method": method,
-            "from": profile["fingerprint"],
-        },
+        "fingerprint": {**DERIVED, "device": target.name, "method": method, "from": origin},
         "sections": sections,
         "fit": None,
     }
+
+
+def _rows(points: Sequence[Point], times_us: Sequence[list[float]]) -> list[list[Any]]:
+    """Points of a section with these times."""
+    return [
+        [*key, *(round(us, 3) for us in times)]
+        for (key, _), times in zip(points, times_us, strict=True)
+    ]
 
 
 def _check_source(fingerprint: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@ are built from it. Every field has its constraint, its unit and its meaning besi
 """
 
 import re
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, asdict, fields, replace
 from math import isclose
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -451,14 +451,10 @@ def defaults_of(cls: type) -> dict[str, Any]:
         for field in fields(cls)
     }
     defaults = {name: value for name, value in values.items() if value is not MISSING}
-    return {name: _with_nulls(value) for name, value in defaults.items()}
-
-
-def _with_nulls(value: Any) -> Any:
-    """The plain values of a default; a model has those too that a run folder leaves out."""
-    if isinstance(value, Slo | WorkloadConfig):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    return plain_values(value)
+    return {  # a model with those too that a run folder leaves out
+        name: asdict(value) if isinstance(value, Slo | WorkloadConfig) else plain_values(value)
+        for name, value in defaults.items()
+    }
 
 
 class MixShare(NamedTuple):
