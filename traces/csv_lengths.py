@@ -143,8 +143,12 @@ class CsvLengths(FileTrace):
         )
         renamed = [name for name in optional if name not in DEFAULTS]
         others = [name for name in optional if name in DEFAULTS]
-        names = [self.input_column, self.output_column, *renamed]
-        return read_table(self.path, names, others, (*RESULTS, *self.ignored_columns), REMEDY)
+        return self.table([self.input_column, self.output_column, *renamed], others)
+
+    def table(self, names: Sequence[str], optional: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """The named columns as text, and the optional ones that exist."""
+        ignored = (*RESULTS, *self.ignored_columns)
+        return read_table(self.path, names, optional, ignored, REMEDY)
 
     def _ids(self, texts: Sequence[str], prompts: Column) -> list[tuple[int, ...]]:
         all_ids = []
