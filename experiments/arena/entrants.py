@@ -2,6 +2,7 @@
 by name, MODULE:CLASS or FILE.py:CLASS.
 """
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ PARAMETERS_OF = {  # the keys of their parameters
 }
 REPLICAS = 4  # engines behind a router
 FILE_MARK = ".py:"
+COMMA = re.compile(r",(?![^{\[]*[}\]])")  # outside of a table or list
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def entrant_of(text: str) -> Entrant:
     A class is imported, to see of which kind it is, so this belongs into a process of its own.
     Raises InputError for what is none.
     """
-    chosen, *parameters = text.split(",")
+    chosen, *parameters = COMMA.split(text)
     entrant = replace(_chosen(chosen), name=text)
     above = PARAMETERS_OF.get(entrant.kind, entrant.kind)
     return replace(

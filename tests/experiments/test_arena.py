@@ -142,6 +142,12 @@ def test_parameters_go_with_an_entrant(cheap):
     assert "kk" in answer.reason
 
 
+def test_a_table_of_values_is_one_parameter():
+    name = "radix,radix_eviction_policy=tlru,radix_eviction_policy_config={threshold:9,a:[1,2]}"
+    expected = {"threshold": 9, "a": [1, 2]}
+    assert values_of(entrant_of(name))["radix_eviction_policy_config"] == expected
+
+
 def test_an_oracle_that_ships_does_not_play():
     assert (
         "true output lengths" in isolated(admitted, "contiguous_oracle", RULES, limit_s=60).reason
