@@ -265,6 +265,7 @@ def test_a_changed_seed_version_or_suite_is_found(stored, tmp_path):
     assert "not of the suite" in found(moved, tmp_path)[0]
     older = {**stored, "about": {**stored["about"], "simulator": "0"}}
     assert found(older, tmp_path)[0].startswith("simulator")
+    assert differences(older, TINY, tmp_path / "other", in_turn, 1, any_version=True) == []
     assert found(stored, tmp_path, replace(TINY, pools=(0.6,)))[0].startswith("suite_hash")
 
 

@@ -3,7 +3,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from testbed.core.errors import InputError
@@ -61,8 +61,8 @@ class Slru:
 
 @dataclass(frozen=True)
 class Tlru:
-    """Tail-optimized LRU (Zhang et al., 2025): leaves that a conversation can lose and still compute
-    at most `threshold` tokens for its next turn, then the others; least recently used first.
+    """Tail-optimized LRU (Zhang et al., 2025): leaves that a conversation can lose and compute no
+    more than `threshold` tokens for its next turn, then the others; least recently used first.
 
     Such a leaf begins at or behind what was ever stored from the root on past it, plus
     next_prompt_estimate, less threshold (all in tokens; a block has block_size).
