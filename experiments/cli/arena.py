@@ -48,7 +48,7 @@ Verify = Annotated[
     Path | None,
     Parameter(
         metavar="FILE",
-        help="play a result again, and say where it is not what comes out; a file, or the name of a "
+        help="play a result again, and say where it differs from what comes out; a file or the name of a "
         "result that comes with the package: vllm-v1.json.gz, sglang.json.gz",
     ),
 ]
