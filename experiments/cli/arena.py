@@ -48,8 +48,8 @@ Verify = Annotated[
     Path | None,
     Parameter(
         metavar="FILE",
-        help="play a result again, and say where it differs from what comes out; a file or the name of a "
-        "result that comes with the package: vllm-v1.json.gz, sglang.json.gz",
+        help="play a result again, and say where it differs from what comes out: a file, or a name "
+        "of those that come with the package (vllm-v1.json.gz, sglang.json.gz)",
     ),
 ]
 AnyVersion = Annotated[
