@@ -30,6 +30,7 @@ from testbed.traces.files import (
 )
 from testbed.traces.length_model import Floats
 from testbed.traces.reader import FileTrace, columns
+from testbed.traces.run_log import is_run, read_run
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 UNREAD = ("server_arrival_s",)  # of `testbed gpu record --url`: by the clock of the server
@@ -166,6 +167,8 @@ class VllmLog(FileTrace):
             rows, times, self.remarks = read_aiperf(self.path)
         elif self._is_json:
             rows, times, self.remarks = read_client_log(self.path, self.benchmark)
+        elif is_run(self.path):
+            rows, times, self._preemptions, self.remarks = read_run(self.path)
         else:
             rows, times = _csv(self.path)
         if self.benchmark is not None and not self._is_json:
