@@ -54,7 +54,7 @@ def read_run(path: str) -> RunLog:
 
 
 def _served(table: Mapping[str, Sequence[str]]) -> tuple[dict[str, list[str]], int]:
-    """The columns without the rows of requests that were rejected or cancelled, and their number."""
+    """The columns without the rows of rejected or cancelled requests, and the number of these."""
     marks = [table[name] for name in NOT_SERVED if name in table]
     rows = zip(table[TIMES[0]], *marks, strict=True)
     is_served = [not any(of_row[1:]) for of_row in rows]

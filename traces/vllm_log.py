@@ -52,7 +52,7 @@ KNOWN = (  # what a line of requests.jsonl may have
 META = "meta.json"  # what is known of the server, in the log's folder
 SESSION = "session_id"
 MOST_IN_A_CHUNK = 16  # tokens that one event of a stream may bring, so that they come at one time
-LONGEST_TPOT_S = 2.0  # of a server, in the median
+SHORTEST_TPOT_S, LONGEST_TPOT_S = 1e-4, 2.0  # of a server, in the median
 TOKENS_PER_HASH = 512  # tokens of a hash id if a workload has no tokens_per_id (as Mooncake's)
 
 
@@ -230,7 +230,7 @@ def _check_unit(path: str, rows: Rows, generating_s: Floats) -> None:
     if not is_known.any():
         return
     tpot_s = float(np.median(generating_s[is_known] / (rows.output_len[is_known] - 1)))
-    if tpot_s > LONGEST_TPOT_S:
+    if not SHORTEST_TPOT_S <= tpot_s <= LONGEST_TPOT_S:
         raise InputError(
             key=path,
             problem=f"{tpot_s:.3g} s between two tokens, in the median: its times are no seconds",

@@ -4,7 +4,6 @@ import numpy as np
 
 from testbed.traces.length_model import LengthModel
 
-
 OF_CHATS = "sharegpt"
 
 
