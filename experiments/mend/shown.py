@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.mend.verdicts import LEVEL
+from testbed.experiments.runs.replicated import cells_of
 from testbed.run.summaries import costs_of
 
 SMALLEST_P = 0.001  # below it the digits of a p-value say nothing more
@@ -23,7 +24,7 @@ def head_of_differences(mending: Mending) -> list[str]:
 def lines_of(mending: Mending) -> Iterator[str]:
     """Above the tables: the costs, what the cells are, and the best change in words."""
     yield f"costs: {costs_of(mending.server.summaries[0])}"
-    yield f"cells: mean of {len(mending.seeds)} seeds ± half of its 95% interval (Student's t)"
+    yield cells_of(str(len(mending.seeds)))
     if mending.num_tested:
         yield (
             f"verdicts: by the differences of {mending.goal.number} on the same seeds (--by names "

@@ -290,8 +290,8 @@ def test_one_rate_of_a_file_of_guidellms_is_validated(testbed, tmp_path):
 
 def test_the_requests_of_a_run_are_a_log(testbed, tmp_path):
     """The same run again, so that nothing differs."""
-    words = ("seed=3", "trace=sharegpt", "model=opt-13b", "server=a100-40gb-x1")
-    testbed("run", *words, "arrivals.duration_s=20", "hydra.run.dir=out")
+    words = ("seed=3", "model=opt-13b", "server=a100-40gb-x1")
+    testbed("run", *words, "trace=sharegpt", "arrivals.duration_s=20", "hydra.run.dir=out")
     testbed.done("validate", "out/requests.csv", *words, "--csv", "v.csv")
     errors = [float(row["error_percent"]) for row in rows_of(tmp_path / "v.csv").values()]
     assert errors == pytest.approx([0.0] * len(errors), abs=1e-6)
