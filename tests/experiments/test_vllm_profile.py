@@ -14,6 +14,7 @@ from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import dump, read_profile
 from testbed.experiments.real import vllm_engine
 from testbed.experiments.real.vllm_engine.calibrate_vllm import lines, profile_of_folder, with_fit
+from testbed.experiments.real.vllm_engine.forms import BY_SIZE
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.real.vllm_engine.logged_steps import read_steps
 from testbed.experiments.real.vllm_engine.served_iterations import (
@@ -313,7 +314,7 @@ def test_the_profiles_that_ship_are_those_of_the_kept_sweeps(name):
     shipped = read_profile(f"vllm-0.20/h100-{name}-tp1")
     about = shipped["fingerprint"]
     refitted = profile_of_folder(
-        KEPT / f"h100-{name}" / "sweeps", read_model(name), about["command"]
+        KEPT / f"h100-{name}" / "sweeps", read_model(name), about["command"], BY_SIZE
     )
     assert refitted["sections"] == shipped["sections"]
     assert refitted["fit"] == shipped["fit"]
