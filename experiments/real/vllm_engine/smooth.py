@@ -62,7 +62,7 @@ def _least_absolute(relative: Floats) -> Floats:
     for _ in range(ROUNDS):
         found = np.linalg.lstsq(relative * weights[:, None], weights, rcond=None)[0]
         weights = 1 / np.sqrt(np.maximum(np.abs(1 - relative @ found), NEAREST))
-    return found
+    return np.asarray(found, np.float64)
 
 
 def lower_hull(points: Mapping[int, float]) -> dict[int, float]:
