@@ -168,8 +168,9 @@ def _behind(summary: Mapping[str, Any]) -> str:
 
 def _filling(summary: Mapping[str, Any], rate: float) -> float:
     """The share of the arrivals at this rate in which the server filled; 0 for a GPU's run."""
-    arrivals_s = summary["requests"]["arrived"] / rate
-    return min(1.0, (summary.get(FILLING) or 0.0) / arrivals_s)
+    arrivals_s = float(summary["requests"]["arrived"] / rate)
+    filling_s = float(summary.get(FILLING) or 0.0)
+    return min(1.0, filling_s / arrivals_s)
 
 
 def check_search(share: float, low: float, high: float, precision: float) -> None:
