@@ -49,7 +49,8 @@ class Run:
         self.num_published = 0
         self.priority = 0
         self.children: dict[Content, Run] = {}
-        self.end = self.farthest = len(key) if parent is None else parent.end + len(key)
+        self.end: int = len(key) if parent is None else parent.end + len(key)
+        self.farthest = self.end
 
 
 class RadixTree:
