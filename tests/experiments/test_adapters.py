@@ -85,6 +85,10 @@ def test_fits_counts_the_adapters_with_the_weights(testbed):
         ("vllm serve Qwen/Qwen3-8B --enable-lora --max-lora-rank 20", "--max-lora-rank 20"),
         ("vllm serve Qwen/Qwen3-8B --enable-lora --lora-dtype float32", "--lora-dtype float32"),
         ("vllm serve Qwen/Qwen3-8B --enable-lora --lora-target-modules q_proj", "other modules"),
+        (
+            "vllm serve Qwen/Qwen3-8B --enable-lora --max-loras 2 --max-cpu-loras 1",
+            "--max-cpu-loras 1: vLLM does not start",
+        ),
     ],
 )
 def test_adapters_that_are_not_counted_are_refused(testbed, command, named):
