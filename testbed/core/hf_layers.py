@@ -5,6 +5,7 @@ from collections import Counter
 from testbed.core.errors import InputError
 from testbed.core.hf_fields import Fields, types, types_with
 from testbed.core.hf_weights import kv_bytes
+from testbed.core.layer_order import period_of
 from testbed.core.layers import Chunks, Experts, Latent, States, Window
 
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
@@ -14,6 +15,7 @@ FULL, WINDOWED, CHUNKED, STATE = (
     "chunked_attention",
     "linear_attention",
 )
+LETTERS = {FULL: "f", WINDOWED: "w", CHUNKED: "c", STATE: "s"}
 
 
 def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
@@ -30,6 +32,18 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
             problem=f"must list {num_layers} of {', '.join(sorted(allowed))}",
         )
     return _last_is_full(kind, listed[:num_layers])
+
+
+def order_of(fields: Fields, kind: str, num_layers: int) -> str:
+    """The letters of the order in which layers stand (testbed/core/layer_order.py)."""
+    if kind == "nemotron_h":
+        pattern = str(fields.get("hybrid_override_pattern", ""))
+        return period_of(pattern.translate(str.maketrans("M*E", "sfe")))
+    if kind in types_with("delta_net") and fields.get("layer_types") is None:
+        interval = fields.whole("full_attention_interval", 4)
+        return period_of("".join("s" if i % interval else "f" for i in range(1, num_layers + 1)))
+    kinds = layer_kinds(fields, kind, num_layers)
+    return period_of("".join(LETTERS[name] for name in kinds))
 
 
 def _kinds_of_class(fields: Fields, kind: str, num_layers: int) -> list[str]:
