@@ -15,6 +15,7 @@ FULL, WINDOWED, CHUNKED, STATE = (
     "chunked_attention",
     "linear_attention",
 )
+BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 LETTERS = {FULL: "f", WINDOWED: "w", CHUNKED: "c", STATE: "s"}
 
 
@@ -37,7 +38,7 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
 def order_of(fields: Fields, kind: str, num_layers: int) -> str:
     """The letters of the order in which layers stand (testbed/core/layer_order.py)."""
     if kind == "nemotron_h":
-        pattern = str(fields.get("hybrid_override_pattern", ""))
+        pattern = letters_of_nemotron(fields)
         return period_of(pattern.translate(str.maketrans("M*E", "sfe")))
     if kind in types_with("delta_net") and fields.get("layer_types") is None:
         interval = fields.whole("full_attention_interval", 4)
@@ -181,13 +182,9 @@ def _experts_beside_dense(fields: Fields, bits: float | None) -> Experts | None:
 
 
 def experts_in(fields: Fields, pattern: Counter[str], bits: float | None) -> Experts | None:
-    """The experts of a Nemotron-H's layers, if some have any (Nemotron 3). Raises InputError for
-    those that work on a narrower vector.
-    """
+    """The experts of a Nemotron-H's layers, if some have any (Nemotron 3)."""
     if not pattern["E"]:
         return None
-    if fields.get("moe_latent_size"):
-        raise fields.refusal("moe_latent_size", "experts of latent vectors are not supported")
     return Experts(
         fields.whole("n_routed_experts"),
         fields.whole("num_experts_per_tok"),
@@ -195,6 +192,7 @@ def experts_in(fields: Fields, pattern: Counter[str], bits: float | None) -> Exp
         fields.count("n_shared_experts") * fields.count("moe_shared_expert_intermediate_size"),
         pattern["-"],
         bits,
+        fields.count("moe_latent_size"),
     )
 
 
@@ -228,7 +226,7 @@ def pattern_of(fields: Fields, kind: str) -> Counter[str]:
     """
     if kind != "nemotron_h":
         return Counter()
-    pattern = fields.get("hybrid_override_pattern", "")
+    pattern = letters_of_nemotron(fields)
     if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*-E"):
         raise InputError(
             key=f"{fields.path}: hybrid_override_pattern",
@@ -236,6 +234,15 @@ def pattern_of(fields: Fields, kind: str) -> Counter[str]:
             problem="must consist of M, *, - and E",
         )
     return Counter(pattern)
+
+
+def letters_of_nemotron(fields: Fields) -> str:
+    """A letter for each layer, as hybrid_override_pattern or layers_block_type has them."""
+    listed = fields.get("layers_block_type")
+    if isinstance(listed, list) and fields.get("hybrid_override_pattern") is None:
+        return "".join(BLOCKS.get(str(name), "?") for name in listed)
+    pattern = fields.get("hybrid_override_pattern", "")
+    return pattern if isinstance(pattern, str) else "?"
 
 
 def _state_bytes(fields: Fields, key: str, usual: int) -> int:

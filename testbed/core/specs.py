@@ -317,7 +317,16 @@ class ModelSpec:
     @property
     def expert_params(self) -> int:
         """Weights of one expert of one layer; 0 if there are none."""
-        return self.ffn_matrices * self.hidden_size * self.experts.size if self.experts else 0
+        if self.experts is None:
+            return 0
+        width = self.experts.latent_size or self.hidden_size
+        return self.ffn_matrices * width * self.experts.size
+
+    @property
+    def latent_params(self) -> int:
+        """Weights of all projections to the narrower vectors of experts, and back."""
+        latent = self.experts.latent_size if self.experts else 0
+        return 2 * self.num_expert_layers * self.hidden_size * latent
 
     @property
     def num_expert_layers(self) -> int:
@@ -334,7 +343,8 @@ class ModelSpec:
             columns += mixed * self.experts.shared_size
             routers = mixed * self.experts.count
         ffn = self.hidden_size * (self.ffn_matrices * columns + routers)
-        return (self.input_params or 0) + self._all_attention_params() + states + ffn
+        apart = (self.input_params or 0) + self.latent_params
+        return apart + self._all_attention_params() + states + ffn
 
     @property
     def linear_params(self) -> int:

@@ -108,6 +108,8 @@ def memory_of(
     encoder = memory_terms.encoder_params.get(model.name, 0.0) if is_encoder else 0.0
     weight_bytes = stage.weight_bytes - _experts_elsewhere(model, limits)
     weights = (weight_bytes + encoder * model.dtype_bytes) / limits.num_gpus / GIB
+    copies = model.latent_params * (model.weight_bits or 8 * model.dtype_bytes) / 8 / GIB
+    weights += copies * (1 - 1 / limits.num_gpus)
     tables = memory_terms.rope_tables.get(model.name, 1)
     positions = num_positions or model.max_len
     weights += beside_parameters_gib(model, positions, limits.num_gpus, tables)

@@ -88,7 +88,8 @@ def expert_gib(model: ModelSpec, limits: Limits) -> float:
     rows = limits.max_num_batched_tokens * limits.num_expert_ranks * model.experts.per_token
     num_parts = limits.num_gpus * limits.num_expert_ranks
     size = model.experts.size / (1 if limits.has_whole_experts else num_parts)
-    return rows * (max(2 * size, model.hidden_size) + size) * model.dtype_bytes / GIB
+    width = model.experts.latent_size or model.hidden_size
+    return rows * (max(2 * size, width) + size) * model.dtype_bytes / GIB
 
 
 def images_gib(model: ModelSpec, limits: Limits, image: Mapping[str, int]) -> float:
