@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.layer_order import letters_of
@@ -113,7 +114,7 @@ def _layers_of(reader: OptionReader, model: ModelSpec, letters: str, span: range
             f"layers {span.start} to {span.stop - 1} are a stage without attention or without "
             "feed-forward networks, which is not modelled",
         )
-    layers = {
+    layers: dict[str, Any] = {
         name: replace(layer, num_layers=counts[name]) if counts[name] else None
         for name in counts
         if (layer := getattr(model, name)) is not None
