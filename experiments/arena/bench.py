@@ -171,7 +171,7 @@ class Done:
         self._before = self._num_there()
 
     def text(self) -> str:
-        """In words."""
+        """The progress in words."""
         there, total = self._num_there(), len(self._paths)
         new, seconds = there - self._before, time.monotonic() - self._began
         rest = left(new, total - self._before, seconds)

@@ -23,6 +23,7 @@ from testbed.experiments.cli.working_folder import plug_ins_in, prepare_working_
 
 HELP = ("-h", "--help")
 VERSION = ("-V", "--version")
+RESERVE_BYTES = 1 << 20  # freed before the line that says that memory does not suffice
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -36,8 +37,10 @@ def main(words: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGTERM, _terminated)
     _write_whole_lines()
     try:
+        reserve = bytearray(RESERVE_BYTES)
         return _ended(words)
     except MemoryError as error:  # also of a refusal, which imports
+        reserve = bytearray()  # noqa: F841
         return _out_of_memory(words, error)
 
 

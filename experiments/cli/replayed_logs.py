@@ -107,7 +107,7 @@ class LogRequest:
 
     @property
     def benchmark(self) -> int | None:
-        """Of GuideLLM files with several rates the one to read, from 0; the last word counts."""
+        """The rate to read, from 0, of GuideLLM files with several; the last word counts."""
         given = [word for word in self.words if key_of(word) == BENCHMARK]
         if not given:
             return None

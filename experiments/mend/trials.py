@@ -218,7 +218,7 @@ def _gathered(
 
 
 def _rank(reference: Tried, goal: Goal) -> Callable[[Tried], tuple[int, float]]:
-    """By verdict, then by the goal's mean."""
+    """The place by verdict, then by the goal's mean."""
 
     def rank(tried: Tried) -> tuple[int, float]:
         mean = tried.mean(goal.number)

@@ -256,7 +256,7 @@ def measured(logs: Path, name: str) -> list[dict[str, float]]:
 
 
 def _of_log(path: Path) -> dict[str, float]:
-    """By the engine's clock: a request arrives when the engine has queued it."""
+    """The times by the engine's clock: a request arrives when the engine has queued it."""
     rows = pd.read_json(path, lines=True)
     several = rows[rows.output_toks > 1]
     ttft_s = rows.first_token_ts - rows.queued_ts

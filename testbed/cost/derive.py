@@ -230,7 +230,7 @@ def _carrier(
 
 
 def _over_link(name: str, shards: tuple["Loads", "Loads"], gpus: tuple[GpuSpec, GpuSpec]) -> Carry:
-    """By the bytes that the section sends, and the bandwidth of the link that it uses."""
+    """Scale times by the bytes that the section sends and its link's bandwidth."""
     source_loads, target_loads = shards
     source_us_per_byte, target_us_per_byte = (US / float(getattr(gpu, LINKS[name])) for gpu in gpus)
 
@@ -255,7 +255,9 @@ def _over_roofline(
     bandwidth_share: float,
     flops_share: float,
 ) -> Carry:
-    """By the ratio of both rooflines, each at these shares of the bandwidth and of the peak."""
+    """Scale times by the ratio of both rooflines, each at these shares of the bandwidth and of the
+    peak.
+    """
     source_loads, target_loads = shards
     source, target = gpus
 

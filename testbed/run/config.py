@@ -65,7 +65,7 @@ class Machine:
 
 @model
 class ServerConfig(ServerSpec):
-    """A server and how large its KV pool is."""
+    """A server and the size of its KV pool."""
 
     num_blocks: Annotated[
         PositiveCount | None,
@@ -418,7 +418,9 @@ class RunConfig:
 
     @classmethod
     def from_values(cls, values: Any) -> "RunConfig":
-        """From plain values, as Hydra composes them and a run folder's config.yaml keeps them."""
+        """The config of plain values, as Hydra composes them and a run folder's config.yaml keeps
+        them.
+        """
         return read(cls, values)
 
     @property

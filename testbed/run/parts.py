@@ -37,7 +37,7 @@ class Part:
 
     @classmethod
     def from_values(cls, values: Any, key: str) -> "Part":
-        """From the mapping that describes it, or from a class or an object."""
+        """The part of a mapping that describes it, of a class, or of an object."""
         if isinstance(values, Part):
             return values
         if not isinstance(values, Mapping):
@@ -236,6 +236,8 @@ def plug_in_errors(key: str, name: str) -> Iterator[None]:
     """
     try:
         yield
+    except MemoryError:  # no fault of the plug-in
+        raise
     except InputError as error:
         if error.key == key or error.key.startswith((f"{key}.", f"{key}=")):
             raise

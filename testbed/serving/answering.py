@@ -24,7 +24,7 @@ WITHOUT_TEXT = (
     "stop",
     "user",
 )
-# What the engine's sampler lacks, and the values that change nothing
+# Parameters that the engine's sampler lacks, and the values that change nothing
 NOT_SAMPLED = {
     "top_k": (0, -1),
     "min_p": (0,),

@@ -63,7 +63,7 @@ class Service:
         return headers | ({IGNORED: ", ".join(ignored)} if ignored else {})
 
     def lag_headers(self) -> dict[str, str]:
-        """By how many s of real time a simulation is behind, now and at most."""
+        """The seconds of real time by which a simulation is behind, now and at most."""
         if self.live.lags is None:
             return {}
         return {LAG: f"{self.live.lags[0]:.6f}", MAX_LAG: f"{self.live.lags[1]:.6f}"}

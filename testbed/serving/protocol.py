@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from testbed.serving.api_errors import ApiError
 
-# What would change the answer, and no server of ours has: refused by name.
+# Parameters that would change the answer and that no server of ours has: refused by name.
 NOT_SERVED = (
     "logprobs",
     "top_logprobs",

@@ -145,7 +145,7 @@ class Ours:
 
 
 class Event:
-    """Of a copy that ends before the step `due`."""
+    """The event of a copy that ends before the step `due`."""
 
     def __init__(self, clock: "Clock", due: int) -> None:
         self._clock = clock
@@ -267,7 +267,7 @@ class Theirs:
         return sglang.STOP if is_last and not self.options.ignore_eos else next(self._new)
 
     def _watch(self, controller: Any) -> None:
-        """Count what is loaded, written and freed on the host, and who is retracted."""
+        """Count what is loaded, written and freed on the host, and the retracted requests."""
         load, write, free = controller.load, controller.write, self.tree.host_pool_group.free
         enqueue = self.scheduler._add_request_to_queue
 

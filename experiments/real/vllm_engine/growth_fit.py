@@ -46,7 +46,7 @@ def _seen(
 
 
 def _computing_ms(row: Any, decodes: DecodeFit, prompts: PromptFit, largest_graph: int) -> float:
-    """Of the iteration before: as many decodes within the graphs, whose output is longer."""
+    """The time of the iteration before: as many decodes in the graphs, with a longer output."""
     if row.tokens_before > largest_graph:
         linear_ms = prompts.linear_ms(row.tokens_before)
     else:

@@ -67,7 +67,7 @@ def curves_of_prompts(every: pd.DataFrame, largest_graph: int) -> dict[int, Curv
 
 
 def _least(behind: pd.DataFrame, column: str) -> Curve:
-    """By decodes, the least median of the kinds of prompts before: if the GPU computes them
+    """The least median of the kinds of prompts before, by decodes: if the GPU computes them
     longer than the decodes are launched, the launch is hidden.
     """
     medians = behind.groupby(["decodes", "num_tokens", "prompts"])[column].median()
@@ -87,8 +87,8 @@ def _computing(rows: pd.DataFrame, count: str, context: str, decodes: DecodeFit)
 
 
 def _medians(rows: pd.DataFrame) -> Curve:
-    """By sequences, without numbers whose launches are mostly hidden; at the level of the mean, as
-    decodes are.
+    """The medians by sequences, without numbers whose launches are mostly hidden; at the level of
+    the mean, as decodes are.
     """
     groups = {
         int(count): of_count.launch[of_count.is_seen]

@@ -86,7 +86,9 @@ def spread(steps: pd.DataFrame, machine: Machine) -> dict[str, float] | None:
 
 
 def _deviation(errors: pd.Series) -> float:
-    """Of a normal distribution with this median of sizes, which one odd size does not move."""
+    """The deviation of a normal distribution with this median of sizes, which one odd size does not
+    move.
+    """
     return float(NORMAL * errors.abs().median())
 
 

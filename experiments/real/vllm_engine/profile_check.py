@@ -46,7 +46,7 @@ def among(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def real_ms(rows: pd.DataFrame) -> "pd.Series[float]":
-    """From when the host is free for such an iteration to the end of the next one."""
+    """The time from the host's being free for such an iteration to the end of the next one."""
     return rows.handed_ms + rows.ms_from_plan - rows.late_ms + rows.next_end_ms
 
 

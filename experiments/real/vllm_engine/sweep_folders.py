@@ -36,10 +36,7 @@ def read_swept(folders: Sequence[Path]) -> Swept:
     if not facts.get("async_scheduling", True):
         raise InputError(
             key="the iterations",
-            problem=(
-                "were not scheduled asynchronously, which is vLLM's default: the costs of launches "
-                "are not modelled without it"
-            ),
+            problem="were not scheduled asynchronously, so the costs of launches are not modelled",
             remedy="leave --no-async-scheduling out",
         )
     return Swept(facts, _same(folders, ABOUT, ("vllm", *MACHINE)))

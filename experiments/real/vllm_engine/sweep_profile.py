@@ -30,7 +30,8 @@ Section = dict[str, Any]
 class Machine(NamedTuple):
     """The measured machine: a model on so many GPUs of a vLLM, the sizes of its CUDA graphs.
 
-    gpu: the data sheet, None if there is none. fingerprint: who measured what on which device.
+    gpu: the data sheet, None if there is none. fingerprint: the source, the system and the device
+    of the measurement.
     """
 
     model: ModelSpec

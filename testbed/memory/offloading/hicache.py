@@ -91,7 +91,7 @@ class HiCache(Radix):
         self._num_transfers = 0
         self.num_loaded = 0  # blocks
 
-    # What a sequence finds
+    # Lookups
 
     def lookup(self, seq: Seq) -> RadixHit:
         hit = super().lookup(seq)
@@ -190,7 +190,7 @@ class HiCache(Radix):
         under_way = self._writes or self.tree.writes or self._loads or self._ended
         return 0 if under_way else super().guaranteed_steps(batch)
 
-    # What callers see
+    # Reports
 
     def repeated_reads(self, batch: Batch, others: Collection[Seq] = ()) -> int:
         """See CountsSharedReads: runs that are loaded or written are locked though in no table."""

@@ -126,7 +126,7 @@ class HostTree(RadixTree):
         self._above = LeafQueue(strategy)
         self._below = LeafQueue(strategy)
 
-    # What is stored
+    # Contents
 
     def on_device(self, run: Run, num_blocks: int) -> tuple[Run, int]:
         """The last run on the device on the way to `run`, which ends with or behind the first

@@ -110,7 +110,7 @@ class Radix(LeasingPolicy):
         self._names = ContentNames(block_size)
         self._doubles: dict[int, Held] = {}
 
-    # What a sequence finds
+    # Lookups
 
     def lookup(self, seq: Seq) -> RadixHit:
         limit = (seq.prompt_len - 1) // self.block_size
@@ -300,7 +300,7 @@ class Radix(LeasingPolicy):
             self._pool.put(self._tree.drop(run))
             run = parent
 
-    # What callers see
+    # Reports
 
     def table(self, seq: Seq) -> list[Extent]:
         known = extents_of_blocks(self._pool.num_blocks, self.block_size)
