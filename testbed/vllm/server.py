@@ -30,7 +30,7 @@ from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
 from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.releases import DEFAULT, Release
-from testbed.vllm.stages import STAGES, Stage, check_no_drafter, stages_of
+from testbed.vllm.stages import STAGES, Stage, check_alone, stages_of
 from testbed.vllm.start_refusals import (
     SHARDS,
     check_context_shards,
@@ -156,12 +156,13 @@ def server_with(
     pages = with_cached_states(pages, model, sheet, release) if caches else pages
     adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type) / GIB
     stages = stages_of(reader, model, pages, release)
-    check_no_drafter(reader, len(stages), drafter.weight_bytes)
     options = reader, stages, sheet, release, of, drafter, adapters, pages
     pool_of = partial(_pool_of, *options, num_positions or shape.max_len)
     pool = pool_of(limits)
     pages = pool.stage.pages(pages)
     model = _of_longest(reader, model, pages, pool.num_checked)
+    offloading = _offloading(reader, release, pages, limits, caches=caches)
+    check_alone(reader, drafter=drafter.weight_bytes, adapters=adapters, offloading=offloading)
     _check_state_blocks(reader, release, pages, limits, pool_of)
     return Server(
         release=release,
@@ -176,7 +177,7 @@ def server_with(
         utilization=_utilization(reader, release),
         values=command.values,
         drafter=drafter,
-        offloading=_offloading(reader, release, pages, limits, caches=caches),
+        offloading=offloading,
         stages=stages,
         stage=pool.stage,
     )

@@ -5,7 +5,6 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from testbed.core.errors import InputError
 from testbed.core.layer_order import letters_of
 from testbed.core.specs import ModelSpec
 from testbed.vllm.option_reader import PARTITION, OptionReader
@@ -167,11 +166,21 @@ def _vocabularies_at(model: ModelSpec, release: Release, *, is_first: bool, is_l
     return int(embeds or is_last) if model.tied_embedding else int(embeds) + int(is_last)
 
 
-def check_no_drafter(reader: OptionReader, num_stages: int, weight_bytes: int) -> None:
-    """Raise InputError for a drafter beside pipeline stages, whose place is not modelled."""
-    if num_stages > 1 and weight_bytes:
-        raise InputError(
-            key=reader.place(STAGES),
-            problem="a drafter beside pipeline stages is not modelled",
-            remedy="leave --speculative-config out to see the server without it",
+def check_alone(
+    reader: OptionReader, *, drafter: float, adapters: float, offloading: object
+) -> None:
+    """Raise InputError for a part of the server whose division among pipeline stages is not
+    modelled: a drafter and adapters that take memory, and a cache below the device.
+    """
+    parts = {
+        "--speculative-config": drafter,
+        "--enable-lora": adapters,
+        "--kv-transfer-config": offloading,
+    }
+    option = next((option for option, part in parts.items() if part), None)
+    if option is not None and reader.whole(STAGES, 1) > 1:
+        raise reader.refusal(
+            STAGES,
+            f"is not modelled beside {option}",
+            f"leave {option} out to see the server without it",
         )

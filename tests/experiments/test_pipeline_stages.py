@@ -20,6 +20,7 @@ from testbed.vllm.releases import release_numbered
 
 CONFIGS = json.loads(FAMILIES.read_text(encoding="utf-8"))
 POOL = f"--kv-cache-memory-bytes {4 << 30}"
+DRAFTER = {"model": "meta-llama/Llama-3.2-1B", "num_speculative_tokens": 2}
 LLAMA = "vllm serve meta-llama/Llama-3.1-70B"
 QWEN3_MOE = "vllm serve Qwen/Qwen3-30B-A3B --max-model-len 8192"
 
@@ -172,3 +173,17 @@ def test_the_order_of_layers_has_as_many_of_each_kind(name):
 )
 def test_a_period_is_the_shortest(letters, period):
     assert period_of(letters) == period
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--enable-lora --max-loras 1",
+        "--kv-offloading-size 10",
+        f"--speculative-config '{json.dumps(DRAFTER)}'",
+    ],
+)
+def test_what_has_a_place_in_a_pipeline_is_not_modelled_beside_it(more):
+    option = more.split()[0].replace("--kv-offloading-size", "--kv-transfer-config")
+    with pytest.raises(InputError, match=f"not modelled beside {option}"):
+        fits(f"{LLAMA} -tp 2 -pp 2 {more}")
