@@ -1,13 +1,13 @@
 """The answer of `testbed fits`: the memory of a server, and vLLM's own two lines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB
-from testbed.experiments.vllm_server.expected_error import error_lines
+from testbed.experiments.vllm_server.expected_error import error_lines, unlogged_parts
 from testbed.experiments.vllm_server.named_server import server_of
 from testbed.vllm.command import OFF, ON, Command, read_command
 from testbed.vllm.memory import Terms, seen_gib, terms
@@ -21,6 +21,7 @@ GPUS_OF_HOST = 8
 LARGE_SHARE, CONTEXT_GIB = 0.95, 0.6  # as measured with torch on an H100
 BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
+ADAPTERS = "the time that adapters take is not modelled, only their memory"
 GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them later"
 
 
@@ -31,11 +32,12 @@ class Fit:
     weights_gib, adapters_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null if the
     command gives the pool; activation_rmse_gib is the residual of their fit. drafter_gib is part of
     weights_gib. offloaded_tokens: of the CPU cache that the command asks for. assumptions: what is
-    taken for a drafter whose shape is not at hand, and what no start-up has shown. gpu_memory_gib:
-    of one GPU, of which vLLM may use gpu_memory_utilization; seen_by_torch: false if only its data
-    sheet or driver says it. num_replicas: engines of data parallelism, to each of which all numbers
-    apply. num_gpus: of an engine, in all num_stages pipeline stages; the memory is that of the
-    stage with the smallest pool, the layers stage_layers.
+    taken for a drafter whose shape is not at hand. unlogged: parts of the memory to which the error
+    says nothing, for no logged start-up has them. gpu_memory_gib: of one GPU, of which vLLM may use
+    gpu_memory_utilization; seen_by_torch: false if only its data sheet or driver says it.
+    num_replicas: engines of data parallelism, to each of which all numbers apply. num_gpus: of an
+    engine, in all num_stages pipeline stages; the memory is that of the stage with the smallest
+    pool, the layers stage_layers.
     """
 
     release: str
@@ -69,6 +71,7 @@ class Fit:
     captures_graphs: bool
     notes: tuple[str, ...]
     assumptions: tuple[str, ...]
+    unlogged: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -142,20 +145,9 @@ def fit_of(
         activation_rmse_gib=memory_terms.rmse_gib,
         captures_graphs="--enforce-eager" not in server.values,
         notes=server.notes,
-        assumptions=tuple(_assumptions(server)),
+        assumptions=() if server.speculative is None else server.speculative.notes,
+        unlogged=unlogged_parts(server),
     )
-
-
-def _assumptions(server: Server) -> Iterator[str]:
-    """Sentences on what no start-up has shown."""
-    if server.speculative is not None:
-        yield from server.speculative.notes
-    if server.memory is None:
-        return
-    if server.limits.num_stages > 1:
-        yield "NCCL takes as much of each GPU as with so many GPUs in tensor parallelism"
-    if server.limits.num_expert_ranks > 1:
-        yield "the workspaces of an engine's experts hold the tokens of all engines"
 
 
 def _memory_of(server: Server, memory_terms: Terms) -> dict[str, Any]:
@@ -294,8 +286,14 @@ def lines_of(fit: Fit) -> list[str]:
     if fit.weights_gib is not None:
         comes_later = fit.captures_graphs and not fit.cuda_graphs_gib
         texts += [f"  {GRAPHS}"] if comes_later else []
-        texts += _error_lines(fit)
-
+        texts += error_lines(
+            fit.gpu,
+            fit.num_gpus,
+            fit.max_num_seqs,
+            fit.max_num_batched_tokens,
+            fit.activation_rmse_gib,
+            fit.unlogged,
+        )
     texts += replica_lines(fit.num_replicas)
     texts += logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
     if fit.offloaded_tokens:
@@ -304,15 +302,9 @@ def lines_of(fit: Fit) -> list[str]:
     texts.append(f"smallest --tensor-parallel-size that starts: {fit.smallest_tensor_parallel}")
     texts += _host_lines(max(fit.num_gpus, fit.smallest_tensor_parallel or 0))
     texts += [f"assumed: {note}" for note in fit.assumptions]
+    if fit.adapters_gib:
+        texts.append(ADAPTERS)
     return [*texts, *(f"harmless, ignored: {note}" for note in fit.notes)]
-
-
-def _error_lines(fit: Fit) -> list[str]:
-    """The error of the memory, which was measured of tensor parallelism alone."""
-    if fit.num_stages > 1:
-        return ["  error with pipeline stages: not measured"]
-    case = fit.max_num_seqs, fit.max_num_batched_tokens
-    return error_lines(fit.gpu, fit.num_gpus, *case, fit.activation_rmse_gib)
 
 
 def _host_lines(num_gpus: int) -> list[str]:
