@@ -15,7 +15,7 @@ from testbed.traces.reader import Trace
 SESSION_BITS = 32  # a content id is its session's number, followed by 32 bits of the file's id
 PARTIAL = 1 << 31  # the first id of partial last blocks, which are unique to their prompt
 OPTIONAL = ("think_time", "api_time")
-# What the format has; nothing here reads the models, types of content, sums and the recorded TTFT.
+# Columns of the format; the models, types of content, sums and the recorded TTFT are not read.
 AGENT = ("models", "tool_tokens", "system_tokens", "requests")
 OF_SESSION = ("id", "block_size", "hash_id_scope", "totals", *AGENT)
 OF_SUBAGENT = (

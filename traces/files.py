@@ -93,6 +93,12 @@ def read_table(
     }
 
 
+def read_header(path: str) -> list[str]:
+    """The names in the first line of a CSV; none if the file is empty."""
+    with open_text(path) as file:
+        return [str(unguarded(name.strip())) for name in next(csv.reader(file), [])]
+
+
 def _check_header(path: str, header: Sequence[str]) -> None:
     """Raise InputError for a file of another kind by its first line."""
     if header[0].startswith(("# HELP", "# TYPE")):
@@ -128,19 +134,7 @@ def places_of(
     """
     places = {name: header.index(name) for name in (*names, *optional) if name in header}
     for name in (*names, *places):
-        if name not in places:
-            has = ", ".join(header)
-            raise InputError(
-                key=path,
-                problem=f"no column {name!r}; it has {has}",
-                remedy="rename one, or name it in the trace's config",
-            )
-        if header.count(name) > 1:
-            raise InputError(
-                key=path,
-                problem=f"two columns are named {name!r}",
-                remedy="rename or remove one of them",
-            )
+        _check_one_column(path, header, name)
     others = [name for name in header if name not in places]
     for name in set(optional) - places.keys():
         renamed = [other for other in OTHER_NAMES.get(name, ()) if other in others]
@@ -154,6 +148,23 @@ def places_of(
     if unread is not None:
         raise InputError(key=path, problem=f"nothing reads column {unread!r}", remedy=remedy)
     return places
+
+
+def _check_one_column(path: str, header: Sequence[str], name: str) -> None:
+    """Raises InputError unless the header has this column once."""
+    if name not in header:
+        has = ", ".join(header)
+        raise InputError(
+            key=path,
+            problem=f"no column {name!r}; it has {has}",
+            remedy="rename one, or name it in the trace's config",
+        )
+    if header.count(name) > 1:
+        raise InputError(
+            key=path,
+            problem=f"two columns are named {name!r}",
+            remedy="rename or remove one of them",
+        )
 
 
 def lengths(path: str, column: str, texts: Sequence[str]) -> Column:

@@ -21,7 +21,7 @@ MAX_RATE = 1e5  # requests/s of one client
 SHAPES = 0.01, 1e4  # of the gaps; with others, sums of gaps hardly grow or overflow
 LENGTHS = ("input_tokens", "output_tokens")
 Floats = NDArray[np.float64]
-# What reading a table of shares may end in, if it is nested too deeply or has other names or types
+# Errors of reading a table of shares that is nested too deeply or has other names or types
 UNREADABLE = (
     ValueError,
     SyntaxError,

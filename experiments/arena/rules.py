@@ -23,7 +23,7 @@ TIERED = "policy=tiered"
 
 @dataclass(frozen=True)
 class SystemWords:
-    """Of one system.
+    """The options of one system.
 
     words: besides its name. cached: the prefix cache by blocks that its scheduler can ask.
     has_groups: it serves several sequences as one request.

@@ -23,6 +23,7 @@ from testbed.experiments.cli.working_folder import plug_ins_in, prepare_working_
 
 HELP = ("-h", "--help")
 VERSION = ("-V", "--version")
+RESERVE_BYTES = 1 << 20  # freed before the line that says that memory does not suffice
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -32,12 +33,15 @@ def main(words: Sequence[str] | None = None) -> int:
     if words is None:
         words = sys.argv[1:]
         atexit.register(leave_garbage)
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "true")  # else it reads all packages'
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminated)
     _write_whole_lines()
     try:
+        reserve = bytearray(RESERVE_BYTES)
         return _ended(words)
     except MemoryError as error:  # also of a refusal, which imports
+        reserve = bytearray()  # noqa: F841
         return _out_of_memory(words, error)
 
 

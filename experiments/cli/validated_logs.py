@@ -66,7 +66,7 @@ class Validation:
             yield from compare(log.path, unchanged.times, changed.times, f"{log.path}, {change}")
 
     def _intervals(self) -> dict[tuple[str, str], Interval]:
-        """Of each metric of each log, from the smallest to the largest simulated value."""
+        """The smallest and the largest simulated value of each metric of each log."""
         runs = zip(self.logs, self.servers, self.runs, strict=True)
         return {
             (log.path, metric): interval

@@ -10,7 +10,7 @@ from rich.table import Table
 from testbed.experiments.paper.scorecard import EMBEDDED, LENGTHS, ON, PARTS, SHOWN, short
 
 PICKLE = "sharegpt_opt_text_completion_length.pkl"
-# What a row's numbers are, if its quantity does not name it.
+# The meaning of a row's numbers, if its quantity does not name it.
 QUANTITIES = {
     "sustained_rate_ratio": "ratio of sustained rates",
     "sustained_rate_ratio_ends": "ratio of sustained rates, smallest and largest",

@@ -98,7 +98,7 @@ class Bounds:
 
     @cached_property
     def _on_idle_engine(self) -> dict[str, Flags]:
-        """By limit, which requests keep to it."""
+        """The requests that keep to each limit."""
         return {
             DOES_NOT_FIT: np.asarray(self.demand.final_len <= self.machine.max_len),
             MEMORY: self._fits(),

@@ -57,7 +57,7 @@ class Keeps:
 
     @property
     def cost(self) -> Interval:
-        """Of a million requests; equal costs have no more than the step of the search."""
+        """The cost of a million requests; equal costs have no more than the step of the search."""
         if len(set(self.costs)) == 1 < len(self.costs):
             return Interval(self.costs[0], self.step, len(self.costs))
         return within_step(interval(self.costs), self.step)

@@ -85,7 +85,7 @@ def _pool_and_drafter(config: RunConfig) -> tuple[PoolSpec, ModelSpec | None]:
 
 
 def _host_bytes(pool: PoolSpec, block_size: int) -> int:
-    """Of the pools of all tiers, in whole blocks."""
+    """The bytes of the pools of all tiers, in whole blocks."""
     slots = sum(tier.num_slots // block_size * block_size for tier in pool.tiers)
     return slots * pool.layer_bytes * pool.num_layers
 

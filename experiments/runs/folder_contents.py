@@ -29,8 +29,8 @@ def record_contents(folder: Path) -> None:
 def changed_result(folder: Path) -> Path | None:
     """A result in the folder that is not what its run has written; None if all are.
 
-    A result that was removed is left to those who need it, and one that was compressed counts as
-    the same. A folder without recorded hashes is of another tool and is taken as it is.
+    A result that was removed is no change, and one that was compressed counts as the same. A
+    folder without recorded hashes is of another tool and is taken as it is.
     """
     recorded = folder / CONTENTS
     if not recorded.is_file():

@@ -127,24 +127,13 @@ def execution_spec(trace: Path) -> Mapping[str, Any]:
     """The specification that AISimulate's EngineReplayRuntime runs: one vLLM worker with fixed
     times (0.13.0).
     """
-    rank = {
-        "backend": "vllm",
-        "block_size": BLOCK_SIZE,
-        "num_gpu_blocks": NUM_BLOCKS,
-        "max_num_batched_tokens": MAX_TOKENS,
-        "max_num_seqs": MAX_SEQS,
-        "max_model_len": 131_072,
-        "prefill_schedule_interval": 1,
-        "prefill_decode_interval": 0,
-        "enable_prefix_caching": False,
-        "timing_model": {"type": "fixed", "prefill_ms": STEP_MS, "decode_ms": STEP_MS},
-    }
-    sizes = {"dp_size": 1, "tensor_parallel_size": 1, "prefill_context_parallel_size": 1}
-    workers = {"initial_workers": 1, "startup_delay_ms": 0.0}
     spec = {
         "version": 1,
-        "topology": {"kind": "aggregated", "workers": workers},
-        "engine": {**sizes, "num_gpu_blocks_is_explicit": True, "rank": rank},
+        "topology": {
+            "kind": "aggregated",
+            "workers": {"initial_workers": 1, "startup_delay_ms": 0.0},
+        },
+        "engine": _worker(),
         "adapters": {
             "placement": {"provider": "round_robin", "config": None},
             "scaling": {"provider": "none", "config": None},
@@ -165,6 +154,24 @@ def execution_spec(trace: Path) -> Mapping[str, Any]:
         "arrival_speedup_ratio": 1.0,
     }
     return {"spec": spec, "traffic": traffic}
+
+
+def _worker() -> Mapping[str, Any]:
+    """A vLLM worker on one GPU, whose iterations all take STEP_MS."""
+    rank = {
+        "backend": "vllm",
+        "block_size": BLOCK_SIZE,
+        "num_gpu_blocks": NUM_BLOCKS,
+        "max_num_batched_tokens": MAX_TOKENS,
+        "max_num_seqs": MAX_SEQS,
+        "max_model_len": 131_072,
+        "prefill_schedule_interval": 1,
+        "prefill_decode_interval": 0,
+        "enable_prefix_caching": False,
+        "timing_model": {"type": "fixed", "prefill_ms": STEP_MS, "decode_ms": STEP_MS},
+    }
+    sizes = {"dp_size": 1, "tensor_parallel_size": 1, "prefill_context_parallel_size": 1}
+    return {**sizes, "num_gpu_blocks_is_explicit": True, "rank": rank}
 
 
 def _by_rival(python: str, spec: Path) -> Served:

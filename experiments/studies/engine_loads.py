@@ -73,7 +73,7 @@ class Figures(NamedTuple):
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> "Figures":
-        """Of a run's summary."""
+        """The figures of a run's summary."""
         preemptions = sum(summary["preemptions"].values())
         return cls(summary["tpot_s"]["mean"], summary["ttft_s"]["p50"], preemptions)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB
-from testbed.experiments.vllm_server.expected_error import error_lines
+from testbed.experiments.vllm_server.expected_error import error_lines, unlogged_parts
 from testbed.experiments.vllm_server.named_server import server_of
 from testbed.vllm.command import OFF, ON, Command, read_command
 from testbed.vllm.memory import Terms, seen_gib, terms
@@ -20,6 +20,7 @@ LARGEST_PARALLELISM = 64
 REPLICAS = "--data-parallel-size"
 BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
+ADAPTERS = "the time that adapters take is not modelled, only their memory"
 GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them later"
 
 
@@ -30,7 +31,8 @@ class Fit:
     weights_gib, adapters_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null if the
     command gives the pool; activation_rmse_gib is the residual of their fit. drafter_gib is part of
     weights_gib. offloaded_tokens: of the CPU cache that the command asks for. assumptions: what is
-    taken for a drafter whose shape is not at hand. gpu_memory_gib: of one GPU; seen_by_torch: false
+    taken for a drafter whose shape is not at hand. unlogged: parts of the memory to which the error
+    says nothing, for no logged start-up has them. gpu_memory_gib: of one GPU; seen_by_torch: false
     if only its data sheet or driver says it. num_replicas: independent engines, to each of which
     all numbers apply.
     """
@@ -63,6 +65,7 @@ class Fit:
     captures_graphs: bool
     notes: tuple[str, ...]
     assumptions: tuple[str, ...]
+    unlogged: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,7 @@ def fit_of(
         captures_graphs="--enforce-eager" not in server.values,
         notes=server.notes,
         assumptions=() if server.speculative is None else server.speculative.notes,
+        unlogged=unlogged_parts(server),
     )
 
 
@@ -270,6 +274,7 @@ def lines_of(fit: Fit) -> list[str]:
             fit.max_num_seqs,
             fit.max_num_batched_tokens,
             fit.activation_rmse_gib,
+            fit.unlogged,
         )
     texts += replica_lines(fit.num_replicas)
     texts += logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
@@ -278,6 +283,8 @@ def lines_of(fit: Fit) -> list[str]:
     texts.append(f"largest --max-model-len that starts: {fit.longest_model_len:,}")
     texts.append(f"smallest --tensor-parallel-size that starts: {fit.smallest_tensor_parallel}")
     texts += [f"assumed: {note}" for note in fit.assumptions]
+    if fit.adapters_gib:
+        texts.append(ADAPTERS)
     return [*texts, *(f"harmless, ignored: {note}" for note in fit.notes)]
 
 

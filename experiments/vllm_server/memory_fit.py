@@ -16,8 +16,8 @@ FEWEST_SHAPES = 3
 
 
 class ShapeError(NamedTuple):
-    """Of one shape, the median over its start-ups: KV cache over the logged one, less 1; of a fit
-    of all shapes, and of one of the others. gib: the latter in GiB a GPU.
+    """The median error of one shape's start-ups, KV cache over the logged one, less 1: by a fit of
+    all shapes, and by one of the others. gib: the latter in GiB a GPU.
     """
 
     name: str

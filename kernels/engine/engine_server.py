@@ -105,7 +105,7 @@ class EngineServer(TokenListener):
                 return
 
     def _handle(self, message: Message, now_ps: int) -> None:
-        """In the engine's thread: what came at now_ps."""
+        """Handle what came at now_ps, in the engine's thread."""
         engine = self._engine.engine
         if isinstance(message, Submitted):
             self._submit(message, message.request._replace(arrival_ps=now_ps))

@@ -160,7 +160,9 @@ class Rank:
 
     @property
     def _embedding(self) -> int:
-        """Of a token, before it is in the buffers; OPT's positions are added to it."""
+        """The bytes of a token's embedding before it is in the buffers; OPT's positions are added
+        to it.
+        """
         return (1 + self._is_opt) * self.model.hidden_size * self._value
 
     @property

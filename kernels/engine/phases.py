@@ -64,7 +64,7 @@ class PhaseByPhase(Listener):
         self._phases = iter(phases)
         self._starts = list[int]()  # the first iteration of each phase, and of what would follow
         self._present = set[int]()  # the requests that have come and not ended
-        self._staying = frozenset[int]()  # residents who must not leave before the visitors
+        self._staying = frozenset[int]()  # residents that must not leave before the visitors
         self._visitors: Iterator[Request] = iter(())
         self._visitor = -1
         self._came_ps = 0

@@ -55,7 +55,7 @@ class DeviceTime:
 
     @property
     def seconds(self) -> float:
-        """From the first work to the last, which is done."""
+        """The seconds from the first work to the last, which is done."""
         if not self._is_begun:
             return 0.0
         return float(self._events[0].elapsed_time(self._events[1])) / 1e3

@@ -50,13 +50,15 @@ def require_gpu() -> Any:
 
 @cache
 def multiprocessors() -> int:
-    """Of the current device, cached because a driver call takes longer than a launch."""
+    """The multiprocessors of the current device, cached because a driver call takes longer than a
+    launch.
+    """
     return int(require_gpu().cuda.Device().attributes["MultiProcessorCount"])
 
 
 @cache
 def compute_capability() -> int:
-    """Of the current device, such as 90."""
+    """The compute capability of the current device, such as 90."""
     return int(require_gpu().cuda.Device().compute_capability)
 
 

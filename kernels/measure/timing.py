@@ -33,11 +33,11 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, samples_us: Sequence[float] | NDArray[np.float64]) -> "Timing":
-        """Of measured samples."""
+        """The percentiles of measured samples."""
         return cls(*np.percentile(samples_us, [50, 10, 90]).tolist())
 
     def per(self, parts: int) -> "Timing":
-        """Of one of so many equal parts."""
+        """The percentiles of one of so many equal parts."""
         return Timing(*(us / parts for us in self))
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ def capture(
     torch.cuda.synchronize()
     gc.disable()
     try:
-        # What other threads do meanwhile, as NCCL's watch, is none of the capture's concern.
+        # The capture leaves out the work of other threads, such as NCCL's watch.
         with torch.cuda.graph(graph, memory, stream, capture_error_mode="thread_local"):
             for call in repeats * list(calls):
                 call()

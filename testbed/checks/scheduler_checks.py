@@ -14,8 +14,8 @@ from testbed.sched.scheduler import Scheduler
 
 
 class Decision(NamedTuple):
-    """One plan: who computes what, who came and went and is there, by request id, and what the pool
-    looks like then.
+    """One plan: the tokens that requests compute, the requests that came, went and are there, by
+    id, and the state of the pool then.
     """
 
     time_ps: int
@@ -69,7 +69,7 @@ class Watcher:
         require(18, not lost, f"requests {lost} are neither answered nor waiting nor running")
 
     def _check_progress(self, scheduler: Scheduler, plan: Plan) -> None:
-        """Clauses 19 and 20, of a plan that computes nothing."""
+        """Check clauses 19 and 20 of a plan that computes nothing."""
         if plan or plan.rejected or any(ops.background for ops in plan.ops):
             return
         state, now_ps = scheduler.state, int(self.env.now)

@@ -219,7 +219,7 @@ class Batch:
         """The index that `owner` keeps on this batch; the first call builds it.
 
         Args:
-            owner: who keeps the index: the policy.
+            owner: the policy that keeps the index.
             make: builds it, empty, of the batch; the members are added after it.
         """
         index = self.indexes.get(owner)
@@ -287,7 +287,7 @@ class Batch:
         return context, extended - self._offsets[0][0] if self._offsets else 0
 
     def advance(self, steps: int, extended: int = 0) -> None:
-        """Every member has stored `steps` more tokens, and has `extended` more slots.
+        """Count `steps` more stored tokens, and `extended` more slots, of each member.
 
         Args:
             steps: tokens more that each member has stored.

@@ -34,13 +34,13 @@ def check_known_shape(model: ModelSpec) -> None:
             )
 
 
-def check_plain(model: ModelSpec, who: str) -> None:
-    """Raise InputError for a model with parts that `who` does not know."""
+def check_plain(model: ModelSpec, user: str) -> None:
+    """Raise InputError for a model with parts that `user` does not support."""
     if not model.is_plain:
         parts = ", ".join(name for name in SPECIAL if getattr(model, name) is not None)
         raise InputError(
             key="model",
             value=model.name,
-            problem=f"has {parts}, which {who} does not support",
+            problem=f"has {parts}, which {user} does not support",
             remedy="cost=analytic does",
         )

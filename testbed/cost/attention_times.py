@@ -189,7 +189,7 @@ class PrefillTable:
         return max(slowest, sum([full for _, full in times]))
 
     def _times_of(self, new: int, past: int) -> tuple[int, int]:
-        """Of a prompt by itself, and as its share of a batch that fills the GPU."""
+        """The times of a prompt by itself, and as its share of a batch that fills the GPU."""
         if past and self._whole_only:
             whole_alone, whole_full = self._times(new + past, 0)
             past_alone, past_full = self._times(past, 0)

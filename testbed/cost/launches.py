@@ -26,8 +26,12 @@ class Launches:
 
     def __init__(self, profile: Mapping[str, Any], least: Callable[[int], int]) -> None:
         self._least = least
-        self._decodes = _of_decodes(_section(profile, "launch_decodes"))
-        self._prompts = _of_prompts(_section(profile, "launch_prompts"))
+        self._decodes: dict[str, OverSeqs] = {}
+        if has(profile, "launch_decodes"):
+            self._decodes = _of_decodes(sorted(rows(profile, "launch_decodes")))
+        self._prompts: dict[int, dict[str, OverSeqs]] = {}
+        if has(profile, "launch_prompts"):
+            self._prompts = _of_prompts(sorted(rows(profile, "launch_prompts")))
         self.is_known = bool(self._decodes or self._prompts)
         self._launch = cache(self._of_counts)
 
@@ -47,10 +51,6 @@ class Launches:
         if not has_prompts:
             whole = min(whole, self._least(num_tokens))
         return record(Launch, (min(first, whole), whole))
-
-
-def _section(profile: Mapping[str, Any], name: str) -> Rows:
-    return sorted(rows(profile, name)) if has(profile, name) else []
 
 
 def _of_decodes(points: Rows) -> dict[str, OverSeqs]:

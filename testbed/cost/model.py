@@ -286,7 +286,7 @@ class CostModel(ABC):
         windows: the sizes of sliding windows, in tokens, for which `Work.windows` counts what
             decodes read.
         verifies_as_prompts: whether sequences with draft tokens are launched as prompts are.
-        fingerprint: who measured the times, when and on which device; None if they were not
+        fingerprint: the source, date and device of the measurement; None if they were not
             measured.
         fit: the errors of a measured profile.
         provenance: what times without a fingerprint are; empty: unknown.

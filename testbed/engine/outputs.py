@@ -146,9 +146,7 @@ class Outputs:
         return parents
 
     def follow(self, plan: Plan, outcome: Outcome, ended: tuple[int, ...] = ()) -> None:
-        """The plan was committed, or anticipated: note who decodes from now on, of those that have
-        not ended.
-        """
+        """Note the sequences that decode from now on, after a plan was committed or anticipated."""
         for group in (*outcome.first_tokens, *plan.swapped_in):
             request_id = group.request.request_id
             if group.batch is not None and request_id not in ended:

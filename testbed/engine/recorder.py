@@ -122,7 +122,7 @@ class Recorder:
             clock.left(request_id)
 
     def first_tokens(self, groups: list[SequenceGroup], now_ps: int) -> None:
-        """These have output tokens from now_ps on; after recompute that is nothing new."""
+        """Record the first output tokens, from now_ps on; after recompute that is nothing new."""
         for group in groups:
             request_id = group.request.request_id
             self._first_ps.setdefault(request_id, now_ps)

@@ -36,7 +36,7 @@ class CacheIndex:
         self._block_size: dict[int, int] = {}
 
     def follow(self, number: int, engine: Engine) -> None:
-        """From now on update of the engine's cache, which is empty."""
+        """Update the index from now on by the engine's cache, which is empty."""
         memory = engine.scheduler.memory
         if memory.reports_cache is None:
             raise InputError(

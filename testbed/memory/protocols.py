@@ -374,8 +374,8 @@ class DropsTokens(Protocol):
     """It does not keep every token of a sequence: in a window that moves on, after a prompt that
     is computed, or in fewer slots as groups of tokens are packed.
 
-    What is stored may fall while a sequence grows. An `extend` that gives slots back says
-    `ends_refusals`; `max_seq_len` counts the largest need on the way.
+    The stored tokens may become fewer while a sequence grows. An `extend` that gives slots back
+    says `ends_refusals`; `max_seq_len` counts the largest need on the way.
     """
 
     def num_stored(self, prompt_len: int, num_tokens: int) -> int:

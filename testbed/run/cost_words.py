@@ -18,7 +18,7 @@ from testbed.run.config import RunConfig
 from testbed.run.identity import ROOT
 
 TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate costs` writes it
-# Who measured the profile that a prediction in that table starts from: ours, which ship
+# The source of the profile that a prediction in that table starts from: ours, which ship
 SHIPPED = "measured"
 BETWEEN_HOSTS = ROOT / "cost" / "between_hosts.csv"
 NOT_TESTED = "unknown, such costs were not tested"
@@ -27,7 +27,7 @@ OF_NO_TIME = ("name", "iterations")  # fields of a SoftwareConfig
 
 
 def cost_source(config: RunConfig, cost: CostModel) -> str:
-    """The cost model of a run and, in brackets, where its times come from."""
+    """The cost model of a run and, in brackets, the source of its times."""
     software = asdict(config.software) if config.software else {}
     times = {key: value for key, value in software.items() if key not in OF_NO_TIME}
     name, where = config.cost.name.rpartition(".")[2], origin(cost, times)

@@ -1,1 +1,1 @@
-"""Schedulers: who runs in the next iteration, and who is preempted."""
+"""Schedulers: the requests of the next iteration, and those that are preempted."""

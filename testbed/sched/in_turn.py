@@ -119,8 +119,8 @@ class InTurn:
         return chosen_victim(self.state, self.preemption)
 
     def _turns_lost(self, victim: SequenceGroup, had_turn: bool) -> int:
-        """By how many the turns move up when the victim leaves. A release that skips_behind_victims
-        moves them up for a victim that this plan has scheduled alone.
+        """The number of turns that move up when the victim leaves. A release that
+        skips_behind_victims moves them up for a victim that this plan has scheduled alone.
         """
         if self.release.skips_behind_victims and not self.state.ranking.keeps_arrival:
             return int(victim in self._scheduled)

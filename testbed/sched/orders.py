@@ -1,4 +1,4 @@
-"""In which order a scheduler admits the requests that wait, and preempts those that run: first
+"""The order in which a scheduler admits waiting requests and preempts running ones: first
 come, by priority, by priority with ageing, or by session.
 """
 

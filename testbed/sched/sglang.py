@@ -135,7 +135,7 @@ class SGLang(Scheduler):
                 self._published = seq.num_stored
 
     def _merge_last(self) -> None:
-        """The prompts of the last iteration decode from now on; who has ended, leaves."""
+        """The prompts of the last iteration decode from now on; requests that have ended leave."""
         last = self.last
         joining = [
             group for group in last if group is not self.chunked and group.status not in OVER
@@ -361,7 +361,7 @@ class SGLang(Scheduler):
         self.state.remove(group, SequenceStatus.CANCELLED)
         plan.reject(group, "retracting all others leaves too little memory for its next token")
 
-    # What an iteration changes
+    # Results of an iteration
 
     def add(self, request: Incoming) -> SequenceGroup:
         group = super().add(request)

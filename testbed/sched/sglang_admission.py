@@ -33,7 +33,8 @@ class Selected(NamedTuple):
 
 @dataclass(frozen=True)
 class PassLimits:
-    """Of a pass: its prompt tokens, those of a chunk (None: prompts are whole), and its requests.
+    """The limits of a pass: its prompt tokens, those of a chunk (None: prompts are whole), and its
+    requests.
 
     The names are SGLang's.
     """
@@ -83,7 +84,7 @@ class Admission:
         return self._available() - self.reserved
 
     def verdict(self) -> Verdict:
-        """The verdict on the next request (budget_state). What is allocated is reserved too."""
+        """The verdict on the next request (budget_state). Allocated tokens are reserved too."""
         if self.remaining <= 0:
             return Verdict.FULL
         if self.input_left <= 0 or (self.chunk_left is not None and self.chunk_left <= 0):

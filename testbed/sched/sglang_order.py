@@ -56,7 +56,7 @@ class FirstCome:
 
 
 class ByKey(FirstCome):
-    """By what is known of each request without the cache; of equals, as it was."""
+    """Sorts by a key of each request that needs no cache; equal requests keep their order."""
 
     def __init__(self, memory: Capabilities, key: Key) -> None:
         super().__init__(memory)
@@ -96,7 +96,7 @@ class Matched(NamedTuple):
 
 
 class CacheAware(FirstCome):
-    """By what the cache has of each request, matched anew in every pass.
+    """Sorts by the tokens of each request in the cache, matched anew in every pass.
 
     Of requests with little in the cache that begin alike, only the first is served in its place.
     """
@@ -140,7 +140,7 @@ class LongestPrefix(CacheAware):
 
 
 class DepthFirst(CacheAware):
-    """In a walk of the tree that goes first where most of the queue is (dfs-weight)."""
+    """Walks the tree, first to the child with most of the queue (dfs-weight)."""
 
     def ordered(self, matched: list[Matched]) -> list[Matched]:
         pins = self.memory.pins_hits

@@ -14,8 +14,8 @@ class OverlappedSGLang(SGLang):
     """SGLang, of which a plan is made while the iteration before runs.
 
     It knows the results of the one before that. A request that has all declared tokens then takes
-    no step; who ends by a stop token takes one more. If memory lacks while such a last token is in
-    flight, the decode waits for it.
+    no step; one that ends by a stop token takes one more. If memory lacks while such a last token
+    is in flight, the decode waits for it.
     """
 
     plans_ahead: ClassVar[bool] = True
@@ -47,7 +47,7 @@ class OverlappedSGLang(SGLang):
         return {*prefilled, *decoding}
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        """The results are known: who was not retracted since has its token."""
+        """Give each request its token, unless it was retracted since."""
         outcome, self._anticipated = self._anticipated, None
         if outcome is None:
             return super().commit(plan, steps, results)

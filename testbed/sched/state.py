@@ -62,7 +62,7 @@ class SchedulerState(Queues):
             (testbed/sched/handed_over.py).
         leased: groups that are over and keep their slots by `lease_policy`, and until when (ps; 0:
             not known yet).
-        lease_policy: who needs the slots of such groups.
+        lease_policy: the policy that leases slots to answered requests.
         retention: how long answered groups of sessions keep their slots; None: not at all.
     """
 

@@ -297,8 +297,8 @@ class VllmV1(IterationLevel):
                 yield seq, 1
 
     def continue_prefills(self, plan: Plan) -> None:
-        """The prompts' next chunks; one that lacks slots preempts the last of them, for decodes
-        have their step.
+        """Plan the prompts' next chunks; one that lacks slots preempts the last of them, because
+        decodes have their step.
         """
         state, prompts = self.state, self.prompts
         if len(state.batch.sequences) == state.num_seqs:

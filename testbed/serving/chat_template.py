@@ -12,7 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from testbed.core.errors import InputError
 from testbed.serving.api_errors import ApiError
 
-# What a template raises for messages that it was not written for
+# Errors of a template for messages that it was not written for
 WRONG_MESSAGES = (
     TemplateError,
     ArithmeticError,

@@ -59,7 +59,7 @@ class Live(ABC):
 
     @property
     def lags(self) -> tuple[float, float] | None:
-        """By how many seconds of real time simulated time is behind, now and at most; None if
+        """The seconds of real time by which simulated time is behind, now and at most; None if
         nothing is simulated.
         """
         return None

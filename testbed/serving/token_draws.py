@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 
 class Draws(NamedTuple):
-    """From the most likely tokens whose probabilities sum to top_p, at a temperature. seed: None
-    for the server's own draws.
+    """Draws of the most likely tokens whose probabilities sum to top_p, at a temperature. seed:
+    None for the server's own draws.
     """
 
     temperature: float = 1.0

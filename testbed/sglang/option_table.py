@@ -26,7 +26,7 @@ def understood() -> frozenset[str]:
 
 @cache
 def reasons() -> dict[str, Reason]:
-    """Of the other options that a command may have."""
+    """The reasons for the other options that a command may have."""
     return {
         name: Reason(part["reason"], kind == TIME_ONLY)
         for kind in (HARMLESS, TIME_ONLY)

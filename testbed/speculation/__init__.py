@@ -1,1 +1,1 @@
-"""Speculative decoding: who drafts tokens, how many, and how many of them are accepted."""
+"""Speculative decoding: the drafter, its drafts, and how many of them are accepted."""

@@ -45,7 +45,7 @@ class DraftCounts:
 
     @property
     def rates(self) -> list[float]:
-        """Of the steps with drafts, the share that has accepted them up to each place."""
+        """The share of steps with drafts that accepted them up to each place."""
         most = max(self.steps_by_accepted, default=0)
         reached = [
             sum(steps for number, steps in self.steps_by_accepted.items() if number >= place)

@@ -1,4 +1,4 @@
-"""The plug-in API for speculation: who drafts, how many tokens, and what that takes."""
+"""The plug-in API for speculation: a drafter, its number of tokens, its memory and its time."""
 
 from abc import ABC, abstractmethod
 from dataclasses import replace

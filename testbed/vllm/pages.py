@@ -69,7 +69,7 @@ class Pages:
 
     @property
     def scratch(self) -> int:
-        """Of these, the pages that a sequence has for the states of its drafts alone."""
+        """The part of these pages that a sequence has for the states of its drafts alone."""
         return self.draft_pages * self.windows.count(0)
 
     def concurrency(self, num_blocks: int, num_tokens: int) -> float:

@@ -2,8 +2,8 @@
 
 The run (v1/worker/gpu_model_runner.py, GPUModelRunner.profile_run) encodes images, computes a batch
 of max_num_batched_tokens and samples max_num_seqs tokens. Its peak is that of sampling or that of
-the network, whichever is larger. What stays meanwhile is counted in both: the matrices' workspace,
-those of the experts, and the images with what they were encoded to.
+the network, whichever is larger. Memory that stays meanwhile is counted in both: the workspaces of
+the matrices and of the experts, and the images with what they were encoded to.
 """
 
 from collections.abc import Mapping

@@ -84,6 +84,7 @@ def test_rows_that_are_done_are_read(played):
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*.json")} == times
 
 
+@pytest.mark.usefixtures("in_one_process")
 def test_random_victims_keep_the_contract():
     assert testbed.check(RandomOrder) is None
 
@@ -140,6 +141,12 @@ def test_parameters_go_with_an_entrant(cheap):
     assert "policy.eviction.k=3" in words_of(cheap, entrant, RULES, 0)
     answer = isolated(admitted, "lru_k,kk=3", RULES, limit_s=60)
     assert "kk" in answer.reason
+
+
+def test_a_table_of_values_is_one_parameter():
+    name = "radix,radix_eviction_policy=tlru,radix_eviction_policy_config={threshold:9,a:[1,2]}"
+    expected = {"threshold": 9, "a": [1, 2]}
+    assert values_of(entrant_of(name))["radix_eviction_policy_config"] == expected
 
 
 def test_an_oracle_that_ships_does_not_play():
@@ -258,6 +265,7 @@ def test_a_changed_seed_version_or_suite_is_found(stored, tmp_path):
     assert "not of the suite" in found(moved, tmp_path)[0]
     older = {**stored, "about": {**stored["about"], "simulator": "0"}}
     assert found(older, tmp_path)[0].startswith("simulator")
+    assert differences(older, TINY, tmp_path / "other", in_turn, 1, any_version=True) == []
     assert found(stored, tmp_path, replace(TINY, pools=(0.6,)))[0].startswith("suite_hash")
 
 

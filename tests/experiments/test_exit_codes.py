@@ -148,15 +148,15 @@ def test_a_quiet_sweep_prints_its_table_alone(testbed):
 
 
 def test_the_time_limit_ends_a_run_in_order(testbed, tmp_path):
-    words = ("run", "arrivals.duration_s=400000", "--time-limit", "5", "hydra.run.dir=out")
+    words = ("run", "arrivals.duration_s=400000", "--time-limit", "2", "hydra.run.dir=out")
     code, output, error = testbed(*words)
     assert (code, output) == (exit_codes.TIME_LIMIT, "")
-    assert re.search(r"ended by --time-limit 5; simulating: [\d,]+ of [\d,]+ requests", error)
+    assert re.search(r"ended by --time-limit 2; simulating: [\d,]+ of [\d,]+ requests", error)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_time_limit_of_a_sweep_keeps_the_points_that_were_run(testbed):
-    words = ("run", "-m", "arrivals.duration_s=5,400000", "outputs=summary", "--time-limit=8")
+    words = ("run", "-m", "arrivals.duration_s=5,400000", "outputs=summary", "--time-limit=4")
     code, output, error = testbed(*words)
     assert code == exit_codes.TIME_LIMIT
     assert "Sweep: 1 points" in output
@@ -164,7 +164,7 @@ def test_the_time_limit_of_a_sweep_keeps_the_points_that_were_run(testbed):
 
 
 def test_the_time_limit_of_a_check_says_how_many_histories_held(testbed):
-    words = ("check", "example_policy:Slabs", "--examples", "1000000", "--time-limit", "5")
+    words = ("check", "example_policy:Slabs", "--examples", "1000000", "--time-limit", "2")
     code, output, error = testbed(*words)
     assert (code, output) == (exit_codes.TIME_LIMIT, "")
     assert "histories" in error
@@ -189,7 +189,7 @@ def test_the_page_lists_the_codes():
         (("fits", SERVER, H100), 0),
         (("fits", f"{SERVER} --max-model-len 999999", H100), 1),
         (("fits", "vllm serve nothing", H100), 2),
-        (("run", "arrivals.duration_s=400000", "--time-limit", "5"), 124),
+        (("run", "arrivals.duration_s=400000", "--time-limit", "3"), 124),
     ],
     ids=["answered", "no", "wrong", "time limit"],
 )

@@ -1,5 +1,5 @@
 """`testbed lockstep vllm`: its output if vLLM and ours differ; broken managers of vLLM's.
-What needs vLLM or AISimulate is skipped if it is not installed.
+Tests that need vLLM or AISimulate are skipped if it is not installed.
 """
 
 import json

@@ -14,6 +14,8 @@ from sysconfig import get_path
 
 import pytest
 
+from testbed import experiments
+from testbed.experiments.cli.replayed_logs import EXAMPLE_LOG
 from testbed.run.description import software
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +124,12 @@ RAW = ("testbed/kernels/results/", "testbed/experiments/real/vllm_engine/results
 
 def test_wheel_contains_exactly_the_package_without_raw_results(tree, wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == {name for name in names_in(tree / "testbed") if not name.startswith(RAW)}
+    folder = Path("testbed/experiments") / EXAMPLE_LOG.parent.relative_to(
+        Path(experiments.__file__).parent
+    )
+    log = {str(folder / name) for name in ("meta.json", "requests.jsonl.gz")}
+    others = {name for name in names_in(tree / "testbed") if not name.startswith(RAW)}
+    assert names == others | log
     assert wheel.stat().st_size < 3_500_000
     assert {"testbed/experiments/conf/run.yaml", "testbed/kernels/src/decode.cu"} <= names
 
@@ -137,7 +144,9 @@ def test_sdist_contains_tests_and_builds_the_same_wheel(tree, wheel, tmp_path):
     assert again == first
 
 
-def test_installed_wheel_runs_from_an_empty_folder(wheel, environment, tmp_path):
+def test_installed_wheel_runs_from_an_empty_folder(wheel, other_package, environment, tmp_path):
+    """Beside another distribution that has a module of one of our names."""
+    install(environment, other_package)
     install(environment, wheel)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -146,14 +155,7 @@ def test_installed_wheel_runs_from_an_empty_folder(wheel, environment, tmp_path)
     )
     run = json.loads((elsewhere / "out" / "summary.json").read_text())["run"]
     assert (run["simulator"], run["commit"]) == (software()["simulator"], None)
-    paths = output(
-        environment,
-        "python",
-        "-c",
-        "import testbed.experiments as e; print(e.__file__)",
-        cwd=elsewhere,
-    )
-    assert Path(paths.strip()).is_relative_to(environment)
+    check_names(environment, other_package, environment)
 
 
 @pytest.mark.slow
@@ -180,13 +182,16 @@ def other_package(tmp_path_factory):
     return folder / "kernels-0-py3-none-any.whl"
 
 
-@pytest.mark.parametrize("order", ["theirs, wheel", "theirs, editable"])
-def test_other_distributions_keep_their_module_names(
-    tree, wheel, other_package, environment, tmp_path, order
+def test_an_editable_installation_leaves_others_their_module_names(
+    tree, other_package, environment
 ):
-    what = {"wheel": [wheel], "editable": ["-e", tree], "theirs": [other_package]}
-    for name in order.split(", "):
-        install(environment, *what[name])
+    install(environment, other_package)
+    install(environment, "-e", tree)
+    check_names(environment, other_package, tree)
+
+
+def check_names(environment, other_package, home):
+    """Ours are imported from this folder, and `kernels` is the other distribution's."""
     text = """if True:
         from importlib.util import find_spec
         import testbed.kernels, testbed.traces, testbed.experiments
@@ -194,7 +199,8 @@ def test_other_distributions_keep_their_module_names(
         print(testbed.kernels.__file__)
         print(find_spec("traces"), find_spec("experiments"))
     """
-    kernels, own, nothing = output(environment, "python", "-c", text, cwd=tmp_path).splitlines()
+    printed = output(environment, "python", "-c", text, cwd=environment.parent)
+    kernels, own, nothing = printed.splitlines()
     assert Path(kernels).read_bytes() == zipfile.ZipFile(other_package).read("kernels/__init__.py")
-    assert Path(own).is_relative_to(tree if "editable" in order else environment)
+    assert Path(own).is_relative_to(home)
     assert nothing == "None None"

@@ -1,7 +1,7 @@
 """A GPU that the CPU emulates: launches run the CUDA sources of kernels/src, translated to C++, in
 a random schedule (tests/kernels/emulator).
 
-Arrays are torch tensors in host memory. What is emulated is the logic: indexes, masks, barriers,
+Arrays are torch tensors in host memory. The logic is emulated: indexes, masks, barriers,
 copies that arrive late. Not emulated: time, registers, memory order between threads.
 """
 

@@ -83,7 +83,7 @@ def assert_same_spans(spans, steps):
     """Every span is the steps that it stands for: their times and sums, and what all of them have
     in common.
 
-    Who waits is counted when a span begins, and is preempted then.
+    Waiting requests are counted when a span begins, and are preempted then.
     """
     iterations = spans["iterations"]
     assert (steps["iterations"] == 1).all()

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ENVIRONMENTS = "TESTBED_CLIENT_ENVIRONMENTS"  # a folder that keeps them between runs
-# What each client needs. vLLM's own list brings a CUDA build of torch, which a client never uses.
+# The packages that each client needs; vLLM's own list brings a CUDA build of torch.
 PACKAGES = {
     "guidellm": [["guidellm==0.8.1"]],
     "vllm": [

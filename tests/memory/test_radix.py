@@ -5,6 +5,7 @@ size.
 import pytest
 
 from testbed import check
+from testbed.checks.hash_seeds import follows_hashes
 from testbed.core.request import Request
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Refusal
@@ -143,7 +144,11 @@ def test_a_hit_is_not_both_read_and_evicted():
 @pytest.mark.usefixtures("in_one_process")
 @pytest.mark.parametrize(
     "options",
-    [{"block_size": 1, "num_slots": 200, "max_len": 64}, {"block_size": 16}, {"block_size": 64}],
+    [
+        {"block_size": 1, "num_slots": 200, "max_len": 64},
+        {"block_size": 16, "num_slots": 400, "max_len": 128},
+        {"block_size": 64, "num_slots": 640, "max_len": 192},
+    ],
     ids=str,
 )
 def test_the_contract_is_kept(options):
@@ -157,8 +162,7 @@ def test_the_contract_is_kept_in_longer_histories_and_two_processes(block_size):
 
 
 def test_it_does_not_follow_the_hashes_of_strings():
-    small = {"num_slots": 200, "max_len": 64, "num_examples": 1}
-    assert check(Radix, block_size=16, **small) is None
+    assert follows_hashes(Radix, [PoolSpec(200, 64)], {"block_size": 16}) is None
 
 
 def test_where_nothing_is_evicted_it_finds_what_prefix_caching_finds():

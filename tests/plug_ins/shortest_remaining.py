@@ -4,7 +4,7 @@ from testbed.sched.mixed import MixedPrefill
 
 
 class ShortestRemaining(MixedPrefill):
-    """Serves first who has the fewest output tokens left to come; ties in order of arrival.
+    """Serves the request with the fewest output tokens left first; ties in order of arrival.
 
     It is an oracle: a run passes the true output lengths as `lengths`, by request id.
     """

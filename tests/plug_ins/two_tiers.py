@@ -32,7 +32,7 @@ class TwoTiers(PrefixCaching):
     """The last cache_share of the host holds evicted blocks, least recently used out first; the
     rest is for swapping.
 
-    What was read back stays on the host too, so that it need not be written again.
+    Tokens that were read back stay on the host too, so that it need not be written again.
     """
 
     def __init__(

@@ -3,7 +3,7 @@ behind them.
 
 A table lists the physical pages, because slots are memory: pages are interchangeable, so nothing is
 ever scattered, and that addresses are contiguous is the kernel's matter
-(`cost.choices.kernel=contiguous`). What it costs is mapping.
+(`cost.choices.kernel=contiguous`). Its cost is mapping.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""vLLM's scheduler in order of priority: who is admitted first, and who loses its slots."""
+"""vLLM's scheduler in order of priority: the first to be admitted, and the first to lose slots."""
 
 from functools import partial
 

@@ -91,7 +91,7 @@ def test_ragpulse_shares_ids_of_equal_parts_in_equal_positions(tmp_path):
         rag_request(32, 48, passages_ids=[2], sys_prompt=[1]),
     ).rows(None, 0)
     assert rows.arrival_s.tolist() == [0, 3, 4, 5]
-    # What no part says is the row's own; parts in another order, or further on, are others.
+    # Values that no part has are the row's own; parts in another order, or further on, are others.
     assert list(rows.prompt_ids) == [(0, 1, 2, 3, 4), (0, 1, 2, 3, 5), (0, 6, 7, 8), (0, 1, 2)]
     assert (rows.tokens_per_id, pairs(rows)) == (16, [(76, 9), (80, 9), (60, 9), (48, 9)])
 

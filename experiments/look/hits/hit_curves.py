@@ -77,10 +77,7 @@ def hit_curves(
     Orders other than LRU and BELADY are replayed at each size, and on_done(order, size) is called
     after every replay.
     """
-    config = configured(words)
-    _check_one_cache(config)
-    _check_no_order(words)
-    _check_cached(words)
+    config = _checked(words)
     rows = trace_rows(config)
     size = _block_size(words, config, rows)
     prompts = list(prompts_of(rows, size))
@@ -106,6 +103,17 @@ def hit_curves(
         hits={order: hits(order) for order in orders},
         pools=pools,
     )
+
+
+def _checked(words: Sequence[str]) -> RunConfig:
+    """The configuration of these overrides. Raises InputError if it is not that of one cache, or
+    names an order, or caches nothing.
+    """
+    config = configured(words)
+    _check_one_cache(config)
+    _check_no_order(words)
+    _check_cached(words)
+    return config
 
 
 def _check_one_cache(config: RunConfig) -> None:
@@ -171,8 +179,8 @@ def trace_rows(config: RunConfig) -> Rows:
 
 
 def _usual_sizes(largest: int, stored: int) -> list[int]:
-    """From the largest prompt to all different blocks with one prompt more, evenly on a logarithmic
-    axis.
+    """Sizes from the largest prompt to all different blocks with one prompt more, evenly on a
+    logarithmic axis.
     """
     return [round(size) for size in np.geomspace(largest, largest + stored, NUM_SIZES)]
 

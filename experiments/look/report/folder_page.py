@@ -69,14 +69,7 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
     """Differences, curves, a table with the differing keys as columns, and a card for each run with
     tables.
     """
-    different = independent_differences(runs)
-    if len(runs) > 1:
-        different = different.sort_values(
-            list(different),
-            key=lambda values: pd.to_numeric(values) if are_numbers(values) else values,
-        )
-    runs = [runs[i] for i in different.index]
-    different = different.reset_index(drop=True)
+    runs, different = _by_differences(runs)
     names = [words or run.name for run, words in zip(runs, words_of_each(different), strict=True)]
     named = list(zip(runs, names, strict=True))
     titles = [name if name == run.name else f"{name} ({run.name})" for run, name in named]
@@ -107,6 +100,17 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
             if charts_of(run)
         ],
     )
+
+
+def _by_differences(runs: Sequence[FinishedRun]) -> tuple[Sequence[FinishedRun], pd.DataFrame]:
+    """The runs in the order of their differing values, and those values, a row for each run."""
+    different = independent_differences(runs)
+    if len(runs) > 1:
+        different = different.sort_values(
+            list(different),
+            key=lambda values: pd.to_numeric(values) if are_numbers(values) else values,
+        )
+    return [runs[i] for i in different.index], different.reset_index(drop=True)
 
 
 def _all_runs(points: Sequence[Point]) -> Table:

@@ -342,22 +342,15 @@ def kv_cache_config(
         FullAttentionSpec,
         KVCacheConfig,
         KVCacheGroupSpec,
-        MambaSpec,
         SlidingWindowSpec,
     )
 
     shape = {"block_size": block_size, "num_kv_heads": 1, "head_size": 16, "dtype": torch.float16}
+    longest = ceil_div(max_model_len, block_size) * block_size
 
     def spec(window: int | None) -> Any:
         if window == 0:
-            longest = ceil_div(max_model_len, block_size) * block_size
-            size = longest if mode == "none" else block_size
-            form: dict[str, Any] = {"shapes": ((1,),), "dtypes": (torch.uint8,)}
-            form |= {"mamba_cache_mode": mode}
-            if alignment is not None:
-                form |= {"num_prefill_checkpoint_blocks": 1}
-                form |= {"prefill_checkpoint_alignment": alignment}
-            return MambaSpec(block_size=size, **form)
+            return _state_spec(longest if mode == "none" else block_size, mode, alignment)
         if window is None:
             return FullAttentionSpec(**shape)
         return SlidingWindowSpec(**shape, sliding_window=window)
@@ -366,6 +359,17 @@ def kv_cache_config(
     return KVCacheConfig(
         num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups, **_retention()
     )
+
+
+def _state_spec(block_size: int, mode: str, alignment: int | None) -> Any:
+    """vLLM's specification of a state of one byte, which belongs to so many tokens."""
+    import torch
+    from vllm.v1.kv_cache_interface import MambaSpec
+
+    form: dict[str, Any] = {"shapes": ((1,),), "dtypes": (torch.uint8,)}
+    if alignment is not None:
+        form |= {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": alignment}
+    return MambaSpec(block_size=block_size, mamba_cache_mode=mode, **form)
 
 
 def _retention() -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit
-from testbed.experiments.real.vllm_engine.launch_fit import OVER, Curve, curves_of_prompts
+from testbed.experiments.real.vllm_engine.launch_fit import OVER, curves_of_prompts
+from testbed.experiments.real.vllm_engine.launch_terms import Curve
 from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit
 
 FEWEST = 4  # iterations that a pool's median rests on
@@ -46,7 +47,7 @@ def _seen(
 
 
 def _computing_ms(row: Any, decodes: DecodeFit, prompts: PromptFit, largest_graph: int) -> float:
-    """Of the iteration before: as many decodes within the graphs, whose output is longer."""
+    """The time of the iteration before: as many decodes in the graphs, with a longer output."""
     if row.tokens_before > largest_graph:
         linear_ms = prompts.linear_ms(row.tokens_before)
     else:

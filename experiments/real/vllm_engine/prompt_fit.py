@@ -37,7 +37,7 @@ class PromptFit(NamedTuple):
 def fit_prompts(
     lone: pd.DataFrame, in_a_row: pd.DataFrame, first_launch_ms: float, largest_graph: int
 ) -> PromptFit:
-    """By least squares over medians, relative errors alike.
+    """Fit by least squares over medians, relative errors alike.
 
     lone: prompts that were planned when nothing was under way, and so waited first_launch_ms.
     in_a_row: those behind others of prompts; if they are launched longer than those are computed,

@@ -7,10 +7,11 @@ prompts, if their contents are known.
 
 import csv
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from testbed.core.errors import InputError
-from testbed.core.request import PS, Workload
+from testbed.core.request import PS, Request, Workload
 from testbed.experiments.real.vllm_engine.asked import (
     CONTENTS,
     plain_requests,
@@ -40,22 +41,12 @@ def record(command: str, workload: Workload, python: str, out: Path, limit_s: fl
         )
     check_installed(python)
     out.mkdir(parents=True)
-    seed = 0
-    arrivals_s = [request.arrival_ps / PS for request in requests]
-    wave = {
-        "name": SERVED,
-        "arrivals_s": arrivals_s,
-        "requests": [
-            {"prompt": token_ids(request, seed), "output": request.output_len}
-            for request in requests
-        ],
-    }
     plan = {
         "arguments": engine_words(serve_words(command)),
-        "waves": [WARM_UP_WAVE, wave],
+        "waves": [WARM_UP_WAVE, _wave(requests)],
         "deadline_s": limit_s,
     }
-    run_plan(python, plan, out, limit_s + arrivals_s[-1])
+    run_plan(python, plan, out, limit_s + requests[-1].arrival_ps / PS)
     (out / "plan.json").unlink()
     num_served = add_preemptions(out)
     if num_served < len(requests):
@@ -69,6 +60,18 @@ def record(command: str, workload: Workload, python: str, out: Path, limit_s: fl
         )
     write_meta(out, command)
     write_contents(out / CONTENTS, requests)
+
+
+def _wave(requests: Sequence[Request], seed: int = 0) -> Mapping[str, object]:
+    """The requests as a wave of a plan: the tokens of their prompts are drawn by the seed."""
+    return {
+        "name": SERVED,
+        "arrivals_s": [request.arrival_ps / PS for request in requests],
+        "requests": [
+            {"prompt": token_ids(request, seed), "output": request.output_len}
+            for request in requests
+        ],
+    }
 
 
 def add_preemptions(folder: Path) -> int:

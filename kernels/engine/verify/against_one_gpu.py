@@ -155,7 +155,7 @@ def recorded(ranks: Started, scenario: Scenario, graphs: int) -> Logits:
 
 
 def tolerance_of(plain: Callable[[Scenario], Logits]) -> float:
-    """From two batch sizes of a plain path."""
+    """The tolerance by two batch sizes of a plain path."""
     sizes = BASE.max_num_seqs, SMALL_BATCH
     return 2 * largest_difference(*[plain(replace(BASE, max_num_seqs=size)) for size in sizes])
 

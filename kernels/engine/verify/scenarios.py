@@ -58,7 +58,7 @@ class Scenario:
     policy's counters.
 
     The first `distinct` prompts are sent again and again. ahead: iterations are planned, and but
-    for the debug mode launched, while another runs, prompts by graphs. speculation: who drafts, in
+    for the debug mode launched, while another runs, prompts by graphs. speculation: the drafter, in
     place of that; a model that drafts is the one that serves. below: slots of the swap space and of
     a tier.
     """

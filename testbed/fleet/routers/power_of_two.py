@@ -10,7 +10,7 @@ from testbed.fleet.views import EngineView
 
 
 class PowerOfTwo(Router):
-    """Of two engines that are drawn at random, the one with fewer unanswered requests; of equal
+    """Draws two engines at random, and takes the one with fewer unanswered requests; of equal
     ones the first that was drawn. seed: of the draws.
     """
 

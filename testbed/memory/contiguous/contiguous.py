@@ -166,8 +166,8 @@ class Contiguous(LeasingPolicy):
         )
 
     def _max_seq_len_of(self, prompt_len: int, num_seqs: int) -> int:
-        """By bisection: reservations do not shrink as outputs grow. The longest, which mostly fits,
-        is tried first.
+        """Bisect the lengths: reservations do not shrink as outputs grow. The longest, which mostly
+        fits, is tried first.
         """
         units = self._buddy.num_units
 

@@ -12,8 +12,8 @@ class PromptBudget(DroppedBlocks):
 
     A prompt is computed with all of its tokens. Then it keeps its first block and the blocks
     of its end; SnapKV (Li et al., 2024) keeps those with the most attention, which a simulation
-    does not know: equally many. What a sequence generates is kept, as SnapKV does, or after every
-    `interval` tokens of it as many are dropped, as H2O does (Zhang et al., 2023: interval 1, here
+    does not know: equally many. Generated tokens are kept, as SnapKV does, or after every
+    `interval` of them as many are dropped, as H2O does (Zhang et al., 2023: interval 1, here
     a block). The copies that close the gaps of tokens dropped one by one, and the choice of the
     tokens, cost no time here. A sequence that comes back after a preemption needs what it needed
     before.

@@ -32,8 +32,8 @@ class PromptContents:
         return (seq.prompt_len - (not has_output)) // block_size
 
     def num_returned(self, seq: Sequence, num_blocks: int) -> int:
-        """Of the first num_blocks blocks, those that become findable when their pages are given
-        back.
+        """Count the blocks, of the first num_blocks, that become findable when their pages are
+        given back.
         """
         return 0
 
@@ -64,7 +64,7 @@ class OutputContents(PromptContents):
         self._stored = dict[int, int]()  # most tokens of a sequence that was computed to its output
 
     def of(self, seq: Sequence, block_size: int) -> Iterable[Content]:
-        """Of all its blocks, without end."""
+        """The contents of all its blocks, without end."""
         of_prompt = list(super().of(seq, block_size))
         return chain(of_prompt, generated_contents(seq, block_size, len(of_prompt)))
 

@@ -249,7 +249,7 @@ class Grouped(LeasingPolicy):
         return all(self._fit_in_turn(wanted))
 
     def _fit_in_turn(self, wanted: Wanted) -> Iterator[bool]:
-        """Of each sequence, what `_fits_together` says of it and those before it."""
+        """The answer of `_fits_together` for each sequence and those before it."""
         needed, unread = self._pages_for([], 0), self._unread([])
         returned = unread
         for turn in wanted:

@@ -28,7 +28,7 @@ from testbed.memory.offloading.write_back_tree import WriteBackTree
 from testbed.memory.paged.paged import extents_of_blocks
 from testbed.memory.policy import PoolSpec
 from testbed.memory.radix.radix import Radix, RadixHit, own_runs
-from testbed.memory.radix.strategies import Strategy, strategy_named
+from testbed.memory.radix.strategies import Strategy
 from testbed.memory.radix.tree import Run
 from testbed.memory.tiers.cache_hierarchy import runs_of
 
@@ -74,15 +74,13 @@ class HiCache(Radix):
         block_size: PositiveTokens = 1,
         radix_eviction_policy: str = "lru",
         hicache_write_policy: str = "write_through",
+        radix_eviction_policy_config: Mapping[str, int] | None = None,
     ) -> None:
         tier = tier_below(pool, "HiCache has")
-        super().__init__(pool, block_size, radix_eviction_policy)
+        super().__init__(pool, block_size, radix_eviction_policy, radix_eviction_policy_config)
         self._tier = tier.name
-        self.tree = tree_of(
-            hicache_write_policy,
-            tier.num_slots // block_size,
-            strategy_named(radix_eviction_policy),
-        )
+        num_blocks = tier.num_slots // block_size
+        self.tree = tree_of(hicache_write_policy, num_blocks, self._tree.rank)
         self._tree = self.tree
         self._moves: list[Move] = []
         self._loads: dict[int, Load] = {}  # by seq_id
@@ -91,7 +89,7 @@ class HiCache(Radix):
         self._num_transfers = 0
         self.num_loaded = 0  # blocks
 
-    # What a sequence finds
+    # Lookups
 
     def lookup(self, seq: Seq) -> RadixHit:
         hit = super().lookup(seq)
@@ -190,7 +188,7 @@ class HiCache(Radix):
         under_way = self._writes or self.tree.writes or self._loads or self._ended
         return 0 if under_way else super().guaranteed_steps(batch)
 
-    # What callers see
+    # Reports
 
     def repeated_reads(self, batch: Batch, others: Collection[Seq] = ()) -> int:
         """See CountsSharedReads: runs that are loaded or written are locked though in no table."""

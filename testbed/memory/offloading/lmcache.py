@@ -119,7 +119,7 @@ class LMCache(OutputCaching):
         self._tracked: dict[int, Tracked] = {}
         self._moved = {"loaded_tokens": 0, "stored_tokens": 0}
 
-    # What a sequence finds
+    # Lookups
 
     def lookup(self, seq: Seq) -> ChunkHit:
         return ChunkHit(seq, super().lookup(seq))
@@ -178,7 +178,7 @@ class LMCache(OutputCaching):
             pairs.append((chunk * per_chunk + i % per_chunk, self._tables.of(seq).blocks[i]))
         return Move(self.tier.name, DEVICE, runs_of(pairs, size))
 
-    # What an iteration stores
+    # Stores
 
     def begin_stores(
         self,
@@ -279,7 +279,7 @@ class LMCache(OutputCaching):
     def landed(self, move_id: int) -> None:
         """Nothing is on its way."""
 
-    # What callers see
+    # Reports
 
     def guaranteed_steps(self, batch: Batch) -> int:
         """None while a step may store a chunk."""

@@ -132,7 +132,7 @@ class BlockIndex(BatchIndex):
         return growth_of(events)
 
     def _in_turn(self, num_steps: int) -> list[tuple[int, dict[int, list[int]]]]:
-        """Of num_steps more steps those at which members need blocks, with these, in order."""
+        """The steps, of num_steps more, at which members need blocks, with these, in order."""
         due, size, now = self.due, self.size, self.batch.extended
         in_turn = []
         if num_steps <= len(due):  # fewer steps than residues: no residue repeats

@@ -16,7 +16,7 @@ def shares_tail(tables: Tables, seq: Sequence) -> bool:
 
 
 def copying_writers(tables: Tables, tails: Iterable[BlockTable]) -> list[BlockTable]:
-    """Of the tables whose last block will be written those that must copy it: all writers of a
+    """The tables, of those whose last block will be written, that must copy it: all writers of a
     shared one but the last.
     """
     writers: list[BlockTable] = []

@@ -37,7 +37,7 @@ class StoreRule:
         return ()
 
     def ahead(self, pool: PinnedPool) -> Sequence[Node]:
-        """Of blocks that will be evicted soon, those to store; called before every plan.
+        """The blocks to store, of those that will be evicted soon; called before every plan.
 
         Args:
             pool: the device's blocks.

@@ -98,7 +98,7 @@ def _two_iterations(max_num_batched_tokens: int, longest: int) -> list[list[int]
 def _shrinking(context: int, sizes: list[int], max_num_batched_tokens: int) -> Wave:
     """A batch that has each of these sizes for STEPS iterations, the largest first.
 
-    Prompts take several iterations; who is done early decodes until the others are.
+    Prompts take several iterations; a request that is done early decodes until the others are.
     """
     largest = sizes[0]
     done = [ceil((i + 1) * context / max_num_batched_tokens) for i in range(largest)]

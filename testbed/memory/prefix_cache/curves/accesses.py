@@ -51,7 +51,7 @@ def accesses_of(prompts: Iterable[Prompt]) -> list[Access]:
 
 
 class _Blocks:
-    """Every block of a trace: a number by its predecessor and content, and who used it last."""
+    """Every block of a trace: a number by its predecessor and content, and its last use."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, Content], int] = {}

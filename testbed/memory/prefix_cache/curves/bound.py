@@ -59,7 +59,7 @@ class _Kept:
         self._furthest: list[int] = []  # a heap of negative prompt numbers
 
     def use(self, time: int) -> int:
-        """The prompt number `time` uses the blocks kept for it; how many these are."""
+        """Use the blocks kept for prompt number `time`, and return their number."""
         num_found = self._needed_at.pop(time, 0)
         self.num_blocks -= num_found
         return num_found
