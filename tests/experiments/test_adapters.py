@@ -85,14 +85,18 @@ def test_fits_counts_the_adapters_with_the_weights(testbed):
         ("vllm serve Qwen/Qwen3-8B --enable-lora --max-lora-rank 20", "--max-lora-rank 20"),
         ("vllm serve Qwen/Qwen3-8B --enable-lora --lora-dtype float32", "--lora-dtype float32"),
         ("vllm serve Qwen/Qwen3-8B --enable-lora --lora-target-modules q_proj", "other modules"),
-        (
-            "vllm serve Qwen/Qwen3-8B --enable-lora --max-loras 2 --max-cpu-loras 1",
-            "--max-cpu-loras 1: vLLM does not start",
-        ),
     ],
 )
 def test_adapters_that_are_not_counted_are_refused(testbed, command, named):
     assert named in testbed.refused("fits", command, "gpu=h100-80gb")
+
+
+def test_fewer_adapters_in_host_memory_than_on_the_gpu_do_not_start(testbed):
+    server = "vllm serve Qwen/Qwen3-8B --enable-lora --max-loras 2 --max-cpu-loras"
+    assert testbed("fits", f"{server} 2", "gpu=h100-80gb")[0] == 0
+    code, _, error = testbed("fits", f"{server} 1", "gpu=h100-80gb")
+    assert code == 1
+    assert "--max-cpu-loras 1" in error
 
 
 def test_a_run_with_adapters_names_what_counts_their_memory(testbed):

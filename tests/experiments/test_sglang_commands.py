@@ -125,7 +125,7 @@ def test_overrides_take_precedence():
         (f"{HICACHE} --disable-radix-cache", ("does not start", "exclude each other")),
         (f"{MODEL} --context-length 999999", ("--context-length", "131,072")),
         (f"{MODEL} --max-total-tokens 3 --page-size 16", ("no page",)),
-        (f"{MODEL} --dtype float32", ("--dtype=float32", "testbed fits")),
+        (f"{MODEL} --dtype float32", ("--dtype float32", "testbed fits")),
         ("sglang serve --model-path openai/gpt-oss-20b", ("window", "testbed fits")),
         ("sglang serve --model-path google/gemma-4-31B-it", ("vision", "not modelled")),
         ("sglang serve --model-path nvidia/Nemotron-H-8B-Base-8K", ("state", "not modelled")),
