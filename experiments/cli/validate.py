@@ -42,7 +42,8 @@ Sensitivity = Annotated[
     bool,
     Parameter(
         help="print each figure's interval: 20 times arrivals moved by up to 10 ms, and costs by "
-        "what they were off by if that was measured, else all 3% up and down"
+        "what they were off by if that was measured, else all 3% up and down (without this: costs "
+        "alone, if that was measured)"
     ),
 ]
 Within = Annotated[
