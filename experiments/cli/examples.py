@@ -10,7 +10,8 @@ EXAMPLES = {
     "capacity": "testbed capacity slo.ttft_s=0.5",
     "plan": "testbed plan gpu=l40s,h100-80gb slo.ttft_s=1 arrivals.rate=2 arrivals.duration_s=60",
     "mend": 'testbed mend "vllm serve meta-llama/Llama-3.1-8B --num-gpu-blocks-override 3000" '
-    "gpu=h100-80gb trace=random arrivals.rate=8 arrivals.duration_s=20 --seeds 3",
+    "gpu=h100-80gb trace=guidellm trace.prompt_tokens=1500 trace.output_tokens=300 "
+    "arrivals.rate=9 arrivals.duration_s=20",
     "hits": "testbed hits trace=chat_histories",
     "check": "testbed check testbed.memory.paged.paged:Paged",
     "compare": "testbed compare RUN RUN",
@@ -20,7 +21,8 @@ EXAMPLES = {
     "show timeline": "testbed show timeline RUN",
     "reproduce": "testbed reproduce fig2",
     "plot": "testbed plot fig2 results",
-    "validate": f"testbed validate LOG --from-vllm {SERVER} gpu=h100-80gb",
+    "validate": 'testbed validate example --from-vllm "vllm serve meta-llama/Llama-3.1-8B '
+    '--num-gpu-blocks-override 2000 --max-model-len 8192" gpu=h100-80gb',
     "lockstep": "testbed lockstep vllm --random 2 --requests 50",
     "import model": "testbed import model FOLDER/config.json",
     "completion": "testbed completion bash",

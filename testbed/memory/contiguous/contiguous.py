@@ -119,7 +119,8 @@ class Contiguous(LeasingPolicy):
         """
         source, target = self._reservations[parent.seq_id], self._reservations[child.seq_id]
         size = self.block_size
-        return Ops((Copy(source.block * size, target.block * size, size << source.order),))
+        places = source.block * size, target.block * size, size << source.order
+        return record(Ops, ((record(Copy, places),), (), (), ()))
 
     def table(self, seq: Sequence) -> list[Extent]:
         held = self._reservations[seq.seq_id]
