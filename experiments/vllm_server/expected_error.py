@@ -25,6 +25,8 @@ def unlogged_parts(server: Server) -> tuple[str, ...]:
         "states of layers": server.model.states is not None,
         "a drafter": server.speculative is not None,
         "LoRA adapters": bool(server.memory and server.memory.adapters),
+        "pipeline stages": server.limits.num_stages > 1,
+        "experts of several engines": server.limits.num_expert_ranks > 1,
     }
     return tuple(name for name, is_there in parts.items() if is_there)
 
