@@ -10,6 +10,7 @@ from testbed.core.request import Rows
 from testbed.traces.files import lengths, read_table, require, seconds
 from testbed.traces.length_model import Floats
 from testbed.traces.reader import FileTrace
+from testbed.traces.time_units import BY_CSV, in_seconds
 
 PUBLISHED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 YEARS = "1970", "2261"  # nanoseconds since 1970 in 64 bits
@@ -28,12 +29,16 @@ class AzureCsv(FileTrace):
         if missing:
             wanted = f"{', '.join(PUBLISHED)} as published, or {', '.join(RELATIVE)}"
             raise InputError(key=self.path, problem=f"no column {missing[0]!r}; needs {wanted}")
-        clock = _time_stamps if names == PUBLISHED else seconds
+        clock = _time_stamps if names == PUBLISHED else _relative
         times, prompts, outputs = (table[name] for name in names)
         arrival_s = clock(self.path, names[0], times)
         return Rows(
             lengths(self.path, names[1], prompts), lengths(self.path, names[2], outputs), arrival_s
         )
+
+
+def _relative(path: str, column: str, texts: Sequence[str]) -> Floats:
+    return in_seconds(path, seconds(path, column, texts), None, remedy=BY_CSV)
 
 
 def _time_stamps(path: str, column: str, texts: Sequence[str]) -> Floats:

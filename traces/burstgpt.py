@@ -6,6 +6,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.traces.files import lengths, numbered, read_table, seconds, whole_numbers
 from testbed.traces.reader import FileTrace
+from testbed.traces.time_units import BY_CSV, in_seconds
 
 TIME, PROMPT, OUTPUT = "Timestamp", "Request tokens", "Response tokens"
 SESSION = "Session ID"  # in the releases with conversations
@@ -28,7 +29,7 @@ class BurstGptCsv(FileTrace):
             raise InputError(
                 key=self.path, problem="no request was answered", remedy="give another file"
             )
-        times = seconds(self.path, TIME, table[TIME])
+        times = in_seconds(self.path, seconds(self.path, TIME, table[TIME]), None, remedy=BY_CSV)
         # A failed request may have no prompt; only the lengths of those that are kept must be
         # sound.
         prompts = [

@@ -23,6 +23,7 @@ from testbed.traces.files import (
     whole_numbers,
 )
 from testbed.traces.reader import FileTrace, columns
+from testbed.traces.time_units import TimeUnit, checked_unit, in_seconds
 
 # Optional columns. A column that the user gave another name must exist.
 DEFAULTS = (
@@ -67,7 +68,9 @@ class CsvLengths(FileTrace):
     Mooncake's traces, an id identifies these tokens and all before them. The last id may cover
     fewer tokens. With tokens_per_id=1 the ids are token ids. A row without ids has a content that
     no other has. answer_of: the row, counted from 0, with whose prompt and answer a row's prompt
-    begins, empty for none; then that answer is found. ignored_columns: names of columns that say
+    begins, empty for none; then that answer is found. time_unit: of arrival_column; None: seconds,
+    refused where over 99 requests would come at over 100 a second, or over 9 at one every 100
+    seconds. ignored_columns: names of columns that say
     nothing here; any other column that nothing reads is refused.
     """
 
@@ -85,10 +88,12 @@ class CsvLengths(FileTrace):
     think_column: str = "think_s"
     answer_of_column: str = "answer_of"
     ignored_columns: tuple[str, ...] = ()
+    time_unit: TimeUnit | None = None
 
     def __post_init__(self) -> None:
         super().__init__(self.path)
         check_least(1, tokens_per_id=self.tokens_per_id)
+        checked_unit(self.time_unit)
 
     def read(self) -> Rows:
         table = self._table()
@@ -103,7 +108,7 @@ class CsvLengths(FileTrace):
         rows = Rows(
             prompt_len=prompts,
             output_len=outputs,
-            arrival_s=column(self.arrival_column, seconds),
+            arrival_s=column(self.arrival_column, self._arrivals),
             prompt_ids=None if content is None else self._ids(content, prompts),
             tokens_per_id=1 if content is None else self.tokens_per_id,
             num_seqs=column(self.num_seqs_column, lengths),
@@ -116,6 +121,9 @@ class CsvLengths(FileTrace):
         if self.answer_of_column not in table:
             return rows
         return with_answers(self.path, rows, self._answered(table[self.answer_of_column]))
+
+    def _arrivals(self, path: str, column: str, texts: Sequence[str]) -> Any:
+        return in_seconds(path, seconds(path, column, texts), self.time_unit)
 
     def _answered(self, texts: Sequence[str]) -> list[int | None]:
         """The row whose answer each row contains; None if the cell is empty."""

@@ -93,6 +93,12 @@ def read_table(
     }
 
 
+def read_header(path: str) -> list[str]:
+    """The names in the first line of a CSV; none if the file is empty."""
+    with open_text(path) as file:
+        return [str(unguarded(name.strip())) for name in next(csv.reader(file), [])]
+
+
 def _check_header(path: str, header: Sequence[str]) -> None:
     """Raise InputError for a file of another kind by its first line."""
     if header[0].startswith(("# HELP", "# TYPE")):

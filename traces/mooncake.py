@@ -3,7 +3,7 @@ block hashes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +14,9 @@ from testbed.traces.contents import with_unknown
 from testbed.traces.files import json_lines, numbered, unread_key, wrong_count, wrong_time
 from testbed.traces.length_model import Floats
 from testbed.traces.reader import FileTrace, columns
+from testbed.traces.time_units import TimeUnit, checked_unit, in_seconds
 
 TOKENS_PER_ID = 512
-TimeUnit: TypeAlias = Literal["ms", "s"]
-UNITS = {"ms": 1000.0, "s": 1.0}  # of time stamps, a second
 TIME = "timestamp"
 LENGTHS = ("input_length", "output_length")
 CHAT, PARENT = (
@@ -25,7 +24,6 @@ CHAT, PARENT = (
     "parent_chat_id",
 )  # of Qwen-Bailian's traces; a first request has no parent
 OTHERS = ("hash_ids", CHAT, PARENT, "turn", "type")
-FEW, BUSY = 100, 100.0  # requests, and requests/s, beyond which a trace names its unit
 SIZES = tuple(1 << power for power in range(13))  # of blocks that a hint may name
 
 
@@ -38,10 +36,10 @@ class MooncakeJsonl(FileTrace):
     that no other has. Rows repeated for a longer run repeat their content too. num_requests: only
     the first rows of the file; None: all.
 
-    time_unit: of timestamp, "ms" or "s"; None: ms, as Mooncake's, but refused where many requests
-    would come at over 100 a second, as a trace in seconds does. Qwen-Bailian's traces have these
-    columns with blocks of 16 tokens, seconds, and chat_id and parent_chat_id, by which the requests
-    of a chat are a session; they are refused in ms, as is a fraction of a millisecond.
+    time_unit: of timestamp; None: ms, as Mooncake's, but refused where many requests would come at
+    over 100 a second, as a trace in seconds does, or one every 100 seconds. Qwen-Bailian's traces
+    have these columns with blocks of 16 tokens, seconds, and chat_id and parent_chat_id, by which
+    the requests of a chat are a session; they are refused in ms, as is a fraction of a millisecond.
     """
 
     def __init__(
@@ -52,19 +50,12 @@ class MooncakeJsonl(FileTrace):
         time_unit: TimeUnit | None = None,
     ) -> None:
         super().__init__(path)
-        if time_unit not in (None, *UNITS):
-            raise InputError(
-                key="trace.time_unit",
-                value=repr(time_unit),
-                problem=f"must be one of {', '.join(UNITS)}",
-            )
         check_least(1, tokens_per_id=tokens_per_id)
         if num_requests is not None:
             check_least(1, num_requests=num_requests)
         self.tokens_per_id = tokens_per_id
         self.num_requests = num_requests
-        self.says_unit = time_unit is not None
-        self.time_unit: TimeUnit = time_unit or "ms"
+        self.time_unit = checked_unit(time_unit)
 
     def read(self) -> Rows:
         listed = [item for _, item in json_lines(self.path, self._problems)]
@@ -98,25 +89,15 @@ class MooncakeJsonl(FileTrace):
             raise InputError(
                 key=self.path, problem="some lines have no timestamp", remedy="give all of them one"
             )
-        if times and not self.says_unit:
-            self._check_pace(max(times) - min(times), len(times))
-        return np.array(times) / UNITS[self.time_unit] if times else None
-
-    def _check_pace(self, span_ms: float, num_requests: int) -> None:
-        """Raise InputError for a trace that is unlikely to be in milliseconds."""
-        if num_requests < FEW or num_requests * UNITS["ms"] <= BUSY * span_ms:
-            return
-        raise InputError(
-            key=self.path,
-            problem=f"its {num_requests:,} requests come within {span_ms:,.0f} ms",
-            remedy="give trace.time_unit=s, or trace.time_unit=ms if they do",
-        )
+        if not times:
+            return None
+        return in_seconds(self.path, np.array(times), self.time_unit, usual="ms")
 
     def _problems(self, item: Any) -> Iterator[str | None]:
         yield unread_key(item, (TIME, *LENGTHS, *OTHERS))
         if TIME in item:
-            yield wrong_time(item, TIME, {"ms": "milliseconds", "s": "seconds"}[self.time_unit])
-        if self.time_unit == "ms" and (CHAT in item or item.get(TIME, 0) % 1):
+            yield wrong_time(item, TIME, "seconds" if self.time_unit == "s" else "milliseconds")
+        if self.time_unit != "s" and (CHAT in item or item.get(TIME, 0) % 1):
             yield (
                 f"timestamp={item.get(TIME)}: is in seconds, as in Qwen-Bailian's traces (give "
                 "trace.time_unit=s)"

@@ -12,6 +12,7 @@ from testbed.core.request import Rows
 from testbed.core.slots import ceil_div
 from testbed.traces.files import json_lines, numbered, unread_key, wrong_count, wrong_time
 from testbed.traces.reader import FileTrace, columns
+from testbed.traces.time_units import BY_CSV, in_seconds
 
 TOKENS_PER_ID = 16
 # In the order of the prompt.
@@ -52,7 +53,7 @@ class RagPulseJsonl(FileTrace):
         return Rows(
             prompt_len=prompts,
             output_len=outputs,
-            arrival_s=np.array(times),
+            arrival_s=in_seconds(self.path, np.array(times), None, remedy=BY_CSV),
             prompt_ids=ids,
             tokens_per_id=TOKENS_PER_ID,
             session=numbered(sessions) if all(sessions) else None,

@@ -30,6 +30,7 @@ from testbed.traces.files import (
 )
 from testbed.traces.length_model import Floats
 from testbed.traces.reader import FileTrace, columns
+from testbed.traces.run_log import is_run, read_run
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 UNREAD = ("server_arrival_s",)  # of `testbed gpu record --url`: by the clock of the server
@@ -51,7 +52,7 @@ KNOWN = (  # what a line of requests.jsonl may have
 META = "meta.json"  # what is known of the server, in the log's folder
 SESSION = "session_id"
 MOST_IN_A_CHUNK = 16  # tokens that one event of a stream may bring, so that they come at one time
-LONGEST_TPOT_S = 2.0  # of a server, in the median
+SHORTEST_TPOT_S, LONGEST_TPOT_S = 1e-4, 2.0  # of a server, in the median
 TOKENS_PER_HASH = 512  # tokens of a hash id if a workload has no tokens_per_id (as Mooncake's)
 
 
@@ -166,6 +167,8 @@ class VllmLog(FileTrace):
             rows, times, self.remarks = read_aiperf(self.path)
         elif self._is_json:
             rows, times, self.remarks = read_client_log(self.path, self.benchmark)
+        elif is_run(self.path):
+            rows, times, self._preemptions, self.remarks = read_run(self.path)
         else:
             rows, times = _csv(self.path)
         if self.benchmark is not None and not self._is_json:
@@ -227,7 +230,7 @@ def _check_unit(path: str, rows: Rows, generating_s: Floats) -> None:
     if not is_known.any():
         return
     tpot_s = float(np.median(generating_s[is_known] / (rows.output_len[is_known] - 1)))
-    if tpot_s > LONGEST_TPOT_S:
+    if not SHORTEST_TPOT_S <= tpot_s <= LONGEST_TPOT_S:
         raise InputError(
             key=path,
             problem=f"{tpot_s:.3g} s between two tokens, in the median: its times are no seconds",

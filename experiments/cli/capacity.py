@@ -125,6 +125,7 @@ def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
         )
     needed = f"{100 * answer.share:g}% of the requests meet the SLO"
     lines = [f"capacity: {text} at which {needed}: {how}"]
+    lines += _filling_lines(answer.filling, answer.step / max(rates))
     for of_seed in answer.seeds:
         inside = f"{100 * of_seed.share_inside:.1f}% of the requests inside"
         lines.append(
@@ -137,6 +138,17 @@ def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
     if answer.future_read:
         lines.insert(0, f"reads the future, as no real server can: {answer.future_read}")
     return [*lines, *([f"simulated; costs: {answer.costs}"] if answer.costs else [])]
+
+
+def _filling_lines(filling: float, precision: float) -> list[str]:
+    """The remark that runs are too short for the precision of the search."""
+    if filling <= precision:
+        return []
+    return [
+        f"  short runs: the server fills for {100 * filling:.2g}% of the arrivals, so the rate is "
+        f"up to {100 * filling:.2g}% too high ({filling / precision:.2g} times "
+        f"arrivals.duration_s makes that {100 * precision:.2g}%)"
+    ]
 
 
 def _sensitivity_lines(answer: "CapacityAnswer", varied: str) -> list[str]:

@@ -67,8 +67,8 @@ def help_text() -> str:
     lines += [
         "",
         "testbed COMMAND --help explains a command. testbed --version prints the version.",
-        "Every command takes --quiet (no progress, no notes), --time-limit S (ends it in order),",
-        "and --debug (an error with its traceback).",
+        "Every command takes -q or --quiet (no progress, no notes), --time-limit S (ends it in",
+        "order), and --debug (an error with its traceback).",
         "Exit codes: 0 answered, 1 the answer is no, 2 wrong input, 124 the time limit.",
     ]
     return "\n".join(lines)

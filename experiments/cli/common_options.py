@@ -14,7 +14,8 @@ from types import FrameType
 from testbed.core.errors import InputError
 from testbed.experiments.runs.quiet import QUIET
 
-DEBUG_OPTION, QUIET_OPTION, LIMIT_OPTION = "--debug", "--quiet", "--time-limit"
+DEBUG_OPTION, LIMIT_OPTION = "--debug", "--time-limit"
+QUIET_OPTIONS = ("--quiet", "-q")
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -62,9 +63,10 @@ def separated(words: Sequence[str]) -> tuple[CommonOptions, list[str]]:
         name, equals, value = word.partition("=")
         if name == LIMIT_OPTION:
             limit = _seconds(value if equals else next(rest, ""))
-        elif word not in (DEBUG_OPTION, QUIET_OPTION):
+        elif word not in (DEBUG_OPTION, *QUIET_OPTIONS):
             others.append(word)
-    return CommonOptions(DEBUG_OPTION in words, QUIET_OPTION in words, limit), others
+    is_quiet = any(option in words for option in QUIET_OPTIONS)
+    return CommonOptions(DEBUG_OPTION in words, is_quiet, limit), others
 
 
 def _seconds(text: str) -> float:

@@ -20,7 +20,8 @@ EXAMPLES = {
     "show timeline": "testbed show timeline RUN",
     "reproduce": "testbed reproduce fig2",
     "plot": "testbed plot fig2 results",
-    "validate": f"testbed validate LOG --from-vllm {SERVER} gpu=h100-80gb",
+    "validate": 'testbed validate example --from-vllm "vllm serve meta-llama/Llama-3.1-8B '
+    '--num-gpu-blocks-override 2000 --max-model-len 8192" gpu=h100-80gb',
     "lockstep": "testbed lockstep vllm --random 2 --requests 50",
     "import model": "testbed import model FOLDER/config.json",
     "completion": "testbed completion bash",

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from testbed.core.errors import AnswerIsNo
     from testbed.experiments.look.compare.run_comparison import Comparison
     from testbed.experiments.look.hits.hit_curves import HitCurves
-    from testbed.experiments.mend.trials import Mending, Tried
+    from testbed.experiments.mend.trials import Mending
+    from testbed.experiments.mend.tried import Tried
     from testbed.experiments.real.validation.deviations import Compared
     from testbed.experiments.runs.points import Point
     from testbed.study.capacity_search import Capacities, Capacity
@@ -245,6 +246,8 @@ class CapacityAnswer:
         rate: the highest rate that meets the SLO, requests/s, mean of the seeds
         half_width: half of its 95% interval, with the step; null for one seed
         step: to which the search knows the rate of a seed, requests/s
+        filling: the largest share of the arrivals in which the server, empty at first, filled; by
+            up to this share a longer run finds less
         share: the share of requests that must meet the SLO
         costs: the source of the costs and their tested error; empty on a GPU
         future_read: what the runs read of the future, as no real server can; empty if they read
@@ -256,6 +259,7 @@ class CapacityAnswer:
     rate: float
     half_width: float | None
     step: float
+    filling: float
     share: float
     costs: str
     future_read: str
@@ -292,6 +296,8 @@ class MendChange:
         note: what to know of it; empty for nothing
         verdict: `better`, `not distinguishable`, `changes nothing`, `other costs: not compared` or
             `worse`, by the goal; empty for the server as it is
+        p_value: of the goal's difference, adjusted for the number of changes (Holm); null if the
+            change was not tested
         numbers: over the seeds
         num_overloaded: seeds on which the server did not keep up with the arrivals
         num_rejected: requests that were rejected, over all seeds
@@ -301,6 +307,7 @@ class MendChange:
     words: list[str]
     note: str
     verdict: str
+    p_value: float | None
     numbers: list[MendNumber]
     num_overloaded: int
     num_rejected: int
@@ -563,7 +570,8 @@ def capacity_answer(
         for name in ("rate", "share_inside")
     ]
     rate, about = capacities.rate, (first.share, first.costs, first.future_read)
-    return CapacityAnswer(rate.mean, rate.half_width, capacities.step, *about, seeds, intervals)
+    found = (rate.mean, rate.half_width, capacities.step, capacities.filling)
+    return CapacityAnswer(*found, *about, seeds, intervals)
 
 
 def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
@@ -595,9 +603,10 @@ def _mend_change(tried: "Tried", mending: "Mending") -> MendChange:
         pairs = ((None, None) if of is None else (of.mean, of.half_width) for of in (mean, less))
         (value, half), (difference, half_of_it) = pairs
         numbers.append(MendNumber(name, value, half, difference, half_of_it))
-    verdict = "" if tried is server else mending.verdict(tried)
+    verdict, p_value = mending.verdicts.get(change, ("", None))
     counts = (tried.num_overloaded, tried.num_rejected)
-    return MendChange(change.name, list(change.words), change.note, verdict, numbers, *counts)
+    found = (verdict, p_value, numbers, *counts)
+    return MendChange(change.name, list(change.words), change.note, *found)
 
 
 def hits_answer(curves: "HitCurves") -> HitsAnswer:

@@ -30,7 +30,7 @@ def mend(
     command: Command,
     /,
     *overrides: Override,
-    seeds: SeedCount = 5,
+    seeds: SeedCount = 10,
     by: By = None,
     config_dir: ConfigFolders | None = None,
     runs: Runs = RUNS,
@@ -40,8 +40,9 @@ def mend(
 
     The server runs as it is, then with fewer sequences, with more memory or a larger pool, with
     other budgets of a batch, with swapping and with a watermark, all on the same seeds. A change is
-    better if the goal's difference, seed by seed, leaves out zero. Prints a table with 95%
-    intervals, the best change first, and the differences. A change whose runs fail has no verdict.
+    better if the goal's difference, seed by seed, is distinguishable (p < 0.05, corrected for the
+    number of changes). Prints a table with 95% intervals, the best change first, and the
+    differences. A change whose runs fail has no verdict.
     Exit code 1 if the server preempts and no option of vLLM betters that.
 
     testbed mend "vllm serve MODEL" gpu=h100-80gb trace=csv trace.path=FILE arrivals=replay

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from testbed import experiments
 from testbed.core.errors import InputError
 from testbed.experiments.cli.completed_words import log_words
 from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from testbed.experiments.real.validation.logged_server import LoggedServer
     from testbed.traces.vllm_log import VllmLog
 
+EXAMPLE = "example"  # the word for a log that ships
+EXAMPLE_LOG = (
+    Path(experiments.__file__).parent
+    / "real/vllm_engine/results/h100-llama-3.1-8b/2000-blocks-16.7/requests.jsonl.gz"
+)
 BENCHMARK = "trace.benchmark"  # the one word of a trace's that a log leaves open
 LogWord = Annotated[
     str,
@@ -24,11 +30,12 @@ LogWord = Annotated[
         required=True,
         completer=log_words,
         help="logs: requests.jsonl of vLLM's engine, the JSON of vllm bench serve --save-detailed "
-        "or of GuideLLM, or a CSV with input_tokens, output_tokens, arrival_s, first_token_s, "
-        "finish_s; values: those of testbed run, such as +system=vllm-v1 cost=profile "
-        "cost.path=FILE server.num_blocks=N; with cost=profile, model, GPU and number of GPUs are "
-        "the profile's; KV blocks and links are those of meta.json and config.json in a log's "
-        "folder, if they exist",
+        "or of GuideLLM, a CSV with input_tokens, output_tokens, arrival_s, first_token_s, "
+        "finish_s, or a run's requests.csv; `example` is a log of vLLM 0.20.2 that ships; values: "
+        "those of testbed run, such as +system=vllm-v1 cost=profile cost.path=FILE "
+        "server.num_blocks=N; with cost=profile, model, GPU and number of GPUs are the profile's; "
+        "KV blocks and links are those of meta.json and config.json in a log's folder, if they "
+        "exist",
     ),
 ]
 Workload = Annotated[
@@ -55,7 +62,7 @@ LogConfigFolder = Annotated[
 class LogRequest:
     """The logs that a command replays, and the options of their server.
 
-    words: paths and overrides in any order.
+    words: paths, or `example`, and overrides in any order.
     """
 
     command: str
@@ -73,7 +80,11 @@ class LogRequest:
     @property
     def paths(self) -> list[str]:
         """The logs."""
-        paths = [word for word in self.words if Path(word).is_file() or "=" not in word]
+        paths = [
+            str(EXAMPLE_LOG) if word == EXAMPLE and not Path(word).exists() else word
+            for word in self.words
+            if Path(word).is_file() or "=" not in word
+        ]
         for path in paths:
             if not Path(path).is_file():
                 from testbed.core.spelling import did_you_mean
@@ -82,7 +93,7 @@ class LogRequest:
                 raise InputError(
                     key=path,
                     problem=f"no such log{near}",
-                    remedy="give the path of a requests.jsonl, JSON or CSV",
+                    remedy="give the path of a requests.jsonl, JSON or CSV, or `example`",
                 )
         if not paths:
             raise InputError(
@@ -98,7 +109,7 @@ class LogRequest:
     @property
     def overrides(self) -> list[str]:
         """The values of a config."""
-        paths = self.paths
+        paths = {*self.paths, EXAMPLE}
         without_paths = [
             word for word in self.words if word not in paths and key_of(word) != BENCHMARK
         ]

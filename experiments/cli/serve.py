@@ -24,7 +24,8 @@ OutputLengths = Annotated[
     Parameter(
         metavar="MODEL",
         help="length model from which answers without ignore_eos draw their length: alpaca, "
-        "sharegpt, wmt; default: every answer has max_tokens tokens",
+        "sharegpt, wmt; default: an answer has max_tokens tokens, and a chat without max_tokens "
+        "a draw from sharegpt",
     ),
 ]
 Tokenizer = Annotated[

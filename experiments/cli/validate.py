@@ -238,7 +238,8 @@ def sweeps(
 ) -> None:
     """Predict the iterations of a vLLM's sweeps at sizes of batch that are left out.
 
-    Each number of decodes in turn: what a profile's interval rests on.
+    Each number of decodes in turn: what a profile's interval rests on. Beside the profile's form
+    are those that it replaced, and how far repeats of the same kind are from each other.
     """
     from testbed.experiments.cli.output import plain_table, show
     from testbed.experiments.real.vllm_engine.calibrate_vllm import swept_machine

@@ -2,13 +2,18 @@
 
 from collections.abc import Iterator
 
-from testbed.experiments.mend.trials import Mending, Tried
+from testbed.experiments.mend.trials import Mending
+from testbed.experiments.mend.tried import Tried
+from testbed.experiments.mend.verdicts import LEVEL
+from testbed.experiments.runs.replicated import cells_of
 from testbed.run.summaries import costs_of
+
+SMALLEST_P = 0.001  # below it the digits of a p-value say nothing more
 
 
 def head_of(mending: Mending) -> list[str]:
     """The head of the table of numbers."""
-    return ["change", "verdict", *mending.numbers]
+    return ["change", "verdict", "p", *mending.numbers]
 
 
 def head_of_differences(mending: Mending) -> list[str]:
@@ -19,11 +24,12 @@ def head_of_differences(mending: Mending) -> list[str]:
 def lines_of(mending: Mending) -> Iterator[str]:
     """Above the tables: the costs, what the cells are, and the best change in words."""
     yield f"costs: {costs_of(mending.server.summaries[0])}"
-    yield (
-        f"cells: mean of {len(mending.seeds)} seeds ± half of its 95% interval (Student's t); "
-        f"verdicts by the differences of {mending.goal.number} on the same seeds (--by names "
-        "another goal)"
-    )
+    yield cells_of(str(len(mending.seeds)))
+    if mending.num_tested:
+        yield (
+            f"verdicts: by the differences of {mending.goal.number} on the same seeds (--by names "
+            f"another goal), p < {LEVEL:g}, corrected for {mending.num_tested} changes (Holm)"
+        )
     yield _conclusion(mending)
 
 
@@ -32,11 +38,16 @@ def _conclusion(mending: Mending) -> str:
         return "the server preempts nothing at this load: nothing is to mend (raise the load)"
     if (best := mending.best) is None:
         return _no_option(mending)
-    line = f"best: {best.change.name}"
-    if not best.num_overloaded:
-        return line
-    seeds = f"{best.num_overloaded} of {len(mending.seeds)} seeds"
-    return f"{line}; the server falls behind with it too, on {seeds} (less load, or more GPUs)"
+    return f"best: {best.change.name}; {_whether_it_keeps_up(best, mending)}"
+
+
+def _whether_it_keeps_up(best: Tried, mending: Mending) -> str:
+    if best.num_overloaded:
+        seeds = f"{best.num_overloaded} of {len(mending.seeds)} seeds"
+        return f"the server falls behind with it too, on {seeds} (less load, or more GPUs)"
+    if mending.server.num_overloaded:
+        return "with it the server no longer falls behind"
+    return "the server keeps up with and without it"
 
 
 def _no_option(mending: Mending) -> str:
@@ -49,11 +60,20 @@ def _no_option(mending: Mending) -> str:
 
 def rows_of(mending: Mending) -> list[list[str]]:
     """A row for the server as it is, then one for each change, the best first."""
-    first = ["none", "", *_cells(mending.server, mending)]
+    first = ["none", "", "", *_cells(mending.server, mending)]
     rest = [
-        [_name(tried), mending.verdict(tried), *_cells(tried, mending)] for tried in mending.tried
+        [_name(tried), *_verdict(tried, mending), *_cells(tried, mending)]
+        for tried in mending.tried
     ]
     return [first, *rest]
+
+
+def _verdict(tried: Tried, mending: Mending) -> tuple[str, str]:
+    """The verdict, and its p-value."""
+    word, p_value = mending.verdicts[tried.change]
+    if p_value is None:
+        return word, "-"
+    return word, f"{p_value:.2g}" if p_value >= SMALLEST_P else f"< {SMALLEST_P:g}"
 
 
 def differences_of(mending: Mending) -> list[list[str]]:

@@ -7,6 +7,7 @@ CALL = re.compile(r"\b([A-Za-z]\w*)\(([^()]*)\)")  # the innermost of nested par
 WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|_")
 # How a file is read, and what was left out: not what is simulated
 SILENT = re.compile(r"\w+_column=.*|\w+=(None|\[\])")
+BANDWIDTH = re.compile(r"(\w*bandwidth)=([0-9.e+]+)")  # bytes/s, as every bandwidth
 OPEN, CLOSE = "\x01\x02"  # brackets of parts that are in words already
 
 
@@ -26,6 +27,12 @@ def name_words(name: str) -> str:
 
 def _words(call: re.Match[str]) -> str:
     texts = [text for text in call[2].split(", ") if text]
-    parameters = [text.replace("=", " ", 1) for text in texts if not SILENT.fullmatch(text)]
+    parameters = [_parameter(text) for text in texts if not SILENT.fullmatch(text)]
     name = name_words(call[1])
     return f"{name} {OPEN}{', '.join(parameters)}{CLOSE}" if parameters else name
+
+
+def _parameter(text: str) -> str:
+    if match := BANDWIDTH.fullmatch(text):
+        return f"{match[1]} {float(match[2]) / 1e9:g} GB/s"
+    return text.replace("=", " ", 1)

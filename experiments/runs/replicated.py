@@ -32,11 +32,21 @@ def setting_means(groups: Sequence[Setting]) -> Iterator[SettingMean]:
                 yield SettingMean(group.chosen, quantity.title, interval(list(values.values())))
 
 
+def cells_of(num_seeds: str) -> str:
+    """The meaning of a cell that is an `Interval`, in words."""
+    if num_seeds == "1":
+        return "cells: one seed, so that no interval is known"
+    return (
+        f"cells: mean of {num_seeds} seeds ± half of its 95% interval (Student's t); without ± the "
+        "seeds are equal"
+    )
+
+
 def explained(groups: Sequence[Setting]) -> str:
     """The meaning of the cells of the tables."""
     counts = sorted({len(group.points) for group in groups})
     numbers = " or ".join(map(str, counts))
-    return f"cells: mean of {numbers} seeds ± half of its 95% interval (Student's t)"
+    return cells_of(numbers)
 
 
 def mean_columns(groups: Sequence[Setting]) -> tuple[Columns, Columns]:

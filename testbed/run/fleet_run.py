@@ -14,8 +14,9 @@ from testbed.fleet.fleet_simulation import simulate_fleet
 from testbed.fleet.summary import counters_of, summarize_fleet, summary_of
 from testbed.run.build import Setup
 from testbed.run.fleet_setup import FleetSetup
+from testbed.run.metrics import filling_s
 from testbed.run.result import Result
-from testbed.run.simulate import COUNTERS, OVERLOAD, PROFILE, STOPPED, Watch, behind
+from testbed.run.simulate import COUNTERS, FILLING, OVERLOAD, PROFILE, STOPPED, Watch, behind
 from testbed.run.summaries import ENGINES, RUN
 
 
@@ -32,6 +33,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
     extra = {
         STOPPED: None,
         OVERLOAD: behind(merged),
+        FILLING: filling_s(merged.requests),
         PROFILE: setup.cost.fingerprint,
         COUNTERS: counters_of([engine for replica in done.replicas for engine in replica.engines]),
     }

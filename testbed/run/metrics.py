@@ -84,6 +84,16 @@ def latencies(log: PackedRows) -> dict[str, Floats]:
     }
 
 
+def filling_s(log: PackedRows) -> float | None:
+    """The time in s by which a server that starts empty lags behind its steady state: half the sum
+    of the squared latencies over their sum, which is what remains of a request in service on
+    average. So long an M/G/inf queue needs, all its lacking requests together (Cox, Renewal Theory,
+    1962, 5.2). None if no request was served.
+    """
+    e2e_s = latencies(log)["e2e_s"]
+    return float((e2e_s**2).sum() / (2 * e2e_s.sum())) if e2e_s.sum() else None
+
+
 def longest_gaps(log: PackedRows, gaps: TokenGaps) -> Floats:
     """The longest time in s between two tokens of every served request that has several."""
     columns = log.columns()

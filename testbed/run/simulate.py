@@ -18,7 +18,7 @@ from testbed.engine.simulation import Environment, simulate
 from testbed.engine.totals import Totals
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
-from testbed.run.metrics import overload, summarize
+from testbed.run.metrics import filling_s, overload, summarize
 from testbed.run.result import Result
 from testbed.run.speculating import drafts_of
 from testbed.run.summaries import RUN
@@ -27,6 +27,7 @@ STOPPED = "stopped_at_latency"
 PROFILE = "cost_profile"
 COUNTERS = "counters"
 OVERLOAD = "overload"
+FILLING = "filling_s"
 LATER = {"itl_s", "itl_max_s", "tokens_per_s_per_user"}  # which the folders that ship lack
 
 
@@ -87,6 +88,7 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
     extra = {
         STOPPED: overloaded,
         OVERLOAD: behind(recorder),
+        FILLING: filling_s(recorder.requests),
         PROFILE: setup.cost.fingerprint,
         COUNTERS: dict(setup.scheduler.policy.counters()),
         **drafts_of(setup.scheduler),

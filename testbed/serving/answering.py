@@ -47,6 +47,9 @@ class Answering(Protocol):
     def ignored(self, body: Sampling) -> list[str]:
         """The parameters that are given and have no meaning."""
 
+    def drawn_from(self, body: Sampling) -> str | None:
+        """The length model from which the answer's length is drawn; None for none."""
+
     def output_len(self, request_id: int, max_tokens: int, body: Sampling) -> int:
         """The output tokens at which the engine ends."""
 
@@ -74,9 +77,14 @@ class Simulated:
     def ignored(self, body: Sampling) -> list[str]:
         return [name for name in WITHOUT_TEXT if getattr(body, name) is not None]
 
+    def drawn_from(self, body: Sampling) -> str | None:
+        bounded, endless = not body.ends_by_itself, bool(body.ignore_eos)
+        return self._lengths.drawn_from(is_bounded=bounded, ignore_eos=endless)
+
     def output_len(self, request_id: int, max_tokens: int, body: Sampling) -> int:
-        ignore_eos = bool(body.ignore_eos)
-        return self._lengths.draw(request_id, max_tokens, body.min_tokens or 0, ignore_eos)
+        if self.drawn_from(body) is None:
+            return max_tokens
+        return self._lengths.draw(request_id, max_tokens, body.min_tokens or 0)
 
     def draws(self, body: Sampling) -> Draws | None:
         return None
@@ -124,6 +132,9 @@ class Generated:
 
     def ignored(self, body: Sampling) -> list[str]:
         return [] if body.user is None else ["user"]
+
+    def drawn_from(self, body: Sampling) -> str | None:
+        return None
 
     def output_len(self, request_id: int, max_tokens: int, body: Sampling) -> int:
         return max_tokens

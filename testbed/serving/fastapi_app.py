@@ -19,7 +19,7 @@ from testbed.serving.api_errors import ApiError
 from testbed.serving.call import Call
 from testbed.serving.client_limits import Limits
 from testbed.serving.docs_page import docs_page
-from testbed.serving.headers import ARRIVAL, IGNORED, LAG, MAX_LAG, SIMULATED
+from testbed.serving.headers import ARRIVAL, DRAWN, IGNORED, LAG, MAX_LAG, SIMULATED
 from testbed.serving.live import Live
 from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.prompts import Prompts
@@ -55,12 +55,18 @@ class Service:
         self.is_stopping = False
         self._api_key = None if api_key is None else f"Bearer {api_key}".encode()
 
-    def headers(self, ignored: list[str]) -> dict[str, str]:
-        """Headers of a simulated answer: the lag behind real time, and what of the request
-        had no meaning.
-        """
-        headers = {SIMULATED: str(self.answering.is_simulated).lower(), **self.lag_headers()}
-        return headers | ({IGNORED: ", ".join(ignored)} if ignored else {})
+    def headers(self) -> dict[str, str]:
+        """Headers of every answer: whether it is simulated, and the lag behind real time."""
+        return {SIMULATED: str(self.answering.is_simulated).lower(), **self.lag_headers()}
+
+    def headers_of(self, body: Sampling) -> dict[str, str]:
+        """Also what of the request had no meaning, and the source of a drawn length."""
+        headers = self.headers()
+        if ignored := self.answering.ignored(body):
+            headers[IGNORED] = ", ".join(ignored)
+        if drawn_from := self.answering.drawn_from(body):
+            headers[DRAWN] = drawn_from
+        return headers
 
     def lag_headers(self) -> dict[str, str]:
         """The seconds of real time by which a simulation is behind, now and at most."""
@@ -106,9 +112,8 @@ class Service:
             raise ApiError(404, message, "model", "model_not_found")
         parts = self.live, self.limits, self.answering, self.prompts
         call = Call(body, form, *parts, received_s)
-        ignored = self.answering.ignored(body)
         await call.submit()
-        headers = self.headers(ignored) | {ARRIVAL: f"{call.arrival_ps / PS:.6f}"}
+        headers = self.headers_of(body) | {ARRIVAL: f"{call.arrival_ps / PS:.6f}"}
         if body.stream:
             return StreamingResponse(call.stream(), headers=headers, media_type="text/event-stream")
         answer = await unless_gone(request, call)
@@ -179,7 +184,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
             "speed": service.live.speed,
         }
         data = [{"id": name, **about} for name in service.names]
-        return JSONResponse({"object": "list", "data": data}, headers=service.headers([]))
+        return JSONResponse({"object": "list", "data": data}, headers=service.headers())
 
     @app.get("/docs")
     async def docs() -> Response:

@@ -94,6 +94,11 @@ class Sampling(Body):
         return tuple(self.stop or ())
 
     @property
+    def ends_by_itself(self) -> bool:
+        """True if the answer may be as long as the model's context: nothing bounds it."""
+        return False
+
+    @property
     def num_choices(self) -> int:
         """The sequences of a prompt that are returned."""
         return self.n or 1
@@ -168,6 +173,10 @@ class ChatBody(Sampling):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
+
+    @property
+    def ends_by_itself(self) -> bool:
+        return self.max_tokens is None and self.max_completion_tokens is None
 
     @property
     def plain_messages(self) -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ from testbed.run.config import RunConfig, plain_values
 from testbed.run.metrics import in_words
 from testbed.run.override_words import key_of
 from testbed.run.result import front_end
-from testbed.run.simulate import OVERLOAD, run
+from testbed.run.simulate import FILLING, OVERLOAD, run
 from testbed.run.summaries import RUN, costs_of
 from testbed.study.knee import NoRate, NotSustained, highest_rate
 from testbed.study.replications import Interval, interval, within_step
@@ -40,6 +40,8 @@ class Capacity:
         overload: in words, that the server did not keep up with the arrivals of the run at `rate`;
             empty if it did.
         precision: of the search.
+        filling: the share of the arrivals at `rate` in which the server, empty at first, filled: a
+            longer run finds a rate that is lower by up to this share.
     """
 
     rate: float
@@ -49,6 +51,7 @@ class Capacity:
     future_read: str = ""
     overload: str = ""
     precision: float = 0.0
+    filling: float = 0.0
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -82,6 +85,11 @@ class Capacities:
     def step(self) -> float:
         """The largest step between the rate that a seed found and the next one that missed."""
         return max(found.precision * found.rate for found in self.of_seed.values())
+
+    @property
+    def filling(self) -> float:
+        """The largest share of the arrivals in which the server filled, over the seeds."""
+        return max(found.filling for found in self.of_seed.values())
 
 
 class CapacitySearch:
@@ -121,6 +129,7 @@ class CapacitySearch:
             future_read=_futures(summaries),
             overload=_behind(summaries[highest]),
             precision=precision,
+            filling=_filling(summaries[highest], highest),
         )
 
     def _share_inside(self, rate: float) -> float:
@@ -155,6 +164,13 @@ def _futures(summaries: Mapping[float, dict[str, Any]]) -> str:
 def _behind(summary: Mapping[str, Any]) -> str:
     """The remark that the run's server did not keep up; an empty text if it did."""
     return in_words(summary[OVERLOAD]) if summary.get(OVERLOAD) else ""
+
+
+def _filling(summary: Mapping[str, Any], rate: float) -> float:
+    """The share of the arrivals at this rate in which the server filled; 0 for a GPU's run."""
+    arrivals_s = float(summary["requests"]["arrived"] / rate)
+    filling_s = float(summary.get(FILLING) or 0.0)
+    return min(1.0, filling_s / arrivals_s)
 
 
 def check_search(share: float, low: float, high: float, precision: float) -> None:

@@ -44,6 +44,17 @@ class Interval(NamedTuple):
         """True if the data leave the mean's sign open."""
         return self.half_width is None or abs(self.mean) <= self.half_width
 
+    @property
+    def p_value(self) -> float:
+        """The probability of a mean this far from zero if the true one is zero (two-sided)."""
+        if self.half_width is None or not self.mean:
+            return 1.0
+        if not self.half_width:
+            return 0.0
+        degrees = self.num_values - 1
+        errors = abs(self.mean) / self.half_width * student_t(degrees)
+        return max(0.0, 1.0 - _within(errors, degrees))
+
 
 def interval(values: Sequence[float]) -> Interval:
     """The mean of one value per replication, with its interval."""

@@ -8,14 +8,15 @@ from test_json_answers import check
 from testbed.experiments.cli.json_answers import MendAnswer
 from testbed.experiments.mend.changes import Change
 from testbed.experiments.mend.goals import GOALS, GOODPUT, INSIDE, PREEMPTIONS
-from testbed.experiments.mend.trials import (
+from testbed.experiments.mend.tried import Tried
+from testbed.experiments.mend.verdicts import (
     BETTER,
     EQUAL,
     OTHER_COSTS,
     UNKNOWN,
-    VERDICTS,
+    WORDS,
     WORSE,
-    Tried,
+    verdicts,
 )
 
 SERVER = "vllm serve meta-llama/Llama-3.1-8B-Instruct --num-gpu-blocks-override"
@@ -50,12 +51,12 @@ def numbers(change):
 
 
 def test_a_small_pool_is_mended_by_a_larger_one(testbed, mended):
-    code, answer = mended(2000, "--seeds", "5", "--by", "preemptions")
+    code, answer = mended(2000, "--seeds", "7", "--by", "preemptions")
     assert code == 0
     assert answer["preempts"]
     by_name = {change["change"]: change for change in answer["changes"]}
     assert by_name["--num-gpu-blocks-override 3000"]["verdict"] == BETTER
-    ranks = [VERDICTS.index(change["verdict"]) for change in answer["changes"]]
+    ranks = [WORDS.index(change["verdict"]) for change in answer["changes"]]
     assert ranks == sorted(ranks)
     ours = numbers(answer["server"])
     for change in answer["changes"]:
@@ -142,4 +143,15 @@ FEWER_AND_LATER = tried((0, 8.0, 0.5), (0, 8.1, 0.51), (0, 8.3, 0.52))
     ],
 )
 def test_verdicts_follow_from_the_differences(change, goal, verdict):
-    assert change.verdict(AS_IT_IS, GOALS[goal]) == verdict
+    assert verdicts([change], AS_IT_IS, GOALS[goal])[0].word == verdict
+
+
+def test_verdicts_are_corrected_for_their_number():
+    faster = tried((100, 4.75), (110, 4.95), (120, 5.0))
+    scattered = tried((0, 3.0), (3, 9.1), (8, 4.0))
+    [alone] = verdicts([faster], AS_IT_IS, GOALS["latency"])
+    several = verdicts([scattered, faster, AS_IT_IS, scattered], AS_IT_IS, GOALS["latency"])
+    assert alone.word == BETTER
+    assert [verdict.word for verdict in several] == [UNKNOWN, UNKNOWN, EQUAL, UNKNOWN]
+    assert several[1].p_value == pytest.approx(3 * alone.p_value)
+    assert several[2].p_value is None

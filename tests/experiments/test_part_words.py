@@ -13,6 +13,7 @@ from testbed.experiments.runs.progress import left
         ("MixedPrefill(n=1), LRU()", "mixed prefill (n 1), lru"),
         ("Tiered(eviction=CostAware(x=1), size=2)", "tiered (eviction cost aware (x 1), size 2)"),
         ("Csv(path=a.csv, input_column=prompts, output_column=answers)", "csv (path a.csv)"),
+        ("Whole(bandwidth=50000000000.0, n=1)", "whole (bandwidth 50 GB/s, n 1)"),
         ("Normal(mean=5, stdev=None)", "normal (mean 5)"),
         ("2 behind RoundRobin(); engine 1 at 5 s", "2 behind round robin; engine 1 at 5 s"),
     ],

@@ -324,3 +324,15 @@ def test_a_capacity_says_that_its_run_is_overloaded(testbed):
     load = ("trace=random", "trace.input_len=64", "trace.output_len=200", "arrivals.duration_s=30")
     words = ("capacity", *load, "slo.ttft_s=30", "--precision", "0.5", "--seeds", "1")
     assert "overloaded" in testbed(*words)[1]
+
+
+def test_a_capacity_says_by_how_much_its_runs_are_too_short(testbed):
+    load = ("trace=random", "trace.input_len=64", "trace.output_len=300", "slo.ttft_s=2")
+    words = ("capacity", *load, "--seeds", "1", "--low", "4", "--high", "8", "--precision", "0.1")
+    short, long = (
+        json.loads(testbed(*words, f"arrivals.duration_s={seconds}", "--json")[1])
+        for seconds in (20, 100)
+    )
+    assert short["rate"] * (1 - short["filling"]) < long["rate"] < short["rate"]
+    assert short["filling"] > 0.1 > 2 * long["filling"]
+    assert "too high" in testbed(*words, "arrivals.duration_s=20")[1]

@@ -286,3 +286,20 @@ def test_one_rate_of_a_file_of_guidellms_is_validated(testbed, tmp_path):
     for log, number in (("two.json", 2), ("two.json", "x"), ("log.csv", 0)):
         error = testbed.refused("validate", log, *SERVER, f"trace.benchmark={number}")
         assert "trace.benchmark" in error
+
+
+def test_the_requests_of_a_run_are_a_log(testbed, tmp_path):
+    """The same run again, so that nothing differs."""
+    words = ("seed=3", "model=opt-13b", "server=a100-40gb-x1")
+    testbed("run", *words, "trace=sharegpt", "arrivals.duration_s=20", "hydra.run.dir=out")
+    testbed.done("validate", "out/requests.csv", *words, "--csv", "v.csv")
+    errors = [float(row["error_percent"]) for row in rows_of(tmp_path / "v.csv").values()]
+    assert errors == pytest.approx([0.0] * len(errors), abs=1e-6)
+
+
+def test_the_example_is_a_log_that_ships(testbed):
+    server = "vllm serve meta-llama/Llama-3.1-8B --num-gpu-blocks-override 2000"
+    line = ("validate", "example", "--from-vllm", f"{server} --max-model-len 8192")
+    code, printed, _ = testbed(*line, "gpu=h100-80gb", "--quiet")
+    assert code == 0
+    assert "ttft_s_mean" in printed

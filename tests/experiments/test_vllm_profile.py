@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import planted_vllm as planted
 import pytest
@@ -14,6 +15,8 @@ from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import dump, read_profile
 from testbed.experiments.real import vllm_engine
 from testbed.experiments.real.vllm_engine.calibrate_vllm import lines, profile_of_folder, with_fit
+from testbed.experiments.real.vllm_engine.decode_fit import with_slow_kernels
+from testbed.experiments.real.vllm_engine.forms import BY_SIZE
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.real.vllm_engine.logged_steps import read_steps
 from testbed.experiments.real.vllm_engine.served_iterations import (
@@ -25,7 +28,11 @@ from testbed.experiments.real.vllm_engine.served_iterations import (
     table,
     windows,
 )
-from testbed.experiments.real.vllm_engine.smooth import lower_hull, rising
+from testbed.experiments.real.vllm_engine.smooth import (
+    least_absolute,
+    lower_hull,
+    rising,
+)
 from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
 from testbed.traces.vllm_log import VllmLog
 
@@ -95,6 +102,39 @@ def test_launching_decodes_takes_the_measured_times(cost):
     launch = cost.launch(8, 0, 0)
     assert launch.first_ps / MS == pytest.approx(planted.DECODE_LAUNCH[0], abs=0.1)
     assert launch.whole_ps / MS == pytest.approx(planted.DECODE_LAUNCH[1], abs=0.1)
+
+
+def test_launches_grow_with_the_requests_beyond_those_that_were_logged(tmp_path):
+    """Up to 33 requests were logged, and each adds 0.1 ms."""
+    sweeps = planted.apart(per_request_ms=0.1)
+    planted.add_prompts_among_decodes(sweeps)
+    cost = ProfileCost(MODEL, None, fitted(sweeps, tmp_path))
+    times = [cost.launch(seqs - 1, 1, 16).whole_ps / MS for seqs in (20, 200, 1000)]
+    assert times == pytest.approx([9 + 1.9, 25 + 19.9, 25 + 99.9], rel=0.03)
+
+
+def test_prompts_within_the_graphs_have_one_row_of_output_each(tmp_path, monkeypatch):
+    """A row takes 0.02 ms, and decodes have one for each token."""
+    as_decodes = planted.computing_ms
+
+    def computing_ms(prompts, decodes, context):
+        new = sum(new for _, new in prompts)
+        is_within = prompts and new + decodes <= planted.LARGEST
+        without_rows = new - len(prompts) if is_within else 0
+        return as_decodes(prompts, decodes, context) - 0.02 * without_rows
+
+    monkeypatch.setattr(planted, "computing_ms", computing_ms)
+    sweeps = planted.apart()
+    for _ in range(2):
+        planted.add_prompts_among_decodes(sweeps, new=(24, 56, 700))
+    cost = ProfileCost(MODEL, None, fitted(sweeps, tmp_path))
+    expected = computing_ms(((0, 56),), 8, 8 * 100)
+    assert cost.iteration(Work(8, 800, 100, prefill=((56, 0),))) / MS == pytest.approx(
+        expected, rel=0.02
+    )
+    assert cost.iteration(Work(64, 6400, 100)) / MS == pytest.approx(
+        as_decodes((), 64, 6400), rel=0.02
+    )
 
 
 def test_the_errors_of_prompts_among_decodes_are_small(steps):
@@ -275,6 +315,20 @@ def test_one_outlier_makes_no_kink():
     assert rising([1.0, 2.0, 3.0, 4.0]).tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
+def test_a_size_that_is_slower_than_the_next_one_has_slow_kernels():
+    assert with_slow_kernels([1.0, 2.0, 5.0, 3.0, 4.0]).tolist() == [1.0, 2.0, 5.0, 3.0, 4.0]
+    assert with_slow_kernels([1.0, 2.0, 3.1, 3.0, 4.0]).tolist() == [1.0, 2.0, 3.0, 3.1, 4.0]
+
+
+def test_times_of_terms_are_those_of_most_sums_and_never_negative():
+    terms = np.array([[1.0, n] for n in range(1, 10)])
+    times = terms @ [3.0, 0.5]
+    times[4] *= 3  # a pause
+    assert least_absolute(terms, times) == pytest.approx([3.0, 0.5], rel=1e-3)
+    falling = terms @ [3.0, -0.1]
+    assert least_absolute(terms, falling).min() == 0
+
+
 def test_the_hull_is_below_and_convex():
     points = {1: 6.0, 2: 6.5, 4: 6.2, 8: 7.5, 16: 8.0, 32: 20.0}
     hull = lower_hull(points)
@@ -313,7 +367,7 @@ def test_the_profiles_that_ship_are_those_of_the_kept_sweeps(name):
     shipped = read_profile(f"vllm-0.20/h100-{name}-tp1")
     about = shipped["fingerprint"]
     refitted = profile_of_folder(
-        KEPT / f"h100-{name}" / "sweeps", read_model(name), about["command"]
+        KEPT / f"h100-{name}" / "sweeps", read_model(name), about["command"], BY_SIZE
     )
     assert refitted["sections"] == shipped["sections"]
     assert refitted["fit"] == shipped["fit"]

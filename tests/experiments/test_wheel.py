@@ -14,6 +14,8 @@ from sysconfig import get_path
 
 import pytest
 
+from testbed import experiments
+from testbed.experiments.cli.replayed_logs import EXAMPLE_LOG
 from testbed.run.description import software
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +124,12 @@ RAW = ("testbed/kernels/results/", "testbed/experiments/real/vllm_engine/results
 
 def test_wheel_contains_exactly_the_package_without_raw_results(tree, wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == {name for name in names_in(tree / "testbed") if not name.startswith(RAW)}
+    folder = Path("testbed/experiments") / EXAMPLE_LOG.parent.relative_to(
+        Path(experiments.__file__).parent
+    )
+    log = {str(folder / name) for name in ("meta.json", "requests.jsonl.gz")}
+    others = {name for name in names_in(tree / "testbed") if not name.startswith(RAW)}
+    assert names == others | log
     assert wheel.stat().st_size < 3_500_000
     assert {"testbed/experiments/conf/run.yaml", "testbed/kernels/src/decode.cu"} <= names
 

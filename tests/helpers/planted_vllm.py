@@ -92,13 +92,16 @@ class Planted:
 def sweeps(handing_out_ms=0.0):
     """Decodes at two contexts, lone prompts, and prompts among decodes."""
     planted = apart(handing_out_ms=handing_out_ms)
-    for count in (1, 8, 32):
-        for new in (8, 16, 700, 2000):
-            decodes = ((), count, 100 * count)
-            planted.run(
-                [decodes, decodes, decodes, (((0, new),), count, 100 * count), *[decodes] * 4]
-            )
+    add_prompts_among_decodes(planted)
     return planted
+
+
+def add_prompts_among_decodes(planted, new=(8, 16, 700, 2000)):
+    """One prompt of each of these tokens among 1, 8 and 32 decodes."""
+    for count in (1, 8, 32):
+        for new_tokens in new:
+            decodes = ((), count, 100 * count)
+            planted.run([decodes] * 3 + [(((0, new_tokens),), count, 100 * count), *[decodes] * 4])
 
 
 def apart(per_request_ms=0.0, handing_out_ms=0.0):

@@ -220,6 +220,26 @@ def test_answers_draw_their_lengths_from_a_model():
     assert choice["finish_reason"] == "length"
 
 
+def test_a_chat_without_max_tokens_draws_its_length():
+    """A real model ends its answer long before the context does."""
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
+
+    def answer(server, **changes):
+        address = f"{server.url}/v1/chat/completions"
+        return httpx.post(address, json=chat | changes, timeout=LONG_S)
+
+    with running(speed=100.0) as server:
+        answers = [answer(server) for _ in range(5)]
+        bounded = answer(server, max_completion_tokens=7)
+        endless = answer(server, ignore_eos=True).json()["usage"]
+    lengths = [found.json()["usage"]["completion_tokens"] for found in answers]
+    assert len(set(lengths)) > 2
+    assert max(lengths) < endless["total_tokens"] == 2048
+    assert {found.headers["x-testbed-output-drawn-from"] for found in answers} == {"sharegpt"}
+    assert bounded.json()["usage"]["completion_tokens"] == 7
+    assert "x-testbed-output-drawn-from" not in bounded.headers
+
+
 WRONG = {
     "no port": ["--port=0"],
     "a log that is none": ["--log=x.csv"],

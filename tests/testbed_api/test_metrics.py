@@ -14,6 +14,7 @@ from testbed.engine.totals import Measures, Totals
 from testbed.run.metrics import (
     KINDS,
     Slo,
+    filling_s,
     goodput,
     kept,
     latencies,
@@ -165,6 +166,13 @@ def test_objective_is_met_exactly_at_the_limit():
     rows = log_of((0, 3 * 10**11, 3 * 10**11 + 7 * 10**10, 8))
     assert kept(rows, Slo(0.3, 0.01), GAPS).tolist() == [True]
     assert kept(rows, Slo(np.nextafter(0.3, 0), None), GAPS).tolist() == [False]
+
+
+def test_filling_is_what_remains_of_a_request_in_service():
+    """Latencies of 1 and 3 s: a request in service is three times as often the longer one."""
+    rows = log_of((0, 5 * 10**11, PS, 8), (0, 5 * 10**11, 3 * PS, 8), (0, -1, -1, 8))
+    assert filling_s(rows) == pytest.approx(0.25 * 0.5 + 0.75 * 1.5)
+    assert filling_s(log_of((0, -1, -1, 8))) is None
 
 
 def test_an_overload_is_judged_by_the_second_half_of_the_arrivals():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from testbed.study.multiple_tests import holm
 from testbed.study.replications import Interval, decimals, interval, paired, student_t
 
 
@@ -74,3 +75,30 @@ def test_width_beginning_with_one_keeps_its_second_digit():
     assert decimals(0.24) == 1
     assert decimals(14) == 0
     assert decimals(24) == -1
+
+
+@pytest.mark.parametrize(
+    ("t", "degrees", "p"), [(12.7062, 1, 0.05), (2.7764, 4, 0.05), (4.6041, 4, 0.01)]
+)
+def test_p_values_are_those_of_the_tables(t, degrees, p):
+    count = degrees + 1
+    half_width = student_t(degrees)  # of a standard error of 1
+    assert Interval(t, half_width, count).p_value == pytest.approx(p, abs=1e-5)
+    assert Interval(-t, half_width, count).p_value == pytest.approx(p, abs=1e-5)
+
+
+def test_p_values_of_means_without_spread():
+    assert interval([1.0, 1.0]).p_value == 0
+    assert interval([0.0, 0.0]).p_value == interval([3.0]).p_value == 1
+
+
+def test_holms_adjustment_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_holm_finds_no_difference_where_none_is_as_often_as_it_says():
+    draws = np.random.default_rng(1).normal(0, 1, (500, 10, 5))
+    smallest = [min(holm([interval(of.tolist()).p_value for of in search])) for search in draws]
+    assert np.mean([p < 0.05 for p in smallest]) == pytest.approx(0.05, abs=0.03)

@@ -9,10 +9,12 @@ import math
 import pytest
 from refusals import refuses
 
+from testbed.core.errors import InputError
 from testbed.traces.azure import AzureCsv
 from testbed.traces.burstgpt import BurstGptCsv
 from testbed.traces.csv_lengths import CsvLengths
 from testbed.traces.mooncake import MooncakeJsonl
+from testbed.traces.time_units import PER_S
 from testbed.traces.vllm_log import VllmLog
 
 
@@ -225,13 +227,52 @@ def scaled(value, factor):
 COUNTS = ("input_tokens", "output_tokens", "prompt_tokens", "input_lens", "output_lens")
 
 
+@pytest.mark.parametrize("factor", [1000, 1 / 3600], ids=["milliseconds", "hours"])
 @pytest.mark.parametrize("name", [name for name, case in READERS.items() if case[0] is VllmLog])
-def test_times_of_a_log_in_milliseconds_are_refused(tmp_path, name):
-    """Arrivals alone do not say what they are in; the gaps between tokens do."""
+def test_times_of_a_log_in_another_unit_are_refused(tmp_path, name, factor):
+    """By the gaps between tokens."""
     kind, file, written, rows, _ = READERS[name]
     other = [
-        {key: value if key in COUNTS else scaled(value, 1000) for key, value in row.items()}
+        {key: value if key in COUNTS else scaled(value, factor) for key, value in row.items()}
         for row in rows
     ]
     (tmp_path / file).write_text(written(other))
     refuses(file, lengths, kind, tmp_path / file)
+
+
+# A reader of bare times of arrival, its file, a row at a time, and the unit that its format says
+ARRIVALS = {
+    "csv": (CsvLengths, "c.csv", ("arrival_s", "input_tokens", "output_tokens"), "s"),
+    "azure": (AzureCsv, "a.csv", ("arrival_s", "input_tokens", "output_tokens"), "s"),
+    "burstgpt": (BurstGptCsv, "b.csv", ("Timestamp", "Request tokens", "Response tokens"), "s"),
+    "mooncake": (MooncakeJsonl, "m.jsonl", ("timestamp", "input_length", "output_length"), "ms"),
+}
+
+
+def arrivals_of(name, folder, unit):
+    """A file of three requests a second in a unit, and its reader."""
+    kind, file, (time, *lengths_of), _ = ARRIVALS[name]
+    times = [round(i * PER_S[unit] / 3) for i in range(120)]
+    rows = [{time: moment, **dict.fromkeys(lengths_of, 9)} for moment in times]
+    (folder / file).write_text((as_lines if kind is MooncakeJsonl else as_csv)(rows))
+    return kind, str(folder / file)
+
+
+@pytest.mark.parametrize("unit", PER_S)
+@pytest.mark.parametrize("name", ARRIVALS)
+def test_bare_arrivals_in_another_unit_are_refused(tmp_path, name, unit):
+    kind, path = arrivals_of(name, tmp_path, unit)
+    if unit == ARRIVALS[name][-1]:
+        assert kind(path).rows(None, 0).arrival_s[-1] == pytest.approx(119 / 3, abs=0.5)
+    else:
+        refuses("trace.time_unit", lambda path: kind(str(path)).rows(None, 0), path)
+
+
+@pytest.mark.parametrize("unit", PER_S)
+@pytest.mark.parametrize("name", ["csv", "mooncake"])
+def test_bare_arrivals_in_the_unit_that_is_given_are_read(tmp_path, name, unit):
+    kind, path = arrivals_of(name, tmp_path, unit)
+    rows = kind(path, time_unit=unit).rows(None, 0)
+    assert rows.arrival_s[-1] == pytest.approx(119 / 3, abs=0.5)
+    with pytest.raises(InputError, match=r"trace\.time_unit"):
+        kind(path, time_unit="min")

@@ -388,7 +388,7 @@ REFUSED = [
         {},
         "m.jsonl",
         mooncake(*((9 * i, 10, 5) for i in range(401))),
-        "its 401 requests come within 3,600 ms .give trace.time_unit=s",
+        "its 401 requests come within 3,600 ms .give trace.time_unit=us, ms or s",
     ),
     (
         "mooncake, no block fits",

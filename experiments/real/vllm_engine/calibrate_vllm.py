@@ -15,6 +15,7 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.sections import dump
 from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.real.importers.known_shapes import model_named as shape_named
+from testbed.experiments.real.vllm_engine.forms import OF_SUMS, Form
 from testbed.experiments.real.vllm_engine.front_end import REQUESTS, front_end_section
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.real.vllm_engine.installed import check_installed, engine_words, run_plan
@@ -71,7 +72,9 @@ def _left_on_failure() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def profile_of_folder(folder: Path, model: ModelSpec, command: str) -> Profile:
+def profile_of_folder(
+    folder: Path, model: ModelSpec, command: str, form: Form = OF_SUMS
+) -> Profile:
     """The profile of one folder of sweeps, with what its facts.json and machine.json say."""
     for name in (FACTS, ABOUT):
         if not (folder / name).is_file():
@@ -81,7 +84,7 @@ def profile_of_folder(folder: Path, model: ModelSpec, command: str) -> Profile:
     swept = read_swept([folder])
     today = date.today().isoformat()
     fingerprint = {**swept.fingerprint, "command": command, "date": today, **_cut_short([folder])}
-    profile = with_fit(read_steps(folder), _machine(model, swept.facts, fingerprint))
+    profile = with_fit(read_steps(folder), _machine(model, swept.facts, fingerprint), form)
     return _with_front_end(profile, [folder])
 
 
@@ -156,15 +159,15 @@ def _cut_short(folders: Sequence[Path]) -> dict[str, list[str]]:
     return {CUT_SHORT: names} if names else {}
 
 
-def with_fit(steps: pd.DataFrame, machine: Machine) -> Profile:
+def with_fit(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> Profile:
     """The profile of these iterations, with its errors of prompts among decodes and of sizes
     left out.
     """
-    profile = profile_of(steps, machine)
+    profile = profile_of(steps, machine, form)
     errors = errors_among(steps, profile)
     if not errors:
         return profile
-    off_by = spread(steps, machine)
+    off_by = spread(steps, machine, form)
     return {**profile, "fit": {**errors, "left_out": off_by} if off_by else errors}
 
 

@@ -1,5 +1,6 @@
 """Decode iterations of a vLLM: a time for each number of sequences, and more for each token."""
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ from testbed.core.errors import InputError
 from testbed.experiments.real.vllm_engine.smooth import Floats, median_of_neighbours, rising, slope
 
 FEWEST = 4  # iterations of a batch that its median rests on
+SLOW = 1.1
 MOST = 400  # points of a batch between which slopes are taken
 
 
@@ -25,12 +27,14 @@ class DecodeFit(NamedTuple):
         return float(at_zero + context * np.interp(num_seqs, self.num_seqs, self.per_token))
 
 
-def fit_decodes(steady: pd.DataFrame, graph_sizes: list[int]) -> DecodeFit:
+def fit_decodes(
+    steady: pd.DataFrame, graph_sizes: Sequence[int], smooth: Callable[[Sequence[float]], Floats]
+) -> DecodeFit:
     """A curve through the steady decode iterations.
 
     Slopes are the median of a batch's and its two neighbours', so that batches of one context take
-    the nearest slope. A batch that is padded to another size is left out. Raises InputError without
-    enough iterations.
+    the nearest slope. A batch that is padded to another size is left out. smooth: of the medians
+    by size. Raises InputError without enough iterations.
     """
     is_size = steady.decodes.isin(graph_sizes) | (steady.decodes > max(graph_sizes, default=0))
     batches = {
@@ -45,16 +49,28 @@ def fit_decodes(steady: pd.DataFrame, graph_sizes: list[int]) -> DecodeFit:
         raise InputError(
             key="the logged iterations", problem="have no batch of decodes with several contexts"
         )
-    smooth = median_of_neighbours(list(slopes.values()))
+    between = median_of_neighbours(list(slopes.values()))
     counts = list(batches)
-    per_token = np.interp(counts, list(slopes), smooth)
+    per_token = np.interp(counts, list(slopes), between)
     at_zero = [
         float(np.median(rows.ms - each * rows.decode_context))
         for rows, each in zip(batches.values(), per_token, strict=True)
     ]
-    shape = DecodeFit(counts, rising(at_zero), per_token)
+    shape = DecodeFit(counts, smooth(at_zero), per_token)
     level = _level(pd.concat(batches.values()), shape)
     return DecodeFit(counts, level * shape.at_zero, level * per_token)
+
+
+def with_slow_kernels(times: Sequence[float]) -> Floats:
+    """Rising, but for sizes that take SLOW times as long as the next larger one: a host takes no
+    longer for fewer sequences, so their kernels are slow.
+    """
+    curve = rising(times)
+    for i in range(len(times) - 1):
+        if times[i] > SLOW * times[i + 1]:
+            curve[i] = times[i]
+            curve[i + 1 :] = rising(times[i + 1 :])
+    return curve
 
 
 def _level(rows: pd.DataFrame, shape: DecodeFit) -> float:

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit
-from testbed.experiments.real.vllm_engine.launch_fit import OVER, Curve, curves_of_prompts
+from testbed.experiments.real.vllm_engine.launch_fit import OVER, curves_of_prompts
+from testbed.experiments.real.vllm_engine.launch_terms import Curve
 from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit
 
 FEWEST = 4  # iterations that a pool's median rests on

@@ -6,17 +6,22 @@ counts from these results, and behind one that lasts longer than the GPU compute
 late: at its end.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit
-from testbed.experiments.real.vllm_engine.smooth import rising
+from testbed.experiments.real.vllm_engine.launch_terms import (
+    MOST,
+    Curve,
+    Curves,
+)
+from testbed.experiments.real.vllm_engine.smooth import least_absolute, rising
 
 OVER = 1.1  # a launch that ends later than so many predicted times of the iteration before is seen
 MOST_HIDDEN = 0.2  # share of hidden launches up to which the others' median stands for all
-Curve = dict[int, float]
 
 
 class LaunchFit(NamedTuple):
@@ -28,33 +33,67 @@ class LaunchFit(NamedTuple):
     first_decodes: Curve
     whole_decodes: Curve
 
-    def first_of(self, num_seqs: int) -> float:
+    def first_of(self, num_seqs: Any) -> Any:
         """Until the GPU has the first of an iteration, with prompts too: planning and inputs come
-        before; 0 if it is unknown.
+        before; 0 if it is unknown. num_seqs: a number, or an array of them.
         """
-        if not self.first_decodes:
-            return 0.0
-        counts, times = zip(*self.first_decodes.items(), strict=True)
-        return float(np.interp(num_seqs, counts, times))
+        return _read(self.first_decodes, num_seqs)
+
+    def whole_of(self, decodes: Any) -> Any:
+        """Until the GPU has all of an iteration of decodes, alike."""
+        return _read(self.whole_decodes, decodes)
+
+
+def _read(curve: Curve, num_seqs: Any) -> Any:
+    if not curve:
+        return 0.0 * num_seqs
+    return np.interp(num_seqs, list(curve), list(curve.values()))
 
 
 def fit_launches(
-    lone: pd.DataFrame, among: pd.DataFrame, decodes: DecodeFit, largest_graph: int
+    lone: pd.DataFrame,
+    among: pd.DataFrame,
+    decodes: DecodeFit,
+    largest_graph: int,
+    curves: Curves,
+    beyond: Callable[[Curve], Curve],
 ) -> LaunchFit:
     """Curves that rise with the sequences. Of prompts, iterations within the graphs stand for all
     up to the largest graph, and larger ones for all others.
+
+    Lone prompts count as launched at the host's mean speed, for nothing around them shows it.
     """
     seen = _seen(among, decodes)
-    handed_out = seen.assign(launch=seen.before_ms + seen.handed_ms)
-    every = pd.concat([lone.assign(is_seen=True), handed_out])
-    prompts = curves_of_prompts(every, largest_graph)
+    slowness = seen.slowness / seen.slowness.mean()
+    handed_out = seen.assign(launch=seen.before_ms + seen.handed_ms, slowness=slowness)
+    every = pd.concat([lone.assign(is_seen=True, slowness=1.0), handed_out])
+    prompts = curves(every, largest_graph)
     seen = seen[seen.is_seen & (seen.decodes > 0)]
     computing = _computing(seen, "decodes", "decode_context", decodes)
     behind = seen.assign(
         first=seen.handed_behind_ms + seen.next_end_ms - computing,
         whole=seen.handed_behind_ms + seen.late_ms,
     )
-    return LaunchFit(prompts, _least(behind, "first"), _least(behind, "whole"))
+    first, whole = (beyond(_least(behind, part)) for part in ("first", "whole"))
+    return LaunchFit(prompts, first, whole)
+
+
+def level(curve: Curve) -> Curve:
+    """The curve as it is: a profile is level beyond the largest batch."""
+    return curve
+
+
+def continued(curve: Curve) -> Curve:
+    """The curve, and its growth beyond the largest batch as a line through all of it has it."""
+    times = np.array(list(curve.values()))
+    if len(curve) < 2 or not times.all():
+        return curve
+    counts = np.array(list(curve), dtype=float)
+    terms = np.stack([np.ones(len(counts)), counts], axis=1)
+    _, per_request = least_absolute(terms, times)
+    last = max(curve)
+    beyond = curve[last] + per_request * (MOST - last)
+    return curve if last >= MOST else {**curve, MOST: float(beyond)}
 
 
 def curves_of_prompts(every: pd.DataFrame, largest_graph: int) -> dict[int, Curve]:

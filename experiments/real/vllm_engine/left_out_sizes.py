@@ -2,7 +2,8 @@
 
 Each number of decodes in turn is left out of the iterations with prompts among decodes, and these
 are predicted together with their two neighbours. A launch is predicted for the speed that the host
-had at that time, as its scheduler's own times show it, and once more for its mean speed.
+had at that time, as its scheduler's own times show it, and once more for its mean speed. Each size
+of prompts alone, and of decodes alone, is left out by itself.
 """
 
 from collections.abc import Iterator
@@ -14,65 +15,77 @@ import pandas as pd
 from testbed.core.specs import ModelSpec
 from testbed.cost.profile import ProfileCost
 from testbed.experiments.real.vllm_engine.decode_fit import fit_decodes
-from testbed.experiments.real.vllm_engine.logged_steps import steady_decodes
-from testbed.experiments.real.vllm_engine.profile_check import among, real_ms, until_next_end_ms
+from testbed.experiments.real.vllm_engine.forms import BY_SIZE, OF_SUMS, Form
+from testbed.experiments.real.vllm_engine.logged_steps import lone_prompts, steady_decodes
+from testbed.experiments.real.vllm_engine.profile_check import (
+    among,
+    lone_ms,
+    real_ms,
+    three_and_a_constant_ms,
+    until_next_end_ms,
+)
 from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
 
 NORMAL = 1.4826  # standard deviations in the median size of a normal error
 KIND = ["decodes", "prompts", "prompt_tokens"]
-HEAD = ("iterations", "host's speed", "kinds", "median", "p90", "worst", "sum")
+HEAD = ("iterations", "predicted by", "kinds", "median", "p90", "worst", "sum")
+CONSTANT_MS = 3.0  # of an iteration, in place of launches
 
 
-def left_out(steps: pd.DataFrame, machine: Machine) -> pd.DataFrame:
+def left_out(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> pd.DataFrame:
     """A row for each iteration with prompts among decodes: its kind, and in ms real, predicted (at
-    the host's speed then), at_mean (at its mean speed) and launch_ms. Empty with fewer than two
-    sizes.
+    the host's speed then), at_mean (at its mean speed), by_constant (no launches, but CONSTANT_MS
+    an iteration) and launch_ms. Empty with fewer than two sizes.
     """
     rows = among(steps)
     rows = rows.assign(slowness=rows.slowness / rows.slowness.mean())
     sizes = sorted(rows.decodes.unique())
     if len(sizes) < 2:
-        return rows.iloc[:0].assign(real=0.0, predicted=0.0, at_mean=0.0, launch_ms=0.0)
-    return pd.concat([_of_size(steps, rows, int(size), machine) for size in sizes])
+        names = ("real", "predicted", "at_mean", "by_constant", "launch_ms")
+        return rows.iloc[:0].assign(**dict.fromkeys(names, 0.0))
+    return pd.concat([_of_size(steps, rows, int(size), machine, form) for size in sizes])
 
 
-def _of_size(steps: pd.DataFrame, rows: pd.DataFrame, size: int, machine: Machine) -> pd.DataFrame:
+def _of_size(
+    steps: pd.DataFrame, rows: pd.DataFrame, size: int, machine: Machine, form: Form
+) -> pd.DataFrame:
     is_of_size = (steps.decodes == size) | (steps.decodes_behind == size)
-    profile = profile_of(steps[~((steps.prompts > 0) & (steps.decodes > 0) & is_of_size)], machine)
-    cost = ProfileCost(ModelSpec(**profile["model"]), None, profile)
+    others = steps[~((steps.prompts > 0) & (steps.decodes > 0) & is_of_size)]
+    cost = _cost(profile_of(others, machine, form))
     own = rows[rows.decodes == size]
     every = list(own.itertuples())
     return own.assign(
         real=real_ms(own),
         predicted=[until_next_end_ms(cost, row, row.slowness) for row in every],
         at_mean=[until_next_end_ms(cost, row) for row in every],
+        by_constant=[three_and_a_constant_ms(cost, row, CONSTANT_MS) for row in every],
         launch_ms=own.before_ms + own.handed_ms,
     )
 
 
-def steady_left_out(steps: pd.DataFrame, machine: Machine) -> pd.DataFrame:
+def steady_left_out(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> pd.DataFrame:
     """Decodes alone by their number, each left out but the smallest and the largest: mean real and
     predicted ms.
     """
     sizes = sorted(machine.graph_sizes)
     steady = steady_decodes(steps)
-    whole = fit_decodes(steady, sizes)
+    whole = fit_decodes(steady, sizes, form.of_decodes)
     found = []
     for size in whole.num_seqs[1:-1]:
         own = steady[steady.decodes == size]
-        fit = fit_decodes(steady[steady.decodes != size], sizes)
+        fit = fit_decodes(steady[steady.decodes != size], sizes, form.of_decodes)
         predicted = [fit.ms(row.decodes, row.decode_context) for row in own.itertuples()]
         found.append((size, float(own.ms.mean()), float(np.mean(predicted))))
     return pd.DataFrame(found, columns=["decodes", "real", "predicted"])
 
 
-def spread(steps: pd.DataFrame, machine: Machine) -> dict[str, float] | None:
+def spread(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> dict[str, float] | None:
     """Relative errors over the sizes left out, as standard deviations, for intervals: of launches,
     as if these alone were off, and of decodes alone. The batch of a run has sizes within a factor
     of two, and so launches are those of all sizes in a doubling. None if too few were swept.
     """
-    rows = left_out(steps, machine)
-    steady = steady_left_out(steps, machine)
+    rows = left_out(steps, machine, form)
+    steady = steady_left_out(steps, machine, form)
     if rows.empty or steady.empty:
         return None
     doubling = rows.decodes.astype(int).map(int.bit_length)
@@ -92,18 +105,69 @@ def _deviation(errors: pd.Series) -> float:
     return float(NORMAL * errors.abs().median())
 
 
+def lone_left_out(steps: pd.DataFrame, machine: Machine) -> pd.DataFrame:
+    """Prompts alone by their tokens, each number left out but the smallest and the largest: median
+    real and predicted ms.
+    """
+    lone = lone_prompts(steps)
+    lone = lone[lone.prompts == 1]
+    found = []
+    for tokens in sorted(lone.prompt_tokens.unique())[1:-1]:
+        is_own = (steps.prompts == 1) & (steps.prompt_tokens == tokens) & (steps.decodes == 0)
+        cost = _cost(profile_of(steps[~is_own], machine))
+        own = lone[lone.prompt_tokens == tokens]
+        predicted = np.median([lone_ms(cost, row) for row in own.itertuples()])
+        found.append((tokens, float(own.ms.median()), float(predicted)))
+    return pd.DataFrame(found, columns=["tokens", "real", "predicted"])
+
+
+def _cost(profile: dict[str, Any]) -> ProfileCost:
+    return ProfileCost(ModelSpec(**profile["model"]), None, profile)
+
+
 def table(steps: pd.DataFrame, machine: Machine) -> Iterator[tuple[Any, ...]]:
     """Errors in percent of the medians of kinds, and of the sum of all iterations."""
     rows = left_out(steps, machine)
-    for level, name in (("as logged", "predicted"), ("its mean", "at_mean")):
-        kinds = rows.groupby(KIND)[["real", name]].median()
-        yield ("prompts among decodes", level, *_line(kinds.real, kinds[name], rows, name))
-    steady = steady_left_out(steps, machine)
-    yield ("decodes alone", "-", *_line(steady.real, steady.predicted, steady, "predicted"))
+    if not rows.empty:
+        yield from _among(rows, left_out(steps, machine, BY_SIZE))
+    for name, alone in (
+        ("decodes alone", steady_left_out(steps, machine)),
+        ("prompts alone", lone_left_out(steps, machine)),
+    ):
+        if not alone.empty:
+            yield name, "the profile", *_line(alone.real, alone.predicted)
 
 
-def _line(real: Any, predicted: Any, rows: pd.DataFrame, name: str) -> tuple[str, ...]:
+def _among(rows: pd.DataFrame, by_size: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """The profile's own form, and what else was tried or would do: a curve of the launches by size,
+    and a constant. The other repeats of the same kind are what no form can be nearer than.
+    """
+    for predicted_by, form, name in (
+        ("the profile", rows, "at_mean"),
+        ("the profile, at the host's speed then", rows, "predicted"),
+        ("launches by size", by_size, "at_mean"),
+        ("launches by size, at the host's speed then", by_size, "predicted"),
+        (f"{CONSTANT_MS:g} ms an iteration", rows, "by_constant"),
+    ):
+        kinds = form.groupby(KIND)[["real", name]].median()
+        total = form[name].sum() / form.real.sum()
+        yield "prompts among decodes", predicted_by, *_line(kinds.real, kinds[name], total)
+    halves = _halves(rows)
+    yield "prompts among decodes", "other repeats of the kind", *_line(*halves)
+
+
+def _halves(rows: pd.DataFrame) -> tuple[Any, Any]:
+    """Medians of the first and of the second half of the repeats of each kind."""
+    number = rows.groupby(KIND).cumcount()
+    half = rows.groupby(KIND).real.transform("size") // 2
+    first, second = rows[number < half], rows[number >= half]
+    medians = pd.concat([part.groupby(KIND).real.median() for part in (second, first)], axis=1)
+    medians = medians.dropna()
+    return medians.iloc[:, 0], medians.iloc[:, 1]
+
+
+def _line(real: Any, predicted: Any, total: float | None = None) -> tuple[str, ...]:
     errors = 100 * (predicted / real - 1).abs()
-    total = 100 * (rows[name].sum() / rows.real.sum() - 1)
+    total = predicted.sum() / real.sum() if total is None else total
     found = (errors.median(), np.percentile(errors, 90), errors.max())
-    return (str(len(errors)), *(f"{error:.1f}" for error in found), f"{total:+.1f}")
+    return (str(len(errors)), *(f"{error:.1f}" for error in found), f"{100 * (total - 1):+.1f}")

@@ -54,15 +54,34 @@ def until_next_end_ms(cost: ProfileCost, row: Any, slowness: float = 1.0) -> flo
     """As the simulator has it: three iterations, the middle one with prompts; by a host that is so
     much slower than in its mean.
     """
-    before = _work(row.decodes_before, row.context_before)
-    now = _work(row.decodes, row.decode_context, row.prefill)
-    behind = _work(row.decodes_behind, row.decode_context)
+    before, now, behind = _three(row)
     launch, next_launch = (_launch(cost, work, slowness) for work in (now, behind))
     host, before_end = HostLaunches(), cost.iteration(before)
     launched = host.launch(launch, 0)
     end = computed_ps(launch, launched, before_end, cost.iteration(now))
     next_launched = host.launch(next_launch, max(before_end, launched))
     return computed_ps(next_launch, next_launched, end, cost.iteration(behind)) / MS
+
+
+def three_and_a_constant_ms(cost: ProfileCost, row: Any, constant_ms: float) -> float:
+    """The same three iterations one after the other, each a constant longer than it computes."""
+    return sum(cost.iteration(work) / MS + constant_ms for work in _three(row))
+
+
+def lone_ms(cost: ProfileCost, row: Any) -> float:
+    """The time of prompts that are planned when nothing is under way."""
+    work = _work(0, 0, row.prefill)
+    launch = _launch(cost, work, 1.0)
+    return computed_ps(launch, HostLaunches().launch(launch, 0), 0, cost.iteration(work)) / MS
+
+
+def _three(row: Any) -> tuple[Work, Work, Work]:
+    """The iteration, between the one before and the one behind."""
+    return (
+        _work(row.decodes_before, row.context_before),
+        _work(row.decodes, row.decode_context, row.prefill),
+        _work(row.decodes_behind, row.decode_context),
+    )
 
 
 def _launch(cost: ProfileCost, work: Work, slowness: float) -> Launch:

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 APART = 1.5  # points nearer than that have a slope of noise
+ROUNDS = 60  # of weights, until least squares are least absolute errors
+NEAREST = 1e-3  # a smaller relative error counts as this one
 
 
 def median_of_neighbours(values: Sequence[float]) -> Floats:
@@ -34,6 +36,33 @@ def slope(x: Floats, y: Floats) -> float | None:
         return None
     slopes = (y[high] - y[low])[apart] / (x[high] - x[low])[apart]
     return max(0.0, float(np.median(slopes)))
+
+
+def least_absolute(terms: Floats, times: Floats) -> Floats:
+    """The times of the terms, at least 0, whose sums have the least absolute relative errors.
+
+    terms: a row for each of `times` (above 0). A term that would be negative is left out.
+    """
+    relative = terms / times[:, None]
+    kept = list(range(terms.shape[1]))
+    found = np.zeros(terms.shape[1])
+    while kept:
+        found[:] = 0.0
+        found[kept] = _least_absolute(relative[:, kept])
+        lowest = min(kept, key=lambda term: float(found[term]))
+        if found[lowest] >= 0:
+            break
+        kept.remove(lowest)
+    return found
+
+
+def _least_absolute(relative: Floats) -> Floats:
+    """Weights by which the columns sum to 1 with the least absolute errors."""
+    weights = np.ones(len(relative))
+    for _ in range(ROUNDS):
+        found = np.linalg.lstsq(relative * weights[:, None], weights, rcond=None)[0]
+        weights = 1 / np.sqrt(np.maximum(np.abs(1 - relative @ found), NEAREST))
+    return np.asarray(found, np.float64)
 
 
 def lower_hull(points: Mapping[int, float]) -> dict[int, float]:

@@ -9,7 +9,7 @@ from testbed.core.errors import InputError
 
 FACTS, ABOUT = "facts.json", "machine.json"
 ENGINE = ("graph_sizes", "tensor_parallel_size", "async_scheduling")  # of FACTS
-MACHINE = ("device", "host", "torch")  # of ABOUT
+MACHINE = ("device", "host", "torch")  # of ABOUT, else of FACTS
 
 
 class Swept(NamedTuple):
@@ -39,7 +39,8 @@ def read_swept(folders: Sequence[Path]) -> Swept:
             problem="were not scheduled asynchronously, so the costs of launches are not modelled",
             remedy="leave --no-async-scheduling out",
         )
-    return Swept(facts, _same(folders, ABOUT, ("vllm", *MACHINE)))
+    about = _same(folders, FACTS, MACHINE) | _same(folders, ABOUT, ("vllm", *MACHINE))
+    return Swept(facts, about)
 
 
 def _same(folders: Sequence[Path], name: str, keys: Sequence[str]) -> dict[str, Any]:

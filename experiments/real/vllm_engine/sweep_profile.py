@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.sections import check_profile
 from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit, fit_decodes
+from testbed.experiments.real.vllm_engine.forms import OF_SUMS, Form
 from testbed.experiments.real.vllm_engine.growth_fit import fit_growth
 from testbed.experiments.real.vllm_engine.launch_fit import LaunchFit, fit_launches
 from testbed.experiments.real.vllm_engine.logged_steps import (
@@ -24,6 +26,14 @@ from testbed.experiments.real.vllm_engine.smooth import lower_hull
 US = 1e3  # microseconds in a millisecond
 LONGEST = 16  # doublings of tokens in tables that are computed from a fit
 PASTS = (0, *(1 << power for power in range(10, LONGEST + 1)))
+OF_HULL = (  # notes
+    "whole iterations without attention, output and sampling included: the lower convex hull",
+    "decodes above the hull",
+)
+OF_PROMPTS = (
+    "whole iterations without attention, a prompt's output and sampling included",
+    "decodes beyond that, whose output has a row for each",
+)
 Section = dict[str, Any]
 
 
@@ -41,13 +51,13 @@ class Machine(NamedTuple):
     fingerprint: Mapping[str, Any]
 
 
-def profile_of(steps: pd.DataFrame, machine: Machine) -> dict[str, Any]:
+def profile_of(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> dict[str, Any]:
     """The profile that these iterations give. Raises InputError if a kind of them is missing."""
     sizes = sorted(machine.graph_sizes)
     largest_graph = sizes[-1] if sizes else 0
     lone, among = lone_prompts(steps), prompts_among_decodes(steps)
-    decodes = fit_decodes(steady_decodes(steps), sizes)
-    launches = fit_launches(lone, among, decodes, largest_graph)
+    decodes = fit_decodes(steady_decodes(steps), sizes, form.of_decodes)
+    launches = fit_launches(lone, among, decodes, largest_graph, form.prompts, form.beyond)
     first_launch_ms = launches.first_of(1)
     prompts = fit_prompts(lone, prompts_in_a_row(steps), first_launch_ms, largest_graph)
     if among.empty:
@@ -55,8 +65,9 @@ def profile_of(steps: pd.DataFrame, machine: Machine) -> dict[str, Any]:
         growth = fit_growth(lone, behind, decodes, prompts, largest_graph)
         launches = launches._replace(prompts=growth)
     longest = int(steps.num_tokens.max())
+    within = form.within_graphs(among, decodes, launches, prompts, sizes)
     sections = {
-        **_layers(decodes, prompts, largest_graph, longest, machine.model.num_layers),
+        **_layers(decodes, prompts, within, largest_graph, longest, machine.model.num_layers),
         **_attention(decodes, prompts, machine.model),
         **_launches(launches, decodes),
     }
@@ -74,23 +85,51 @@ def profile_of(steps: pd.DataFrame, machine: Machine) -> dict[str, Any]:
 
 
 def _layers(
-    decodes: DecodeFit, prompts: PromptFit, largest_graph: int, longest: int, num_layers: int
+    decodes: DecodeFit,
+    prompts: PromptFit,
+    within: Mapping[int, float],
+    largest_graph: int,
+    longest: int,
+    num_layers: int,
 ) -> dict[str, Section]:
-    """Everything but attention: the hull of decodes, and of prompts beyond the largest graph. The
-    time of decodes above the hull is theirs alone.
+    """Everything but attention: the times of prompts within the graphs, or if these are not known
+    the hull of decodes and of prompts beyond the largest graph. The rest of the time of decodes is
+    theirs alone.
     """
     of_decodes = dict(zip(decodes.num_seqs, map(float, decodes.at_zero), strict=True))
     beyond = max(2 * largest_graph, decodes.num_seqs[-1] + 1)
     of_prompts = {count: prompts.linear_ms(count) for count in (beyond, max(longest, 2 * beyond))}
     hull = lower_hull({**of_decodes, **of_prompts})
+    if not within:
+        return _linear_and_graph(hull, of_decodes, num_layers, OF_HULL)
+    padded = np.interp([*within], decodes.num_seqs, decodes.at_zero)
+    return _linear_and_graph(
+        {**within, **{count: ms for count, ms in hull.items() if count > largest_graph}},
+        {**dict(zip(within, map(float, padded), strict=True)), **of_decodes},
+        num_layers,
+        OF_PROMPTS,
+    )
+
+
+def _linear_and_graph(
+    linear_ms: Mapping[int, float],
+    of_decodes: Mapping[int, float],
+    num_layers: int,
+    notes: tuple[str, str],
+) -> dict[str, Section]:
+    """Both sections. linear_ms: of all layers, by tokens; of_decodes: milliseconds by sequences,
+    with linear_ms.
+    """
     linear = _section(
         ("num_tokens",),
-        [[count, ms * US / num_layers] for count, ms in hull.items()],
-        "whole iterations without attention, output and sampling included: the lower convex hull",
+        [[count, ms * US / num_layers] for count, ms in linear_ms.items()],
+        notes[0],
         includes=["cache_write", "output_head"],
     )
-    above = [["paged", count, (ms - hull[count]) * US] for count, ms in of_decodes.items()]
-    graph = _section(("kernel", "num_seqs"), above, "decodes above the hull")
+    shared = np.interp([*of_decodes], [*linear_ms], [*linear_ms.values()])
+    own = zip(of_decodes.items(), shared, strict=True)
+    points = [["paged", count, (ms - shared_ms) * US] for (count, ms), shared_ms in own]
+    graph = _section(("kernel", "num_seqs"), sorted(points), notes[1])
     return {"linear": linear, "launched_graph": graph}
 
 

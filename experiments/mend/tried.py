@@ -1,0 +1,52 @@
+"""A change of a server, and its runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from testbed.experiments.mend.changes import Change
+from testbed.experiments.mend.goals import NUMBERS
+from testbed.run.simulate import OVERLOAD
+from testbed.study.replications import Interval, interval, paired
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A change and its runs, one for each seed, in order."""
+
+    change: Change
+    summaries: Sequence[Mapping[str, Any]]
+
+    def mean(self, name: str) -> Interval | None:
+        """A number over the seeds; None if a seed has none."""
+        values = self._values(name)
+        return None if values is None else interval(values)
+
+    def less(self, name: str, reference: "Tried") -> Interval | None:
+        """The difference from the reference, seed by seed; None if a seed has none."""
+        values, others = self._values(name), reference._values(name)
+        return None if values is None or others is None else paired(values, others)
+
+    def _values(self, name: str) -> list[float] | None:
+        values = [NUMBERS[name](summary) for summary in self.summaries]
+        known = [value for value in values if value is not None]
+        return known if len(known) == len(values) else None
+
+    @property
+    def num_overloaded(self) -> int:
+        """Seeds on which the server did not keep up with the arrivals."""
+        return sum(bool(summary.get(OVERLOAD)) for summary in self.summaries)
+
+    @property
+    def num_preempted(self) -> int:
+        """Preemptions over all seeds."""
+        return sum(sum(summary["preemptions"].values()) for summary in self.summaries)
+
+    @property
+    def num_rejected(self) -> int:
+        """Requests that were rejected, over all seeds."""
+        return sum(summary["requests"]["rejected"] for summary in self.summaries)
+
+    def equals(self, reference: "Tried") -> bool:
+        """True if every number is the reference's, with every seed."""
+        return all(self._values(name) == reference._values(name) for name in NUMBERS)

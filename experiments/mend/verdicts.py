@@ -1,0 +1,61 @@
+"""The verdicts on changes of a server, by the differences from the server as it is."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from testbed.experiments.mend.goals import Goal
+from testbed.experiments.mend.tried import Tried
+from testbed.run.summaries import costs_of
+from testbed.study.multiple_tests import holm
+from testbed.study.replications import Interval
+
+LEVEL = 0.05
+BETTER, EQUAL, UNKNOWN = "better", "changes nothing", "not distinguishable"
+WORSE, OTHER_COSTS = "worse", "other costs: not compared"
+WORDS = (BETTER, UNKNOWN, EQUAL, OTHER_COSTS, WORSE)  # in the table's order
+
+
+class Verdict(NamedTuple):
+    """word: of WORDS. p_value: of the goal's difference, adjusted for the number of changes; None
+    if it was not tested.
+    """
+
+    word: str
+    p_value: float | None = None
+
+
+def verdicts(changes: Sequence[Tried], reference: Tried, goal: Goal) -> list[Verdict]:
+    """The goal's number of the runs with each change, beside the server as it is: better or worse
+    if the difference, seed by seed, is distinguishable from zero (Student's t) at LEVEL over all
+    changes together (Holm).
+    """
+    untested = [_untested(tried, reference, goal) for tried in changes]
+    tested = [tried for tried, word in zip(changes, untested, strict=True) if word is None]
+    differences = [_difference(tried, reference, goal) for tried in tested]
+    adjusted = holm([difference.p_value for difference in differences])
+    of_tested = map(_verdict, differences, adjusted, [goal] * len(tested))
+    return [next(of_tested) if word is None else Verdict(word) for word in untested]
+
+
+def _untested(tried: Tried, reference: Tried, goal: Goal) -> str | None:
+    """The verdict that needs no test; None if there is none. A change that rejects more requests is
+    worse, for latencies and rates leave these out.
+    """
+    if costs_of(tried.summaries[0]) != costs_of(reference.summaries[0]):
+        return OTHER_COSTS
+    is_known = tried.less(goal.number, reference) is not None
+    if not is_known or tried.num_rejected > reference.num_rejected:
+        return WORSE
+    return EQUAL if tried.equals(reference) else None
+
+
+def _difference(tried: Tried, reference: Tried, goal: Goal) -> Interval:
+    difference = tried.less(goal.number, reference)
+    assert difference is not None
+    return difference
+
+
+def _verdict(difference: Interval, p_value: float, goal: Goal) -> Verdict:
+    if p_value >= LEVEL:
+        return Verdict(UNKNOWN, p_value)
+    return Verdict(BETTER if goal.sign * difference.mean < 0 else WORSE, p_value)

@@ -1,0 +1,39 @@
+"""The forms of a vLLM's profile: how its times continue what was swept.
+
+A form is chosen by its errors at sizes that are left out (left_out_sizes.py), not by a served log.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit, with_slow_kernels
+from testbed.experiments.real.vllm_engine.graph_fit import as_decodes, fit_within_graphs
+from testbed.experiments.real.vllm_engine.launch_fit import (
+    LaunchFit,
+    continued,
+    curves_of_prompts,
+    level,
+)
+from testbed.experiments.real.vllm_engine.launch_terms import Curve, Curves, curves_by_terms
+from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit
+from testbed.experiments.real.vllm_engine.smooth import Floats, rising
+
+Within = Callable[[pd.DataFrame, DecodeFit, LaunchFit, PromptFit, Sequence[int]], dict[int, float]]
+
+
+class Form(NamedTuple):
+    """prompts: curves of their launches. beyond: a curve of decodes' launches with what is beyond
+    its largest batch. of_decodes: their computing, from medians by size. within_graphs: that of
+    prompts, milliseconds by the size of the graph; empty if it is that of as many decodes.
+    """
+
+    prompts: Curves
+    beyond: Callable[[Curve], Curve]
+    of_decodes: Callable[[Sequence[float]], Floats]
+    within_graphs: Within
+
+
+OF_SUMS = Form(curves_by_terms, continued, with_slow_kernels, fit_within_graphs)
+BY_SIZE = Form(curves_of_prompts, level, rising, as_decodes)  # of the profiles that ship

@@ -1,0 +1,87 @@
+"""Times of the GPU of a vLLM in iterations with prompts that fit into its graphs.
+
+Their matrix products are those of as many decodes, padded alike. But only the last token of a
+prompt has a row of output, which decodes have for each token; and the kernels of some sizes are
+slower than those of larger ones, so that the time is no smooth curve. Where prompts among decodes
+show the time of a size, that is taken.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit
+from testbed.experiments.real.vllm_engine.launch_fit import OVER, LaunchFit
+from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit
+from testbed.experiments.real.vllm_engine.smooth import Floats
+
+FEWEST = 3  # iterations of a size that its time rests on
+QUARTILE = 0.25  # results may be read late, never early
+MOST_ROWS = 64  # tokens without a row of output from which on these show in the time
+
+
+def fit_within_graphs(
+    among: pd.DataFrame,
+    decodes: DecodeFit,
+    launches: LaunchFit,
+    prompts: PromptFit,
+    sizes: Sequence[int],
+) -> dict[int, float]:
+    """Milliseconds by the size of the graph, without attention; empty if no iteration of prompts
+    among decodes was seen to wait for the GPU.
+
+    The time of a size that was not seen is that of as many decodes less their rows of output.
+    """
+    seen = _seen(among, decodes, launches, prompts, sizes)
+    if seen.empty:
+        return {}
+    of_decodes = dict(zip(sizes, _at(sizes, decodes), strict=True))
+    row_ms = _row_ms(seen, of_decodes)
+    times = {size: ms - row_ms * size for size, ms in of_decodes.items()}
+    of_size = seen.groupby("padded").computing
+    measured = of_size.quantile(QUARTILE)[of_size.size() >= FEWEST]
+    times |= dict(zip(map(int, measured.index), map(float, measured), strict=True))
+    return {size: max(ms, times[sizes[0]]) for size, ms in times.items()}
+
+
+def as_decodes(*fits: object) -> dict[int, float]:
+    """Nothing: the time is that of as many decodes."""
+    return {}
+
+
+def _seen(
+    among: pd.DataFrame,
+    decodes: DecodeFit,
+    launches: LaunchFit,
+    prompts: PromptFit,
+    sizes: Sequence[int],
+) -> pd.DataFrame:
+    """The iterations whose results the host waited for, with the size of their graph, and their
+    computing without attention: from when the GPU was free and had the first of them.
+    """
+    rows = among[(among.num_tokens <= max(sizes, default=0)) & (among.decodes_behind > 0)]
+    waited_ms = rows.late_ms + rows.handed_behind_ms
+    rows = rows[waited_ms > OVER * launches.whole_of(rows.decodes)]
+    before = zip(rows.decodes_before, rows.context_before, strict=True)
+    free_ms = [decodes.ms(*pair) for pair in before]
+    begun_ms = np.maximum(free_ms, rows.handed_ms + launches.first_of(rows.num_seqs))
+    ended_ms = rows.handed_ms + rows.before_ms + rows.handed_behind_ms + rows.late_ms
+    read_ms = rows.decode_context * np.interp(rows.decodes, decodes.num_seqs, decodes.per_token)
+    attention_ms = read_ms + prompts.attention_ms(rows.prompt_pairs)
+    padded = np.array(sizes)[np.searchsorted(sizes, rows.num_tokens)]
+    return rows.assign(padded=padded, computing=ended_ms - begun_ms - attention_ms)
+
+
+def _at(sizes: Sequence[int], decodes: DecodeFit) -> Floats:
+    found: Floats = np.interp(sizes, decodes.num_seqs, decodes.at_zero)
+    return found
+
+
+def _row_ms(seen: pd.DataFrame, of_decodes: dict[int, float]) -> float:
+    """Milliseconds of a row of output."""
+    rows = seen[seen.padded - seen.num_seqs >= MOST_ROWS]
+    if rows.empty:
+        return 0.0
+    less = rows.padded.map(of_decodes) - rows.computing
+    return max(0.0, float((less / (rows.padded - rows.num_seqs)).median()))

@@ -1,0 +1,52 @@
+"""The unit of bare time stamps. A number has none, so the one that its format says is held against
+the gaps between requests.
+"""
+
+from typing import Any, Literal, TypeAlias, get_args
+
+from testbed.core.errors import InputError
+from testbed.traces.length_model import Floats
+
+TimeUnit: TypeAlias = Literal["us", "ms", "s"]
+PER_S: dict[TimeUnit, float] = {"us": 1e6, "ms": 1e3, "s": 1.0}
+FEW, BUSY = 100, 100.0  # requests, and requests/s, beyond which a trace names its unit
+SOME, IDLE_S = 10, 100.0  # requests, and seconds between two on average, beyond which it does too
+KEY = "trace.time_unit"
+NAMED = "give trace.time_unit=us, ms or s, the one that they have"
+BY_CSV = "give them in seconds; if they are, read the file by trace=csv with trace.time_unit=s"
+
+
+def checked_unit(unit: Any) -> TimeUnit | None:
+    """The unit of trace.time_unit; raises InputError for another word."""
+    if unit is not None and unit not in PER_S:
+        problem = f"must be one of {', '.join(get_args(TimeUnit))}"
+        raise InputError(key=KEY, value=repr(unit), problem=problem)
+    found: TimeUnit | None = unit
+    return found
+
+
+def in_seconds(
+    path: str, times: Floats, unit: TimeUnit | None, usual: TimeUnit = "s", remedy: str = NAMED
+) -> Floats:
+    """Times of arrival in seconds. unit: None for the usual one, in which the requests then must
+    come at a likely pace. Raises InputError, with the remedy, if they do not.
+    """
+    if unit is None:
+        _check_pace(path, times, usual, remedy)
+    return times / PER_S[unit or usual]
+
+
+def _check_pace(path: str, times: Floats, unit: TimeUnit, remedy: str) -> None:
+    """Raise InputError for a file whose times are unlikely to be in this unit."""
+    num_requests = len(times)
+    if num_requests < SOME:
+        return
+    span = float(times.max() - times.min())
+    span_s = span / PER_S[unit]
+    too_fast = num_requests >= FEW and span_s * BUSY < num_requests
+    if too_fast or span_s > IDLE_S * num_requests:
+        raise InputError(
+            key=path,
+            problem=f"its {num_requests:,} requests come within {span:,.0f} {unit}",
+            remedy=remedy,
+        )
