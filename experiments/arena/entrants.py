@@ -81,12 +81,24 @@ def entrant_of(text: str) -> Entrant:
     A class is imported, to see of which kind it is, so this belongs into a process of its own.
     Raises InputError for what is none.
     """
-    chosen, *parameters = text.split(",")
+    chosen, *parameters = _parts(text)
     entrant = replace(_plain_entrant(chosen), name=text)
     above = PARAMETERS_OF.get(entrant.kind, entrant.kind)
     return replace(
         entrant, words=(*entrant.words, *[f"{above}.{parameter}" for parameter in parameters])
     )
+
+
+def _parts(text: str) -> list[str]:
+    """What lies between commas outside of tables and lists."""
+    depth, parts = 0, [""]
+    for letter in text:
+        depth += (letter in "{[") - (letter in "}]")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def values_of(entrant: Entrant) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 those that are forked from this one need not.
 """
 
+import joblib.externals.loky  # noqa: F401  # a worker of loky hands the name of its context on
+
 import testbed.api  # noqa: F401
 from testbed.experiments.arena.bounds import BOUNDS
 from testbed.experiments.arena.cells import PLAIN, workload_words

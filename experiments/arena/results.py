@@ -1,6 +1,8 @@
 """A result of the arena as a file, and whether a file is what its versions give."""
 
+import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -19,6 +21,7 @@ from testbed.experiments.runs.whole_files import write_json
 
 MEASURED = ("cpu_us",)  # times of this machine, which no other run repeats
 COLUMNS = [field.name for field in fields(Row)]
+KEPT = Path(__file__).with_name("kept")  # results that come with the package
 
 
 def write(path: Path, games: Games) -> None:
@@ -36,12 +39,22 @@ def write(path: Path, games: Games) -> None:
     write_json(path, {**content, "rows": rows})
 
 
+def located(path: Path) -> Path:
+    """The file, or else the kept result of this name."""
+    kept = KEPT / path
+    return kept if not path.exists() and kept.is_file() else path
+
+
 def read(path: Path) -> dict[str, Any]:
-    """The content of a result. Raises InputError for a file that is none."""
+    """The content of a result, compressed if its name ends in .gz. Raises InputError for a file
+    that is none.
+    """
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
+        text = gzip.decompress(data) if path.suffix == ".gz" else data
+        content: dict[str, Any] = json.loads(text)
         named = {"about", "entrants", "rows"} <= content.keys()
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, AttributeError) as error:
         raise InputError(key="--verify", value=path, problem=f"cannot be read ({error})") from None
     if not named:
         raise InputError(
@@ -54,13 +67,20 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def differences(
-    content: Mapping[str, Any], suite: Suite, folder: Path, launch: Launch, sample: int | None
+    content: Mapping[str, Any],
+    suite: Suite,
+    folder: Path,
+    launch: Launch,
+    sample: int | None,
+    *,
+    any_version: bool = False,
 ) -> list[str]:
     """Differences between a result and what its entrants give here: versions, suite, entrants, and
-    rows; of these all, or so many that a fixed seed draws.
+    rows; of these all, or so many that a fixed seed draws. any_version: rows and suite alone count.
     """
     about, rules = content["about"], Rules(str(content["about"].get("rules")))
-    found = _of_versions(about, suite)
+    found = _of_values(about, {"suite_hash": suite.identity})
+    found += [] if any_version else of_versions(about)
     names = [name for name in content["entrants"] if name not in {b.name for b in BOUNDS}]
     entrants, out = admit(names, rules)
     found += [f"{name}: {reason}" for name, reason in out.items() if name not in content["out"]]
@@ -69,8 +89,12 @@ def differences(
     return found or _of_rows(content["rows"], playing, suite, rules, folder, launch, sample)
 
 
-def _of_versions(about: Mapping[str, str], suite: Suite) -> list[str]:
-    expected = {"suite_hash": suite.identity, **code()}
+def of_versions(about: Mapping[str, str]) -> list[str]:
+    """The versions that wrote a result and are others here."""
+    return _of_values(about, code())
+
+
+def _of_values(about: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
     return [
         f"{key}: {about.get(key)} in the file, {value} here"
         for key, value in expected.items()

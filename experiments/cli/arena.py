@@ -46,7 +46,15 @@ Launcher = Annotated[
 ]
 Verify = Annotated[
     Path | None,
-    Parameter(metavar="FILE", help="play a result again, and say where it is not what comes out"),
+    Parameter(
+        metavar="FILE",
+        help="play a result again, and say where it differs from what comes out: a file, or a name "
+        "of those that come with the package (vllm-v1.json.gz, sglang.json.gz)",
+    ),
+]
+AnyVersion = Annotated[
+    bool,
+    Parameter(help="with --verify: compare the rows of another version too", negative=()),
 ]
 Sample = Annotated[AtLeastOne | None, Parameter(help="with --verify: so many rows, drawn")]
 
@@ -63,6 +71,7 @@ def arena(
     launcher: Launcher | None = None,
     verify: Verify = None,
     sample: Sample = None,
+    any_version: AnyVersion = False,
 ) -> int:
     """Compare policies of any kind on fixed workloads, beside bounds.
 
@@ -76,11 +85,14 @@ def arena(
     chosen = suite_of(suite, _text(mooncake), _text(agents))
     launch = _launch(launcher or [], jobs, runs)
     if verify is not None:
-        _verify(verify, runs, launch, sample, _text(mooncake), _text(agents))
+        traces = (_text(mooncake), _text(agents))
+        _verify(verify, runs, launch, sample, traces, any_version=any_version)
         return exit_codes.ANSWERED
-    if sample is not None:
+    if sample is not None or any_version:
         raise InputError(
-            key="--sample", value=sample, problem="belongs to --verify FILE", remedy="leave it out"
+            key="--any-version" if any_version else "--sample",
+            problem="belongs to --verify FILE",
+            remedy="leave it out",
         )
     from testbed.experiments.arena.bench import play
     from testbed.experiments.arena.entrants import shipped
@@ -140,37 +152,42 @@ def _verify(
     runs: Path,
     launch: "Launch",
     sample: int | None,
-    mooncake: str | None,
-    agents: str | None,
+    traces: tuple[str | None, str | None],
+    *,
+    any_version: bool,
 ) -> None:
     """Print what differs, and exit with 1, or that nothing does."""
     from tempfile import TemporaryDirectory
 
-    from testbed.experiments.arena.results import differences, read
+    from testbed.experiments.arena.results import differences, located, of_versions, read
     from testbed.experiments.arena.suites import suite_of
 
-    content = read(file)
-    suite = suite_of(str(content["about"].get("suite")), mooncake, agents)
+    content = read(located(file))
+    suite = suite_of(str(content["about"].get("suite")), *traces)
     with TemporaryDirectory(dir=runs.parent if runs.parent.is_dir() else None) as fresh:
-        found = differences(content, suite, Path(fresh), launch, sample)
-    for line in found:
+        lines = differences(content, suite, Path(fresh), launch, sample, any_version=any_version)
+    for line in lines:
         print(line)
-    if found:
+    if lines:
         raise SystemExit(1)
     rows = "every row" if sample is None else f"{sample} rows, drawn by a fixed seed,"
-    print(f"{file}: {rows} came out again")
+    others = " (of another version)" if of_versions(content["about"]) else ""
+    print(f"{file}{others}: {rows} came out again")
 
 
 def _launch(words: list[str], jobs: int, folder: Path) -> "Launch":
-    """Threads of this process, or the launcher that the words name."""
+    """Threads of this process, or tasks of the launcher that the words name."""
+    from testbed.experiments.arena.batches import by_tasks
     from testbed.experiments.runs.launchers import launched
 
+    if words:
+        return lambda calls: by_tasks(calls, lambda tasks: [*launched(words, tasks, folder)])
     usual = [
         "hydra/launcher=joblib",
         f"hydra.launcher.n_jobs={jobs}",
         "hydra.launcher.prefer=threads",
     ]
-    return lambda calls: [*launched(words or usual, calls, folder)]
+    return lambda calls: [*launched(usual, calls, folder)]
 
 
 def _text(path: Path | None) -> str | None:

@@ -105,11 +105,18 @@ def _ray(_: str | None) -> Iterator[None]:
 
 @contextmanager
 def _dask(address: str | None) -> Iterator[None]:
-    """Dask's processes: of the scheduler at hydra.launcher.address, else local ones."""
+    """Dask's processes: of the scheduler at hydra.launcher.address, else local ones, which may
+    start processes of their own.
+    """
+    import dask
     import joblib
     from distributed import Client
 
-    with Client(address), joblib.parallel_config("dask"):
+    with (
+        dask.config.set({"distributed.worker.daemon": False}),
+        Client(address),
+        joblib.parallel_config("dask"),
+    ):
         yield
 
 

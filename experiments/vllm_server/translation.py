@@ -10,7 +10,6 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import GIB, ModelSpec
 from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.vllm_server.answer import (
-    REPLICAS,
     kv_lines,
     replica_lines,
     rule_lines,
@@ -28,7 +27,7 @@ from testbed.run.override_words import key_of
 from testbed.vllm.command import FLAG, OFF, Command, read_command
 from testbed.vllm.lmcache import ChunkCache
 from testbed.vllm.offloading import Offloading
-from testbed.vllm.server import Server, plans_ahead
+from testbed.vllm.server import REPLICAS, Server, plans_ahead
 
 THRESHOLD = "--long-prefill-token-threshold"
 
@@ -141,6 +140,13 @@ def _simulated_option(server: Server, command: Command) -> str:
                 "is a config.json, which `testbed fits` reads; to simulate it, testbed import "
                 "model its config.json, and add --config-dir . model=NAME"
             ),
+        )
+    if server.limits.num_expert_ranks > 1:
+        raise InputError(
+            key=f"{FLAG}: {REPLICAS}",
+            value=server.limits.num_expert_ranks,
+            problem="the ranks of a model with experts step together, which is not simulated",
+            remedy="testbed fits says what each holds",
         )
     if server.model.chunks is not None:
         raise InputError(

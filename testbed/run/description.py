@@ -1,7 +1,6 @@
 """A run in a few words, and the tests of its costs: every summary begins with it."""
 
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -272,6 +271,8 @@ def _commit() -> str | None:
         ROOT.parent / ".git"
     ).exists():  # installed: a repository around it would be another one
         return None
+    import subprocess
+
     command = [
         "git",
         "-C",

@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 
+from pydantic import TypeAdapter, ValidationError
+
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB
 from testbed.sglang.command import FLAG, ON
 from testbed.sglang.hierarchy import HostPool
+from testbed.sglang.option_values import refusal
 from testbed.sglang.server import Server
 
 # Options whose value an override takes
@@ -53,11 +56,26 @@ def _memory_words(server: Server) -> list[str]:
     ]
     if server.values.get("--disable-radix-cache") == ON:
         return ["policy=paged", "policy.watermark=0", *words]
-    eviction = server.values.get("--radix-eviction-policy")
-    words += [] if eviction is None else [f"policy.radix_eviction_policy={eviction}"]
+    words += _eviction_words(server.values)
     if server.host is not None:
         return ["policy=hicache", *words, *_host_words(server, server.host)]
     return ["policy=radix", *words]
+
+
+def _eviction_words(values: Mapping[str, str]) -> list[str]:
+    """The order in which runs are evicted, and its parameters."""
+    name, key = "--radix-eviction-policy", "policy.radix_eviction_policy"
+    words = [f"{key}={values[name]}"] if name in values else []
+    text = values.get(f"{name}-config")
+    if text is None:
+        return words
+    try:
+        given = TypeAdapter(dict[str, int]).validate_json(text, strict=True)
+    except ValidationError:
+        remedy = '\'{"threshold": 4096, "next_prompt_estimate": 512}\', say'
+        raise refusal(values, f"{name}-config", "is no JSON object of numbers", remedy) from None
+    pairs = ",".join(f"{name}:{value}" for name, value in given.items())
+    return [*words, f"{key}_config={{{pairs}}}"]
 
 
 def _host_words(server: Server, host: HostPool) -> list[str]:

@@ -148,6 +148,12 @@ def test_parameters_go_with_an_entrant(cheap):
     assert "kk" in answer.reason
 
 
+def test_a_table_of_values_is_one_parameter():
+    name = "radix,radix_eviction_policy=tlru,radix_eviction_policy_config={threshold:9,a:[1,2]}"
+    expected = {"threshold": 9, "a": [1, 2]}
+    assert values_of(entrant_of(name))["radix_eviction_policy_config"] == expected
+
+
 def test_an_oracle_that_ships_does_not_play():
     assert (
         "true output lengths" in isolated(admitted, "contiguous_oracle", RULES, limit_s=60).reason
@@ -264,6 +270,7 @@ def test_a_changed_seed_version_or_suite_is_found(stored, tmp_path):
     assert "not of the suite" in found(moved, tmp_path)[0]
     older = {**stored, "about": {**stored["about"], "simulator": "0"}}
     assert found(older, tmp_path)[0].startswith("simulator")
+    assert differences(older, TINY, tmp_path / "other", in_turn, 1, any_version=True) == []
     assert found(stored, tmp_path, replace(TINY, pools=(0.6,)))[0].startswith("suite_hash")
 
 

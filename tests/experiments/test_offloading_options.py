@@ -127,6 +127,7 @@ def test_lmcache_becomes_a_policy_with_a_tier(capsys):
     [
         (lmcache(use_layerwise=True), "use_layerwise=True"),
         (lmcache(remote_url="lm://x"), "remote_url"),
+        (lmcache(local_disk="file:///d/"), "local_disk"),
         (lmcache(local_cpu=False), "local_cpu=false"),
         (lmcache(chunk_size=100), "whole blocks"),
         (lmcache(max_local_cpu_size=0), "max_local_cpu_size=0"),

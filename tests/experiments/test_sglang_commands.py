@@ -54,6 +54,13 @@ GPU = ("gpu=h100-80gb",)
         ),
         ("--context-length 512", ("model.max_len=512",)),
         ("--radix-eviction-policy lfu", ("policy.radix_eviction_policy=lfu",)),
+        (
+            "--radix-eviction-policy tlru --radix-eviction-policy-config '{\"threshold\": 512}'",
+            (
+                "policy.radix_eviction_policy=tlru",
+                "policy.radix_eviction_policy_config={threshold:512}",
+            ),
+        ),
         ("--kv-cache-dtype fp8_e4m3", ("++model.kv_dtype_bytes=1",)),
         (
             "--enable-hicache --page-size 64 --hicache-ratio 1 --hicache-write-policy write_back",
@@ -106,6 +113,10 @@ def test_overrides_take_precedence():
         (f"{MODEL} --enable-torch-compile", ("--enable-torch-compile", "not modelled")),
         (f"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION=9 {MODEL}", ("SGLANG_CLIP", "not modelled")),
         (f"{MODEL} --enable-priority-scheduling", ("--disable-priority-preemption",)),
+        (
+            f"{MODEL} --radix-eviction-policy-config threshold=3",
+            ("--radix-eviction-policy-config threshold=3", "JSON"),
+        ),
         (f"{MODEL} --hicache-ratio 2", ("--hicache-ratio", "--enable-hierarchical-cache")),
         (f"{HICACHE} --hicache-ratio 0", ("--hicache-ratio 0", "above 0")),
         (f"{HICACHE} --hicache-write-policy back", ("--hicache-write-policy back", "write_back")),

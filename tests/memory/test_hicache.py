@@ -213,7 +213,9 @@ def run(seed, fast_forward):
     random = Random(seed)
     page = random.choice([1, 8])
     pool, cost = pool_and_cost(random)
-    policy = HiCache(pool, page, random.choice([*STRATEGIES]), random.choice(WRITE_POLICIES))
+    strategy = random.choice(STRATEGIES)
+    config = {"threshold": 24, "next_prompt_estimate": 8} if strategy == "tlru" else None
+    policy = HiCache(pool, page, strategy, random.choice(WRITE_POLICIES), config)
     chunk = random.choice([None, 16, 64])
     scheduler = random.choice([SGLang, OverlappedSGLang])(
         policy,

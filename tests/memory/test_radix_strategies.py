@@ -12,6 +12,13 @@ from testbed.memory.radix.strategies import STRATEGIES, strategy_named
 from testbed.memory.radix.tree import RadixTree
 
 A, B, C = (10, 11), (20, 21), (30, 31)
+CONFIGS = [(name, None) for name in STRATEGIES if name != "tlru"]
+CONFIGS += [
+    ("slru", {"protected_threshold": 3}),
+    ("tlru", {"threshold": 1}),
+    ("tlru", {"threshold": 4, "next_prompt_estimate": 1}),
+    ("tlru", {"threshold": 20, "next_prompt_estimate": 2}),
+]
 
 
 def tree_of(name):
@@ -60,9 +67,55 @@ def test_what_a_sequence_published_before_is_not_counted_again():
     assert run.num_published == 1
 
 
-@pytest.mark.parametrize("name", ["tlru", "arc"])
-def test_other_strategies_are_refused_by_name(name):
-    refuses(f"radix_eviction_policy={name}", strategy_named, name)
+@pytest.mark.parametrize(
+    ("name", "config", "message"),
+    [
+        ("arc", None, "radix_eviction_policy=arc"),
+        ("lru", {"threshold": 1}, "radix_eviction_policy_config.threshold"),
+        ("slru", {"threshold": 1}, "radix_eviction_policy_config.threshold"),
+        ("tlru", None, "threshold must be above"),
+        ("tlru", {"threshold": 5, "next_prompt_estimate": 5}, "threshold must be above"),
+        ("tlru", {"threshold": 5, "next_prompt_estimate": -1}, "not below 0"),
+    ],
+)
+def test_what_sglang_does_not_start_with_is_refused(name, config, message):
+    refuses(message, strategy_named, name, config)
+
+
+def test_tlru_evicts_first_what_lies_within_the_threshold_of_the_farthest_end():
+    tree = RadixTree(strategy_named("tlru", {"threshold": 3}))
+    tree.insert((*A, 12, 13, 14), [0, 1, 2, 3, 4])
+    tree.insert((*A, 12, 13, 14, 15), [0, 1, 2, 3, 4, 5])  # keeps 6 - 3 tokens
+    tree.insert((20, 21, 22), [6, 7, 8])
+    assert tree.evict(1) == [5]  # though used last of this conversation
+    assert tree.evict(1) == [6, 7, 8]  # all of it lies within the threshold
+    assert tree.evict(1) == [0, 1, 2, 3, 4]
+
+
+def test_what_an_evicted_tail_had_reached_is_remembered():
+    tree = RadixTree(strategy_named("tlru", {"threshold": 2}))
+    tree.insert((10, 11, 12, 13), [0, 1, 2, 3])
+    tree.insert((10, 11, 22, 23, 24, 25), [0, 1, 4, 5, 6, 7])
+    assert [tree.evict(1), tree.evict(1)] == [[2, 3], [4, 5, 6, 7]]  # the first lies within
+    tree.insert(B, [8, 9])
+    assert tree.evict(1) == [8, 9]  # the older run stays: 2 of 6 tokens are not within
+
+
+def test_a_run_that_a_split_has_shortened_may_lie_within_the_threshold():
+    tree = RadixTree(strategy_named("tlru", {"threshold": 1}))
+    tree.insert(B, [2, 3])
+    tree.insert(A, [0, 1])
+    tree.match(A, 1)
+    tree.check()
+    assert tree.evict(1) == [1]
+
+
+def test_the_threshold_of_tlru_counts_tokens_and_the_tree_blocks():
+    tree = RadixTree(strategy_named("tlru", {"threshold": 32}, block_size=16))
+    tree.insert(A, [0, 1])
+    tree.insert((20, 21, 22), [2, 3, 4])
+    tree.match(A, 2)
+    assert tree.evict(1) == [0, 1]
 
 
 def test_a_walk_goes_first_where_most_end_and_takes_a_run_behind_those_below_it():
@@ -73,11 +126,12 @@ def test_a_walk_goes_first_where_most_end_and_takes_a_run_behind_those_below_it(
 
 
 @pytest.mark.skipif(find_spec("sglang") is None, reason="sglang 0.5.23 is not installed")
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_random_accesses_evict_what_sglangs_own_tree_evicts(name):
+@pytest.mark.parametrize(("name", "config"), CONFIGS)
+def test_random_accesses_evict_what_sglangs_own_tree_evicts(name, config):
     from testbed.experiments.real.lockstep.sglang_tree import TreeOfSGLang
 
-    random, ours, theirs = Random(name), RadixTree(strategy_named(name)), TreeOfSGLang(name)
+    random, ours = Random(name), RadixTree(strategy_named(name, config))
+    theirs = TreeOfSGLang(name, config)
     next_block = 0
     for _ in range(2000):
         key = tuple(random.choices(range(3), k=random.randint(1, 8)))

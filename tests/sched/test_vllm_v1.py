@@ -98,6 +98,20 @@ def test_preempting_step_preempts_the_last_and_admits_no_request():
     assert first.status is SequenceStatus.RUNNING
 
 
+@pytest.mark.parametrize("num_blocks", [63, 17])
+def test_a_prompt_that_waits_for_memory_counts_once_as_in_033(num_blocks):
+    """vLLM 0.19's own counts had 21 requests, 1,280 of 2,688 tokens, with the small pool."""
+    policy = OutputCaching(PoolSpec(num_blocks * 16, 512), 16)
+    run = ManualDriver(VllmV1(policy, Recompute(), **{**LIMITS, "max_num_batched_tokens": 512}))
+    for i in range(4):
+        ids = (*range(64), *[100 + i] * 64)
+        run.add(Request(i, 0, 128, 100, prompt_ids=ids))
+    while run.state.waiting or run.state.running:
+        run.step()
+    counts = policy.counters()
+    assert (counts["prompts"], counts["hit_tokens"], counts["tokens"]) == (4, 192, 512)
+
+
 def test_preempting_step_continues_running_prefills():
     run = driver(8, long_prefill_token_threshold=4, scheduler_reserve_full_isl=False)
     _, second, third = add(run, (4, 20), (13, 9), (24, 9))

@@ -34,7 +34,7 @@ def draw(
         *base,
         f"scheduler={'sglang' if overlaps else 'sglang_no_overlap'}",
         f"policy={'radix' if has_tree else 'paged'}",
-        f"policy.radix_eviction_policy={strategy}" if has_tree else "policy.watermark=0",
+        *(strategy_words(random, strategy) if has_tree else ("policy.watermark=0",)),
         f"policy.block_size={block_size}",
         "preemption=recompute",
         "model=llama-3-8b",
@@ -51,6 +51,25 @@ def draw(
     )
     drawn = requests(random, num_requests, longest, shares, factor, only_long=only_long)
     return words, with_turns(random, drawn, longest) if random.random() < 0.5 else drawn
+
+
+def strategy_words(random: Random, strategy: str) -> tuple[str, ...]:
+    """The words of an eviction strategy, with random parameters if it has any."""
+    name, config = "policy.radix_eviction_policy", draw_config(random, strategy)
+    if config is None:
+        return (f"{name}={strategy}",)
+    values = ",".join(f"{key}:{value}" for key, value in config.items())
+    return (f"{name}={strategy}", f"{name}_config={{{values}}}")
+
+
+def draw_config(random: Random, strategy: str) -> dict[str, int] | None:
+    """Random parameters of an eviction strategy; None if it has none."""
+    if strategy == "slru":
+        return {"protected_threshold": random.choice([1, 2, 3])}
+    if strategy != "tlru":
+        return None
+    estimate = random.choice([0, random.randint(1, 40)])
+    return {"threshold": estimate + random.randint(1, 80), "next_prompt_estimate": estimate}
 
 
 def draw_order(random: Random, *, has_tree: bool) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import sys
 import warnings
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType, SimpleNamespace
@@ -59,6 +59,7 @@ class Options:
     ignore_eos: bool
     disable_radix_cache: bool
     radix_eviction_policy: str
+    radix_eviction_policy_config: Mapping[str, int] | None
     overlaps: bool
 
     @property
@@ -96,7 +97,7 @@ def options_of(setup: Setup) -> Options:
         raise InputError(
             key="policy.watermark", problem="SGLang keeps no share of the pool free (0)"
         )
-    given = setup.config.scheduler.parameters
+    given, of_policy = setup.config.scheduler.parameters, setup.config.policy.parameters
     shared = (name for name in Options.__dataclass_fields__ if name in given)
     return Options(
         **{name: given[name] for name in shared},
@@ -104,7 +105,8 @@ def options_of(setup: Setup) -> Options:
         page_size=scheduler.page_size,
         decay_steps=given["new_token_ratio_decay_steps"],
         disable_radix_cache=isinstance(policy, Paged),
-        radix_eviction_policy=setup.config.policy.parameters.get("radix_eviction_policy", "lru"),
+        radix_eviction_policy=of_policy.get("radix_eviction_policy", "lru"),
+        radix_eviction_policy_config=of_policy.get("radix_eviction_policy_config"),
         overlaps=scheduler.plans_ahead,
     )
 
@@ -250,6 +252,7 @@ def _install_arguments(options: Options, hierarchy: Hierarchy | None) -> Any:
         enable_mixed_chunk=options.enable_mixed_chunk,
         disable_radix_cache=options.disable_radix_cache,
         radix_eviction_policy=options.radix_eviction_policy,
+        radix_eviction_policy_config=options.radix_eviction_policy_config,
         schedule_policy=options.schedule_policy,
         schedule_conservativeness=options.schedule_conservativeness,
         enable_priority_scheduling=options.enable_priority_scheduling,
@@ -298,6 +301,7 @@ def _give_memory(scheduler: Any, options: Options, hierarchy: Hierarchy | None) 
         token_to_kv_pool_allocator=allocator,
         page_size=options.page_size,
         eviction_policy=options.radix_eviction_policy,
+        eviction_policy_config=options.radix_eviction_policy_config,
         chunked_prefill_size=options.chunked_prefill_size,
         tree_components=(ComponentType.FULL,),
     )

@@ -22,6 +22,7 @@ from testbed.experiments.real.lockstep.offload_steps import (
     compare_steps,
     shortest_workload,
 )
+from testbed.experiments.real.lockstep.sglang_draws import draw_config
 from testbed.experiments.real.lockstep.sglang_installation import Hierarchy, Options
 from testbed.memory.offloading.hicache import WRITE_POLICIES, HiCache
 from testbed.memory.policy import PoolSpec, Tier
@@ -60,6 +61,7 @@ class Ours:
             size,
             options.radix_eviction_policy,
             load.hierarchy.hicache_write_policy,
+            options.radix_eviction_policy_config,
         )
         self.scheduler = (OverlappedSGLang if options.overlaps else SGLang)(
             self.policy,
@@ -303,6 +305,7 @@ def draw(random: Random, num_requests: int) -> Load:
     factor = random.choice([1, 1.01, 2])
     running = random.choice([1, 2, 8, 64])
     mixes = random.random() < 0.3 and chunk is not None and chunk > running
+    strategy = random.choice(["lru", "lru", *STRATEGIES])
     options = Options(
         total_tokens=num_pages * size,
         page_size=size,
@@ -320,7 +323,8 @@ def draw(random: Random, num_requests: int) -> Load:
         context_length=MAX_LEN,
         ignore_eos=factor == 1,
         disable_radix_cache=False,
-        radix_eviction_policy=random.choice(["lru", "lru", *STRATEGIES]),
+        radix_eviction_policy=strategy,
+        radix_eviction_policy_config=draw_config(random, strategy),
         overlaps=random.random() < 0.5,
     )
     host_pages = max(round(num_pages * random.uniform(0.5, 4)), 1) + 1

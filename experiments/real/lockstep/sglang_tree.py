@@ -1,7 +1,7 @@
 """The radix tree of the SGLang that is installed, without a scheduler and a pool; pages of 1."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ SIZE = 1 << 20
 class TreeOfSGLang:
     """SGLang's own tree with one of its eviction strategies; a block is one token."""
 
-    def __init__(self, strategy: str) -> None:
+    def __init__(self, strategy: str, config: Mapping[str, int] | None = None) -> None:
         import_quietly()
         from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
         from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -39,6 +39,7 @@ class TreeOfSGLang:
                 token_to_kv_pool_allocator=allocator,
                 page_size=1,
                 eviction_policy=strategy,
+                eviction_policy_config=config,
                 tree_components=(ComponentType.FULL,),
             )
         )

@@ -28,7 +28,7 @@ from testbed.memory.offloading.write_back_tree import WriteBackTree
 from testbed.memory.paged.paged import extents_of_blocks
 from testbed.memory.policy import PoolSpec
 from testbed.memory.radix.radix import Radix, RadixHit, own_runs
-from testbed.memory.radix.strategies import Strategy, strategy_named
+from testbed.memory.radix.strategies import Strategy
 from testbed.memory.radix.tree import Run
 from testbed.memory.tiers.cache_hierarchy import runs_of
 
@@ -74,15 +74,13 @@ class HiCache(Radix):
         block_size: PositiveTokens = 1,
         radix_eviction_policy: str = "lru",
         hicache_write_policy: str = "write_through",
+        radix_eviction_policy_config: Mapping[str, int] | None = None,
     ) -> None:
         tier = tier_below(pool, "HiCache has")
-        super().__init__(pool, block_size, radix_eviction_policy)
+        super().__init__(pool, block_size, radix_eviction_policy, radix_eviction_policy_config)
         self._tier = tier.name
-        self.tree = tree_of(
-            hicache_write_policy,
-            tier.num_slots // block_size,
-            strategy_named(radix_eviction_policy),
-        )
+        num_blocks = tier.num_slots // block_size
+        self.tree = tree_of(hicache_write_policy, num_blocks, self._tree.rank)
         self._tree = self.tree
         self._moves: list[Move] = []
         self._loads: dict[int, Load] = {}  # by seq_id

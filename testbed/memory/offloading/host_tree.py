@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.radix.strategies import Rank, Strategy, lru
-from testbed.memory.radix.tree import Contents, RadixTree, Run, common_blocks, path
+from testbed.memory.radix.tree import Contents, RadixTree, Run, common_blocks, path, reach
 
 
 class Write:
@@ -171,6 +171,7 @@ class HostTree(RadixTree):
     def _add(self, parent: HostRun, key: Contents, blocks: list[int]) -> HostRun:
         run = HostRun(parent, key, blocks, self._clock)
         parent.children[key[0]] = run
+        reach(run)
         parent.num_on_device += 1
         self.num_evictable += len(key)
         self._offer(run)
@@ -347,12 +348,14 @@ class HostTree(RadixTree):
         front = HostRun(run.parent, run.key[:num_blocks], run.blocks[:num_blocks], run.used)
         front.locks, front.num_moving, front.made = run.locks, run.num_moving, run.made
         front.num_published, front.priority = run.num_published, run.priority
+        front.farthest = run.farthest
         front.host, front.num_on_device = run.host[:num_blocks], int(run.on_device)
         run.parent.children[run.key[0]] = front
         run.parent, run.key, run.blocks = front, run.key[num_blocks:], run.blocks[num_blocks:]
         run.host = run.host[num_blocks:]
         front.children[run.key[0]] = run
         self._share_transfers(run, front)
+        self._offer(run)  # it begins later
         return front
 
     def _share_transfers(self, run: HostRun, front: HostRun) -> None:

@@ -91,6 +91,7 @@ class Radix(LeasingPolicy):
         pool: PoolSpec,
         block_size: PositiveTokens = 1,
         radix_eviction_policy: str = "lru",
+        radix_eviction_policy_config: Mapping[str, int] | None = None,
     ) -> None:
         if block_size > 512:
             raise InputError(
@@ -102,7 +103,8 @@ class Radix(LeasingPolicy):
         self._footprint = Granular(block_size)
         self._pool = BlockPool(pool.num_slots // block_size)
         self._tables = Tables(self._pool, block_size)
-        self._tree = RadixTree(strategy_named(radix_eviction_policy))
+        rank = strategy_named(radix_eviction_policy, radix_eviction_policy_config, block_size)
+        self._tree = RadixTree(rank)
         self._padding = 0  # slots of tables that store no token
         self._num_listed = 0  # blocks of all tables
         self._evictions = 0

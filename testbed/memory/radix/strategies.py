@@ -2,7 +2,8 @@
 0.5.23).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from testbed.core.errors import InputError
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 
 Rank = tuple[int, int]  # the lowest goes first
 Strategy = Callable[["Run"], Rank]
-PROTECTED = 2  # uses from which a run of slru is protected
+KEY = "policy.radix_eviction_policy"
+CONFIG_KEY = f"{KEY}_config"
 
 
 def lru(run: "Run") -> Rank:
@@ -40,36 +42,73 @@ def lfu(run: "Run") -> Rank:
     return run.num_published, run.used
 
 
-def slru(run: "Run") -> Rank:
-    """Leaves that one sequence alone has published, then the others; least recently used first."""
-    return int(run.num_published >= PROTECTED), run.used
-
-
 def priority(run: "Run") -> Rank:
     """Leaves that sequences of the lowest number have published; least recently used first."""
     return run.priority, run.used
 
 
-KEY = "policy.radix_eviction_policy"
-STRATEGIES: dict[str, Strategy] = {
-    rule.__name__: rule for rule in (lru, lfu, fifo, mru, filo, priority, slru)
-}
+@dataclass(frozen=True)
+class Slru:
+    """Leaves that fewer than protected_threshold sequences have published, then the others; least
+    recently used first.
+    """
+
+    protected_threshold: int = 2
+
+    def __call__(self, run: "Run") -> Rank:
+        return int(run.num_published >= self.protected_threshold), run.used
 
 
-def strategy_named(name: str) -> Strategy:
-    """The strategy of this name. Raises InputError for another."""
-    if name == "tlru":
-        raise InputError(
-            key=KEY,
-            value=name,
-            problem=(
-                "is not modelled; its thresholds are 0 unless they are given, with which it is lru "
-                "but for the refreshing of waiting requests"
-            ),
-            remedy=f"choose from {', '.join(STRATEGIES)}",
-        )
+@dataclass(frozen=True)
+class Tlru:
+    """Tail-optimized LRU (Zhang et al., 2025): leaves that a conversation can lose and compute no
+    more than `threshold` tokens for its next turn, then the others; least recently used first.
+
+    Such a leaf begins at or behind what was ever stored from the root on past it, plus
+    next_prompt_estimate, less threshold (all in tokens; a block has block_size).
+    """
+
+    block_size: int
+    threshold: int = 0
+    next_prompt_estimate: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what SGLang's server refuses, the default among it."""
+        if not 0 <= self.next_prompt_estimate < self.threshold:
+            raise InputError(
+                key=CONFIG_KEY,
+                value={name: getattr(self, name) for name in ("threshold", "next_prompt_estimate")},
+                problem="threshold must be above next_prompt_estimate, and both not below 0",
+                remedy="give {threshold: 4096, next_prompt_estimate: 512}, say",
+            )
+
+    def __call__(self, run: "Run") -> Rank:
+        kept = run.farthest * self.block_size + self.next_prompt_estimate - self.threshold
+        begin = (run.end - len(run.key)) * self.block_size
+        return -int(begin >= kept), run.used
+
+
+PLAIN: dict[str, Strategy] = {rule.__name__: rule for rule in (lru, lfu, fifo, mru, filo, priority)}
+STRATEGIES = (*PLAIN, "slru", "tlru")
+
+
+def strategy_named(
+    name: str, config: Mapping[str, int] | None = None, block_size: int = 1
+) -> Strategy:
+    """The strategy of this name with these parameters, which slru and tlru have. Raises InputError
+    for another name or parameter.
+    """
     if name not in STRATEGIES:
         raise InputError(
             key=KEY, value=name, problem="is unknown", remedy=f"choose from {', '.join(STRATEGIES)}"
         )
-    return STRATEGIES[name]
+    given = dict(config or {})
+    known = {"slru": ("protected_threshold",), "tlru": ("threshold", "next_prompt_estimate")}
+    for key in given:
+        if key not in known.get(name, ()):
+            raise InputError(
+                key=f"{CONFIG_KEY}.{key}", problem=f"{name} has no such parameter", remedy="omit it"
+            )
+    if name == "slru":
+        return Slru(**given)
+    return Tlru(block_size, **given) if name == "tlru" else PLAIN[name]

@@ -22,12 +22,15 @@ class Run:
     key: the content of each block. blocks: where each is stored. locks: sequences that read it.
     used: the clock of its last use. made: that of its beginning. num_published: sequences that have
     published it. priority: the largest number of these. children: the runs behind it, by their
-    first block's content.
+    first block's content. end: blocks from the root to its end. farthest: the largest `end` that a
+    run with this beginning has had.
     """
 
     __slots__ = (
         "blocks",
         "children",
+        "end",
+        "farthest",
         "key",
         "locks",
         "made",
@@ -46,6 +49,8 @@ class Run:
         self.num_published = 0
         self.priority = 0
         self.children: dict[Content, Run] = {}
+        self.end: int = len(key) if parent is None else parent.end + len(key)
+        self.farthest = self.end
 
 
 class RadixTree:
@@ -108,6 +113,7 @@ class RadixTree:
             run = Run(run, contents[depth:], blocks[depth:], self._clock)
             run.priority = priority
             found[0].children[contents[depth]] = run
+            reach(run)
             self.num_evictable += len(run.key)
             self._offer(run)
         self._count(run, len(contents), num_published, priority)
@@ -217,11 +223,12 @@ class RadixTree:
         parent = run.parent
         assert parent is not None
         front = Run(parent, run.key[:num_blocks], run.blocks[:num_blocks], run.used)
-        front.locks, front.made = run.locks, run.made
+        front.locks, front.made, front.farthest = run.locks, run.made, run.farthest
         front.num_published, front.priority = run.num_published, run.priority
         parent.children[run.key[0]] = front
         run.parent, run.key, run.blocks = front, run.key[num_blocks:], run.blocks[num_blocks:]
         front.children[run.key[0]] = run
+        self._offer(run)  # it begins later
         return front
 
     def _use(self, run: Run) -> None:
@@ -255,6 +262,14 @@ def path(run: Run) -> Iterator[Run]:
     while run.parent is not None:
         yield run
         run = run.parent
+
+
+def reach(run: Run) -> None:
+    """Note the end of a new run in all runs before it."""
+    end, before = run.end, run.parent
+    while before is not None and before.farthest < end:
+        before.farthest = end
+        before = before.parent
 
 
 def common_blocks(key: Contents, contents: Contents, first: int, limit: int) -> int:

@@ -1,0 +1,40 @@
+"""Every launcher gives the arena's rows of one process."""
+
+from dataclasses import replace
+
+import pytest
+
+from testbed.experiments.arena.batches import by_tasks
+from testbed.experiments.arena.bench import play
+from testbed.experiments.arena.rules import Rules
+from testbed.experiments.arena.suites import HARD, Case, Suite
+from testbed.experiments.runs.launchers import launched
+
+PACKAGES = {"submitit_local": "submitit", "ray": "ray", "dask": "distributed"}
+SCAN = Case("scan", (f"trace={HARD}Scan",), num_requests=40)
+TINY = Suite("sprint", (SCAN,), pools=(0.5,), loads=(0.8,), seeds=(0, 1))
+
+
+def rows_by(launcher, folder):
+    words = [f"hydra/launcher={launcher}"]
+    games = play(
+        ["lfu", "s3_fifo"],
+        TINY,
+        Rules("vllm-v1"),
+        folder / launcher,
+        lambda calls: by_tasks(calls, lambda tasks: [*launched(words, tasks, folder)]),
+    )
+    assert not games.out
+    return {
+        (name, *place): replace(row, cpu_us=0)
+        for name, cells in games.rows.items()
+        for place, row in cells.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["joblib", *PACKAGES])
+def test_a_launcher_gives_the_rows_of_one_process(tmp_path, launcher):
+    if package := PACKAGES.get(launcher):
+        pytest.importorskip(package)
+    assert rows_by("basic", tmp_path) == rows_by(launcher, tmp_path)
