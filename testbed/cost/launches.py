@@ -21,6 +21,7 @@ class Launches:
     Over sequences they are linear between measured numbers, and level beyond. A number of prompt
     tokens takes the time of the next measured one, and beyond the last one its: what fits into
     graphs is launched as graphs. Decodes take no longer than `least`, picoseconds by tokens.
+    is_known: the profile has one of them.
     """
 
     def __init__(self, profile: Mapping[str, Any], least: Callable[[int], int]) -> None:
@@ -31,11 +32,11 @@ class Launches:
         self._prompts: dict[int, dict[str, OverSeqs]] = {}
         if has(profile, "launch_prompts"):
             self._prompts = _of_prompts(sorted(rows(profile, "launch_prompts")))
-        self._is_known = bool(self._decodes or self._prompts)
+        self.is_known = bool(self._decodes or self._prompts)
         self._launch = cache(self._of_counts)
 
     def __call__(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
-        if not self._is_known:
+        if not self.is_known:
             return None
         return self._launch(decode_seqs + num_prompts, decode_seqs + prompt_tokens, num_prompts > 0)
 

@@ -4,7 +4,6 @@ write, all-reduces.
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -61,9 +60,9 @@ class Layers:
         self._token_bytes = 2 * model.hidden_size
         waiting_s = layer_s(choices.parallel_layer_s, server.num_gpus) if server else 0.0
         self._waiting_ps = model.num_layers * round(waiting_s * PS)
-        self.time_ps = cache(self._time_ps)
 
-    def _time_ps(self, num_tokens: int, num_rows: int) -> int:
+    def time_ps(self, num_tokens: int, num_rows: int) -> int:
+        """With num_rows rows of output."""
         return self.tokens_ps(num_tokens) + self._head(num_rows)
 
     def tokens_ps(self, num_tokens: int) -> int:
