@@ -33,7 +33,7 @@ def panels_of(metrics: Sequence[str]) -> Mapping[str, tuple[str, str]]:
                 key="metrics",
                 value=metric,
                 problem="is no number of a run",
-                remedy=f"give columns of sweep.csv{did_you_mean(column, [*PANELS, *known])}",
+                remedy=f"give columns of sweep.csv, as ttft_s.p99{did_you_mean(column, [*PANELS, *known])}",
             )
         panels[column] = PANELS.get(column) or _panel(known[column])
     return panels or PANELS
