@@ -186,7 +186,7 @@ def test_a_pair_in_opposite_orders_is_named(games):
 CHEATS = {
     "TwiceThePool": "contract",
     "RaisesAtOnce": "at once",
-    "TakesMemory": "Memory",
+    "TakesMemory": "emory",
     "Exits": "exit",
     "NamesNoVictim": "contract",
     "IsNoPolicy": "none of",
