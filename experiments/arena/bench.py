@@ -35,7 +35,7 @@ from testbed.experiments.runs.progress import left, status_line
 from testbed.experiments.runs.whole_files import write_json
 from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.run.identity import code_hash, folder_hash
-from testbed.run.oracles import class_of, future_read
+from testbed.run.oracles import future_read
 from testbed.run.parts import locate
 from testbed.version import release
 
@@ -104,7 +104,7 @@ def admitted(text: str, rules: Rules) -> Entrant | Failure:
     broken = None if entrant.target is None else _broken_clause(entrant, entrant.target)
     if broken is not None:
         return Failure(f"breaks the contract: {broken}")
-    return replace(entrant, has_tier=hasattr(class_of(POLICY, config.policy), TIER_METHOD))
+    return replace(entrant, has_tier=hasattr(config.policy.maker(POLICY), TIER_METHOD))
 
 
 def _broken_clause(entrant: Entrant, target: str) -> ClauseBroken | None:

@@ -22,6 +22,7 @@ from testbed.experiments.cli.replayed_logs import (
     LogWord,
     Workload,
 )
+from testbed.vllm.releases import MEASURED
 
 if TYPE_CHECKING:
     from testbed.experiments.real.validation.software_fit import Fitted
@@ -32,7 +33,6 @@ fit = App(
 )
 app.command(fit)
 
-SHIPPED_VLLM = "vllm-0.20/h100-llama-3.1-8b-tp1"
 SoftwareOut = Annotated[
     Path | None, Parameter(metavar="FILE", help="write the profile with these times")
 ]
@@ -170,7 +170,7 @@ def steps(
     model: Annotated[str, Parameter(metavar="NAME", help="a model's name, or its config.json")],
     device: SweptDevice = None,
     graph_sizes: GraphSizes = None,
-    launches_from: LaunchesFrom = SHIPPED_VLLM,
+    launches_from: LaunchesFrom = MEASURED,
     out: ProfileOut,
 ) -> None:
     """Fit a vLLM's profile to sweeps of its logged iterations.

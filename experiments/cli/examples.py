@@ -10,7 +10,8 @@ EXAMPLES = {
     "capacity": "testbed capacity slo.ttft_s=0.5",
     "plan": "testbed plan gpu=l40s,h100-80gb slo.ttft_s=1 arrivals.rate=2 arrivals.duration_s=60",
     "mend": 'testbed mend "vllm serve meta-llama/Llama-3.1-8B --num-gpu-blocks-override 3000" '
-    "gpu=h100-80gb trace=random arrivals.rate=8 arrivals.duration_s=20 --seeds 3",
+    "gpu=h100-80gb trace=guidellm trace.prompt_tokens=1500 trace.output_tokens=300 "
+    "arrivals.rate=9 arrivals.duration_s=20",
     "hits": "testbed hits trace=chat_histories",
     "check": "testbed check testbed.memory.paged.paged:Paged",
     "compare": "testbed compare RUN RUN",

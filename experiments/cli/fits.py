@@ -107,7 +107,7 @@ class OfVllm:
         """The answer, and its lines."""
         from testbed.experiments.vllm_server.answer import fit_of, lines_of
         from testbed.vllm.memory import terms_in
-        from testbed.vllm.releases import release_numbered
+        from testbed.vllm.releases import NEWEST, release_numbered
 
         of = None if self.terms is None else terms_in(self.terms)
         release = release_numbered(self.release)
@@ -120,7 +120,13 @@ class OfVllm:
             model=self.model,
             folders=self.config_dir,
         )
-        return fit, lines_of(fit)
+        lines = lines_of(fit)
+        if self.release is None:
+            lines.append(
+                f"no release is named: vLLM {release.number}, whose iterations were measured; "
+                f"--release {NEWEST.number} is the newest"
+            )
+        return fit, lines
 
 
 def _sglang(command: str, gpu: str) -> tuple[Any, list[str]]:

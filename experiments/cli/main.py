@@ -33,6 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if words is None:
         words = sys.argv[1:]
         atexit.register(leave_garbage)
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "true")  # else it reads all packages'
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminated)
     _write_whole_lines()

@@ -1,6 +1,6 @@
 """`testbed run`: one simulation, or with -m a sweep."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -53,9 +53,13 @@ class Sweep:
         """True if an option makes a sweep of the run."""
         return self.multirun or self.seeds is not None
 
-    def check_no_figure(self) -> None:
-        """Raise InputError for a figure, which one run has not."""
-        if self.figure or self.metrics:
+    def check(self, *, sensitivity: bool) -> None:
+        """Raise InputError for a figure of one run, and for the intervals of several."""
+        if self.is_asked_for and sensitivity:
+            raise InputError(
+                key="--sensitivity", problem="is of one run", remedy="leave -m and --seeds out"
+            )
+        if not self.is_asked_for and (self.figure or self.metrics):
             raise InputError(
                 key="--figure" if self.figure else "--metrics",
                 problem="is of a sweep",
@@ -85,11 +89,6 @@ class Shown:
         Parameter(metavar="job", help="print the configuration as Hydra composes it; run nothing"),
     ] = None
     resolve: Annotated[bool, Parameter(help="print it with --cfg without interpolations")] = False
-
-    @property
-    def name_words(self) -> list[str]:
-        """The word that names the primary config, if any does."""
-        return [] if self.config_name is None else [f"--config-name={self.config_name}"]
 
 
 ONE_RUN = Sweep()
@@ -129,26 +128,24 @@ def run(
 
     testbed run -m policy=contiguous_max,paged arrivals.rate=0.5,1,2 hydra/launcher=joblib
     """
+    folders = config_dir or []
     if help:
-        return print_help(config_dir or [])
+        return print_help(folders)
+    named = [] if shown.config_name is None else [f"--config-name={shown.config_name}"]
     if values or shown.cfg:
-        words = served.words(overrides, config_dir or [])
-        return print_config([*shown.name_words, *words], shown, values=values)
+        words = served.words(overrides, folders)
+        return print_config([*named, *words], shown, values=values)
+    sweep.check(sensitivity=sensitivity)
     from testbed.experiments.cli.run_launch import Form, noted, run_one
 
-    form = Form(again, sweep.per_seed, json, sensitivity, sweep.drawing)
+    form = Form(again, sweep.per_seed, json, sensitivity)
     if sweep.is_asked_for:
-        if sensitivity:
-            raise InputError(
-                key="--sensitivity", problem="is of one run", remedy="leave -m and --seeds out"
-            )
         from testbed.experiments.cli.sweep_launch import sweep_of  # which one run does not need
 
-        asked = [*shown.name_words, *overrides, *seed_words(overrides, sweep.seeds)]
-        return sweep_of(asked, served, config_dir or [], form)
-    sweep.check_no_figure()
-    words, notes = noted(served, overrides, config_dir or [])
-    return run_one([*shown.name_words, *words], form, notes)
+        asked = [*named, *overrides, *seed_words(overrides, sweep.seeds)]
+        return sweep_of(asked, served, folders, replace(form, drawing=sweep.drawing))
+    words, notes = noted(served, overrides, folders)
+    return run_one([*named, *words], form, notes)
 
 
 def print_config(words: list[str], shown: Shown, *, values: bool) -> None:

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from testbed.experiments.cli.output import print_json, wide_console
-from testbed.experiments.cli.served_command import ServedCommand
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.run_folder import run_into
@@ -54,6 +54,8 @@ def noted(
     """The words of a server's command and the overrides, and the notes on the command, which are
     also printed.
     """
+    if served == NO_COMMAND:
+        return served.words(overrides, folders), []
     with redirect_stderr(StringIO()) as printed:
         words = served.words(overrides, folders)
     return words, printed_once(printed.getvalue().splitlines())

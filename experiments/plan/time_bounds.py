@@ -18,7 +18,6 @@ from testbed.fleet.handovers.rule import HandoverRule
 from testbed.fleet.handovers.whole import Whole
 from testbed.run.config import RunConfig
 from testbed.run.machine import cost_of, make_pool
-from testbed.run.oracles import class_of
 
 FULL_BITS = 16  # of a weight at whose products the data sheet's peak is counted
 
@@ -63,7 +62,7 @@ class Machine:
     def max_num_batched_tokens(self) -> int | None:
         """The most tokens of an iteration, by a scheduler of vLLM V1; None: no limit is known."""
         part = self.config.scheduler
-        scheduler = class_of("scheduler", part)
+        scheduler = part.maker("scheduler")
         is_class = isclass(scheduler)
         if not (is_class and scheduler.keeps_budget):
             return None

@@ -54,7 +54,8 @@ CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # MODULE:CLASS, as the comm
 SERVER_OF = re.compile(r"(?P<gpu>.+)-x(?P<num_gpus>[1-9]\d*)")  # h200-x2: two GPUs as one server
 LEFT_OUT = re.compile(r"(?P<indent>\s*)# (?P<key>[a-z_]\w*): ")
 # The line of an option's file that names its class
-CLASS_OF_FILE = re.compile(r"(  - /class/|_target_: )(?P<name>[\w.]+)(@_here_)?\s*(#.*)?$")
+CLASS_OF_FILE = re.compile(r"_target_: (?P<name>[\w.]+)\s*(#.*)?$")
+HEAD = re.compile(r"\n(defaults:|_target_: .*)\n")  # the end of what an option's file begins with
 # Of a model that ships and has no file, and with gpu=NAME: its other values suit any GPU
 ANY_SERVER = "h200"
 HIDDEN = "of-"  # server/of-NAME: the default server of a model
@@ -105,7 +106,7 @@ def keys_left_out(text: str) -> Iterator[str]:
     """The keys whose values an option's file leaves to the constructor, by the comments that say
     what they are: `# block_size: tokens`.
     """
-    _, _, body = text.partition("\ndefaults:\n")
+    body = HEAD.split(text, maxsplit=1)[-1]
     above = ""
     for line in body.splitlines():
         if match := LEFT_OUT.match(line):

@@ -17,18 +17,27 @@ from omegaconf.errors import OmegaConfBaseException
 
 from testbed.core.errors import InputError
 from testbed.core.spelling import UnknownKey
-from testbed.experiments.runs import own_options
 from testbed.experiments.runs.choice_names import CONF, GROUPS
 from testbed.experiments.runs.error_lines import flat
+from testbed.experiments.runs.own_options import SCHEME, register
 from testbed.experiments.runs.unread_values import check_unread
 from testbed.experiments.runs.words import OF_HYDRA, Words, read_words
 from testbed.run.config import RunConfig
 from testbed.run.override_words import key_of
 
 VERSION = "1.3"  # of Hydra's rules of composing
-MOST_KEPT = 256  # compositions of options, some 0.2 MiB each
 # Parts of Hydra's own configuration that `hydra.main` reads, and nothing here
-UNASKED = ("job_logging", "hydra_logging", "hydra_help", "help", "output")
+UNASKED = (
+    "job_logging",
+    "hydra_logging",
+    "hydra_help",
+    "help",
+    "output",
+    "launcher",
+    "sweeper",
+    "env",
+)
+MOST_KEPT = 256  # compositions of options, some 0.2 MiB each
 
 
 def _of_vllm_server(name: str, *, _root_: DictConfig) -> Any:
@@ -88,19 +97,15 @@ def composed(name: str, words: Sequence[str]) -> DictConfig:
     with refusals(words):
         overrides = OverridesParser.create().parse_overrides(list(read.values))
         try:
-            config = options_of(name, read)
+            if read.folders:  # whose files may change
+                config = composed_by_hydra(name, read.choices, read.folders)
+            else:
+                config = copy.deepcopy(_kept(name, read.choices))
         except HydraException as error:
             raise _explained(name, read) or error from None
         for override in overrides:
             set_value(config, override)
     return config
-
-
-def options_of(name: str, read: Words) -> DictConfig:
-    """The config of a name with the chosen options alone."""
-    if read.folders:  # whose files may change
-        return composed_by_hydra(name, read.choices, read.folders)
-    return copy.deepcopy(_kept(name, read.choices))
 
 
 @lru_cache(MOST_KEPT)
@@ -114,10 +119,10 @@ def composed_by_hydra(
     """The values that Hydra composes from words in its own grammar. folders: of options besides
     those that ship, and where the primary config may be; whole: with Hydra's own part.
     """
-    own_options.register()
+    register()
     places = [CONF, *(folder.resolve() for folder in folders)]
     first = next((place for place in places if (place / f"{name}.yaml").is_file()), CONF)
-    others = ", ".join(f"file://{place}" for place in places if place != first)
+    others = ", ".join(f"{SCHEME}://{place}" for place in places if place != first)
     search = [f"hydra.searchpath=[{others}]"] if others else []
     unasked = [f"~hydra/{part}" for part in UNASKED]
     with initialize_config_dir(str(first), job_name="testbed", version_base=VERSION):

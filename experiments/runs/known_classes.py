@@ -16,7 +16,7 @@ from testbed.experiments.runs.choice_names import CONF
 
 OPTION = "--plug-in"
 TARGET = "_target_"
-NAMED = re.compile(r"  - /class/(?P<name>[\w.]+)@")
+NAMED = re.compile(r"\s*_target_: (?P<name>[\w.]+)")
 SPECS = {
     f"testbed.core.specs.{name}" for name in ("ModelSpec", "ServerSpec", "GpuSpec", "TierSpec")
 }

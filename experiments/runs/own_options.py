@@ -1,13 +1,15 @@
-"""Options that no file states, as a config source of Hydra: the constructors' defaults, the shapes
-that ship, a server of every GPU, and plug-ins.
+"""The options of this project as a config source of Hydra: the YAML files of a folder, and those
+that no file states: the shapes that ship, a server of every GPU, and plug-ins.
 
-A file of experiments/conf begins with `/class/MODULE.CLASS@_here_`, the parameters of that class
-with their defaults, and states only what differs. Hydra asks for an option when a configuration has
-it, so that a class is imported only if it is used.
+A file names its class by `_target_`, and states only what differs from the defaults of the class's
+constructor, which are filled in here. Hydra asks for an option when a configuration has it, so that
+a class is imported only if it is used.
 """
 
+import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
@@ -17,6 +19,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
+from testbed.core.errors import InputError
 from testbed.core.model_files import model_names, shipped
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
@@ -33,51 +36,59 @@ from testbed.run.constructor_parameters import values_of
 from testbed.run.parts import locate
 
 Node = dict[str, Any]
-PROVIDER = "testbed"
-NO_PACKAGE: dict[str, str | None] = {"package": None}  # of its own: it is where a file places it
+SCHEME = "testbed"
+PACKAGE = "@package"  # a comment of the first line: where a file places its values
 NOTHING = "None"  # Hydra asks for it if a default is null
-CONSTRUCTOR = "class"  # the group of the constructors' defaults
+NAMED = re.compile(r"[\w.]+")  # a class by its name, neither missing nor interpolated
+FIGURE = "figure"  # a group of studies, which are no parts of a run
 # Of a deployment, whatever the model
 CHOICES = {"kv_dtype_bytes": None, "weight_bits": None, "fp8_products": None}
-# Values of a run that are options of their own groups
-GROUP_VALUES = ("engine", "software", "router", "handover", "speculation")
-ABSENT = ("tiers", "kv_memory_of")  # values of a server that a file or an option adds
+# The models whose defaults a file or a group leaves out, and the fields that an option adds
+MODELS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "run": (RunConfig, ("engine", "software", "router", "handover", "speculation")),
+    "memory": (ServerConfig, ("tiers", "kv_memory_of")),
+    "software": (SoftwareConfig, ()),
+    "engine": (EngineConfig, ()),
+}
 
 
 class OwnOptions(ConfigSource):
-    """Answers Hydra's questions for the options of this module, by their paths."""
+    """Answers Hydra's questions for a folder of options, by their paths below it."""
 
     @staticmethod
     def scheme() -> str:
-        return "testbed"
+        return SCHEME
 
     def available(self) -> bool:
-        return True
+        return Path(self.path).is_dir()
 
     def is_group(self, config_path: str) -> bool:
-        return config_path in (*GROUPS, CONSTRUCTOR, "engine")
+        return config_path in (*GROUPS, "engine") or Path(self.path, config_path).is_dir()
 
     def is_config(self, config_path: str) -> bool:
-        return _maker(config_path.removesuffix(".yaml")) is not None
+        return _maker(Path(self.path), config_path.removesuffix(".yaml")) is not None
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = config_path.removesuffix(".yaml")
-        make = _maker(path)
+        make = _maker(Path(self.path), path)
         assert make is not None
-        return ConfigResult(
-            self.provider, f"testbed://{path}", OmegaConf.create(make()), NO_PACKAGE
-        )
+        values = with_defaults(make(), path.partition("/")[0])
+        header = {"package": values.pop(PACKAGE, None)}
+        return ConfigResult(self.provider, f"{SCHEME}://{path}", OmegaConf.create(values), header)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         is_of_files = results_filter in (None, ObjectType.CONFIG)
-        return sorted(_names(config_path)) if is_of_files else []
+        files = (path.stem for path in Path(self.path, config_path).glob("*.yaml"))
+        return sorted({*_names(config_path), *files}) if is_of_files else []
 
 
 class OwnSearchPath(SearchPathPlugin):
-    """Lets Hydra look for options here, behind the files that ship."""
+    """Lets Hydra read the folder of the primary config as one of these."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        search_path.append(PROVIDER, "testbed://")
+        for element in search_path.get_path():
+            if element.provider == "main":
+                element.path = f"{SCHEME}://{element.path}"
 
 
 @cache
@@ -87,15 +98,50 @@ def register() -> None:
     Plugins.instance().register(OwnSearchPath)
 
 
-def _maker(path: str) -> Callable[[], Node] | None:
-    """The function that makes the option of this path; None if it is not one of this module."""
+def with_defaults(stated: Node, group: str) -> Node:
+    """The values of an option with the defaults of the class or the model that they are for."""
+    cls, added = MODELS.get(group, (None, ()))
+    usual = {} if cls is None else defaults_of(cls)
+    values = {name: value for name, value in usual.items() if name not in added}
+    return {**values, **(stated if group == FIGURE else _of_classes(stated, group))}
+
+
+def _of_classes(values: Any, group: str) -> Any:
+    """The values with the defaults of the class that they name, and its values likewise."""
+    if not isinstance(values, dict):
+        return values
+    filled = {name: _of_classes(value, group) for name, value in values.items()}
+    target = str(values.get("_target_", ""))
+    if not NAMED.fullmatch(target):
+        return filled
+    return {"_target_": target, **values_of(locate(target, group)), **filled}
+
+
+@cache
+def stated(file: Path, changed_ns: int) -> Node:
+    """The values of a file that was changed at this time; its package, if the first line says one,
+    as the value PACKAGE.
+    """
+    values: Any = OmegaConf.to_container(OmegaConf.load(file))
+    if not isinstance(values, dict):
+        raise InputError(key=file, problem="must have values by name")
+    with file.open(encoding="utf-8") as lines:
+        mark, _, package = next(lines, "").strip().partition(f"{PACKAGE} ")
+    return values | {PACKAGE: package} if mark == "# " else values
+
+
+def _maker(folder: Path, path: str) -> Callable[[], Node] | None:
+    """The function that makes the option of a folder, or one that no file states; None if there is
+    none.
+    """
+    file = folder / f"{path}.yaml"
+    if file.is_file():
+        return partial(stated, file, file.stat().st_mtime_ns)
     group, _, name = path.rpartition("/")
     if name == NOTHING:
         return None
-    if group == CONSTRUCTOR:
-        return lambda: _constructor(name, name)
-    if path in VALUES:
-        return VALUES[path]
+    if path == "engine/gpu":
+        return dict
     if group == "model" and name in model_names():
         return lambda: {**CHOICES, **shipped(name)["shape"]}
     if group == "server":
@@ -125,12 +171,7 @@ def _plug_in_maker(group: str, name: str) -> Callable[[], Node] | None:
     if target is None or CUSTOM not in files_of(group):
         return None
     dotted = target.replace(":", ".")
-    return lambda: {"defaults": [CUSTOM], **_constructor(dotted, group)}
-
-
-def _constructor(dotted: str, key: str) -> Node:
-    """A class by name, with the plain parameters of its constructor: defaults, or `???`."""
-    return {"_target_": dotted, **values_of(locate(dotted, key))}
+    return lambda: {"defaults": [CUSTOM], "_target_": dotted}
 
 
 def _names(group: str) -> set[str]:
@@ -139,15 +180,3 @@ def _names(group: str) -> set[str]:
     if group == "server":
         return set(files_of("gpu"))
     return {point.name for point in plug_ins_of(group)} if group in GROUPS else set()
-
-
-def _without(values: Node, names: tuple[str, ...]) -> Node:
-    return {name: value for name, value in values.items() if name not in names}
-
-
-VALUES: dict[str, Callable[[], Node]] = {
-    "run_values": lambda: _without(defaults_of(RunConfig), GROUP_VALUES),
-    "server_values": lambda: _without(defaults_of(ServerConfig), ABSENT),
-    "software_values": lambda: defaults_of(SoftwareConfig),
-    "engine/gpu": lambda: defaults_of(EngineConfig),
-}

@@ -7,9 +7,9 @@ with the nearest known one.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
@@ -30,6 +30,7 @@ from testbed.experiments.runs.choice_names import (
 )
 from testbed.experiments.runs.model_naming import name_of
 from testbed.experiments.vllm_server.release_words import (
+    SYSTEM,
     check_old_words,
     quoted,
     release_chosen,
@@ -53,21 +54,16 @@ GPU_ENGINE = "gpu"
 ENGINE = "engine"  # a group that is not listed: gpu or nothing
 
 
-@dataclass(frozen=True)
-class Choice:
-    """An option of a group. key: of the word, with its signs; at: the place of the option, if it
-    is not that of the group.
+class Choice(NamedTuple):
+    """An option of a group. word: as Hydra reads it; key: with its signs; at: the place of the
+    option, if it is not that of the group.
     """
 
+    word: str
     key: str
     group: str
     at: str
     name: str
-
-    @property
-    def word(self) -> str:
-        """As Hydra reads it."""
-        return f"{self.key}={self.name}"
 
     @property
     def node(self) -> str:
@@ -120,20 +116,14 @@ class Choice:
         return _another_server(f"servers.{self.at}", self.name, keys)
 
 
-@dataclass(frozen=True)
-class Value:
-    """One value by its key; word: in Hydra's grammar."""
+class Value(NamedTuple):
+    """One value by its key, without signs; word: in Hydra's grammar."""
 
+    key: str
     word: str
 
-    @property
-    def key(self) -> str:
-        """The key without signs."""
-        return key_of(self.word)
 
-
-@dataclass(frozen=True)
-class Words:
+class Words(NamedTuple):
     """A command line. choices, values: words of Hydra's; folders: of the user's options; name: of
     the primary config, if the words say one.
     """
@@ -153,12 +143,15 @@ def read_words(arguments: Sequence[str]) -> Words:
     names = [word.removeprefix(NAME) for word in arguments if word.startswith(NAME)]
     check_old_words(plain)
     texts = [quoted(part) for word in plain for part in published_models(word, folders)]
-    texts += [*software_words(chosen(texts)), *hybrid_words(chosen(texts))]
-    keys = list(chosen(texts))
+    by_key = chosen(texts)
+    if by_key.get("system") == SYSTEM:
+        texts += [*software_words(by_key), *hybrid_words(by_key)]
+    keys = [*by_key]
     parsed = [_parsed(text) for text in texts]
     choices = [word.checked(folders) for word in parsed if isinstance(word, Choice)]
-    _check_targets(choices, parsed)
-    _check_default_server(choices, folders)
+    _check_targets(choices, [word for word in parsed if isinstance(word, Value)])
+    if "model" in by_key and not {"server", "gpu"} & {choice.key for choice in choices}:
+        _check_default_server(by_key["model"], folders)
     own = {choice.node for choice in choices if choice.is_own(folders)}
     hydra_words = [word for choice in choices for word in choice.words(keys)]
     added = [word for word in hydra_words if not is_choice(key_of(word))]
@@ -226,9 +219,9 @@ def _parsed(text: str) -> Choice | Value:
     key, equals, name = text.partition("=")
     is_mapping = name.startswith("{")
     if text.startswith(("~", "-")) or not equals or is_mapping or not is_choice(key.lstrip("+")):
-        return Value(text)
+        return Value(key_of(text), text)
     group, _, at = key.lstrip("+").partition("@")
-    return Choice(key, group, at, name)
+    return Choice(text, key, group, at, name)
 
 
 def _with_marks(value: Value, own: set[str]) -> str:
@@ -335,12 +328,10 @@ def _as_class(name: str, names: Sequence[str]) -> str:
     return written if CUSTOM in names else ""
 
 
-def _check_targets(choices: Sequence[Choice], words: Iterable["Choice | Value"]) -> None:
+def _check_targets(choices: Sequence[Choice], values: Sequence[Value]) -> None:
     """Raise InputError for a class that would run under the name of another class's option."""
     custom = {choice.node for choice in choices if choice.name == CUSTOM}
-    for word in words:
-        if not isinstance(word, Value):
-            continue
+    for word in values:
         node, _, last = word.key.rpartition(".")
         group = node.rpartition(".")[2]
         if last == "_target_" and group in GROUPS and node not in custom:
@@ -351,15 +342,12 @@ def _check_targets(choices: Sequence[Choice], words: Iterable["Choice | Value"])
             )
 
 
-def _check_default_server(choices: Sequence[Choice], folders: Sequence[Path]) -> None:
+def _check_default_server(model: str, folders: Sequence[Path]) -> None:
     """Raise InputError for a model without a default server, if no server is selected."""
-    if any(choice.key in ("server", "gpu") for choice in choices):
-        return
-    for name in (choice.name for choice in choices if choice.group == "model"):
-        if name not in model_names() and f"{HIDDEN}{name}" not in files_of("server", folders):
-            raise InputError(
-                key="model",
-                value=name,
-                problem="has no default server",
-                remedy="add server=... or gpu=...",
-            )
+    if model not in model_names() and f"{HIDDEN}{model}" not in files_of("server", folders):
+        raise InputError(
+            key="model",
+            value=model,
+            problem="has no default server",
+            remedy="add server=... or gpu=...",
+        )

@@ -85,7 +85,9 @@ def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]
                 key=folder,
                 problem=f"no data sheet of {shard.device}; nothing can be derived for it",
             )
-        yield Known(shard.profile(), replace(gpu, device=shard.device))
+        profile = shard.profile()
+        gpu = replace(gpu, device=shard.device)
+        yield Known(profile, gpu, ModelSpec(**profile["model"]))
 
 
 def tested(sources: Sequence[Known], targets: Sequence[Known]) -> Iterator[Row]:

@@ -35,6 +35,7 @@ from testbed.run.parts import Part
 from testbed.run.simulate import run
 from testbed.study.cost_spread import rule
 from testbed.study.sensitivity import variations
+from testbed.vllm.releases import MEASURED
 
 SEED = 20261128
 POOLS = (2000, 3000, 4000)  # blocks, the null block included
@@ -45,7 +46,6 @@ SPAN_S = 60.0  # of arrivals below the saturated rate; above it, until as much h
 SATURATING = 2000  # requests that come at once
 LONGEST = 2048  # tokens of a request
 H100 = "h100-80gb"
-SHIPPED = "vllm-0.20/h100-llama-3.1-8b-tp1"
 SERVER = (
     "+system=vllm-v1",
     "policy=paged",
@@ -139,7 +139,7 @@ def _saturated(blocks: int, table: np.ndarray, rng: np.random.Generator) -> floa
     """Requests/s from the first tenth to eight tenths of the ends, if all come at once."""
     rows = table[rng.integers(0, len(table), SATURATING)]
     workload = Workload(Rows(rows[:, 0], rows[:, 1]), np.zeros(SATURATING, dtype=np.int64))
-    result = run(replace(config_of(blocks, SHIPPED), trace=Part(workload)))
+    result = run(replace(config_of(blocks, MEASURED), trace=Part(workload)))
     ends = np.sort(result.requests.finish_s.to_numpy(float))
     first, last = SATURATING // 10, SATURATING * 8 // 10
     return float((last - first) / (ends[last] - ends[first]))

@@ -7,19 +7,21 @@ from typing import Any
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB
-from testbed.experiments.vllm_server.expected_error import error_lines
+from testbed.experiments.vllm_server.expected_error import error_lines, unlogged_parts
 from testbed.experiments.vllm_server.named_server import server_of
 from testbed.vllm.command import OFF, ON, Command, read_command
 from testbed.vllm.memory import Terms, seen_gib, terms
 from testbed.vllm.option_table import options_of
 from testbed.vllm.pages import logged_lines, logged_tokens
 from testbed.vllm.releases import DEFAULT, Release
-from testbed.vllm.server import Server
+from testbed.vllm.server import REPLICAS, Server
 
 LARGEST_PARALLELISM = 64
-REPLICAS = "--data-parallel-size"
+GPUS_OF_HOST = 8
+LARGE_SHARE, CONTEXT_GIB = 0.95, 0.6  # as measured with torch on an H100
 BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
+ADAPTERS = "the time that adapters take is not modelled, only their memory"
 GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them later"
 
 
@@ -30,17 +32,23 @@ class Fit:
     weights_gib, adapters_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null if the
     command gives the pool; activation_rmse_gib is the residual of their fit. drafter_gib is part of
     weights_gib. offloaded_tokens: of the CPU cache that the command asks for. assumptions: what is
-    taken for a drafter whose shape is not at hand. gpu_memory_gib: of one GPU; seen_by_torch: false
-    if only its data sheet or driver says it. num_replicas: independent engines, to each of which
-    all numbers apply.
+    taken for a drafter whose shape is not at hand. unlogged: parts of the memory to which the error
+    says nothing, for no logged start-up has them. gpu_memory_gib: of one GPU, of which vLLM may use
+    gpu_memory_utilization; seen_by_torch: false if only its data sheet or driver says it.
+    num_replicas: engines of data parallelism, to each of which all numbers apply. num_gpus: of an
+    engine, in all num_stages pipeline stages; the memory is that of the stage with the smallest
+    pool, the layers stage_layers.
     """
 
     release: str
     model: str
     gpu: str
     num_gpus: int
+    num_stages: int
+    stage_layers: str | None
     num_replicas: int
     gpu_memory_gib: float
+    gpu_memory_utilization: float
     seen_by_torch: bool
     weights_gib: float | None
     drafter_gib: float | None
@@ -63,6 +71,7 @@ class Fit:
     captures_graphs: bool
     notes: tuple[str, ...]
     assumptions: tuple[str, ...]
+    unlogged: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -117,7 +126,9 @@ def fit_of(
         release=release.number,
         model=server.model.name,
         gpu=server.gpu.name,
-        num_gpus=server.limits.num_gpus,
+        num_gpus=server.limits.num_gpus * server.limits.num_stages,
+        num_stages=server.limits.num_stages,
+        stage_layers=_stage_layers(server),
         num_replicas=int(server.values.get(REPLICAS, 1)),
         **_memory_of(server, memory_terms),
         kv_cache_gib=server.num_blocks * server.pages.page_bytes / GIB,
@@ -135,6 +146,7 @@ def fit_of(
         captures_graphs="--enforce-eager" not in server.values,
         notes=server.notes,
         assumptions=() if server.speculative is None else server.speculative.notes,
+        unlogged=unlogged_parts(server),
     )
 
 
@@ -145,6 +157,7 @@ def _memory_of(server: Server, memory_terms: Terms) -> dict[str, Any]:
     memory, seen = server.memory, seen_gib(server.gpu, memory_terms)
     return {
         "gpu_memory_gib": seen.gib,
+        "gpu_memory_utilization": server.utilization,
         "seen_by_torch": seen.by_torch,
         "weights_gib": memory.weights if memory else None,
         "drafter_gib": _drafter_gib(server) if memory else None,
@@ -153,6 +166,14 @@ def _memory_of(server: Server, memory_terms: Terms) -> dict[str, Any]:
         "non_torch_gib": memory.non_torch if memory else None,
         "cuda_graphs_gib": memory.cuda_graphs if memory else None,
     }
+
+
+def _stage_layers(server: Server) -> str | None:
+    """The layers of the pipeline stage whose pool is the smallest; None without a pipeline."""
+    if server.stage is None or len(server.stages) == 1:
+        return None
+    layers = server.stage.layers
+    return f"{layers.start}-{layers.stop - 1}"
 
 
 def _drafter_gib(server: Server) -> float:
@@ -259,6 +280,7 @@ def lines_of(fit: Fit) -> list[str]:
     width = max(len(name) for name, _ in rows) + 2
     texts = [f"{fit.model} on {fit.num_gpus} x {fit.gpu}, vLLM {fit.release}; GiB on each GPU"]
     texts += [f"  {name:<{width}}{value:8.2f}" for name, value in rows]
+    texts += [*_stage_lines(fit), *_share_lines(fit)]
     if not fit.seen_by_torch:
         texts.append(f"  {UNSEEN}")
     if fit.weights_gib is not None:
@@ -270,6 +292,7 @@ def lines_of(fit: Fit) -> list[str]:
             fit.max_num_seqs,
             fit.max_num_batched_tokens,
             fit.activation_rmse_gib,
+            fit.unlogged,
         )
     texts += replica_lines(fit.num_replicas)
     texts += logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
@@ -277,8 +300,42 @@ def lines_of(fit: Fit) -> list[str]:
         texts.append(f"CPU cache below the GPUs: {fit.offloaded_tokens:,} tokens")
     texts.append(f"largest --max-model-len that starts: {fit.longest_model_len:,}")
     texts.append(f"smallest --tensor-parallel-size that starts: {fit.smallest_tensor_parallel}")
+    texts += _host_lines(max(fit.num_gpus, fit.smallest_tensor_parallel or 0))
     texts += [f"assumed: {note}" for note in fit.assumptions]
+    if fit.adapters_gib:
+        texts.append(ADAPTERS)
     return [*texts, *(f"harmless, ignored: {note}" for note in fit.notes)]
+
+
+def _host_lines(num_gpus: int) -> list[str]:
+    """The line that says that so many GPUs are more than one host has; none if they are not."""
+    if num_gpus <= GPUS_OF_HOST:
+        return []
+    return [f"{num_gpus} GPUs are of several hosts if each has {GPUS_OF_HOST} (--nnodes, or Ray)"]
+
+
+def _share_lines(fit: Fit) -> list[str]:
+    """The line that warns of a share of the memory that leaves little beside it; none if the
+    command gives the pool.
+    """
+    if fit.gpu_memory_utilization <= LARGE_SHARE or fit.weights_gib is None:
+        return []
+    share = fit.gpu_memory_utilization
+    left = fit.gpu_memory_gib * (1 - share)
+    return [
+        f"  --gpu-memory-utilization {share:g} leaves {left:.2f} GiB for CUDA's context "
+        f"({CONTEXT_GIB} on an H100), other processes and what is allocated later"
+    ]
+
+
+def _stage_lines(fit: Fit) -> list[str]:
+    """The lines that say of which pipeline stage the memory is."""
+    if fit.stage_layers is None:
+        return []
+    return [
+        f"  layers {fit.stage_layers}: the one of {fit.num_stages} pipeline stages with the "
+        "smallest pool, whose blocks all have",
+    ]
 
 
 def replica_lines(num_replicas: int) -> list[str]:

@@ -1,13 +1,14 @@
 """The error of the memory of vLLM's servers, for a server's own case."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from testbed.core.shapes import read_model
 from testbed.vllm.limits import Limits
 from testbed.vllm.memory import terms
 from testbed.vllm.profiled_peak import activation_gib
+from testbed.vllm.server import Server
 
 FOLDER = Path(__file__).parent / "start_ups"
 MEASURED_GPU, MEASURED_COUNTS = "h100-80gb", (1, 2, 4)
@@ -16,8 +17,27 @@ OF_13 = (1024, 8192)  # sequences and tokens of the 13 shapes
 OF_SHAPES = "GiB of activation (13 shapes on 1, 2 or 4 H100s; 1,024 sequences, 8,192 tokens)"
 
 
+def unlogged_parts(server: Server) -> tuple[str, ...]:
+    """The parts of a server's memory that none of the logged start-ups has, to which their error
+    says nothing.
+    """
+    parts = {
+        "states of layers": server.model.states is not None,
+        "a drafter": server.speculative is not None,
+        "LoRA adapters": bool(server.memory and server.memory.adapters),
+        "pipeline stages": server.limits.num_stages > 1,
+        "experts of several engines": server.limits.num_expert_ranks > 1,
+    }
+    return tuple(name for name, is_there in parts.items() if is_there)
+
+
 def error_lines(
-    gpu: str, num_gpus: int, max_num_seqs: int, max_num_batched_tokens: int, rmse_gib: float
+    gpu: str,
+    num_gpus: int,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    rmse_gib: float,
+    unlogged: Sequence[str] = (),
 ) -> list[str]:
     """The error of a server's own case, or that it was not measured and what was.
 
@@ -27,11 +47,14 @@ def error_lines(
         max_num_seqs: sequences that may run.
         max_num_batched_tokens: tokens of an iteration.
         rmse_gib: residual over the shapes.
+        unlogged: parts of the memory, see `unlogged_parts`.
     """
     of_shapes = f"{rmse_gib:.2f} {OF_SHAPES}"
     case = f"{max_num_seqs:,} sequences and {max_num_batched_tokens:,} tokens"
     if gpu != MEASURED_GPU or num_gpus not in MEASURED_COUNTS:
         return [f"  error on {num_gpus} x {gpu}: not measured; {of_shapes}"]
+    if unlogged:
+        return [f"  error with {' and '.join(unlogged)}: not measured; without, {of_shapes}"]
     if (max_num_seqs, max_num_batched_tokens) == OF_13:
         return [f"  expected error: {of_shapes}"]
     measured = dict(_measured())

@@ -11,6 +11,7 @@ from testbed.core.errors import InputError
 from testbed.experiments.vllm_server.startup_logs import StartUp
 from testbed.vllm.memory import ServerMemory, Terms, memory_of, terms
 from testbed.vllm.profiled_peak import kept_gib, network_gib, sampler_gib, sampling_gib
+from testbed.vllm.stages import whole
 
 FEWEST_SHAPES = 3
 
@@ -103,7 +104,7 @@ def _activation_fit(start_ups: Sequence[StartUp]) -> tuple[float, float, float]:
 def predicted(logged: StartUp, memory_terms: Terms) -> ServerMemory:
     """The memory of a logged server by these terms."""
     return memory_of(
-        logged.model,
+        whole(logged.model),
         logged.gpu,
         logged.limits,
         logged.utilization,

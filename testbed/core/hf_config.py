@@ -17,6 +17,7 @@ from testbed.core.hf_layers import (
     experts_in,
     experts_of,
     latent_of,
+    order_of,
     pattern_of,
     states_of,
     window_of,
@@ -201,6 +202,8 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         gated_attention=True if kind in types_with("gated") else None,
         shared_kv=True if fields.get("attention_k_eq_v") else None,
         has_sinks=True if kind in types_with("sinks") else None,
+        repeats_embedding=True if kind in types_with("whole_embedding") else None,
+        repeats_vocabulary=types()["whole_vocabulary"].get(kind),
         needs_range=True if kind in types_with("no_float16") else None,
         rope=lengths.rope,
         window=window_of(fields, kind, layers) if has_windows else None,
@@ -210,6 +213,8 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         states=states_of(fields, kind, pattern, layers, dtype),
     )
     fields.check_memory()
+    if len(shape.groups) > 1 or shape.chunks:
+        return replace(shape, layer_order=order_of(fields, kind, layers))
     return shape
 
 

@@ -69,7 +69,7 @@ class Fields:
         transformers: int = TRANSFORMERS,
     ) -> None:
         self._values = values
-        name = class_name or str(values.get("model_type"))
+        self.class_name = name = class_name or str(values.get("model_type"))
         known = class_defaults().get(name, {})
         self._defaults: dict[str, Any] = known.get("defaults", {})
         self._not_null = set(known.get("not_null", []))

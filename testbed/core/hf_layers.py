@@ -5,6 +5,7 @@ from collections import Counter
 from testbed.core.errors import InputError
 from testbed.core.hf_fields import Fields, types, types_with
 from testbed.core.hf_weights import kv_bytes
+from testbed.core.layer_order import period_of
 from testbed.core.layers import Chunks, Experts, Latent, States, Window
 
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
@@ -14,6 +15,8 @@ FULL, WINDOWED, CHUNKED, STATE = (
     "chunked_attention",
     "linear_attention",
 )
+BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+LETTERS = {FULL: "f", WINDOWED: "w", CHUNKED: "c", STATE: "s"}
 
 
 def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
@@ -30,6 +33,18 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
             problem=f"must list {num_layers} of {', '.join(sorted(allowed))}",
         )
     return _last_is_full(kind, listed[:num_layers])
+
+
+def order_of(fields: Fields, kind: str, num_layers: int) -> str:
+    """The letters of the order in which layers stand (testbed/core/layer_order.py)."""
+    if kind == "nemotron_h":
+        pattern = letters_of_nemotron(fields)
+        return period_of(pattern.translate(str.maketrans("M*E", "sfe")))
+    if kind in types_with("delta_net") and fields.get("layer_types") is None:
+        interval = fields.whole("full_attention_interval", 4)
+        return period_of("".join("s" if i % interval else "f" for i in range(1, num_layers + 1)))
+    kinds = layer_kinds(fields, kind, num_layers)
+    return period_of("".join(LETTERS[name] for name in kinds))
 
 
 def _kinds_of_class(fields: Fields, kind: str, num_layers: int) -> list[str]:
@@ -167,13 +182,9 @@ def _experts_beside_dense(fields: Fields, bits: float | None) -> Experts | None:
 
 
 def experts_in(fields: Fields, pattern: Counter[str], bits: float | None) -> Experts | None:
-    """The experts of a Nemotron-H's layers, if some have any (Nemotron 3). Raises InputError for
-    those that work on a narrower vector.
-    """
+    """The experts of a Nemotron-H's layers, if some have any (Nemotron 3)."""
     if not pattern["E"]:
         return None
-    if fields.get("moe_latent_size"):
-        raise fields.refusal("moe_latent_size", "experts of latent vectors are not supported")
     return Experts(
         fields.whole("n_routed_experts"),
         fields.whole("num_experts_per_tok"),
@@ -181,6 +192,7 @@ def experts_in(fields: Fields, pattern: Counter[str], bits: float | None) -> Exp
         fields.count("n_shared_experts") * fields.count("moe_shared_expert_intermediate_size"),
         pattern["-"],
         bits,
+        fields.count("moe_latent_size"),
     )
 
 
@@ -214,7 +226,7 @@ def pattern_of(fields: Fields, kind: str) -> Counter[str]:
     """
     if kind != "nemotron_h":
         return Counter()
-    pattern = fields.get("hybrid_override_pattern", "")
+    pattern = letters_of_nemotron(fields)
     if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*-E"):
         raise InputError(
             key=f"{fields.path}: hybrid_override_pattern",
@@ -222,6 +234,15 @@ def pattern_of(fields: Fields, kind: str) -> Counter[str]:
             problem="must consist of M, *, - and E",
         )
     return Counter(pattern)
+
+
+def letters_of_nemotron(fields: Fields) -> str:
+    """A letter for each layer, as hybrid_override_pattern or layers_block_type has them."""
+    listed = fields.get("layers_block_type")
+    if isinstance(listed, list) and fields.get("hybrid_override_pattern") is None:
+        return "".join(BLOCKS.get(str(name), "?") for name in listed)
+    pattern = fields.get("hybrid_override_pattern", "")
+    return pattern if isinstance(pattern, str) else "?"
 
 
 def _state_bytes(fields: Fields, key: str, usual: int) -> int:

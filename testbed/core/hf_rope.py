@@ -73,7 +73,8 @@ def _by_yarn(positions: int, original: int | None, factor: float) -> Lengths:
 
 def _ropes(fields: Fields, kind: str) -> list[Mapping[str, Any]]:
     """The ropes of a file: one, or one for each kind of layers; else its class's."""
-    rope = fields.get("rope_scaling") or fields.get("rope_parameters") or types()["rope"].get(kind)
+    of_class = types()["rope"].get(kind) or types()["rope"].get(fields.class_name)
+    rope = fields.get("rope_scaling") or fields.get("rope_parameters") or of_class
     if rope is None:
         return []
     if not isinstance(rope, Mapping):

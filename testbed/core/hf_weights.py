@@ -1,5 +1,6 @@
 """Bits of a weight by a Hugging Face config.json, and the products of quantized weights."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,13 @@ from testbed.core.errors import InputError
 from testbed.core.hf_fields import Fields
 
 FP8_BLOCK_BITS = 8 + 32 / 128**2  # a weight, and its share of the scale of a block of 128 x 128
+# Names of linear layers of a mixture of experts: those that all tokens go through, and another.
+LINEAR_LAYERS = (
+    "model.layers.0.self_attn.o_proj",
+    "model.layers.0.mlp.gate_proj",
+    "model.layers.1.mlp.shared_experts.gate_proj",
+)
+ROUTED_EXPERT = "model.layers.1.mlp.experts.0.gate_proj"
 MXFP4_BITS = 4 + 8 / 32  # a weight, and its share of the scale of 32 of them
 
 
@@ -23,7 +31,7 @@ def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
     if method == "mxfp4":
         return None, MXFP4_BITS
     if method == "compressed-tensors" and (bits := _compressed_bits(config)) is not None:
-        return bits, None
+        return (None, bits) if _ignores_all_but_experts(config) else (bits, None)
     if method in ("gptq", "awq") and type(bits := config.get("bits")) is int and bits > 0:
         group = config.get("group_size", 128)
         return (bits + (16 + bits) / group if type(group) is int and group > 0 else bits), None
@@ -33,6 +41,19 @@ def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
         problem="is none of fp8, mxfp4, gptq, awq, or compressed-tensors of one group of weights",
         remedy="give the unquantized config.json, and weight_bits",
     )
+
+
+def _ignores_all_but_experts(config: Mapping[str, Any]) -> bool:
+    """True if a list of llm-compressor's names, some of them patterns, leaves routed experts alone
+    to be quantized (Kimi-K2).
+    """
+    ignored = [str(name) for name in config.get("ignore") or []]
+    patterns = [name.removeprefix("re:") for name in ignored if name.startswith("re:")]
+    try:
+        found = [any(re.match(pattern, name) for pattern in patterns) for name in LINEAR_LAYERS]
+    except re.error:
+        return False
+    return all(found) and not any(re.match(pattern, ROUTED_EXPERT) for pattern in patterns)
 
 
 def fp8_products(fields: Fields) -> bool | None:

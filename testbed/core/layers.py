@@ -109,6 +109,13 @@ class Experts:
     bits: Annotated[
         Positive | None, doc("bits of an expert's weight; null: as the other layers")
     ] = None
+    latent_size: Annotated[
+        Count,
+        doc(
+            "values of the vector that experts work on, before and behind which each GPU projects; "
+            "0: hidden_size"
+        ),
+    ] = 0
 
 
 @model

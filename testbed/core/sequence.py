@@ -127,6 +127,16 @@ class Sequence:
             )
         self.stored_offset = num_tokens
 
+    def store(self, num_tokens: int) -> None:
+        """The first num_tokens tokens, at least, of a sequence that is in no batch are stored.
+
+        Args:
+            num_tokens: tokens whose K and V are in the cache.
+        """
+        assert self.batch is None, "the batch counts the tokens of its members"
+        if num_tokens > self.stored_offset:
+            self.stored_offset = num_tokens
+
     def set_counts(self, *, num_slots: int, num_stored: int) -> None:
         """Set both counts of a sequence that is in no batch, whose slots have come or gone.
 

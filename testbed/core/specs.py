@@ -42,6 +42,9 @@ VARIANTS = (
     "needs_range",
     "drafts_itself",
     "input_params",
+    "layer_order",
+    "repeats_vocabulary",
+    "repeats_embedding",
 )
 # None in a plain model
 SPECIAL = (
@@ -117,6 +120,23 @@ class ModelSpec:
         PositiveCount | None,
         doc("weights of projections before the layers, by which a drafter joins hidden states"),
     ] = None
+    layer_order: Annotated[
+        str | None,
+        doc(
+            "kinds of layers from the first on, repeated to the last: f full attention, w window, "
+            "c chunks, s state, - and e a feed-forward network or experts alone; null: all alike"
+        ),
+    ] = None
+    repeats_vocabulary: Annotated[
+        str | None,
+        doc(
+            "last release of vLLM known to load embedding and output projection on every pipeline "
+            "stage; null: none does"
+        ),
+    ] = None
+    repeats_embedding: Annotated[
+        bool | None, doc("whether vLLM loads the embedding on every pipeline stage")
+    ] = None
     rope: Annotated[Rope | None, doc("lengths of a rope that stretches positions")] = None
     window: Annotated[Window | None, doc("sliding windows")] = None
     chunks: Annotated[Chunks | None, doc("layers of chunked attention")] = None
@@ -161,10 +181,16 @@ class ModelSpec:
 
     def is_shaped_like(self, other: "ModelSpec") -> bool:
         """True if both compute the same: neither the name nor the longest sequence is part of a
-        shape.
+        shape, nor where its layers lie.
         """
         return self == replace(
-            other, name=self.name, max_len=self.max_len, tied_embedding=self.tied_embedding
+            other,
+            name=self.name,
+            max_len=self.max_len,
+            tied_embedding=self.tied_embedding,
+            layer_order=self.layer_order,
+            repeats_vocabulary=self.repeats_vocabulary,
+            repeats_embedding=self.repeats_embedding,
         )
 
     @property
@@ -291,7 +317,16 @@ class ModelSpec:
     @property
     def expert_params(self) -> int:
         """Weights of one expert of one layer; 0 if there are none."""
-        return self.ffn_matrices * self.hidden_size * self.experts.size if self.experts else 0
+        if self.experts is None:
+            return 0
+        width = self.experts.latent_size or self.hidden_size
+        return self.ffn_matrices * width * self.experts.size
+
+    @property
+    def latent_params(self) -> int:
+        """Weights of all projections to the narrower vectors of experts, and back."""
+        latent = self.experts.latent_size if self.experts else 0
+        return 2 * self.num_expert_layers * self.hidden_size * latent
 
     @property
     def num_expert_layers(self) -> int:
@@ -308,7 +343,8 @@ class ModelSpec:
             columns += mixed * self.experts.shared_size
             routers = mixed * self.experts.count
         ffn = self.hidden_size * (self.ffn_matrices * columns + routers)
-        return (self.input_params or 0) + self._all_attention_params() + states + ffn
+        apart = (self.input_params or 0) + self.latent_params
+        return apart + self._all_attention_params() + states + ffn
 
     @property
     def linear_params(self) -> int:
@@ -342,10 +378,14 @@ class ModelSpec:
         each layer.
         """
         bits = self.weight_bits or 8 * self.dtype_bytes
-        expert_bits = (self.experts.bits if self.experts else None) or bits
-        routed = self.num_expert_layers * experts_per_layer * self.expert_params
         head = self.vocab_size * self.hidden_size * self.dtype_bytes
-        return self.dense_params * bits / 8 + routed * expert_bits / 8 + head
+        return self.dense_params * bits / 8 + self.expert_bytes(experts_per_layer) + head
+
+    def expert_bytes(self, experts_per_layer: float) -> float:
+        """Bytes of so many experts of each layer that has any."""
+        bits = (self.experts.bits if self.experts else None) or self.weight_bits
+        routed = self.num_expert_layers * experts_per_layer * self.expert_params
+        return routed * (bits or 8 * self.dtype_bytes) / 8
 
     def heads_problem(self, num_gpus: int) -> str:
         """The reason why the heads cannot be divided among num_gpus GPUs; empty if they can."""

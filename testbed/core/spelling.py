@@ -1,13 +1,14 @@
 """Suggestions for misspelt names and keys."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 from testbed.core.errors import InputError
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """A question that ends a message, or nothing if no known name is like this one."""
+    from difflib import get_close_matches  # which a word that is known does not need
+
     names = list(choices)
     longer = [other for other in names if name and other.startswith((f"{name}-", f"{name}_"))]
     close = longer or get_close_matches(name, names, n=1)  # h100 begins h100-80gb
@@ -26,6 +27,8 @@ class UnknownKey(InputError):
 
 def nearest(key: str, choices: Iterable[str]) -> str | None:
     """The known key of the same last part, else the one most like it in its group, else of all."""
+    from difflib import get_close_matches
+
     names = list(choices)
     group, _, last = key.rpartition(".")
     same = [name for name in names if name.rpartition(".")[2] == last]

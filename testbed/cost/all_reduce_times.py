@@ -12,14 +12,12 @@ from testbed.cost.interpolation import Knots
 from testbed.cost.sections import has, rows
 
 
-def all_reduce(profile: Mapping[str, Any], server: ServerSpec | None) -> Callable[[int], int]:
-    """Picoseconds of one all-reduce by its bytes.
+def all_reduce(profile: Mapping[str, Any], server: ServerSpec) -> Callable[[int], int]:
+    """Picoseconds of one all-reduce over several GPUs by its bytes.
 
     They are measured, or scaled by (n - 1) / n from another number of GPUs, or those of a ring
     over the data sheet's links without latency.
     """
-    if server is None or server.num_gpus == 1:
-        return lambda num_bytes: 0
     wanted = server.num_gpus
     points = rows(profile, "all_reduce") if has(profile, "all_reduce") else []
     if points:

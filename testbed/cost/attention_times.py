@@ -8,7 +8,7 @@ from functools import cache, lru_cache, partial
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.slots import ceil_div, record
+from testbed.core.slots import record
 from testbed.cost.interpolation import (
     Knots,
     UnequalLengths,
@@ -23,6 +23,7 @@ from testbed.cost.sections import Choices, Rows, has, rows, table
 
 Prefill = tuple[tuple[int, int], ...]
 MAX_CURVES = 1 << 10  # by stored tokens, each over the new ones
+MAX_PROMPTS = 1 << 12  # by new and stored tokens
 
 
 class Attention:
@@ -151,7 +152,7 @@ def of_kind(points: Rows, block_size: int, spread: str) -> Rows:
 
 def _steps(end: int, x: int, stride: int) -> int:
     """The number of steps of this stride that lead from x to the end of its piece."""
-    return UNBOUNDED if end == UNBOUNDED else ceil_div(end - x, stride)
+    return UNBOUNDED if end == UNBOUNDED else -(-(end - x) // stride)
 
 
 class PrefillTable:
@@ -176,6 +177,7 @@ class PrefillTable:
             lambda past: (across(alone, past), across(full or alone, past))
         )
         self._of_batch = cache(partial(across, batches))
+        self._times = lru_cache(MAX_PROMPTS)(self._times_of)
 
     def __call__(self, prefill: Prefill) -> int:
         times = [self._times(new, past) for new, past in prefill]
@@ -186,7 +188,7 @@ class PrefillTable:
             )
         return max(slowest, sum([full for _, full in times]))
 
-    def _times(self, new: int, past: int) -> tuple[int, int]:
+    def _times_of(self, new: int, past: int) -> tuple[int, int]:
         """The times of a prompt by itself, and as its share of a batch that fills the GPU."""
         if past and self._whole_only:
             whole_alone, whole_full = self._times(new + past, 0)

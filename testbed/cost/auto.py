@@ -4,7 +4,7 @@ else a roofline.
 The nearest profile is found by shapes and by GPU, never by a model's name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from math import log
@@ -93,7 +93,8 @@ def best_profile(question: Question, path: str | Path | None = None) -> Mapping[
     of_system = [] if path else of_systems(iterations, software, gpu)
     candidates = [*of_system, *profiles_at_hand(path, (source, gpu))]
     nearest_by_way = by_way(model, server, candidates)
-    _check_whole_iterations(path, candidates, nearest_by_way.get(MEASURED))
+    if path is not None and not Path(path).is_dir():
+        _check_whole_iterations(path, candidates[0], nearest_by_way.get(MEASURED))
     for way, nearest in nearest_by_way.items():
         if way == MEASURED:
             return nearest.profile
@@ -109,14 +110,11 @@ def best_shipped(question: Question) -> Mapping[str, Any] | None:
     return best_profile(question)
 
 
-def _check_whole_iterations(
-    path: str | Path | None, candidates: Sequence["Known"], measured: "Known | None"
-) -> None:
+def _check_whole_iterations(path: str | Path, named: Known, measured: Known | None) -> None:
     """Raise InputError if the user's file has whole iterations of a system that are not those of
     the run: they are not carried elsewhere, and other costs would not compare with them.
     """
-    named = candidates[0] if path is not None and not Path(path).is_dir() else None
-    if named is not None and named.is_whole and named is not measured:
+    if named.is_whole and named is not measured:
         own = named.profile["fingerprint"]
         raise InputError(
             key="cost.path",

@@ -6,7 +6,7 @@ sheets. The rest stays: launches, kernels that wait for each other, the longest 
 DESIGN.md reports the errors of scaling whole times.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ STREAMS = (
     "contiguous_attention",
     "decode_attention_paper_kernel",
 )
+DERIVED = {"source": "derived"}  # in a fingerprint
 LINKS = {"swap": "host_bandwidth", "all_reduce": "link_bandwidth"}
 # neither bytes nor FLOPs of the shard decide these: software, launches, and shares that are no
 # times
@@ -48,7 +49,6 @@ UNMOVED = (
 Key = tuple[Any, ...]
 Point = tuple[Key, list[float]]
 Columns = Sequence[Any]  # the values of a key, or an array of them for each axis: [num_points]
-Carry = Callable[[Sequence[Point]], list[list[float]]]  # the times (us) of points, on another GPU
 
 
 def derive(
@@ -64,7 +64,8 @@ def derive(
     AIConfigurator's tables); None for the share that the source reached. shard: another model's
     shard to carry the profile to; None for its own.
     """
-    _check_source(profile["fingerprint"])
+    origin = profile["fingerprint"]
+    _check_source(origin)
     loads = Loads(ModelSpec(**profile["model"]), profile["num_gpus"])
     target_loads = shard or loads
     points = {name: measured(section) for name, section in profile["sections"].items()}
@@ -77,17 +78,25 @@ def derive(
     shards, gpus = (loads, target_loads), (source, target)
     sections = {}
     for name, section in profile["sections"].items():
-        carry = _carrier(name, shards, points[name], bandwidth_share, gpus)
-        sections[name] = {**section, "points": _carried(points[name], carry)}
+        times = _carried(name, points[name], shards, gpus, bandwidth_share)
+        sections[name] = {**section, "points": _rows(points[name], times)}
     return {
         **profile,
         "model": asdict(target_loads.model),
         "num_gpus": target_loads.num_gpus,
         "gpu": asdict(target),
-        "fingerprint": _origin(target, method, profile["fingerprint"]),
+        "fingerprint": {**DERIVED, "device": target.name, "method": method, "from": origin},
         "sections": sections,
         "fit": None,
     }
+
+
+def _rows(points: Sequence[Point], times_us: Sequence[list[float]]) -> list[list[Any]]:
+    """Points of a section with these times."""
+    return [
+        [*key, *(round(us, 3) for us in times)]
+        for (key, _), times in zip(points, times_us, strict=True)
+    ]
 
 
 def _check_source(fingerprint: Mapping[str, Any]) -> None:
@@ -107,17 +116,6 @@ def _check_source(fingerprint: Mapping[str, Any]) -> None:
             ),
             remedy="give one of kernels: testbed gpu calibrate without --system",
         )
-
-
-def _origin(target: GpuSpec, method: str, source: Mapping[str, Any]) -> dict[str, Any]:
-    """The fingerprint of a derived profile; source: that of the measured one."""
-    return {"source": "derived", "device": target.name, "method": method, "from": source}
-
-
-def _carried(points: Sequence[Point], carry: Carry) -> list[list[Any]]:
-    """The points with their times (us) carried to another shard and data sheet."""
-    moved = zip(points, carry(points), strict=True)
-    return [[*key, *(round(us, 3) for us in times)] for (key, _), times in moved]
 
 
 def measured(section: Mapping[str, Any]) -> list[Point]:
@@ -208,71 +206,61 @@ class Loads:
         return 2 * (num_gpus - 1) / num_gpus * num_bytes
 
 
-def _carrier(
+def _carried(
     name: str,
-    shards: tuple["Loads", "Loads"],
     points: Sequence[Point],
-    bandwidth_share: float,
+    shards: tuple["Loads", "Loads"],
     gpus: tuple[GpuSpec, GpuSpec],
-) -> Carry:
-    """The rule that takes times of this section from one shard and data sheet to another.
-
-    The share of the memory bandwidth is the device's, the share of the peak is the section's: that
-    of its kernels.
-    """
+    bandwidth_share: float,
+) -> Sequence[list[float]]:
+    """The times of a section's points, taken from one shard and data sheet to another."""
     if name in UNMOVED:
-        return lambda points: [times for _, times in points]
+        return [times for _, times in points]
     if name in LINKS:
-        return _over_link(name, shards, gpus)
-    _, flop_rate = best_rates(shards[0], name, points)
-    flops_share = flop_rate / gpus[0].fp16_flops
-    return _over_roofline(name, shards, gpus, bandwidth_share, flops_share)
+        return _over_link(name, points, shards, gpus)
+    return _over_roofline(name, points, shards, gpus, bandwidth_share)
 
 
-def _over_link(name: str, shards: tuple["Loads", "Loads"], gpus: tuple[GpuSpec, GpuSpec]) -> Carry:
-    """Scale times by the bytes that the section sends and its link's bandwidth."""
-    source_loads, target_loads = shards
-    source_us_per_byte, target_us_per_byte = (US / float(getattr(gpu, LINKS[name])) for gpu in gpus)
-
-    def over_link(points: Sequence[Point]) -> list[list[float]]:
-        keys = columns_of(points)
-        num_bytes = source_loads.sent(name, keys)
-        more_bytes = target_loads.sent(name, keys) - num_bytes
-        slower_us = (num_bytes * (target_us_per_byte - source_us_per_byte)).tolist()
-        more_us = (more_bytes * target_us_per_byte).tolist()
-        return [
-            [max(us / 4, us + slower + more) for us in times]
-            for (_, times), slower, more in zip(points, slower_us, more_us, strict=True)
-        ]
-
-    return over_link
+def _over_link(
+    name: str,
+    points: Sequence[Point],
+    shards: tuple["Loads", "Loads"],
+    gpus: tuple[GpuSpec, GpuSpec],
+) -> list[list[float]]:
+    """Times scaled by the bytes that the section sends and its link's bandwidth."""
+    keys = columns_of(points)
+    here, there = (loads.sent(name, keys) for loads in shards)
+    us_per_byte, target_us_per_byte = (US / float(getattr(gpu, LINKS[name])) for gpu in gpus)
+    slower_us = (here * (target_us_per_byte - us_per_byte)).tolist()
+    more_us = ((there - here) * target_us_per_byte).tolist()
+    return [
+        [max(us / 4, us + slower + more) for us in times]
+        for (_, times), slower, more in zip(points, slower_us, more_us, strict=True)
+    ]
 
 
 def _over_roofline(
     name: str,
+    points: Sequence[Point],
     shards: tuple["Loads", "Loads"],
     gpus: tuple[GpuSpec, GpuSpec],
     bandwidth_share: float,
-    flops_share: float,
-) -> Carry:
-    """Scale times by the ratio of both rooflines, each at these shares of the bandwidth and of the
-    peak.
+) -> list[list[float]]:
+    """Times scaled by the ratio of both rooflines. The share of the memory bandwidth is the
+    device's, the share of the peak is the section's: that of its kernels.
     """
-    source_loads, target_loads = shards
-    source, target = gpus
-
-    def over_roofline(points: Sequence[Point]) -> list[list[float]]:
-        keys, shares = columns_of(points), (bandwidth_share, flops_share)
-        source_us = roofline_us(source, shares, *source_loads.load(name, keys))
-        target_us = roofline_us(target, shares, *target_loads.load(name, keys))
-        longer = np.broadcast_to(target_us / source_us - 1, len(points)).tolist()
-        limits = np.broadcast_to(source_us, len(points)).tolist()
-        return [  # less than the roofline, if the L2 cache helped
-            [us + min(us, limit) * more for us in times]
-            for (_, times), limit, more in zip(points, limits, longer, strict=True)
-        ]
-
-    return over_roofline
+    _, flop_rate = best_rates(shards[0], name, points)
+    keys, shares = columns_of(points), (bandwidth_share, flop_rate / gpus[0].fp16_flops)
+    source_us, target_us = (
+        roofline_us(gpu, shares, *loads.load(name, keys))
+        for gpu, loads in zip(gpus, shards, strict=True)
+    )
+    longer = np.broadcast_to(target_us / source_us - 1, len(points)).tolist()
+    limits = np.broadcast_to(source_us, len(points)).tolist()
+    return [  # less than the roofline, if the L2 cache helped
+        [us + min(us, limit) * more for us in times]
+        for (_, times), limit, more in zip(points, limits, longer, strict=True)
+    ]
 
 
 def roofline_us(

@@ -19,11 +19,8 @@ class Known(NamedTuple):
 
     profile: Mapping[str, Any]
     gpu: GpuSpec
+    model: ModelSpec
     of_system: bool = False  # measured on the layers of one system, and so on no other model or GPU
-
-    @property
-    def model(self) -> ModelSpec:
-        return ModelSpec(**self.profile["model"])
 
     @property
     def loads(self) -> Loads:
@@ -53,7 +50,7 @@ def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterat
         if gpu is None and profile.get("gpu"):
             gpu = GpuSpec(**profile["gpu"])
         if gpu is not None:
-            yield Known(profile, gpu)
+            yield Known(profile, gpu, ModelSpec(**profile["model"]))
 
 
 def of_systems(iterations: str | None, system: str | None, gpu: GpuSpec) -> Iterator[Known]:
@@ -79,7 +76,7 @@ def profiles_of(system: str | None, gpu: GpuSpec) -> Iterator[Known]:
     engine's fused ones.
     """
     for profile in shipped(system) if system else ():
-        candidate = Known(profile, gpu, of_system=True)
+        candidate = Known(profile, gpu, ModelSpec(**profile["model"]), of_system=True)
         if not is_elsewhere(candidate, gpu):
             yield candidate
 

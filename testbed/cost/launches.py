@@ -21,17 +21,22 @@ class Launches:
     Over sequences they are linear between measured numbers, and level beyond. A number of prompt
     tokens takes the time of the next measured one, and beyond the last one its: what fits into
     graphs is launched as graphs. Decodes take no longer than `least`, picoseconds by tokens.
+    is_known: the profile has one of them.
     """
 
     def __init__(self, profile: Mapping[str, Any], least: Callable[[int], int]) -> None:
         self._least = least
-        self._decodes = _of_decodes(_section(profile, "launch_decodes"))
-        self._prompts = _of_prompts(_section(profile, "launch_prompts"))
-        self._is_known = bool(self._decodes or self._prompts)
+        self._decodes: dict[str, OverSeqs] = {}
+        if has(profile, "launch_decodes"):
+            self._decodes = _of_decodes(sorted(rows(profile, "launch_decodes")))
+        self._prompts: dict[int, dict[str, OverSeqs]] = {}
+        if has(profile, "launch_prompts"):
+            self._prompts = _of_prompts(sorted(rows(profile, "launch_prompts")))
+        self.is_known = bool(self._decodes or self._prompts)
         self._launch = cache(self._of_counts)
 
     def __call__(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
-        if not self._is_known:
+        if not self.is_known:
             return None
         return self._launch(decode_seqs + num_prompts, decode_seqs + prompt_tokens, num_prompts > 0)
 
@@ -46,10 +51,6 @@ class Launches:
         if not has_prompts:
             whole = min(whole, self._least(num_tokens))
         return record(Launch, (min(first, whole), whole))
-
-
-def _section(profile: Mapping[str, Any], name: str) -> Rows:
-    return sorted(rows(profile, name)) if has(profile, name) else []
 
 
 def _of_decodes(points: Rows) -> dict[str, OverSeqs]:

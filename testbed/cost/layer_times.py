@@ -4,7 +4,6 @@ write, all-reduces.
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -45,21 +44,25 @@ class Layers:
         self._once: Curve = _nothing
         if has(profile, "once_per_iteration"):
             self._once = curve("once_per_iteration", 1)
-        self._experts = _experts(profile, model, choices.experts)
+        self._experts: Curve = _nothing
+        if model.experts or choices.experts != BALANCED:
+            self._experts = _experts(profile, model, choices.experts)
         self.eager = _launched(profile, "launched_eager", ())
         self.graph = _launched(profile, "launched_graph", (choices.kernel,))
         graph_sizes = choices.cuda_graph_sizes
         if graph_sizes is None:
             graph_sizes = profile.get("cuda_graph_sizes", ())
         self._sizes = sorted(graph_sizes)
-        self._reduce = all_reduce(profile, server)
+        self._reduce: Curve = _nothing
+        if server is not None and server.num_gpus > 1:
+            self._reduce = all_reduce(profile, server)
         self._num_reduced = 2 * model.num_layers
         self._token_bytes = 2 * model.hidden_size
         waiting_s = layer_s(choices.parallel_layer_s, server.num_gpus) if server else 0.0
         self._waiting_ps = model.num_layers * round(waiting_s * PS)
-        self.time_ps = cache(self._time_ps)
 
-    def _time_ps(self, num_tokens: int, num_rows: int) -> int:
+    def time_ps(self, num_tokens: int, num_rows: int) -> int:
+        """With num_rows rows of output."""
         return self.tokens_ps(num_tokens) + self._head(num_rows)
 
     def tokens_ps(self, num_tokens: int) -> int:
@@ -89,15 +92,13 @@ def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) ->
             (key[1], ps * model.num_expert_layers) for key, ps in points if key[0] == distribution
         )
 
-    if model.experts:
-        return table(profile, "experts", of_distribution)
-    if distribution != BALANCED:
+    if not model.experts:
         raise InputError(
             key="cost.choices.experts",
             value=distribution,
             problem=f"{model.name} has no experts; leave it out",
         )
-    return _nothing
+    return table(profile, "experts", of_distribution)
 
 
 def _launched(profile: Mapping[str, Any], section: str, kind: tuple[str, ...]) -> Curve:

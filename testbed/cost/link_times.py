@@ -100,12 +100,8 @@ class MeasuredLink:
         return self.times(method, way, pieces, num_bytes, 0)
 
 
-def measured_link(model: ModelSpec, server: ServerSpec | None) -> MeasuredLink | None:
-    """The link of a server whose GPU names measured transfers; None if its data sheet has to
-    do.
-    """
-    if server is None or server.gpu.transfers is None:
-        return None
+def measured_link(model: ModelSpec, server: ServerSpec) -> MeasuredLink:
+    """The link of a server whose GPU names measured transfers."""
     return MeasuredLink(
         model, server.num_gpus, LinkTimes(rows(read_transfers(server.gpu), SECTION))
     )

@@ -309,7 +309,7 @@ class CostModel(ABC):
     choices: "Choices | None" = None
     has_data_sheet: bool = True
     drafter: "CostModel | None" = None
-    launches: ClassVar[bool] = False
+    launches: bool = False
     spans: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:

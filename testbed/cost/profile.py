@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 
 SwapTime = Callable[[int, int], int]
 ENGINE = "engine"
+MAX_ITERATIONS = 1 << 12  # by tokens and outputs
 LAUNCHES = ("launch_prompts", "launch_decodes")  # sections of the host
 KERNELS_BY = ("memory_bandwidth", "fp16_flops", "fp8_flops")  # of a data sheet
 SWAP_STAND_IN = (
@@ -96,6 +98,9 @@ class ProfileCost(IterationCost):
         self.software = _system_of(choices, overheads_ps, profile["fingerprint"])
         self.fit = profile.get("fit")
         self._made_of = (model, server, profile)
+        self._apart = lru_cache(MAX_ITERATIONS)(self._apart_from_attention)
+        if type(self).launch is ProfileCost.launch:
+            self.launches = self._launches.is_known
 
     def varied(self, *, launches: float, computing: float) -> "ProfileCost":
         """The same costs with all launches, and with all else, so many times as long."""
@@ -107,14 +112,18 @@ class ProfileCost(IterationCost):
         return ProfileCost(model, server, {**profile, "sections": sections}, self._choices)
 
     def computing_ps(self, work: Work) -> int:
-        num_tokens = work.num_tokens
-        time_ps = 0
+        num_tokens, time_ps = work.num_tokens, 0
         if num_tokens:
-            launched = self._layers.eager if work.prefill else self._layers.graph
-            time_ps += self._layers.time_ps(num_tokens, work.num_outputs)
-            time_ps += launched(num_tokens)
-            time_ps += self._software.running(num_tokens)
+            time_ps = self._apart(num_tokens, work.num_outputs, bool(work.prefill))
         return time_ps + self._attention(work)
+
+    def _apart_from_attention(self, num_tokens: int, num_outputs: int, has_prompts: bool) -> int:
+        """Picoseconds of an iteration over num_tokens tokens, but for its attention and for what
+        depends on its requests.
+        """
+        launched = self._layers.eager if has_prompts else self._layers.graph
+        time_ps = self._layers.time_ps(num_tokens, num_outputs) + launched(num_tokens)
+        return time_ps + self._software.running(num_tokens)
 
     def copying_ps(self, copies: tuple[tuple[int, int], ...]) -> int:
         return sum([self._copy(length, count) for length, count in copies])
@@ -130,9 +139,8 @@ class ProfileCost(IterationCost):
     def decode(self, work: Work) -> Affine:
         num_seqs = work.decode_seqs
         attention = self._attention.span(work)
-        first_ps = attention.first_ps
-        first_ps += self._layers.time_ps(num_seqs, num_seqs) + self._layers.graph(num_seqs)
-        first_ps += self._software.running(num_seqs) + self._software.serving(work)
+        first_ps = attention.first_ps + self._apart(num_seqs, num_seqs, False)
+        first_ps += self._software.serving(work)
         return record(Affine, (first_ps, attention.growth_ps, attention.steps))
 
     def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:

@@ -11,7 +11,7 @@ from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST, ceil_div
 from testbed.core.specs import ModelSpec, ServerSpec, TierSpec
 from testbed.cost.interpolation import blend, bracket, curves
-from testbed.cost.link_times import INTO, OUT, measured_link
+from testbed.cost.link_times import INTO, OUT, MeasuredLink, measured_link
 from testbed.cost.model import Moved
 from testbed.cost.swap_overlap import with_swaps
 
@@ -88,7 +88,9 @@ class TierLinks:
         self._bandwidths = {
             name: tier_bandwidths(server, tier) for name, tier in self._tiers.items() if server
         }
-        self.link = measured_link(model, server)
+        self.link: MeasuredLink | None = None
+        if server is not None and server.gpu.transfers is not None:
+            self.link = measured_link(model, server)
 
     def __call__(self, moves: Iterable[Moved]) -> int:
         by_ends = dict[tuple[str, str], list[Moved]]()

@@ -38,6 +38,7 @@ def check_moves(policy: MemoryPolicy, ordered: Iterable[Ops], pool: PoolSpec) ->
     moves = [
         move
         for ops in ordered
+        if ops.moves or ops.background
         for move in (*ops.moves, *(transfer.move for transfer in ops.background))
     ]
     for source, target, copies in moves:

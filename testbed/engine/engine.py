@@ -100,7 +100,7 @@ class Engine:
         self._changes = Changes()
         self._checks = SampledChecks(scheduler.state)
         self._fused_path = self._make_fused_path(windows)
-        self._whole_prompt = None if self._fused_path is None else scheduler.whole_prompt
+        self._whole_prompt = None if self._fused_path is None else scheduler.whole_prompts
         self._is_idle = False
         self._ended_ps: int | None = None  # of the last iteration, if nothing has slept since
         self._is_closed = False
@@ -278,7 +278,7 @@ class Engine:
     def _begin_next(self, now_ps: int) -> Flight | Plan:
         """Begin the next plan by the fused path; the plan if it takes the plain one."""
         fused, plan, state = self._fused_path, None, self.scheduler.state
-        if fused is not None and not (self._takes_part or state.beams):
+        if fused is not None and not self._takes_part:
             start_ps = self._ended_ps or now_ps
             arrivals = self._arrivals
             arrival_ps = UNBOUNDED if arrivals is None else arrivals.next_served_ps

@@ -1,10 +1,11 @@
 """The fused path: what `Engine` does for any plan by `Scheduler.plan`, `start`, `_begin`, `wait`
 and `_commit`, in two calls for the plans that need the least of it.
 
-These compute prompts and decodes of single sequences, move and copy nothing, and the cost model
-alone says how long they take. The scheduler is not even asked for those that only decode while no
-request waits (`begin_next`). All else, and all of this if an engine has no fused path, takes the
-plain path; both give the same, in every row of the recorder (tests/property/test_fused_path.py).
+These compute prompts and decodes, move nothing, and the cost model alone says how long they take.
+Those of single sequences, which copy nothing either, take the shortest way; the scheduler is not
+even asked for those that only decode while no request waits (`begin_next`). All else, and all of
+this if an engine has no fused path, takes the plain path; both give the same, in every row of the
+recorder (tests/property/test_fused_path.py).
 """
 
 from testbed.core.sequence import SequenceGroup
@@ -27,12 +28,13 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sampled_checks import SampledChecks
 from testbed.engine.snapshot_times import SnapshotTimes
 from testbed.engine.span_meter import SpanMeter
-from testbed.sched.plan import Plan, Results, broken_promise, windows_of
+from testbed.sched.plan import Plan, Results, broken_promise, windows_of, work_of
 from testbed.sched.scheduler import Scheduler
 
 
 class FusedPath:
-    """Begins and ends the plans of one engine. All have one `Flight`, for one is under way at most.
+    """Begins and ends the plans of one engine. One is under way at most: those of single sequences
+    have one `Flight`, and all others another one.
 
     windows: the sizes of the model's sliding windows, in tokens.
     """
@@ -52,6 +54,7 @@ class FusedPath:
         self._scheduler = scheduler
         self._state = scheduler.state
         self._policy = scheduler.policy
+        self._drops_tokens = scheduler.memory.drops_tokens is not None
         self._cost = cost
         self._launches = cost.launches
         self._outputs = outputs
@@ -64,6 +67,7 @@ class FusedPath:
         self._num_spans = 0
         self._is_checked = False  # this span is one of those whose cost and growth are checked
         self._flight = Flight(Plan())
+        self._forking = Flight(Plan())
         self._is_steady = scheduler.is_steady and not windows
         self._steps = Plan()  # of `begin_next`
         self._steps_to_end = 0  # from the beginning of a span, if it was asked
@@ -111,13 +115,16 @@ class FusedPath:
         """
         state, usage = self._state, self._policy.usage()
         repeats = bool(plan.guaranteed_steps) and not plan.chunks
-        if (  # it moves or forks something, or a request has several sequences
-            (plan.ops or plan.swapped_in or plan.forks or plan.preempted or plan.drafts)
-            or (state.beams or self._meter.forked or len(state.running) != state.num_seqs)
-            or (usage.saved and repeats)
-            or (self._launches and self._is_launched(plan))
+        if (plan.swapped_in or plan.preempted or plan.drafts) or (
+            self._launches and self._is_launched(plan)
         ):
             return None
+        if (  # it copies or forks something, or a request has several sequences
+            (plan.ops or plan.forks or state.beams or self._meter.forked)
+            or len(state.running) != state.num_seqs
+            or (usage.saved and repeats)
+        ):
+            return self._begin_forking(plan, usage, start_ps, arrival_ps)
         flight = self._flight
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
@@ -132,12 +139,45 @@ class FusedPath:
         if repeats:
             self._set_steps(flight, arrival_ps)
         else:
-            durations: Affine = record(Affine, (self._cost.iteration(flight.work), 0, 1))
-            if not are_durations(durations):
-                raise wrong_durations(self._cost, durations)
-            flight.steps, flight.durations = 1, durations
-            flight.end_ps = start_ps + durations.first_ps
+            self._set_one_step(flight)
         return flight
+
+    def _begin_forking(
+        self, plan: Plan, usage: Usage, start_ps: int, arrival_ps: int
+    ) -> Flight | None:
+        """The same as `begin`, for requests of several sequences, which share blocks and copy
+        them.
+        """
+        if self._drops_tokens or [ops for ops in plan.ops if ops.moves or ops.background]:
+            return None
+        state, flight = self._state, self._forking
+        if plan.ops:
+            self._recorder.moved(plan)
+        if plan.chunks:
+            self._checks.tables(usage)
+        self._meter.open(plan, usage)
+        flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
+        flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
+        if state.loading:
+            flight.num_waiting += len(state.loading)
+        work = work_of(plan, self._meter.repeated_reads(plan, usage), len(state.running))
+        if self._windows and work.decode_seqs:
+            work = work._replace(windows=windows_of(plan, state.batch, self._windows))
+        flight.work = work
+        flight.repeats = bool(plan.guaranteed_steps) and plan.repeats
+        if flight.repeats:
+            self._set_steps(flight, arrival_ps)
+        else:
+            self._set_one_step(flight)
+        return flight
+
+    def _set_one_step(self, flight: Flight) -> None:
+        """The plan is carried out once."""
+        durations: Affine = record(Affine, (self._cost.iteration(flight.work), 0, 1))
+        if not are_durations(durations):
+            raise wrong_durations(self._cost, durations)
+        flight.steps, flight.durations = 1, durations
+        flight.end_ps = flight.start_ps + durations.first_ps
 
     def _is_launched(self, plan: Plan) -> bool:
         """True if the cost model says how the host launches the plan's iterations."""
@@ -190,6 +230,9 @@ class FusedPath:
 
     def end(self, flight: Flight) -> None:
         """The iterations have run: commit their results, and record them."""
+        if flight is self._forking:
+            self._end_forking(flight)
+            return
         if flight.plan.chunks:
             self._end_prompts(flight)
             return
@@ -228,3 +271,21 @@ class FusedPath:
         self._recorder.prompted(flight, memory, ended, outcome.first_tokens)
         for group in outcome.finished:
             self._departures.finish(group, flight.end_ps)
+
+    def _end_forking(self, flight: Flight) -> None:
+        """The same as `end`, for requests of several sequences."""
+        plan, steps, recorder = flight.plan, flight.steps, self._recorder
+        results = self._outputs.results(plan, steps)
+        outcome = self._scheduler.commit(plan, steps, results)
+        if steps > 1 and not outcome.finished:
+            self._checks.growth(flight.usage, outcome.grown)
+        if plan.chunks:
+            self._outputs.follow(plan, outcome)
+        start_ps, end_ps, durations = flight.start_ps, flight.end_ps, flight.durations
+        duration_ps = end_ps - start_ps
+        memory = self._meter.close(plan, durations, steps, duration_ps, outcome)
+        queued = flight.num_waiting, flight.num_swapped
+        recorder.span(start_ps, duration_ps, steps, plan, *queued, memory, durations.growth_ps)
+        recorder.tokens(plan, steps, (), outcome.first_tokens, results, end_ps)
+        for group in outcome.finished:
+            self._departures.finish(group, end_ps)

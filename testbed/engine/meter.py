@@ -52,11 +52,13 @@ class Meter(ABC):
         """Work.decode_repeated of a plan that was opened, by the policy's own count."""
         if not (used.saved and (plan.decode_seqs or plan.drafts)):
             return 0
-        batch, others = decoding(plan, self.state.batch)
-        repeated = plain_int(
-            self.policy, "repeated_reads()", self.memory.repeated_reads(batch, others)
-        )
-        context = plan.decode_context + sum([draft.context for draft in plan.drafts])
+        batch, others, context = self.state.batch, list[Sequence](), plan.decode_context
+        if plan.swapped_in or plan.drafts:
+            batch, others = decoding(plan, batch)
+            context += sum([draft.context for draft in plan.drafts])
+        repeated = self.memory.repeated_reads(batch, others)
+        if type(repeated) is not int:
+            plain_int(self.policy, "repeated_reads()", repeated)
         if not 0 <= repeated <= context:
             expected = f"repeated_reads() is from 0 to {context}, what decodes read"
             raise wrong_answer(self.policy, repeated, expected)

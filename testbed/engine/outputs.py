@@ -92,8 +92,8 @@ class Outputs:
         if plan.decode_seqs and self._ends and self._ends[0][0] <= state.batch.steps + steps:
             ended = self._pop_ended(state.batch.steps + steps)
         for group, _, _, _, last, _ in plan.chunks:
-            if last and group.num_generated + 1 == self.lengths[group.request.request_id]:
-                ended.append(group.request.request_id)
+            if last and group.generated_offset + 1 == self.lengths[group.request.request_id]:
+                ended.append(group.request.request_id)  # in no batch yet
         for group in plan.stepping if plan.swapped_in else ():
             if group.num_generated + 1 == self.lengths[group.request.request_id]:
                 ended.append(group.request.request_id)
@@ -133,13 +133,16 @@ class Outputs:
 
     def _parents(self, plan: Plan, steps: int) -> dict[int, tuple[Replacement, ...]]:
         """The candidates that survive, of each beam request that takes a step."""
-        searching = [group for group in plan.stepping if group.request.beam]
+        parents_of, requests, parents = self._beams.parents, self.requests, {}
         if plan.decode_seqs:
-            searching = [*self._state.beams.values(), *searching]
-        parents_of, parents = self._beams.parents, dict[int, tuple[Replacement, ...]]()
-        for group in searching:
-            request = self.requests[group.request.request_id]
-            parents[request.request_id] = parents_of(request, group.num_generated + steps)
+            run = self._state.batch.steps + steps  # their `num_generated` counts the batch's steps
+            for request_id, group in self._state.beams.items():
+                num_generated = group.generated_offset + run
+                parents[request_id] = parents_of(requests[request_id], num_generated)
+        for group in plan.stepping if plan.swapped_in else ():
+            if group.request.beam:
+                request = requests[group.request.request_id]
+                parents[request.request_id] = parents_of(request, group.num_generated + steps)
         return parents
 
     def follow(self, plan: Plan, outcome: Outcome, ended: tuple[int, ...] = ()) -> None:
@@ -152,7 +155,9 @@ class Outputs:
     def decodes(self, group: SequenceGroup) -> None:
         """The group is in the batch from now on."""
         request_id = group.request.request_id
-        step = self._state.batch.steps + self.lengths[request_id] - group.num_generated
+        step = self.lengths[request_id] - group.generated_offset
+        if group.batch is None:
+            step += self._state.batch.steps
         self._end_step[request_id] = step
         heapq.heappush(self._ends, (step, request_id))
 

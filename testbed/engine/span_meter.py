@@ -3,6 +3,7 @@ begin.
 """
 
 import heapq
+from collections import Counter
 from itertools import count
 
 from testbed.core.errors import PlugInError
@@ -209,6 +210,8 @@ class SpanMeter(Meter):
         one that takes some.
         """
         before, begin, (first_ps, growth_ps, _) = held, 0, durations
+        if steps == first == 1 and not grown.growth.slots:
+            return (record(SharedSlots, (held, saved, saved * first_ps)),)
         taken, size, last = self._taken, self._round, steps - first
         rows: list[SharedSlots] = []
         for step in sorted([step for start in taken for step in range(start, last, size)]):
@@ -282,6 +285,8 @@ class SpanMeter(Meter):
         if len(group.sequences) > 1:
             tracked = self._track(group)
             self.forked[group.request.request_id] = group
+        if not tracked.later:
+            return
         joined_at, num_tokens = self.state.batch.steps, group.sequences[0].num_slots
         for from_len, slots in tracked.later:
             heapq.heappush(
@@ -326,9 +331,7 @@ def taken_from_now(batch: Batch, block_size: int, slots_per_token: int) -> dict[
     It walks the batch, and only if slots are shared: an index of the meter's would lie on the
     batch, where policies could reach it and, behind it, the future.
     """
-    taken: dict[int, int] = {}
     extended, slots = batch.extended, block_size * slots_per_token
-    for seq in batch.sequences.values():
-        step = -(seq.slots_offset + extended) % block_size
-        taken[step] = taken.get(step, 0) + slots
-    return taken
+    seqs = batch.sequences.values()
+    counts = Counter([-(seq.slots_offset + extended) % block_size for seq in seqs])
+    return {step: count * slots for step, count in counts.items()}

@@ -137,12 +137,17 @@ def _check_sampling(option: str, workload: Workload) -> None:
 def _check_scheduler(option: str, scheduler: Scheduler) -> None:
     name = type(scheduler).__name__
     by_rank = not scheduler.serves_as_they_come
-    if scheduler.plans_ahead or by_rank or scheduler.limits is None:
+    if scheduler.plans_ahead:
+        raise InputError(
+            key=option,
+            problem=f"hand-overs are not modelled with scheduler={name}, which plans ahead",
+            remedy="--no-async-scheduling in a server's command; else scheduler=vllm_v1",
+        )
+    if by_rank or scheduler.limits is None:
         raise InputError(
             key=option,
             problem=f"hand-overs are not modelled with scheduler={name}",
             remedy=(
-                "choose one that serves in order of arrival and does not plan ahead, such as mixed "
-                "or vllm_v1"
+                "choose one that serves in order of arrival, such as scheduler=mixed or vllm_v1"
             ),
         )

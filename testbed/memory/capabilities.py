@@ -1,7 +1,7 @@
 """The capabilities of a memory policy: found out here alone."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import Batch, Sequence
@@ -97,10 +97,10 @@ class Capabilities:
     reads_columns: ReadsColumns | None
     foresees_prompts: ForeseesPrompts | None
 
-    def __init__(self, policy: MemoryPolicy) -> None:
+    def __init__(self, policy: MemoryPolicy, protocols: Collection[type]) -> None:
         self.policy = policy
         for name, protocol in PROTOCOLS.items():
-            setattr(self, name, _having(policy, protocol))
+            setattr(self, name, policy if protocol in protocols else None)
 
     @property
     def name(self) -> str:
@@ -245,32 +245,25 @@ def capabilities_of(policy: MemoryPolicy) -> Capabilities:
     """The capabilities of a policy. InputError if it has a part of a capability only, or one
     that needs another.
     """
-    name = type(policy).__name__
+    missing = {
+        protocol: [name for name in methods if not callable(getattr(policy, name, None))]
+        for protocol, methods in METHODS.items()
+    }
     for protocol, methods in METHODS.items():
-        missing = [method for method in methods if _lacks(policy, method)]
-        if missing and len(missing) < len(methods):
-            there = next(method for method in methods if method not in missing)
-            raise InputError(
-                key="policy",
-                value=name,
-                problem=f"has {there}() without {missing[0]}()",
-                remedy=f"define both, see {protocol.__name__} in testbed/memory/protocols.py",
-            )
-        for needed in () if missing else NEEDS.get(protocol, ()):
-            if _having(policy, needed) is None:
-                raise InputError(
-                    key="policy",
-                    value=name,
-                    problem=f"has {methods[0]}() without {METHODS[needed][0]}()",
-                    remedy=f"define both, see {protocol.__name__} in testbed/memory/protocols.py",
-                )
-    return Capabilities(policy)
+        there = [name for name in methods if name not in missing[protocol]]
+        if missing[protocol] and there:
+            raise _incomplete(policy, there[0], missing[protocol][0], protocol)
+        for needed in () if missing[protocol] else NEEDS.get(protocol, ()):
+            if missing[needed]:
+                raise _incomplete(policy, methods[0], METHODS[needed][0], protocol)
+    return Capabilities(policy, [protocol for protocol in METHODS if not missing[protocol]])
 
 
-def _having(policy: MemoryPolicy, protocol: type) -> Any:
-    """As isinstance(policy, protocol), which takes twelve times as long in Python 3.11."""
-    return None if any(_lacks(policy, method) for method in METHODS[protocol]) else policy
-
-
-def _lacks(policy: MemoryPolicy, method: str) -> bool:
-    return not callable(getattr(policy, method, None))
+def _incomplete(policy: MemoryPolicy, there: str, missing: str, protocol: type) -> InputError:
+    """The refusal of a policy that has the one method of a capability without the other."""
+    return InputError(
+        key="policy",
+        value=type(policy).__name__,
+        problem=f"has {there}() without {missing}()",
+        remedy=f"define both, see {protocol.__name__} in testbed/memory/protocols.py",
+    )

@@ -17,7 +17,6 @@ from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.run.build_checks import (
     check_kinds,
-    check_preemption,
     check_tiers,
     check_workload,
     checked,
@@ -33,9 +32,9 @@ from testbed.run.description import (
 )
 from testbed.run.machine import cost_of, make_pool
 from testbed.run.oracles import is_oracle
-from testbed.run.parts import Part, locate
+from testbed.run.parts import Part
 from testbed.run.served_parts import check_release_is_read, served_parameters
-from testbed.run.speculating import check_requests, check_speculation, speculative_cost
+from testbed.run.speculating import check_speculation, speculative_cost
 from testbed.run.summaries import CONTENTS, SAMPLES, UNREAD
 from testbed.run.workload import make_workload
 from testbed.sched.beam_search import BeamModel, SyntheticBeams
@@ -122,21 +121,23 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
     positional arguments. workload: that of the config's trace and arrivals by default.
     """
     check_kinds(config)
-    check_release_is_read(config)
-    speculation = _speculation(config)
-    if speculation is not None:
+    if config.release is not None:
+        check_release_is_read(config, config.release)
+    speculation: Speculation | None = None
+    if config.speculation is not None:
+        speculation = checked("speculation", config.speculation.make("speculation"))
         check_speculation(config, speculation)
     lengths = dict[int, int]()
     scheduler, cost, pool = engine_of(config, lengths, speculation)
     workload = make_workload(config) if workload is None else workload
-    check_preemption(scheduler)
     check_workload(scheduler, workload)
-    check_requests(scheduler, workload)
-    _announce(workload, scheduler.memory)
+    register_prefix(workload, scheduler.memory)
+    if scheduler.memory.foresees_prompts is not None:
+        scheduler.memory.foresees_prompts.foresee_prompts(workload.rows.prompts())
     beams = _beams(config, workload)
     checked_pool = None if config.policy.is_instance else pool  # a made policy has its own
     first = EngineParts(scheduler, cost, config.model.max_len, beams, lengths, checked_pool)
-    fleet = _fleet(config, workload, first)
+    window_s = config.window_s
     return Setup(
         config=config,
         workload=workload,
@@ -145,21 +146,21 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
         cost=cost,
         model=config.model,
         pool=pool,
-        window_ps=_window_ps(config),
+        window_ps=None if window_s is None else (round(window_s[0] * PS), round(window_s[1] * PS)),
         slo=config.slo,
         lengths=lengths,
-        fleet=fleet,
+        fleet=None if config.replicas is None else _fleet(config, config.replicas, workload, first),
         acceptance=None if speculation is None else speculation.acceptance,
     )
 
 
-def _fleet(config: RunConfig, workload: Workload, first: EngineParts) -> "FleetSetup | None":
-    """The engines behind a router, of which the first has these parts; None for a run without."""
-    if config.replicas is None:
-        return None
+def _fleet(
+    config: RunConfig, replicas: int, workload: Workload, first: EngineParts
+) -> "FleetSetup":
+    """The engines behind a router, of which the first has these parts."""
     from testbed.run.fleet_setup import fleet_setup  # most runs have one engine
 
-    return fleet_setup(config, config.replicas, workload, first)
+    return fleet_setup(config, replicas, workload, first)
 
 
 def engine_of(
@@ -178,30 +179,10 @@ def engine_of(
     return checked("scheduler", scheduler), cost, pool
 
 
-def _announce(workload: Workload, memory: Capabilities) -> None:
-    """Give a policy the facts of the workload before the run."""
-    register_prefix(workload, memory)
-    if memory.foresees_prompts is not None:
-        memory.foresees_prompts.foresee_prompts(workload.rows.prompts())
-
-
 def register_prefix(workload: Workload, memory: Capabilities) -> None:
     """Register the workload's prefix with a policy that keeps one."""
     if workload.rows.registered_prefix and memory.registers_prefixes is not None:
         memory.registers_prefixes.register_prefix(workload.rows.registered_prefix)
-
-
-def _window_ps(config: RunConfig) -> tuple[int, int] | None:
-    if config.window_s is None:
-        return None
-    start_s, stop_s = config.window_s
-    return round(start_s * PS), round(stop_s * PS)
-
-
-def _speculation(config: RunConfig) -> Speculation | None:
-    if config.speculation is None:
-        return None
-    return checked("speculation", config.speculation.make("speculation"))  # type: ignore[no-any-return]
 
 
 def _beams(config: RunConfig, workload: Workload) -> BeamModel:
@@ -268,7 +249,6 @@ def _made(
     part: Part = getattr(config, group)
     if part.is_instance:
         return part.make(group, *first)
-    target = locate(part.target, group) if isinstance(part.target, str) else part.target
-    if is_oracle(target):
+    if is_oracle(part.maker(group)):
         part = part.updated(lengths=MappingProxyType(lengths))
     return part.updated(**served_parameters(config, group, speculation)).make(group, *first)

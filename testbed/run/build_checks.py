@@ -1,19 +1,12 @@
 """Checks that parts of a run can be built, and fit together; others are refused before the run."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.request import Workload
-from testbed.cost.model import CostModel
-from testbed.engine.arrivals import ArrivalProcess
-from testbed.fleet.handovers.rule import HandoverRule
-from testbed.fleet.routers.router import Router
+from testbed.core.request import Column, Workload
 from testbed.memory.capabilities import Capabilities
-from testbed.memory.policy import MemoryPolicy
 from testbed.run.config import RunConfig
 from testbed.run.parts import locate
-from testbed.sched.beam_search import BeamModel
 from testbed.sched.preemption import (
     PreemptionRule,
     Recompute,
@@ -21,20 +14,18 @@ from testbed.sched.preemption import (
     Swap,
 )
 from testbed.sched.scheduler import Scheduler
-from testbed.speculation.speculation import Speculation
-from testbed.traces.reader import Trace
 
-KINDS: Mapping[str, type] = {
-    "policy": MemoryPolicy,
-    "scheduler": Scheduler,
-    "preemption": PreemptionRule,
-    "cost": CostModel,
-    "beams": BeamModel,
-    "trace": Trace,
-    "arrivals": ArrivalProcess,
-    "router": Router,
-    "handover": HandoverRule,
-    "speculation": Speculation,
+KINDS = {  # by name, for most runs have no fleet and no drafts
+    "policy": "testbed.memory.policy.MemoryPolicy",
+    "scheduler": "testbed.sched.scheduler.Scheduler",
+    "preemption": "testbed.sched.preemption.PreemptionRule",
+    "cost": "testbed.cost.model.CostModel",
+    "beams": "testbed.sched.beam_search.BeamModel",
+    "trace": "testbed.traces.reader.Trace",
+    "arrivals": "testbed.engine.arrivals.ArrivalProcess",
+    "router": "testbed.fleet.routers.router.Router",
+    "handover": "testbed.fleet.handovers.rule.HandoverRule",
+    "speculation": "testbed.speculation.speculation.Speculation",
 }
 
 # Rules by which single sequences are computed again
@@ -46,10 +37,8 @@ DERIVED = ("policy", "scheduler", "router", "handover", "speculation")
 
 def check_kinds(config: RunConfig) -> None:
     """Raise InputError for a class or object that is not of its group's kind."""
-    for group, kind in KINDS.items():
-        part = getattr(config, group)
-        if part is None:
-            continue
+    for group, part in config.parts.items():
+        kind: Any = locate(KINDS[group], group)
         is_located = part.is_named and group in DERIVED
         target = locate(part.target, group) if is_located else part.target
         if group == "trace" and isinstance(target, Workload):
@@ -67,17 +56,16 @@ def check_kinds(config: RunConfig) -> None:
 
 def checked(group: str, built: Any) -> Any:
     """The built part. Raises InputError if it is not of its group's kind."""
-    if not isinstance(built, KINDS[group]):
+    kind: Any = locate(KINDS[group], group)
+    if not isinstance(built, kind):
         raise _no_kind(group, type(built))
     return built
 
 
 def _no_kind(group: str, value: Any) -> InputError:
-    kind = KINDS[group]
     name = getattr(value, "__qualname__", None) or type(value).__qualname__
-    base = f"{kind.__module__}.{kind.__qualname__}"
     remedy = "derive it from that class"
-    return InputError(key=group, value=name, problem=f"is no {base}", remedy=remedy)
+    return InputError(key=group, value=name, problem=f"is no {KINDS[group]}", remedy=remedy)
 
 
 def check_tiers(config: RunConfig, memory: Capabilities, preemption: PreemptionRule) -> None:
@@ -111,9 +99,14 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
     """Raise InputError if scheduler or policy can serve no request of the workload, or decide by
     what no request has: they would run as others under their names.
     """
-    _check_num_sequences(scheduler.memory, workload)
-    _check_answers_are_found(scheduler)
-    _check_fixed_outputs(scheduler, workload)
+    if scheduler.names_victims:
+        _check_victims(scheduler)
+    if workload.num_seqs > 1 or workload.has_beams:
+        _check_num_sequences(scheduler, workload)
+    if scheduler.state.retention is not None:
+        _check_answers_are_found(scheduler.memory)
+    if scheduler.ends_at_declared and workload.rows.max_new_tokens is not None:
+        _check_fixed_outputs(workload.rows.max_new_tokens, workload.rows.output_len)
     there = workload.optional_fields()
     readers = {"scheduler": scheduler, "policy.eviction": scheduler.memory.reads_columns}
     for part, reader in readers.items():
@@ -130,10 +123,7 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
             )
 
 
-def _check_fixed_outputs(scheduler: Scheduler, workload: Workload) -> None:
-    declared, outputs = workload.rows.max_new_tokens, workload.rows.output_len
-    if declared is None or not scheduler.ends_at_declared:
-        return
+def _check_fixed_outputs(declared: Column, outputs: Column) -> None:
     if (declared != outputs).any():
         row = int((declared != outputs).argmax())
         raise InputError(
@@ -146,10 +136,10 @@ def _check_fixed_outputs(scheduler: Scheduler, workload: Workload) -> None:
         )
 
 
-def check_preemption(scheduler: Scheduler) -> None:
+def _check_victims(scheduler: Scheduler) -> None:
     """Raise InputError for a rule that the scheduler would not follow."""
     rule = scheduler.preemption
-    if scheduler.names_victims and not isinstance(rule, RECOMPUTING):
+    if not isinstance(rule, RECOMPUTING):
         raise InputError(
             key="preemption",
             value=type(rule).__name__,
@@ -160,8 +150,19 @@ def check_preemption(scheduler: Scheduler) -> None:
         )
 
 
-def _check_num_sequences(memory: Capabilities, workload: Workload) -> None:
-    num_seqs, longest = workload.num_seqs, memory.policy.max_seq_len
+def _check_num_sequences(scheduler: Scheduler, workload: Workload) -> None:
+    """Refuse requests of several sequences if decodes step one by one, or if none would fit."""
+    if scheduler.steps_in_turn:
+        raise InputError(
+            key="workload.num_seqs",
+            problem=(
+                "parallel samples and beams are not modelled with drafts, or in order of rank with "
+                "scheduler=vllm_v1"
+            ),
+            remedy="workload.num_seqs=1, or leave speculation and order out",
+        )
+    memory, num_seqs = scheduler.memory, workload.num_seqs
+    longest = memory.policy.max_seq_len
     is_uniform = workload.rows.num_seqs is None and num_seqs > 1
     if is_uniform and longest(1, num_seqs) == 0 < longest(1, 1):
         raise InputError(
@@ -172,13 +173,13 @@ def _check_num_sequences(memory: Capabilities, workload: Workload) -> None:
         )
 
 
-def _check_answers_are_found(scheduler: Scheduler) -> None:
-    if scheduler.state.retention is not None and scheduler.memory.publishes is None:
+def _check_answers_are_found(memory: Capabilities) -> None:
+    if memory.publishes is None:
         raise InputError(
             key="order",
             value="time_to_live",
             problem=(
-                f"{scheduler.memory.name} finds nothing of an answered request, whose slots would "
+                f"{memory.name} finds nothing of an answered request, whose slots would "
                 "be kept for no reader"
             ),
             remedy="choose policy=prefix_caching, or another policy that has lookup()",

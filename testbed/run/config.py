@@ -3,7 +3,7 @@ are built from it. Every field has its constraint, its unit and its meaning besi
 """
 
 import re
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, asdict, fields, replace
 from math import isclose
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -33,6 +33,7 @@ from testbed.vllm.releases import DEFAULT, release_numbered
 FLEET = ("replicas", "servers", "router", "faults", "prefill_replicas", "handover")
 OF_MODELS = ("fp8_products", "num_ffn_layers", *VARIANTS, *LAYERS)
 MOST_ENGINES = 10_000  # of a fleet, 0.24 MB each
+ALONE = "there is one engine without a router"
 LIMITS = ("itl_s", "e2e_s")
 OPTIONAL = (
     "engine",
@@ -337,78 +338,73 @@ class RunConfig:
                 )
         check_known_shape(self.model)
         release_numbered(self.release)
-        self._check_fleet()
-        self._check_prefill_replicas()
-        self._check_servers()
+        if self.replicas is None:
+            self._check_alone()
+        else:
+            self._check_fleet(self.replicas)
 
-    def _check_fleet(self) -> None:
-        if (self.replicas or 0) > MOST_ENGINES:
+    def _check_alone(self) -> None:
+        """Raise InputError for values of a fleet."""
+        named = [name for name in FLEET if getattr(self, name) is not None]
+        if named:
+            raise InputError(key=named[0], problem=ALONE, remedy="give replicas=N")
+        if self.server.shared_tiers:
+            key = f"server.tiers.{self.server.shared_tiers[0]}.shared"
+            raise InputError(key=key, problem=ALONE, remedy=f"give replicas=N, or {key}=false")
+
+    def _check_fleet(self, replicas: int) -> None:
+        if replicas > MOST_ENGINES:
             raise InputError(
                 key="replicas",
-                value=self.replicas,
+                value=replicas,
                 problem=f"memory has room for {MOST_ENGINES:,} engines",
                 remedy="give fewer",
             )
-        for name in FLEET:
-            if getattr(self, name) is not None and self.replicas is None:
-                raise InputError(
-                    key=name,
-                    problem="there is one engine without a router",
-                    remedy="give replicas=N",
-                )
-        if self.server.shared_tiers and self.replicas is None:
-            key = f"server.tiers.{self.server.shared_tiers[0]}.shared"
-            raise InputError(
-                key=key,
-                problem="there is one engine without a router",
-                remedy=f"give replicas=N, or {key}=false",
-            )
-
-    def _check_servers(self) -> None:
-        others = [str(number) for number in range(1, self.replicas or 1)]
-        for number, server in (self.servers or {}).items():
-            if number not in others:
-                raise InputError(
-                    key=f"servers.{number}",
-                    problem=f"the engines that may have another server are 1 to {len(others)}",
-                    remedy="give one of these; `server` is that of engine 0",
-                )
-            if self.server.shared_tiers or server.shared_tiers:
-                raise InputError(
-                    key=f"servers.{number}",
-                    problem="shared tiers are not modelled below different servers",
-                    remedy="give server.tiers.NAME.shared=false, or leave servers out",
-                )
-            is_sized = self.server.num_blocks is not None or self.null_blocks
-            if is_sized and server.num_blocks is None and not server.kv_memory_gib:
-                raise InputError(
-                    key=f"servers.{number}.num_blocks",
-                    problem=(
-                        "the pool of `server` is given, by server.num_blocks or by a preset of "
-                        f"vLLM, and that of engine {number} is not"
-                    ),
-                    remedy="give it; `testbed fits` says what vLLM would have",
-                )
-
-    def of_engine(self, number: int) -> "RunConfig":
-        """This config with the server of that engine."""
-        server = (self.servers or {}).get(str(number))
-        return self if server is None else replace(self, server=server)
-
-    def _check_prefill_replicas(self) -> None:
         if self.handover is not None and self.prefill_replicas is None:
             raise InputError(
                 key="handover",
                 problem="no engine prefills for others",
                 remedy="give prefill_replicas=N",
             )
-        if self.prefill_replicas is not None and self.prefill_replicas >= (self.replicas or 0):
+        if self.prefill_replicas is not None and self.prefill_replicas >= replicas:
             raise InputError(
                 key="prefill_replicas",
                 value=self.prefill_replicas,
-                problem=f"none of {self.replicas} engines is left to decode",
+                problem=f"none of {replicas} engines is left to decode",
                 remedy="give fewer, or more replicas",
             )
+        for number, server in (self.servers or {}).items():
+            self._check_server(number, server, replicas)
+
+    def _check_server(self, number: str, server: ServerConfig, replicas: int) -> None:
+        """Raise InputError for another server of an engine that it cannot have."""
+        if number not in map(str, range(1, replicas)):
+            raise InputError(
+                key=f"servers.{number}",
+                problem=f"the engines that may have another server are 1 to {replicas - 1}",
+                remedy="give one of these; `server` is that of engine 0",
+            )
+        if self.server.shared_tiers or server.shared_tiers:
+            raise InputError(
+                key=f"servers.{number}",
+                problem="shared tiers are not modelled below different servers",
+                remedy="give server.tiers.NAME.shared=false, or leave servers out",
+            )
+        is_sized = self.server.num_blocks is not None or self.null_blocks
+        if is_sized and server.num_blocks is None and not server.kv_memory_gib:
+            raise InputError(
+                key=f"servers.{number}.num_blocks",
+                problem=(
+                    "the pool of `server` is given, by server.num_blocks or by a preset of "
+                    f"vLLM, and that of engine {number} is not"
+                ),
+                remedy="give it; `testbed fits` says what vLLM would have",
+            )
+
+    def of_engine(self, number: int) -> "RunConfig":
+        """This config with the server of that engine."""
+        server = (self.servers or {}).get(str(number))
+        return self if server is None else replace(self, server=server)
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -455,14 +451,10 @@ def defaults_of(cls: type) -> dict[str, Any]:
         for field in fields(cls)
     }
     defaults = {name: value for name, value in values.items() if value is not MISSING}
-    return {name: _with_nulls(value) for name, value in defaults.items()}
-
-
-def _with_nulls(value: Any) -> Any:
-    """The plain values of a default; a model has those too that a run folder leaves out."""
-    if isinstance(value, Slo | WorkloadConfig):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    return plain_values(value)
+    return {  # a model with those too that a run folder leaves out
+        name: asdict(value) if isinstance(value, Slo | WorkloadConfig) else plain_values(value)
+        for name, value in defaults.items()
+    }
 
 
 class MixShare(NamedTuple):

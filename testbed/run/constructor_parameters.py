@@ -3,7 +3,7 @@ check of their values.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -52,43 +52,34 @@ def parameters_of(target: Any) -> dict[str, Any] | None:
     """The annotation of every parameter, None if any name is accepted; a class may pass keywords
     to its base class.
     """
-    hints: dict[str, Any] = {}
-    for own in _constructors(target):
-        hints = own.hints | hints
-        if not own.has_others:
-            return hints
-    return None
+    parameters = declared(target)
+    return None if parameters.has_others else parameters.hints
 
 
 def constructor_parameters(cls: type) -> list[str]:
     """The names of the parameters of the constructor that a class has, its own or an inherited
     one.
     """
-    own = next(_constructors(cls), None)
-    return list(own.hints) if own is not None else []
+    try:
+        parameters = inspect.signature(cls).parameters.values()
+    except ValueError:  # of a class that is written in C
+        return []
+    return [entry.name for entry in parameters if entry.kind is not entry.VAR_KEYWORD]
 
 
 def values_of(target: Any) -> dict[str, Any]:
     """The parameters that take plain values, with their defaults, as YAML has them; "???" for one
     that must be given. Objects, and what the builder gives, are left out.
     """
-    hints: dict[str, Any] = {}
-    defaults: dict[str, Any] = {}
-    for own in _constructors(target):
-        hints, defaults = own.hints | hints, own.defaults | defaults
-        if not own.has_others:
-            break
-    values = {name: _plain_value(defaults.get(name, MUST_BE_GIVEN)) for name in hints}
-    return {
-        name: value
-        for name, value in values.items()
-        if name not in BY_THE_BUILDER and (is_checked(hints[name]) or _is_plain(value))
-    }
-
-
-def _is_plain(value: Any) -> bool:
-    """True if a default alone, of a parameter without an annotation, says that it is plain."""
-    return isinstance(value, int | float | str) and value != MUST_BE_GIVEN
+    hints, defaults, _ = declared(target)
+    values: dict[str, Any] = {}
+    for name, hint in hints.items():
+        value = _plain_value(defaults.get(name, MUST_BE_GIVEN))
+        # without an annotation, a default alone says that a parameter is plain
+        is_plain = isinstance(value, int | float | str) and value != MUST_BE_GIVEN
+        if name not in BY_THE_BUILDER and (is_checked(hint) or is_plain):
+            values[name] = value
+    return values
 
 
 def _plain_value(default: Any) -> Any:
@@ -100,8 +91,8 @@ def _plain_value(default: Any) -> Any:
 
 
 class Parameters(NamedTuple):
-    """The parameters of a constructor or function by name, with the defaults of those that have
-    one; has_others: it takes any others too.
+    """The parameters of a class or function by name, with the defaults of those that have one;
+    has_others: it takes any others too.
     """
 
     hints: dict[str, Any]
@@ -109,35 +100,33 @@ class Parameters(NamedTuple):
     has_others: bool
 
 
-def _constructors(target: Any) -> Iterator[Parameters]:
-    """Constructors of the class, then of its base classes that define one; ends at one without a
-    signature, such as one written in C.
+@cache
+def declared(target: Any) -> Parameters:
+    """The parameters of a function, or of a class and of the base classes that get its other
+    keywords; a constructor without a signature, such as one written in C, takes any.
     """
+    hints: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for owner in target.__mro__[:-1] if inspect.isclass(target) else (target,):
         if owner is not target and "__init__" not in vars(owner):
             continue
         try:
             parameters = inspect.signature(owner).parameters.values()
         except (TypeError, ValueError):
-            return
-        hints = annotations_of(owner)
+            break
+        own = annotations_of(owner)
         named = [entry for entry in parameters if entry.kind is not entry.VAR_KEYWORD]
-        yield Parameters(
-            {entry.name: hints.get(entry.name, Any) for entry in named},
-            _defaults(owner, named),
-            has_others=len(named) < len(parameters),
-        )
-
-
-def _defaults(owner: Any, parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
-    """Defaults by name; those of a dataclass's factories are made."""
-    made = {
-        field.name: field.default_factory()
-        for field in (fields(owner) if is_dataclass(owner) else ())
-        if field.default_factory is not MISSING
-    }
-    given = {entry.name: entry.default for entry in parameters if entry.default is not entry.empty}
-    return given | made
+        hints = {entry.name: own.get(entry.name, Any) for entry in named} | hints
+        given = {entry.name: entry.default for entry in named if entry.default is not entry.empty}
+        made = {
+            field.name: field.default_factory()
+            for field in (fields(owner) if is_dataclass(owner) else ())
+            if field.default_factory is not MISSING
+        }
+        defaults = given | made | defaults
+        if len(named) == len(parameters):
+            return Parameters(hints, defaults, has_others=False)
+    return Parameters(hints, defaults, has_others=True)
 
 
 def annotations_of(target: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ the package's own source.
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -116,18 +116,14 @@ def code_hash() -> str:
 @cache
 def folder_hash(folder: Path) -> str:
     """SHA-256 over the sources and data files in a folder and below it."""
-    digest = hashlib.sha256()
-    for path in sorted(_sources(str(folder))):
-        with open(path, "rb") as file:
-            digest.update(os.path.relpath(path, folder).encode() + b"\0" + file.read())
-    return digest.hexdigest()
-
-
-def _sources(folder: str) -> Iterator[str]:
-    """The paths of sources and data files, by strings, as pathlib takes 30 ms for them."""
+    paths = list[str]()  # by strings, as pathlib takes 30 ms for them
     for place, folders, names in os.walk(folder):
         if place == str(ROOT):
             folders[:] = [name for name in folders if name not in LINKED]
-        for name in names:
-            if os.path.splitext(name)[1] in SOURCES:
-                yield os.path.join(place, name)
+        ours = (name for name in names if os.path.splitext(name)[1] in SOURCES)
+        paths += [os.path.join(place, name) for name in ours]
+    digest, above = hashlib.sha256(), len(os.path.join(folder, ""))
+    for path in sorted(paths):
+        with open(path, "rb") as file:
+            digest.update(path[above:].encode() + b"\0" + file.read())
+    return digest.hexdigest()

@@ -1,6 +1,6 @@
 """The pools of a configured server, and whether its costs were measured on such a machine."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -12,10 +12,10 @@ from testbed.cost.known_profiles import check_shipped_sheet
 from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.transfer_times import tier_bandwidths
 from testbed.memory.capabilities import capabilities_of
-from testbed.memory.policy import PoolSpec, Tier, host
+from testbed.memory.policy import PoolSpec, Tier
 from testbed.run.config import Machine, RunConfig, ServerConfig, SoftwareConfig
 from testbed.run.constructor_parameters import values_of
-from testbed.run.parts import Part, locate
+from testbed.run.parts import Part
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
 from testbed.speculation.speculation import Speculation
 
@@ -29,9 +29,13 @@ def make_pool(config: RunConfig, speculation: Speculation | None = None) -> Pool
     has a token's K and V of the drafter too.
     """
     model, server = config.model, config.server
-    drafter = drafter_memory(speculation, model, server.num_gpus)
-    _check_machine(model, server)
-    _check_heads(model, server.num_gpus)
+    drafter = DrafterMemory()
+    if speculation is not None:
+        drafter = drafter_memory(speculation, model, server.num_gpus)
+    if server.kv_memory_of is not None and model.name in server.kv_memory_gib:
+        _check_machine(model, server, server.kv_memory_of)
+    if problem := model.heads_problem(server.num_gpus):
+        raise _refused_heads(model, server.num_gpus, problem)
     block_size = block_size_of(config.policy)
     num_slots = _num_slots(config, block_size, drafter)
     copies = model.kv_copies(server.num_gpus)
@@ -41,13 +45,13 @@ def make_pool(config: RunConfig, speculation: Speculation | None = None) -> Pool
         layers = 1
     groups = tuple(replace(group, slot_bytes=group.slot_bytes * copies) for group in model.groups)
     host_slots = int(config.swap_space_gib * GIB) * server.num_gpus // token_bytes
-    lower = tuple(_lower_tiers(model, server))
-    _check_tiers(lower, block_size or 1)
-    tiers = (*host(host_slots, server.gpu.host_bandwidth), *lower)
+    tiers = [Tier(HOST, host_slots, server.gpu.host_bandwidth)]
+    if server.tiers:
+        tiers += _lower_tiers(model, server, block_size or 1)
     return PoolSpec(
         num_slots=num_slots,
         max_len=model.max_len,
-        tiers=tiers,
+        tiers=tuple(tiers),
         layer_bytes=token_bytes // layers,
         num_layers=layers,
         num_gpus=server.num_gpus,
@@ -55,7 +59,9 @@ def make_pool(config: RunConfig, speculation: Speculation | None = None) -> Pool
     )
 
 
-def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:
+def _lower_tiers(model: ModelSpec, server: ServerSpec, block_size: int) -> list[Tier]:
+    """The tiers of the server, checked."""
+    tiers = list[Tier]()
     for name, tier in (server.tiers or {}).items():
         if name in (DEVICE, HOST):
             raise InputError(
@@ -65,7 +71,9 @@ def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:
             )
         num_slots = int(tier.size_gib * GIB) // model.kv_bytes_per_token
         bandwidth, write_bandwidth = tier_bandwidths(server, tier)
-        yield Tier(name, num_slots, bandwidth, write_bandwidth, tier.latency_s)
+        tiers.append(Tier(name, num_slots, bandwidth, write_bandwidth, tier.latency_s))
+    _check_tiers(tiers, block_size)
+    return tiers
 
 
 def _check_tiers(tiers: Sequence[Tier], block_size: int) -> None:
@@ -162,11 +170,9 @@ def check_device(fingerprint: Mapping[str, Any], gpu: GpuSpec, whose: str) -> No
     )
 
 
-def _check_machine(model: ModelSpec, server: ServerConfig) -> None:
+def _check_machine(model: ModelSpec, server: ServerConfig, there: Machine) -> None:
     """A pool in GiB is what one machine had left: it is valid for no other."""
-    if server.kv_memory_of is None or model.name not in server.kv_memory_gib:
-        return
-    here, there = Machine(server.gpu.name, server.num_gpus), server.kv_memory_of
+    here = Machine(server.gpu.name, server.num_gpus)
     if here == there:
         return
     different = [
@@ -183,16 +189,15 @@ def _check_machine(model: ModelSpec, server: ServerConfig) -> None:
     )
 
 
-def _check_heads(model: ModelSpec, num_gpus: int) -> None:
+def _refused_heads(model: ModelSpec, num_gpus: int, problem: str) -> InputError:
     """Tensor parallelism gives each GPU whole heads, as many as any other."""
-    if problem := model.heads_problem(num_gpus):
-        counts = [n for n in (1, 2, 4, 8, 16, 32) if not model.heads_problem(n)]
-        raise InputError(
-            key="server.num_gpus",
-            value=num_gpus,
-            problem=f"of {model.name} {problem}",
-            remedy=f"give one of {', '.join(map(str, counts))}",
-        )
+    counts = [n for n in (1, 2, 4, 8, 16, 32) if not model.heads_problem(n)]
+    return InputError(
+        key="server.num_gpus",
+        value=num_gpus,
+        problem=f"of {model.name} {problem}",
+        remedy=f"give one of {', '.join(map(str, counts))}",
+    )
 
 
 def _check_given_pool(
@@ -231,8 +236,7 @@ def block_size_of(policy: Part) -> int | None:
     """
     if policy.is_instance:
         return capabilities_of(policy.target).block_size
-    target = locate(policy.target, "policy") if isinstance(policy.target, str) else policy.target
-    block_size = {**values_of(target), **policy.parameters}.get("block_size")
+    block_size = {**values_of(policy.maker("policy")), **policy.parameters}.get("block_size")
     is_size = isinstance(block_size, int) and not isinstance(block_size, bool) and block_size > 0
     return block_size if is_size else None
 
@@ -242,11 +246,14 @@ def _num_slots(config: RunConfig, block_size: int | None, drafter: DrafterMemory
     server counts in its pool. Raises InputError for a pool that does not fit the memory.
     """
     model, server = config.model, config.server
-    num_slots = _slots_of_blocks(server, model, block_size) or server.kv_slots(
-        model,
-        more_token_bytes=drafter.token_bytes,
-        more_weight_bytes=drafter.weight_bytes,
-    )
+    if server.num_blocks is not None:
+        num_slots = _slots_of_blocks(server.num_blocks, server, model, block_size)
+    else:
+        num_slots = server.kv_slots(
+            model,
+            more_token_bytes=drafter.token_bytes,
+            more_weight_bytes=drafter.weight_bytes,
+        )
     if server.num_blocks is not None or model.name in server.kv_memory_gib:
         _check_given_pool(server, model, num_slots, drafter)
     null_slots = config.null_blocks * (block_size or 0)
@@ -259,13 +266,13 @@ def _num_slots(config: RunConfig, block_size: int | None, drafter: DrafterMemory
     return num_slots - null_slots
 
 
-def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | None) -> int | None:
-    if server.num_blocks is None:
-        return None
+def _slots_of_blocks(
+    num_blocks: int, server: ServerConfig, model: ModelSpec, block_size: int | None
+) -> int:
     if block_size is None:
         raise InputError(
             key="server.num_blocks",
-            value=server.num_blocks,
+            value=num_blocks,
             problem=(
                 "needs a policy with a block_size (without one give "
                 f"server.kv_memory_gib.{model.name}=GIB)"
@@ -273,13 +280,13 @@ def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | N
         )
     if model.name in server.kv_memory_gib:
         slots = server.kv_slots(model, block_size)
-        if slots != server.num_blocks * block_size:
+        if slots != num_blocks * block_size:
             raise InputError(
                 key="server.num_blocks",
-                value=server.num_blocks,
+                value=num_blocks,
                 problem=(
                     f"server.kv_memory_gib has {model.name}'s pool, {slots // block_size} blocks"
                 ),
                 remedy="~server.kv_memory_gib leaves only the blocks",
             )
-    return server.num_blocks * block_size
+    return num_blocks * block_size

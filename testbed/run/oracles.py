@@ -9,7 +9,7 @@ from typing import Any
 from testbed.core.oracle_protocols import LENGTHS, OutputLengths
 from testbed.memory.protocols import ForeseesChains
 from testbed.run.constructor_parameters import parameters_of
-from testbed.run.parts import Part, locate
+from testbed.run.parts import Part
 
 
 def is_oracle(make: Callable[..., Any]) -> bool:
@@ -32,18 +32,11 @@ def future_read(**parts: Part) -> str | None:
     """
     read = []
     for group, part in parts.items():
-        if is_oracle(class_of(group, part)):
+        if is_oracle(part.maker(group)):
             read.append(f"{group}: true output lengths")
         eviction = part.parameters.get("eviction")
         if isinstance(eviction, Part):
-            order = class_of("eviction", eviction)
+            order = eviction.maker("eviction")
             if isinstance(order, type) and issubclass(order, ForeseesChains):
                 read.append(f"{group}.eviction: the prompts to come")
     return "; ".join(read) or None
-
-
-def class_of(group: str, part: Part) -> Any:
-    """The class or the function of a part, or the class of the object that it is."""
-    if part.is_instance:
-        return type(part.target)
-    return locate(part.target, group) if isinstance(part.target, str) else part.target

@@ -108,20 +108,26 @@ class Part:
         )
         return not self.is_named and not makes_one
 
+    def maker(self, key: str) -> Any:
+        """The class or function that builds the instance; of an instance, its class."""
+        if self.is_instance:
+            return type(self.target)
+        return locate(self.target, key) if isinstance(self.target, str) else self.target
+
     def make(self, key: str, *first: Any) -> Any:
         """Build the instance; `key` is the part's name in messages. Every failure is an InputError
         in one line.
         """
         if self.is_instance:
             return self.target
-        target = locate(self.target, key) if isinstance(self.target, str) else self.target
+        target = self.maker(key)
         check_methods(target, key)
         self.check_parameters(target, key)
         instances = {
             name: value.make(dotted(key, name)) if isinstance(value, Part) else value
             for name, value in self.parameters.items()
         }
-        check_kinds_of_parts(target, self._parts_in(instances), key)
+        check_kinds_of_parts(target, self.parameters, instances, key)
         with plug_in_errors(key, self.name):
             built = target(*first, **instances)
         if built is None:
@@ -131,11 +137,6 @@ class Part:
                 remedy="name a class",
             )
         return built
-
-    def _parts_in(self, instances: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters that are parts, or texts in the place of one."""
-        names = (name for name, value in self.parameters.items() if isinstance(value, Part | str))
-        return {name: instances[name] for name in names}
 
     def check_parameters(self, target: Any, key: str) -> None:
         """Raise InputError for a parameter that is unknown or against its annotation.
@@ -161,13 +162,16 @@ class Part:
             raise refusal_of(error, declared, key) from None
 
 
-def check_kinds_of_parts(target: Any, values: Mapping[str, Any], key: str) -> None:
+def check_kinds_of_parts(
+    target: Any, parameters: Mapping[str, Any], instances: Mapping[str, Any], key: str
+) -> None:
     """Raise InputError for a parameter that is to be an object of one of this project's classes,
     and is text or another object.
     """
-    for name, hint in (parameters_of(target) or {}).items():
-        value, kinds = values.get(name), _kinds_of(hint)
-        if kinds and value is not None and not isinstance(value, kinds):
+    declared = parameters_of(target) or {}
+    for name in [name for name, value in parameters.items() if isinstance(value, Part | str)]:
+        value, kinds = instances[name], _kinds_of(declared.get(name, Any))
+        if kinds and not isinstance(value, kinds):
             given = value if isinstance(value, str) else type(value).__qualname__
             place, kind = dotted(key, name), kinds[0]
             raise InputError(

@@ -9,7 +9,6 @@ from testbed.core.errors import InputError
 from testbed.memory.served import Batching, StateCaching
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import parameters_of
-from testbed.run.oracles import class_of
 from testbed.run.speculating import drafts_of_policy
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.attention_backends import checkpoint_alignment, keeps_each_state
@@ -39,7 +38,7 @@ def served_parameters(
     }
     if speculation is not None:
         makers["max_len"] = lambda config: config.model.max_len
-    declared = parameters_of(class_of(group, part)) or {}
+    declared = parameters_of(part.maker(group)) or {}
     names = [name for name in makers if name in declared and name not in part.parameters]
     return {name: makers[name](config) for name in names}
 
@@ -51,7 +50,7 @@ def batching_of(config: RunConfig) -> Batching | None:
     limit = part.parameters.get(LIMIT) if limits is None else getattr(limits, LIMIT, None)
     if not isinstance(limit, int):
         return None
-    return Batching(limit, bool(getattr(class_of("scheduler", part), "plans_ahead", False)))
+    return Batching(limit, bool(getattr(part.maker("scheduler"), "plans_ahead", False)))
 
 
 def states_of(config: RunConfig) -> StateCaching | None:
@@ -59,21 +58,19 @@ def states_of(config: RunConfig) -> StateCaching | None:
     none.
     """
     release, model = release_numbered(config.release), config.model
-    asks = getattr(class_of("scheduler", config.scheduler), "cuts_chunks", False)
+    asks = getattr(config.scheduler.maker("scheduler"), "cuts_chunks", False)
     is_state = model.states is not None and model.states.state_bytes > 0
     if not (asks and is_state) or keeps_each_state(model, release):
         return None
     return StateCaching(checkpoint_alignment(model, config.server.gpu, release))
 
 
-def check_release_is_read(config: RunConfig) -> None:
+def check_release_is_read(config: RunConfig, release: str) -> None:
     """Raise InputError for a release that no part of the config follows."""
-    if config.release is None:
-        return
     if not any("release" in served_parameters(config, group) for group in RELEASED):
         raise InputError(
             key="release",
-            value=config.release,
+            value=release,
             problem="nothing reads it",
             remedy=(
                 "choose +system=vllm-v1, scheduler=vllm_v1, policy=prefix_caching_v1 or "

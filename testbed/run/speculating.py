@@ -3,7 +3,6 @@
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.request import Workload
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
 from testbed.cost.software import SOFTWARE
@@ -11,7 +10,7 @@ from testbed.cost.speculative import SpeculativeCost
 from testbed.memory.served import Drafts
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import parameters_of
-from testbed.run.oracles import class_of, is_oracle
+from testbed.run.oracles import is_oracle
 from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
 from testbed.speculation.speculation import Speculation
@@ -42,24 +41,11 @@ def speculative_cost(
     return SpeculativeCost(cost, drafter, speculation.max_drafts, speculation.off_above)
 
 
-def check_requests(scheduler: Scheduler, workload: Workload) -> None:
-    """Refuse requests of several sequences if decodes step one by one."""
-    if scheduler.steps_in_turn and (workload.num_seqs > 1 or workload.has_beams):
-        raise InputError(
-            key="workload.num_seqs",
-            problem=(
-                "parallel samples and beams are not modelled with drafts, or in order of rank with "
-                "scheduler=vllm_v1"
-            ),
-            remedy="workload.num_seqs=1, or leave speculation and order out",
-        )
-
-
 def check_speculation(config: RunConfig, speculation: Speculation) -> None:
     """Refuse what is not modelled with drafts."""
     _check_run(config)
     _check_software(config)
-    if "drafter" not in (parameters_of(class_of("scheduler", config.scheduler)) or {}):
+    if "drafter" not in (parameters_of(config.scheduler.maker("scheduler")) or {}):
         raise InputError(
             key="speculation",
             problem=f"scheduler={config.scheduler.name.rpartition('.')[2]} plans no drafts",
@@ -75,7 +61,7 @@ def _check_policy(config: RunConfig, speculation: Speculation) -> None:
         release.admits_with_drafts or speculation.drops_last_block
     ):
         return
-    target = class_of("policy", config.policy)
+    target = config.policy.maker("policy")
     finds_prefixes = hasattr(target, "lookup")
     if finds_prefixes and "drafts" not in (parameters_of(target) or {}):
         raise InputError(
@@ -118,7 +104,7 @@ def _check_run(config: RunConfig) -> None:
             problem="engines behind a router with drafts are not modelled",
             remedy="leave replicas or speculation out",
         )
-    if is_oracle(class_of("policy", config.policy)):
+    if is_oracle(config.policy.maker("policy")):
         raise InputError(
             key="speculation",
             problem=(

@@ -20,7 +20,13 @@ from testbed.traces.reader import FileTrace, stream
 def make_workload(config: RunConfig) -> Workload:
     """Timed rows; the trace and the arrival process draw from separate streams of the seed."""
     try:
-        return _made(config)
+        trace = config.trace.make("trace")
+        if isinstance(trace, Workload):
+            return trace
+        timed = _timed(config, trace)
+        if config.workload.max_new_tokens is None:
+            return timed
+        return replace(timed, rows=with_limits(timed.rows, config.workload, config.model.max_len))
     except MemoryError as error:
         expected = f" ({error})" if str(error) else ""
         raise InputError(
@@ -28,14 +34,6 @@ def make_workload(config: RunConfig) -> Workload:
             problem=f"so many requests do not fit into memory{expected}",
             remedy="lower arrivals.rate or arrivals.duration_s",
         ) from None
-
-
-def _made(config: RunConfig) -> Workload:
-    trace = config.trace.make("trace")
-    if isinstance(trace, Workload):
-        return trace
-    timed = _timed(config, trace)
-    return replace(timed, rows=with_limits(timed.rows, config.workload, config.model.max_len))
 
 
 def with_limits(rows: Rows, options: WorkloadConfig, max_len: int) -> Rows:

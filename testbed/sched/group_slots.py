@@ -105,7 +105,9 @@ def release_slots(policy: MemoryPolicy, group: SequenceGroup) -> None:
     """Give back all slots of the group."""
     for seq in group.resident:
         policy.release(seq)
-    forget_slots(group)
+    for seq in group.resident:
+        seq.set_counts(num_slots=0, num_stored=0)
+    group.resident = []
 
 
 def forget_slots(group: SequenceGroup) -> None:

@@ -22,9 +22,10 @@ class PendingForks:
         """`child` continues with the tokens of `parent`; both are sequences of `group`."""
         ops = self._memory.fork(parent, child)
         if child.batch is None:  # members of a batch have the same counts already
-            child.num_stored = parent.num_stored
-            if self._memory.forks is not None:
-                child.num_slots = parent.num_slots
+            if self._memory.forks is None:
+                child.num_stored = parent.num_stored
+            else:
+                child.set_counts(num_slots=parent.num_slots, num_stored=parent.num_stored)
         self.num_forks += 1
         if ops is not NO_OPS and ops != NO_OPS:
             self.copies.append((group, ops))

@@ -2,12 +2,12 @@
 that is no plan.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Batch, Sequence, SequenceGroup, SequenceStatus
-from testbed.core.slots import Answer, Grant, Ops, Refusal, record
+from testbed.core.slots import Answer, Grant, Move, Ops, Refusal, record
 from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beam_search import Replacement
@@ -259,13 +259,21 @@ def summed(ops: list[Ops]) -> Summed:
     """
     copies: dict[int, int] = {}
     extra: dict[str, int] = {}
-    moved = [move for requested in ops for move in requested.moves]
-    moves = counted(moved) if moved else ()
+    moved: list[Move] = []
     for requested in ops:
         for _, _, length in requested.copies:
             copies[length] = copies.get(length, 0) + 1
+        moved += requested.moves
         for name, count in requested.extra:
             extra[name] = extra.get(name, 0) + count
+    moves = counted(moved) if moved else ()
+    if moves or extra or min(copies, default=1) < 1:
+        _check_summed(copies, moves, extra)
+    return tuple(sorted(copies.items())), moves, tuple(sorted(extra.items()))
+
+
+def _check_summed(copies: Iterable[int], moves: Iterable[Moved], extra: Mapping[str, int]) -> None:
+    """Raises PlugInError for a copy or a move of no slot, and for a count below 0."""
     wrong = [
         *[f"copy {length} slots" for length in copies if length < 1],
         *[
@@ -277,7 +285,6 @@ def summed(ops: list[Ops]) -> Summed:
     ]
     if wrong:
         raise PlugInError(f"a policy's ops {wrong[0]}: less than nothing")
-    return tuple(sorted(copies.items())), moves, tuple(sorted(extra.items()))
 
 
 def one_answer(policy: MemoryPolicy, answer: object) -> Answer:

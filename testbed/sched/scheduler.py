@@ -22,7 +22,7 @@ from testbed.sched.preemption import PreemptionRule, preempt_victim
 from testbed.sched.state import SchedulerState
 from testbed.sched.swap import precedes_admission, swap_in
 from testbed.sched.token_budget import Prefills
-from testbed.sched.whole_prompt import WholePrompt
+from testbed.sched.whole_prompts import WholePrompts
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import Release
 
@@ -108,9 +108,9 @@ class Scheduler(ABC):
         return self.state.memory
 
     @property
-    def whole_prompt(self) -> WholePrompt | None:
-        """Makes the plan, for an engine that asks it first, if one request waits; None: `plan`
-        makes all of them.
+    def whole_prompts(self) -> WholePrompts | None:
+        """Makes the plan, for an engine that asks it first, if requests wait whose prompts are
+        computed whole; None: `plan` makes all of them.
         """
         return None
 
@@ -257,10 +257,10 @@ class Scheduler(ABC):
                     finished.append(group)
             if state.beams:
                 for request_id, group in state.beams.items():
-                    state.choose_parents(group, results.parents[request_id])
+                    if parents := results.parents[request_id]:
+                        state.choose_parents(group, parents)
         for group, seq, new, num_stored, last, _ in plan.chunks:
-            if num_stored + new > seq.num_stored:
-                seq.num_stored = num_stored + new
+            seq.store(num_stored + new)
             if last:
                 first_tokens.append(group)
         if first_tokens or plan.swapped_in:
@@ -367,8 +367,9 @@ class IterationLevel(Scheduler):
 
     Attributes:
         prefills: the class of `prompts`.
-        admits_after_decodes: a plan is a step of the batch and then prompts, so that `whole_prompt`
-            may make it. The class of a scheduler says so itself, as with `has_steady_plans`.
+        admits_after_decodes: a plan is a step of the batch and then prompts, so that
+            `whole_prompts` may make it. The class of a scheduler says so itself, as with
+            `has_steady_plans`.
         limits: of an iteration.
         order: of requests.
         prompts: puts prefills into a plan.
@@ -432,13 +433,18 @@ class IterationLevel(Scheduler):
         return self.order.columns_read()
 
     @cached_property
-    def whole_prompt(self) -> WholePrompt | None:
+    def whole_prompts(self) -> WholePrompts | None:
         """See Scheduler."""
         memory = self.memory
         is_plain = memory.layered is None and memory.cuts_chunks is None
         is_declared = vars(type(self)).get("admits_after_decodes", False)
         can = is_declared and is_plain and self._choose_order is None and not self.prefetch
-        return WholePrompt(self) if can and self.is_steady and not self.steps_in_turn else None
+        return WholePrompts(self) if can and self.is_steady and not self.steps_in_turn else None
+
+    def limit_chunks(self) -> None:
+        """Called before prompts are put into a plan: set the longest chunk, if it depends on the
+        requests.
+        """
 
     @property
     def is_decoding(self) -> bool:

@@ -308,7 +308,11 @@ class SchedulerState(Queues):
 
     def release(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group stops running and releases its slots: it is finished, or waits again."""
-        self._stop_running(group, status)
+        group.status = status  # as `_stop_running`
+        del self.running[group.request.request_id]
+        self.num_seqs -= len(group.sequences)
+        if self.pending_forks.copies:
+            self.pending_forks.drop_copies_of(group)
         self._release_slots(group)
         self.refused, self.swap_in_refused = None, False  # as `memory_released`
 

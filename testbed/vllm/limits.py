@@ -5,11 +5,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """The sizes that decide the batch of the profiling run. has_whole_experts: each GPU has some of
-    the experts (--enable-expert-parallel), not a part of each.
+    """The sizes that decide the batch of the profiling run. num_gpus: in tensor parallelism;
+    num_stages: of a pipeline, each of so many GPUs. has_whole_experts: each GPU has some of the
+    experts (--enable-expert-parallel), not a part of each. num_expert_ranks: engines of data
+    parallelism that divide the experts among them.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     num_gpus: int = 1
     has_whole_experts: bool = False
+    num_stages: int = 1
+    num_expert_ranks: int = 1

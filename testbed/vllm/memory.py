@@ -8,7 +8,8 @@ VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 0.
 - weights: from the shape; linear layers, embedding and output are divided among the GPUs. Tables
   of the rope and the allocator's rounding are counted with them (loaded_weights.py).
 - activation: the peak of the profiling run (profiled_peak.py).
-- non_torch: CUDA's context and NCCL's buffers, by the number of GPUs (logged medians).
+- non_torch: CUDA's context and NCCL's buffers, by the number of GPUs (logged medians of tensor
+  parallelism, taken for pipeline stages too).
 """
 
 import tomllib
@@ -23,6 +24,7 @@ from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.vllm.limits import Limits
 from testbed.vllm.loaded_weights import beside_parameters_gib
 from testbed.vllm.profiled_peak import activation_gib
+from testbed.vllm.stages import Stage
 
 LARGEST_GRAPH = 512  # sequences
 
@@ -84,7 +86,7 @@ def terms_in(path: Path) -> Terms:
 
 
 def memory_of(
-    model: ModelSpec,
+    stage: Stage,
     gpu: GpuSpec,
     limits: Limits,
     utilization: float,
@@ -94,15 +96,20 @@ def memory_of(
     of: Terms | None = None,
     num_positions: int | None = None,
 ) -> ServerMemory:
-    """The memory of each GPU of a server, in GiB, by the terms `of` (default: those that ship).
+    """The memory of each GPU of a server's stage, in GiB, by the terms `of` (default: those that
+    ship).
 
     utilization: the share of the GPU's memory that vLLM may use. with_encoder: the encoder of
     images is loaded too. graphs_are_part: an estimate of the CUDA graphs is part of it; else they
     come on top. num_positions: of the model, where the longest sequence that is served is another.
     """
-    memory_terms = of or terms()
-    encoder = memory_terms.encoder_params.get(model.name, 0.0) if with_encoder else 0.0
-    weights = (model.weight_bytes + encoder * model.dtype_bytes) / limits.num_gpus / GIB
+    memory_terms, model = of or terms(), stage.model
+    is_encoder = with_encoder and not stage.receives
+    encoder = memory_terms.encoder_params.get(model.name, 0.0) if is_encoder else 0.0
+    weight_bytes = stage.weight_bytes - _experts_elsewhere(model, limits)
+    weights = (weight_bytes + encoder * model.dtype_bytes) / limits.num_gpus / GIB
+    copies = model.latent_params * (model.weight_bits or 8 * model.dtype_bytes) / 8 / GIB
+    weights += copies * (1 - 1 / limits.num_gpus)
     tables = memory_terms.rope_tables.get(model.name, 1)
     positions = num_positions or model.max_len
     weights += beside_parameters_gib(model, positions, limits.num_gpus, tables)
@@ -114,11 +121,20 @@ def memory_of(
             limits,
             logits=memory_terms.logits,
             hidden=memory_terms.hidden,
-            image=memory_terms.images.get(model.name, {}) if with_encoder else {},
+            image=memory_terms.images.get(model.name, {}) if is_encoder else {},
+            samples=stage.samples,
+            receives=stage.receives,
         ),
-        non_torch=_non_torch(limits.num_gpus, memory_terms),
+        non_torch=_non_torch(limits.num_gpus * limits.num_stages, memory_terms),
         cuda_graphs=graphs_gib(limits, memory_terms) if graphs_are_part else 0.0,
     )
+
+
+def _experts_elsewhere(model: ModelSpec, limits: Limits) -> float:
+    """Bytes of the experts that other engines of data parallelism have."""
+    if model.experts is None:
+        return 0.0
+    return model.expert_bytes(model.experts.count) * (1 - 1 / limits.num_expert_ranks)
 
 
 class Seen(NamedTuple):

@@ -13,6 +13,7 @@ NUMBER = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kmgKMG])?")
 HARMLESS_VARIABLES = ("VLLM_LOGGING", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_API_KEY")
 NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1"}
 LMCACHE = "LMCACHE_"  # read if the server has LMCache, else by nothing
+PARTITION = "VLLM_PP_LAYER_PARTITION"
 ESTIMATE_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 
 
@@ -41,6 +42,11 @@ class OptionReader:
             problem=f"vLLM does not start: {problem}",
             remedy=remedy,
         )
+
+    def environment_refusal(self, name: str, problem: str) -> DoesNotStart:
+        """A variable of the environment with which vLLM does not start."""
+        key = self.place(name)
+        return DoesNotStart(key=key, value=self.environment.get(name), problem=problem)
 
     def _shown(self, name: str) -> str | None:
         """The value that is given; None: none is, or the option has none."""
@@ -118,7 +124,7 @@ def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
             remedy="leave it out to see the server without it",
         )
     for name, value in command.environment.items():
-        if name == ESTIMATE_GRAPHS or name.startswith(LMCACHE):
+        if name in (ESTIMATE_GRAPHS, PARTITION) or name.startswith(LMCACHE):
             continue
         is_read = name.startswith("VLLM_") and not name.startswith(HARMLESS_VARIABLES)
         if is_read and NEUTRAL_VARIABLES.get(name) != value:

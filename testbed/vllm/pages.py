@@ -1,6 +1,7 @@
 """The pages of vLLM's KV cache: how large they are, and what a sequence takes of them."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from testbed.core.errors import InputError
@@ -21,11 +22,11 @@ class Pages:
     None for all and 0 for a state, of which a sequence has state_pages. block_sizes: tokens of each
     column's page, more than block_size if its layers cache fewer bytes a token. state_pages:
     those of a sequence in a column of states, 2 if prefixes are cached, one of which is kept as
-    it was. draft_pages: more of them for drafts, one for each, because the state of a rejected
-    draft must not replace the last accepted one. more_pages: of a sequence, whatever its length,
-    for what the indexer has not pooled yet. keeps_each_state: a
-    sequence has a page of state for each block. chunk: tokens that the last num_chunk_columns read,
-    of chunked attention.
+    it was. num_shards: GPUs among which the tokens of full attention are divided (decode context
+    parallelism). draft_pages: more of them for drafts, one for each, because the state of a
+    rejected draft must not replace the last accepted one. more_pages: of a sequence, whatever its
+    length, for what the indexer has not pooled yet. keeps_each_state: a sequence has a page of
+    state for each block. chunk: tokens that the last num_chunk_columns read, of chunked attention.
     """
 
     page_bytes: int
@@ -39,6 +40,7 @@ class Pages:
     keeps_each_state: bool = False
     chunk: int | None = None
     num_chunk_columns: int = 0
+    num_shards: int = 1
 
     @property
     def is_grouped(self) -> bool:
@@ -52,7 +54,7 @@ class Pages:
 
     def num_tokens(self, num_blocks: int) -> int:
         """vLLM's "GPU KV cache size" in releases that log the blocks of one group."""
-        return num_blocks // self.num_columns * self.block_size
+        return num_blocks // self.num_columns * self.block_size * self.num_shards
 
     def of_sequence(self, num_tokens: int) -> int:
         """Pages of a sequence that is so long (vLLM's max_memory_usage_bytes)."""
@@ -95,9 +97,29 @@ class Pages:
         if window == 0:
             return self.state_pages + self.draft_pages
         if window is None:
-            return ceil_div(num_tokens, block_size)
+            return ceil_div(ceil_div(num_tokens, self.num_shards), block_size)
         read = min(window - 1 + self.tokens_under_way, num_tokens)
         return ceil_div(read, block_size) + 1  # a window may begin within a block
+
+
+def columns_of(model: ModelSpec) -> tuple[int, list[tuple[str, int]]]:
+    """The layers that share a block of a column, and the columns of each kind of layers, by the
+    letter of its kind (testbed/core/layer_order.py).
+    """
+    groups = _groups(model)
+    per_column = _layers_of_column(groups)
+    letters = {"window": "w", "state": "s", CHUNKS: "c"}
+    return per_column, [
+        (letters.get(group.name, "f"), ceil_div(group.num_layers, per_column)) for group in groups
+    ]
+
+
+def _layers_of_column(groups: Sequence[KvGroup]) -> int:
+    """The layers of a group of vLLM's manager: as many as the smallest kind has, or as the largest
+    has if that is little more.
+    """
+    counts = [group.num_layers for group in groups]
+    return max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
 
 
 def pages_of(
@@ -116,8 +138,7 @@ def pages_of(
     if not is_hybrid and len(_groups(model)) > 1:
         return _of_all_layers(model, num_gpus, block_size, tokens_under_way)
     groups = _groups(model)
-    counts = [group.num_layers for group in groups]
-    layers = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
+    layers = _layers_of_column(groups)
     widest = max(group.slot_bytes for group in groups)
     slot_bytes = widest * model.kv_copies(num_gpus) // num_gpus
     windows, sizes = list[int | None](), list[int]()

@@ -15,6 +15,7 @@ LOGIT_BYTES = 4  # vLLM samples in float32
 SAMPLER_ROWS = 132  # of logits in the buffer of top-k and top-p: one for each SM of an H100
 WORKSPACE_GIB = 32 / 1024  # cuBLAS's on Hopper, for the first product of matrices
 KEPT_IN_NETWORK = 3  # activations of all tokens: two residuals and what attention computed
+RECEIVED = 2  # activations that a pipeline stage gets: hidden states and residuals
 NO_IMAGES: Mapping[str, int] = {}
 
 
@@ -25,6 +26,8 @@ def activation_gib(
     logits: float,
     hidden: float,
     image: Mapping[str, int] = NO_IMAGES,
+    samples: bool = True,
+    receives: bool = False,
 ) -> float:
     """The peak in GiB on each GPU.
 
@@ -34,10 +37,14 @@ def activation_gib(
         logits: copies of the float32 logits that sampling holds at once.
         hidden: copies of the batch's hidden states that it holds.
         image: `values` of one image's pixels and the `tokens` that it is encoded to; empty: none.
+        samples: the GPUs are of the last pipeline stage, which samples.
+        receives: they get hidden states and residuals of another stage.
     """
     rows, batch = sampling_gib(model, limits)
-    sampling = logits * rows + hidden * batch + sampler_gib(model, limits)
-    return max(sampling, network_gib(model, limits)) + kept_gib(model, limits, image)
+    sampling = logits * rows + hidden * batch + sampler_gib(model, limits) if samples else 0.0
+    received = RECEIVED * batch if receives else 0.0
+    kept = kept_gib(model, limits, image) + received
+    return max(sampling, network_gib(model, limits)) + kept
 
 
 def kept_gib(model: ModelSpec, limits: Limits, image: Mapping[str, int] = NO_IMAGES) -> float:
@@ -78,9 +85,11 @@ def expert_gib(model: ModelSpec, limits: Limits) -> float:
     """
     if model.experts is None:
         return 0.0
-    rows = limits.max_num_batched_tokens * model.experts.per_token
-    size = model.experts.size / (1 if limits.has_whole_experts else limits.num_gpus)
-    return rows * (max(2 * size, model.hidden_size) + size) * model.dtype_bytes / GIB
+    rows = limits.max_num_batched_tokens * limits.num_expert_ranks * model.experts.per_token
+    num_parts = limits.num_gpus * limits.num_expert_ranks
+    size = model.experts.size / (1 if limits.has_whole_experts else num_parts)
+    width = model.experts.latent_size or model.hidden_size
+    return rows * (max(2 * size, width) + size) * model.dtype_bytes / GIB
 
 
 def images_gib(model: ModelSpec, limits: Limits, image: Mapping[str, int]) -> float:

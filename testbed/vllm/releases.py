@@ -6,6 +6,8 @@ from typing import Annotated, NamedTuple, get_type_hints
 
 from testbed.core.errors import InputError
 
+ALL, DENSE, NONE = "all", "dense", "none"  # models that a fact is true of
+
 
 class Fact(NamedTuple):
     """A fact of a release. place: file and function of vLLM, below its package."""
@@ -75,6 +77,14 @@ class Release:
             "under asynchronous scheduling a block outside a window is freed when the iterations "
             "that read it have run, not when the next one is scheduled",
             "v1/core/kv_cache_manager.py KVCacheManager.allocate_slots",
+        ),
+    ]
+    plans_beyond_stages: Annotated[
+        str,
+        Fact(
+            "models (all, dense ones or none) of which one more batch is planned ahead than a "
+            "pipeline has stages; of others one for each stage",
+            "config/vllm.py VllmConfig.max_concurrent_batches",
         ),
     ]
     uncached_first: Annotated[
@@ -304,9 +314,23 @@ class Release:
         """True if a block outside a window stays until the iterations that read it have run."""
         return self.frees_after_run and plans_ahead
 
-    def tokens_under_way(self, max_num_batched_tokens: int, *, plans_ahead: bool) -> int:
-        """Tokens that may be scheduled before a block that a window has left is freed."""
-        return max_num_batched_tokens * (2 if self.frees_late(plans_ahead) else 1)
+    def tokens_under_way(
+        self,
+        max_num_batched_tokens: int,
+        *,
+        plans_ahead: bool,
+        num_stages: int = 1,
+        is_dense: bool = True,
+    ) -> int:
+        """Tokens that may be scheduled before a block that a window has left is freed: those of one
+        batch, or of a batch for each stage of a pipeline and one that is planned ahead. is_dense:
+        the model has no experts.
+        """
+        if not self.frees_after_run:
+            return max_num_batched_tokens
+        is_beyond = self.plans_beyond_stages in ((ALL, DENSE) if is_dense else (ALL,))
+        is_one_more = plans_ahead and (num_stages == 1 or is_beyond)
+        return max_num_batched_tokens * (num_stages + is_one_more)
 
     def tokens_behind(self, reads_hidden_states: bool) -> int:
         """Tokens behind a block by which it is known too, if a drafter reads hidden states."""
@@ -327,6 +351,7 @@ V0_19 = Release(
     checks_override=False,
     caps_windows=False,
     frees_after_run=False,
+    plans_beyond_stages=NONE,
     uncached_first=False,
     cuts_lone_prompt=True,
     admits_with_drafts=False,
@@ -368,6 +393,7 @@ V0_20 = replace(
     aligns_blocks=True,
     latent_alignment=16,
     logs_longest=True,
+    has_wide_states=True,
 )
 V0_33 = Release(
     number="0.33",
@@ -379,6 +405,7 @@ V0_33 = Release(
     checks_override=True,
     caps_windows=True,
     frees_after_run=True,
+    plans_beyond_stages=ALL,
     uncached_first=True,
     cuts_lone_prompt=False,
     admits_with_drafts=True,
@@ -413,6 +440,7 @@ V0_28 = replace(
     V0_33,
     number="0.28",
     windows_choose_blocks=True,
+    plans_beyond_stages=DENSE,
     checks_cache_type=False,
     checks_usable_blocks=False,
     cuts_lone_prompt=True,
@@ -430,6 +458,8 @@ RELEASES: Mapping[str, Release] = {
     release.number: release for release in (V0_19, V0_20, V0_28, V0_33)
 }
 DEFAULT, NEWEST = V0_19, V0_33
+# A shipped profile of whole iterations, with the launches that the same host takes for other models
+MEASURED = "vllm-0.20/h100-llama-3.1-8b-tp1"
 
 
 def facts() -> dict[str, Fact]:

@@ -1,12 +1,13 @@
 """The server that a command starts: its model, its limits and its pool, or vLLM's own refusal."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.layer_order import num_alone
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.speculation.acceptance import ASSUMED
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
@@ -29,7 +30,14 @@ from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
 from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.releases import DEFAULT, Release
-from testbed.vllm.start_refusals import check_drafts, check_prompts, check_types
+from testbed.vllm.stages import STAGES, Stage, check_alone, stages_of
+from testbed.vllm.start_refusals import (
+    SHARDS,
+    check_context_shards,
+    check_drafts,
+    check_prompts,
+    check_types,
+)
 
 if TYPE_CHECKING:
     from testbed.speculation.speculation import Speculation
@@ -63,6 +71,7 @@ AUTO = ("auto", "-1")
 BLOCKS = "--num-gpu-blocks-override"
 NO_WINDOWS = "--disable-sliding-window"
 NO_DRAFTER = DrafterMemory()
+REPLICAS = "--data-parallel-size"
 WHOLE_EXPERTS = "--enable-expert-parallel"
 DELTA_KERNEL = "--gdn-prefill-backend"
 
@@ -97,7 +106,8 @@ class Server:
 
     option: our option with the model's shape. memory is None if the command gives the pool.
     num_blocks: pages of the pool, the null block included. values: the options. notes: what was
-    read and changes nothing. offloading: the cache below the device; None: there is none.
+    read and changes nothing. offloading: the cache below the device; None: there is none. stages:
+    of a pipeline, one without; memory and pages are those of `stage`, whose pool is the smallest.
     """
 
     release: Release
@@ -109,12 +119,15 @@ class Server:
     num_blocks: int
     pages: Pages
     caches_prefixes: bool
+    utilization: float
     values: Mapping[str, str]
     option: str | None = None
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
     drafter: DrafterMemory = NO_DRAFTER
     offloading: Offloading | ChunkCache | None = None
+    stages: tuple[Stage, ...] = ()
+    stage: Stage | None = None
 
 
 def server_with(
@@ -142,10 +155,14 @@ def server_with(
     pages = with_drafter(pages, drafter, limits.num_gpus)
     pages = with_cached_states(pages, model, sheet, release) if caches else pages
     adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type) / GIB
-    options = reader, model, sheet, release, of, drafter, adapters, pages
+    stages = stages_of(reader, model, pages, release)
+    options = reader, stages, sheet, release, of, drafter, adapters, pages
     pool_of = partial(_pool_of, *options, num_positions or shape.max_len)
     pool = pool_of(limits)
+    pages = pool.stage.pages(pages)
     model = _of_longest(reader, model, pages, pool.num_checked)
+    offloading = _offloading(reader, release, pages, limits, caches=caches)
+    check_alone(reader, drafter=drafter.weight_bytes, adapters=adapters, offloading=offloading)
     _check_state_blocks(reader, release, pages, limits, pool_of)
     return Server(
         release=release,
@@ -157,9 +174,12 @@ def server_with(
         num_blocks=pool.num_blocks,
         pages=pages,
         caches_prefixes=caches,
+        utilization=_utilization(reader, release),
         values=command.values,
         drafter=drafter,
-        offloading=_offloading(reader, release, pages, limits, caches=caches),
+        offloading=offloading,
+        stages=stages,
+        stage=pool.stage,
     )
 
 
@@ -183,11 +203,9 @@ def _check(
             value=model.name,
             problem=f"vLLM does not start: {problem}",
         )
-    _check_replicas(reader, model)
-    if reader.is_on(WHOLE_EXPERTS) and model.experts is None:
+    check_context_shards(reader, model, num_gpus)
+    if reader.is_on(WHOLE_EXPERTS) and model.experts is None and not num_alone(model):
         raise reader.does_not_start(WHOLE_EXPERTS, "the model has no experts")
-    if reader.is_on(NO_WINDOWS) and (model.window is not None or model.chunks is not None):
-        raise reader.refusal(NO_WINDOWS, "layers without their windows are not modelled")
 
 
 def _pages_of(
@@ -203,8 +221,14 @@ def _pages_of(
     drafted = _drafted(model, speculation)
     block_size = _block_size(reader, drafted, limits.num_gpus, gpu, release)
     is_ahead = plans_ahead(reader.values, speculation)
-    under_way = release.tokens_under_way(limits.max_num_batched_tokens, plans_ahead=is_ahead)
+    under_way = release.tokens_under_way(
+        limits.max_num_batched_tokens,
+        plans_ahead=is_ahead,
+        num_stages=limits.num_stages,
+        is_dense=model.experts is None,
+    )
     pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
+    pages = replace(pages, num_shards=reader.whole(SHARDS, 1))
     if pages.is_grouped and speculation is not None:
         return _with_drafts(reader, pages, drafted, model, limits, speculation)
     return pages
@@ -244,14 +268,6 @@ def _caches(reader: OptionReader, model: ModelSpec, release: Release) -> bool:
     return reader.is_on("--enable-prefix-caching", default=default)
 
 
-def _check_replicas(reader: OptionReader, model: ModelSpec) -> None:
-    num_replicas = reader.whole("--data-parallel-size", 1)
-    if num_replicas > 1 and model.experts is not None:
-        raise reader.refusal(
-            "--data-parallel-size", "the ranks of a model with experts step together (not modelled)"
-        )
-
-
 def plans_ahead(values: Mapping[str, str], speculation: "Speculation | None") -> bool:
     """True if a command's scheduler is asynchronous: unless an option says otherwise, or drafts are
     made on the CPU.
@@ -280,7 +296,7 @@ def limits_with(
 
 def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSpec:
     """The shape with the types and the longest sequence that a release and the options give it."""
-    shape = _of_types(reader, of_states(shape, release))
+    shape = _without_windows(reader, _of_types(reader, of_states(shape, release)), release)
     longest, usual = lengths_of(shape, release)
     if shape.rope is not None and shape.rope.is_incomplete and release.multiplies_yarn:
         raise DoesNotStart(
@@ -300,6 +316,22 @@ def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSp
             f"longer than the model's {longest:,} positions (max_position_embeddings)",
         )
     return replace(shape, max_len=wanted)
+
+
+def _without_windows(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSpec:
+    """The shape whose layers read all tokens if windows are switched off (chunks stay), which caps
+    sequences at their size.
+    """
+    if shape.window is None or not reader.is_on(NO_WINDOWS):
+        return shape
+    if release.multiplies_yarn:
+        raise reader.refusal(
+            NO_WINDOWS, f"sequences without windows in vLLM {release.number} are not modelled"
+        )
+    if shape.has_uneven_heads:
+        raise reader.does_not_start(NO_WINDOWS, "its layers with windows have heads of their own")
+    max_len = min(shape.max_len, shape.window.size)
+    return replace(shape, window=None, layer_order=None, rope=None, max_len=max_len)
 
 
 def lengths_of(shape: ModelSpec, release: Release) -> tuple[int, int]:
@@ -398,8 +430,15 @@ def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Releas
     budget = reader.whole("--max-num-batched-tokens", min(budget, num_seqs * model.max_len))
     if reader.value("--max-num-seqs") is None:
         num_seqs = min(num_seqs, budget)
-    num_gpus = reader.whole("--tensor-parallel-size", 1)
-    return Limits(num_seqs, budget, num_gpus, reader.is_on(WHOLE_EXPERTS))
+    num_replicas = reader.whole(REPLICAS, 1)
+    return Limits(
+        num_seqs,
+        budget,
+        reader.whole("--tensor-parallel-size", 1),
+        reader.is_on(WHOLE_EXPERTS),
+        num_stages=reader.whole(STAGES, 1),
+        num_expert_ranks=num_replicas if model.experts is not None else 1,
+    )
 
 
 def _check_heads(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
@@ -491,18 +530,22 @@ def _subtracts_graphs(reader: OptionReader, release: Release) -> bool:
 class Pool(NamedTuple):
     """The pages of a pool, with the memory that they follow from (None: the command gives them).
 
-    num_checked: vLLM starts only if one sequence of the longest length fits into so many.
+    num_checked: vLLM starts only if one sequence of the longest length fits into so many. stage:
+    that whose pool it is.
     """
 
     memory: ServerMemory | None
     num_blocks: int
     num_checked: int
+    stage: Stage
 
 
-def _pool(
+def _blocks(
     reader: OptionReader, release: Release, gpu: GpuSpec, memory: ServerMemory, pages: Pages
-) -> Pool:
-    """The pool of a GPU with this memory. Raises InputError if vLLM does not start."""
+) -> tuple[int, int]:
+    """The blocks of a GPU with this memory, and those that are checked (`Pool` has both). Raises
+    InputError if vLLM does not start.
+    """
     given = _given_blocks(reader, pages)
     if given is None:
         num_blocks = _found_blocks(reader, memory, gpu, pages)
@@ -514,12 +557,12 @@ def _pool(
         num_checked -= 1
     elif reader.value(BLOCKS) is not None and not release.checks_override:
         num_checked = _found_blocks(reader, memory, gpu, pages)
-    return Pool(None if given is not None else memory, num_blocks, num_checked)
+    return num_blocks, num_checked
 
 
 def _pool_of(
     reader: OptionReader,
-    model: ModelSpec,
+    stages: Sequence[Stage],
     gpu: GpuSpec,
     release: Release,
     of: Terms | None,
@@ -529,10 +572,17 @@ def _pool_of(
     num_positions: int,
     limits: Limits,
 ) -> Pool:
-    """The pool beside adapters and what batches of these limits take."""
-    memory = _memory(reader, model, gpu, limits, release, of, drafter, num_positions)
-    memory = replace(memory, adapters=adapters)
-    return _pool(reader, release, gpu, memory, pages)
+    """The smallest pool of the stages, beside adapters and what batches of these limits take;
+    vLLM gives all stages as many blocks.
+    """
+    pools = list[Pool]()
+    is_given = _given_blocks(reader, pages) is not None
+    for stage in stages:
+        memory = _memory(reader, stage, gpu, limits, release, of, drafter, num_positions)
+        memory = replace(memory, adapters=adapters)
+        counts = _blocks(reader, release, gpu, memory, stage.pages(pages))
+        pools.append(Pool(None if is_given else memory, *counts, stage))
+    return min(pools, key=lambda pool: (pool.num_blocks, -pool.stage.page_share))
 
 
 def _given_blocks(reader: OptionReader, pages: Pages) -> int | None:
@@ -581,7 +631,7 @@ def _check_room(
 
 def _memory(
     reader: OptionReader,
-    model: ModelSpec,
+    stage: Stage,
     gpu: GpuSpec,
     limits: Limits,
     release: Release,
@@ -593,7 +643,7 @@ def _memory(
     weights.
     """
     memory = memory_of(
-        model,
+        stage,
         gpu,
         limits,
         _utilization(reader, release),

@@ -15,11 +15,44 @@ if TYPE_CHECKING:
     from testbed.speculation.speculation import Speculation
 
 CACHE_TYPE, DTYPE = "--kv-cache-dtype", "--dtype"
+SHARDS = "--decode-context-parallel-size"
 THRESHOLD = "--long-prefill-token-threshold"
 CHUNKS = "--enable-chunked-prefill"
 E5M2 = "fp8_e5m2"
 HALF, BFLOAT = ("half", "float16"), ("bfloat16",)
 FULL = ("float", "float32")
+
+
+def check_context_shards(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
+    """Raise InputError for a decode context parallelism that vLLM refuses: of tensor parallel ranks
+    only those divide sequences that would have copies of the same heads.
+    """
+    shards = reader.whole(SHARDS, 1)
+    if num_gpus % shards:
+        raise reader.does_not_start(
+            SHARDS, f"--tensor-parallel-size {num_gpus} must be divisible by it"
+        )
+    if shards == 1:
+        return
+    if model.latent is None:
+        _check_shards_of_heads(reader, model, num_gpus, shards)
+    elif model.latent.index_bytes:
+        raise reader.does_not_start(SHARDS, "sparse attention needs a cache of fp8_ds_mla for it")
+    if model.window is not None:
+        raise reader.does_not_start(SHARDS, "layers with windows do not divide sequences")
+
+
+def _check_shards_of_heads(
+    reader: OptionReader, model: ModelSpec, num_gpus: int, shards: int
+) -> None:
+    copies, queries = num_gpus // model.num_kv_heads, model.num_heads // model.num_kv_heads
+    if num_gpus <= model.num_kv_heads or shards > copies:
+        raise reader.does_not_start(
+            SHARDS,
+            f"its {model.num_kv_heads} heads of K and V have {copies} copies on {num_gpus} GPUs",
+        )
+    if queries % shards:
+        raise reader.does_not_start(SHARDS, f"{queries} queries a head are no multiple of it")
 
 
 def check_types(reader: OptionReader, model: ModelSpec, release: Release) -> None:

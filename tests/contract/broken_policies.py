@@ -338,7 +338,7 @@ class SharesPartialBlock(Paged):
     def _allocate_tables(self, seqs, num_tokens, cached):
         blocks = super()._allocate_tables(seqs[:1], num_tokens, cached)
         for seq in seqs[1:]:
-            self._tables.fork(seqs[0], seq)
+            self._tables.fork(seqs[0], seq, num_tokens)
         return blocks
 
 

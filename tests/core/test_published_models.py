@@ -61,6 +61,10 @@ def test_a_shape_comes_from_its_config_and_has_the_published_sizes(tmp_path, nam
         ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"),
         ("google/gemma-4-31B-it", "gemma-4-31b"),
         ("moonshotai/Kimi-K2-Thinking", "kimi-k2-thinking"),
+        ("moonshotai/Kimi-K2.6", "kimi-k2.5"),
+        ("Qwen/Qwen3-Coder-Next", "qwen3-next-80b-a3b"),
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", "nemotron-3-super-120b-a12b"),
+        ("zai-org/GLM-4.6", "glm-4.7"),
         ("someone/unheard-of-7b-instruct", "unheard-of-7b"),
     ],
 )
@@ -203,3 +207,17 @@ def test_a_window_without_other_heads_is_as_the_model():
 def test_costs_of_sparse_attention_say_that_they_are_of_all_tokens():
     words = "model=deepseek-v3.2", "gpu=h200", "server.num_gpus=8", "arrivals.duration_s=1"
     assert "indexer" in build(configured(words)).description["cost"]
+
+
+def test_experts_alone_are_quantised_if_all_else_is_ignored():
+    """As Kimi-K2.5's checkpoint has it: 595 GB, attention and shared experts in 16 bits."""
+    shape = read_model("kimi-k2.5")
+    assert (shape.weight_bits, shape.experts.bits) == (None, 4.5)
+    assert shape.weight_bytes / 1e9 == pytest.approx(595, rel=0.002)
+
+
+def test_experts_of_latent_vectors_have_projections_on_each_gpu():
+    shape = read_model("nemotron-3-super-120b-a12b")
+    assert shape.expert_params == 2 * 1024 * 2688
+    assert shape.latent_params == 40 * 2 * 4096 * 1024
+    assert shape.active_params / 1e9 == pytest.approx(12, abs=0.3)

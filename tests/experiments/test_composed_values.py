@@ -69,6 +69,28 @@ def test_a_value_stays_with_its_own_configuration():
     assert (first.seed, second.seed, composed("run", []).seed) == (5, 6, 0)
 
 
+def write_policy(folder, text):
+    (folder / "policy").mkdir()
+    (folder / "policy" / "mine.yaml").write_text(text)
+    return f"--config-dir={folder}"
+
+
+def test_a_file_of_the_user_gets_the_defaults_of_its_class(tmp_path):
+    folder = write_policy(tmp_path, "_target_: testbed.memory.paged.paged.Paged\nblock_size: 8\n")
+    config = composed("run", [folder, "policy=mine", "policy.watermark=0.5"])
+    assert dict(config.policy) == {
+        "_target_": "testbed.memory.paged.paged.Paged",
+        "block_size": 8,
+        "watermark": 0.5,
+    }
+
+
+@pytest.mark.parametrize("text", ["- 1\n", "_target_: nowhere.Policy\n"])
+def test_a_file_of_the_user_that_is_no_option_is_refused(tmp_path, text):
+    with pytest.raises(InputError):
+        composed("run", [write_policy(tmp_path, text), "policy=mine"])
+
+
 def test_cfg_job_prints_what_hydra_composes(testbed):
     words = ["policy=prefix_caching", "policy.block_size=32"]
     printed = testbed.done("run", *words, "--cfg", "job")

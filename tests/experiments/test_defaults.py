@@ -6,7 +6,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from testbed.experiments.runs.choice_names import CLASS_OF_FILE, CONF
+from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed, configured
 from testbed.run.build import build
 from testbed.run.config import ServerConfig, SoftwareConfig
@@ -47,20 +47,19 @@ def name_of(path):
 
 def classes_of(path):
     """The class of each mapping in a file, by the mapping's key; its own has the key ``."""
-    classes = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if match := CLASS_OF_FILE.match(line):
-            classes[""] = match["name"]
-        elif line.startswith("  - /class/"):
-            name, _, key = line.removeprefix("  - /class/").partition("@")
-            classes[key.split()[0]] = name
-    return classes
+    stated = yaml.safe_load(path.read_text(encoding="utf-8"))
+    mappings = {"": stated, **{key: entry for key, entry in stated.items() if key != "defaults"}}
+    return {
+        key: entry["_target_"]
+        for key, entry in mappings.items()
+        if isinstance(entry, dict) and entry.get("_target_", "???") != "???"
+    }
 
 
 def base_of(path, stated):
     """The class of a file that only changes another option of its group."""
     names = [entry for entry in stated.get("defaults", ()) if isinstance(entry, str)]
-    bases = [path.with_name(f"{name}.yaml") for name in names if not name.startswith("/")]
+    bases = [path.with_name(f"{name}.yaml") for name in names if name[0] not in "/_"]
     return next((classes_of(base) for base in bases if base.is_file()), {})
 
 

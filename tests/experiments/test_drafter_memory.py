@@ -168,8 +168,17 @@ def test_a_run_has_the_pool_of_its_command(tmp_path):
         ("--max-num-seqs 256", "h100-80gb", "256 sequences and 8,192 tokens: not measured"),
         ("--tensor-parallel-size 8", "h100-80gb", "8 x h100-80gb: not measured"),
         ("", "h200", "1 x h200: not measured"),
+        ("--enable-lora", "h100-80gb", "error with LoRA adapters: not measured"),
+        ("--enable-lora", "h100-80gb", "the time that adapters take is not modelled"),
     ],
 )
 def test_the_expected_error_is_that_of_the_case(options, gpu, named):
     fit = fit_of(f"vllm serve meta-llama/Llama-3.1-8B {options}", gpu)
     assert named in "\n".join(lines_of(fit))
+
+
+def test_the_error_of_a_model_with_states_is_not_that_of_others():
+    server = "vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct --tensor-parallel-size 4"
+    fit = fit_of(f"{server} --max-model-len 8192", "h100-80gb")
+    assert fit.unlogged == ("states of layers",)
+    assert "expected error" not in "\n".join(lines_of(fit))

@@ -95,10 +95,9 @@ def test_the_readme_s_table_has_lines_that_work(testbed):
     """Beside those of `EXAMPLES`, whose lines are tested: with little load, or as they are."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = re.findall(r"(?m)^\| [^|]+ \| `(testbed [^`]+)` \|", page)
-    assert len(lines) == 8
+    assert len(lines) == 9
     own = [line for line in lines if line not in EXAMPLES.values()]
-    assert [line.split()[1] for line in own] == ["run", "arena", "validate", "serve"]
+    assert [line.split()[1] for line in own] == ["run", "arena", "serve"]
     run = re.sub(r"(?<=arrivals.duration_s=)\d+", "2", own[0])
     assert testbed(*shlex.split(run)[1:])[0] == 0
-    assert EXAMPLES["validate"].startswith(own[2].partition(" --from-vllm")[0])
     assert suite_of(own[1].split()[-1])

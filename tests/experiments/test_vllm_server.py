@@ -197,12 +197,6 @@ def test_dense_replicas_are_engines_behind_vllms_balancer():
     assert {"replicas=2", "router=vllm_balancer"} <= set(words)
 
 
-def test_replicas_of_experts_are_refused():
-    command = read_command("vllm serve deepseek-ai/DeepSeek-V2-Lite -dp 2")
-    with pytest.raises(InputError, match="experts step together"):
-        server_of(command, "h100-80gb")
-
-
 @pytest.mark.parametrize(
     ("command", "parts"),
     [

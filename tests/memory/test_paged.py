@@ -267,7 +267,7 @@ def test_a_last_block_is_replaced_as_any_end_of_a_table(prompt_len, searches):
     """A beam's last block alone has a path of its own; the plain one does the same."""
 
     def replace_end(tables, table, block, num_slots):
-        tables._replace_end(table, [block])
+        tables._replace_end(table, [block], num_slots)
 
     states = []
     for patched in (Tables._replace_last, replace_end):

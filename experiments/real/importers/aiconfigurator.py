@@ -83,6 +83,8 @@ def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -
 
 def _type_names(model: ModelSpec) -> tuple[str, str]:
     """The names that the tables give to the types of K and V and of the weights."""
+    if model.experts and model.experts.latent_size:
+        raise InputError(key=model.name, problem="experts of latent vectors are in no table")
     kv_dtype = KV.get(model.kv_dtype_bytes or model.dtype_bytes)
     weights = WEIGHTS.get(model.weight_bits)
     if kv_dtype is None or weights is None:

@@ -21,7 +21,7 @@ UNBUILT = ("does not recognize this architecture", "failed to be inspected")
 EXACT = tuple(entry.name for entry in fields(Start) if entry.name != "weight_bytes")
 LOADED_WIDE = "--quantization"  # vLLM has the file's type until weights are loaded
 LENGTH = "--max-model-len"  # below which vLLM looks for the longest
-DIVIDED = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
+DIVIDED = ("--tensor-parallel-size", "-tp")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Tally:
 
     def weigh(self, ours: Start, theirs: Start, where: str) -> None:
         """Note how far the bytes of the weights are apart."""
-        self.weight_errors.append((abs(ours.weight_bytes / theirs.weight_bytes - 1), where))
+        for here, there in zip(ours.weight_bytes, theirs.weight_bytes, strict=True):
+            self.weight_errors.append((abs(here / there - 1), where))
 
     def summary(self) -> str:
         """One line of counts."""
@@ -105,7 +106,7 @@ def started_here(folder: Path, gpu: str, release: Release, words: str) -> Start 
         max_num_batched_tokens=server.limits.max_num_batched_tokens,
         caches_prefixes=server.caches_prefixes,
         plans_ahead=plans_ahead(server.values, speculation),
-        weight_bytes=server.model.weight_bytes,
+        weight_bytes=tuple(stage.weight_bytes for stage in server.stages),
     )
 
 

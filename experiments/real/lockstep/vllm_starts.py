@@ -6,8 +6,9 @@ device, and its own planner divides the bytes among the layers' specs. No weight
 
 import gc
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -34,8 +35,8 @@ GROUPS: Mapping[str, str] = {  # of processes, in vLLM's parallel_state, by the 
 
 @dataclass(frozen=True)
 class Start:
-    """The numbers of a server that has started. dtype_bytes: of a weight; weight_bytes: of all
-    parameters on one GPU. longest_model_len: what --max-model-len auto gives.
+    """The numbers of a server that has started. weight_bytes: of all parameters on one GPU of each
+    pipeline stage. longest_model_len: what --max-model-len auto gives.
     """
 
     num_blocks: int
@@ -48,7 +49,7 @@ class Start:
     max_num_batched_tokens: int
     caches_prefixes: bool
     plans_ahead: bool
-    weight_bytes: int
+    weight_bytes: tuple[int, ...]
 
 
 class Starter:
@@ -89,19 +90,28 @@ class Starter:
         arguments = self._arguments(f"--model {shlex.quote(str(folder))} {pool} {words}")
         arguments.skip_tokenizer_init, arguments.load_format = True, "dummy"
         config = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
-        compiled = config.compilation_config.mode
-        config.compilation_config.mode = 0  # nothing is compiled
+        later = range(1, config.parallel_config.pipeline_parallel_size)
+        stages = [config, *(deepcopy(config) for _ in later)]
         with set_current_vllm_config(config):
             self._distribute()
             with _parallel(config.parallel_config):
-                model = _built(config)
-                check_context_parallel(config)
-                weight_bytes = sum(
-                    parameter.numel() * parameter.element_size() for parameter in model.parameters()
-                )
-                self._platform.update_block_size_for_backend(config)  # type: ignore[attr-defined]
-                config.compilation_config.mode = compiled
-                return _answered(config, weight_bytes)
+                weights = [self._built_stage(*stage) for stage in enumerate(stages)]
+                return _answered(stages, tuple(weights))
+
+    def _built_stage(self, rank: int, config: Any) -> int:
+        """The bytes of the parameters of a pipeline stage, whose layers are in its configuration
+        then.
+        """
+        from vllm.config import set_current_vllm_config
+
+        compiled = config.compilation_config.mode
+        config.compilation_config.mode = 0  # nothing is compiled
+        with set_current_vllm_config(config), _stage(rank):
+            model = _built(config)
+            check_context_parallel(config)
+            self._platform.update_block_size_for_backend(config)  # type: ignore[attr-defined]
+        config.compilation_config.mode = compiled
+        return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
     def _distribute(self) -> None:
         """One rank of one, which model classes ask for."""
@@ -153,6 +163,19 @@ def _parallel(sizes: Any) -> Iterator[None]:
             group.world_size, group.ranks = 1, [0]
 
 
+@contextmanager
+def _stage(rank: int) -> Iterator[None]:
+    """Let model classes see this rank of the pipeline's stages."""
+    from vllm.distributed import parallel_state
+
+    group = parallel_state._PP
+    group.rank = group.rank_in_group = rank
+    try:
+        yield
+    finally:
+        group.rank = group.rank_in_group = 0
+
+
 def _manage_workspace() -> None:
     """Stands for the workspace of sparse attention, without memory."""
     import torch
@@ -202,21 +225,26 @@ def _default_dtype(dtype: Any) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _answered(config: Any, weight_bytes: int) -> Start:
+def _answered(stages: Sequence[Any], weight_bytes: tuple[int, ...]) -> Start:
+    """The numbers of a server whose stages are built. The engine plans their caches together."""
     from vllm.v1.kv_cache_interface import MambaSpec
     from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
 
-    specs, num_bytes = get_kv_cache_spec(config), config.cache_config.kv_cache_memory_bytes
-    cache = _planned(config, specs, num_bytes)
-    check_blocks(config, cache)
-    check_graphs(config, specs, cache)
-    kinds = [group.kv_cache_spec for group in cache.kv_cache_groups]
+    config, specs = stages[0], [get_kv_cache_spec(stage) for stage in stages]
+    num_bytes = config.cache_config.kv_cache_memory_bytes
+    if hasattr(config.cache_config, "get_resolved_kv_cache_layout"):
+        _resolve_layout(stages, specs)
+    caches = _planned(config, specs, num_bytes)
+    for stage, specs_of_stage, cache in zip(stages, specs, caches, strict=True):
+        check_blocks(stage, cache)
+        check_graphs(stage, specs_of_stage, cache)
+    kinds = [group.kv_cache_spec for group in caches[0].kv_cache_groups]
     sizes = [kind.block_size for kind in kinds if not isinstance(kind, MambaSpec)]
-    tokens, concurrency = logged_capacity(config, cache)
+    tokens, concurrency = logged_capacity(config, caches[0])
     longest_model_len = _longest(config, specs, num_bytes)
     scheduler = config.scheduler_config
     return Start(
-        num_blocks=cache.num_blocks,
+        num_blocks=caches[0].num_blocks,
         block_size=min(sizes),
         kv_tokens=tokens,
         max_concurrency=round(concurrency, 2),
@@ -230,20 +258,20 @@ def _answered(config: Any, weight_bytes: int) -> Start:
     )
 
 
-def _planned(config: Any, specs: Mapping[str, Any], num_bytes: int) -> Any:
-    """vLLM's KVCacheConfig of these layers."""
+def _planned(config: Any, specs: Sequence[Mapping[str, Any]], num_bytes: int) -> Any:
+    """vLLM's KVCacheConfig of each stage, whose layers have these specs."""
+    of_stages, sizes = [dict(stage) for stage in specs], [num_bytes] * len(specs)
     try:
         from vllm.v1.core.kv_cache_planning import get_global_kv_cache_groups, get_kv_cache_configs
     except ImportError:  # 0.19, which has one layout and forms the groups itself
         from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 
-        return get_kv_cache_configs(config, [dict(specs)], [num_bytes])[0]
-    _resolve_layout(config, specs)
-    groups = get_global_kv_cache_groups(config, [dict(specs)])
-    return get_kv_cache_configs(config, [dict(specs)], [num_bytes], groups)[0]
+        return get_kv_cache_configs(config, of_stages, sizes)
+    groups = get_global_kv_cache_groups(config, of_stages)
+    return get_kv_cache_configs(config, of_stages, sizes, groups)
 
 
-def _resolve_layout(config: Any, specs: Mapping[str, Any]) -> None:
+def _resolve_layout(stages: Sequence[Any], specs: Sequence[Mapping[str, Any]]) -> None:
     """Let vLLM choose the order in which the cache is stored, of those that its backends have."""
     from vllm.config import get_layers_from_vllm_config
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -252,13 +280,17 @@ def _resolve_layout(config: Any, specs: Mapping[str, Any]) -> None:
         resolve_kv_cache_layout,
     )
 
-    layers = get_layers_from_vllm_config(config, AttentionLayerBase)
-    backends = {layer.get_attn_backend() for layer in layers.values()}
-    names = [layout.name for layout in get_supported_kv_cache_layouts(list(backends))]
-    resolve_kv_cache_layout(config, [names], specs.values())
+    names = []
+    for stage in stages:
+        layers = get_layers_from_vllm_config(stage, AttentionLayerBase)
+        backends = {layer.get_attn_backend() for layer in layers.values()}
+        names.append([layout.name for layout in get_supported_kv_cache_layouts(list(backends))])
+    every = {name: spec for of_stage in specs for name, spec in of_stage.items()}
+    for stage in stages:
+        resolve_kv_cache_layout(stage, names, every.values())
 
 
-def _longest(config: Any, specs: Mapping[str, Any], num_bytes: int) -> int:
+def _longest(config: Any, specs: Sequence[Mapping[str, Any]], num_bytes: int) -> int:
     """The max_model_len that vLLM takes for "auto"."""
     before = config.model_config.original_max_model_len
     config.model_config.original_max_model_len = -1

@@ -10,7 +10,6 @@ from testbed.core.sequence import Batch, BatchIndex, Sequence
 from testbed.core.slots import Growth, growth_of, record
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_table import BlockTable, Tables
-from testbed.memory.paged.copy_on_write import shares_tail
 
 FIRST = itemgetter(0)
 
@@ -32,14 +31,15 @@ class BlockIndex(BatchIndex):
         self.tails: dict[int, BlockTable] = {}
 
     def added(self, seq: Sequence) -> None:
-        table, residue = self.tables.of(seq), -seq.slots_offset % self.size
+        table, size, offset = self.tables.of(seq), self.size, seq.slots_offset
+        blocks, residue = table.blocks, -offset % size
         members = self.due.get(residue)
         if members is None:
-            self.due[residue] = {seq.seq_id: table.blocks}
+            self.due[residue] = {seq.seq_id: blocks}
         else:
-            members[seq.seq_id] = table.blocks
-        if self.pool.sharers and shares_tail(self.tables, seq):
-            self.forked(seq)
+            members[seq.seq_id] = blocks
+        if blocks[-1] in self.pool.sharers and (offset + self.batch.extended) % size:
+            self.tails[seq.seq_id] = table  # as `shares_tail`
 
     def removed(self, seq: Sequence) -> None:
         residue = -seq.slots_offset % self.size

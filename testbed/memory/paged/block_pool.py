@@ -1,6 +1,6 @@
 """Block ids: their reference counts, and the free list."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -53,23 +53,26 @@ class BlockPool:
         del self.free[-count:]
         return blocks
 
-    def share(self, blocks: Iterable[int]) -> None:
+    def share(self, blocks: Sequence[int]) -> None:
+        """One table more has each of these blocks."""
+        sharers = self.sharers
         for block in blocks:
-            self.sharers[block] = self.sharers.get(block, 1) + 1
-            self.num_saved += 1
+            sharers[block] = sharers.get(block, 1) + 1
+        self.num_saved += len(blocks)
 
     def put(self, blocks: list[int]) -> int:
         """Decrement the reference count of each block; returns how many became free (`take` pops
         the last first).
         """
-        if sharers := self.sharers:
-            blocks = [block for block in blocks if block not in sharers or not self.drop(block)]
-        self._unheld(blocks)
+        if self.sharers:
+            blocks = self.unshared(blocks)
+        if blocks:
+            self._unheld(blocks)
         return len(blocks)
 
     def put_one(self, block: int) -> bool:
         """The same of one block; whether it became free."""
-        if self.sharers and self.drop(block):
+        if self.drop(block):
             return False
         self._unheld([block])
         return True
@@ -78,8 +81,8 @@ class BlockPool:
         """Decrement the reference count of a shared block; False, without a change, if the count
         is 1.
         """
-        count = self.sharers.get(block, 1)
-        if count == 1:
+        count = self.sharers.get(block)
+        if count is None:
             return False
         if count == 2:
             del self.sharers[block]
@@ -87,6 +90,20 @@ class BlockPool:
             self.sharers[block] = count - 1
         self.num_saved -= 1
         return True
+
+    def unshared(self, blocks: list[int]) -> list[int]:
+        """`drop` each of the blocks; returns those whose count is 1, which have not changed."""
+        sharers, unshared = self.sharers, []
+        for block in blocks:
+            count = sharers.get(block)
+            if count is None:
+                unshared.append(block)
+            elif count == 2:
+                del sharers[block]
+            else:
+                sharers[block] = count - 1
+        self.num_saved -= len(blocks) - len(unshared)
+        return unshared
 
     def ref_count(self, block: int) -> int:
         return self.sharers.get(block, 1)

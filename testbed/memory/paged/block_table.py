@@ -55,19 +55,30 @@ class Tables:
             (Copy(self.prefixes[seq.registered_prefix][last] * size, blocks[last] * size, size),)
         )
 
-    def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Share the parent's blocks with `child`, which first drops the blocks that it has."""
-        table, own = self.of(parent), self.held.get(child.seq_id)
-        if own is not None:
-            self._replace(own, table, parent.num_slots)
-        else:
+    def fork(
+        self, parent: Sequence, child: Sequence, num_slots: int
+    ) -> tuple[BlockTable, BlockTable]:
+        """Share the blocks of the parent, which has num_slots slots, with `child`, which first
+        drops the blocks that it has; returns both tables.
+        """
+        held = self.held
+        table, own = held.get(parent.seq_id) or absent(parent), held.get(child.seq_id)
+        if own is None:
             self.pool.share(table.blocks)
-            self.held[child.seq_id] = BlockTable(child, list(table.blocks), table.pinned)
+            own = held[child.seq_id] = BlockTable(child, list(table.blocks), table.pinned)
+            return table, own
+        are_even = parent.batch is child.batch and parent.slots_offset == child.slots_offset
+        if not are_even and child.num_slots != num_slots:
+            raise ValueError(
+                f"a beam of {child.num_slots} tokens cannot continue from a beam of {num_slots}"
+            )
+        self._replace(own, table, num_slots)
+        return table, own
 
     def give_up(self, seq: Sequence, kept: int = 0) -> None:
         """Remove a sequence's table; its first `kept` blocks keep their reference."""
-        self._drop_end(self.of(seq), kept)
-        del self.held[seq.seq_id]
+        table = self.held.pop(seq.seq_id, None) or absent(seq)
+        self._drop_end(table, kept, seq.num_slots)
 
     def receive(self, tables: list[BlockTable]) -> tuple[Copy, ...]:
         """Copy tables of another pool to free blocks, with the same sharing: a transfer for each
@@ -80,7 +91,7 @@ class Tables:
         size, seen, stored = self.block_size, set[int](), list[tuple[int, list[int]]]()
         for table in tables:
             moved = [target_of[block] for block in table.blocks[table.pinned :]]
-            self.pool.share(block for block in moved if block in seen)
+            self.pool.share([block for block in moved if block in seen])
             seen.update(moved)
             stored.append((table.seq.num_slots - table.pinned * size, moved))
             blocks = table.blocks[: table.pinned] + moved
@@ -94,7 +105,7 @@ class Tables:
         table.pinned = min(table.pinned, num_tokens // self.block_size)
         dropped, padding = seq.num_slots - num_tokens, kept * self.block_size - num_tokens
         if kept < len(table.blocks):
-            self._drop_end(table, kept)
+            self._drop_end(table, kept, seq.num_slots)
             del table.blocks[kept:]
             dropped = padding
         if self.pool.ref_count(table.blocks[-1]) == 1:
@@ -107,10 +118,6 @@ class Tables:
         """Replace the blocks of `table` by the parent's, of equal length; common leading blocks do
         not change.
         """
-        if table.seq.num_slots != num_slots:
-            raise ValueError(
-                f"a beam of {table.seq.num_slots} tokens cannot continue from a beam of {num_slots}"
-            )
         # Sharing begins at the first block: all blocks before the last common one are common too.
         own, others = table.blocks, parent.blocks
         common = len(own)
@@ -118,13 +125,13 @@ class Tables:
             common -= 1
         if common == len(own) - 1:
             self._replace_last(table, others[common], num_slots)
-        else:
-            self._replace_end(table, others[common:])
+        elif common < len(own):
+            self._replace_end(table, others[common:], num_slots)
 
-    def _replace_end(self, table: BlockTable, blocks: list[int]) -> None:
+    def _replace_end(self, table: BlockTable, blocks: list[int], num_slots: int) -> None:
         """The last blocks of `table` become these, which another table has."""
         common = len(table.blocks) - len(blocks)
-        self._drop_end(table, common)
+        self._drop_end(table, common, num_slots)
         table.blocks[common:] = blocks
         self.pool.share(blocks)
 
@@ -137,12 +144,13 @@ class Tables:
         pool.sharers[block] = pool.sharers.get(block, 1) + 1
         pool.num_saved += 1
 
-    def _drop_end(self, table: BlockTable, first: int) -> None:
-        """Drop the blocks from index `first` on, and the stored tokens of those without another
-        reference.
+    def _drop_end(self, table: BlockTable, first: int, num_slots: int) -> None:
+        """Drop the blocks from index `first` on of a sequence of num_slots slots, and the stored
+        tokens of those without another reference.
         """
-        blocks, padding = table.blocks, len(table.blocks) * self.block_size - table.seq.num_slots
-        if padding and self.pool.sharers and self.pool.ref_count(blocks[-1]) > 1:
+        blocks = table.blocks
+        padding = len(blocks) * self.block_size - num_slots
+        if padding and blocks[-1] in self.pool.sharers:
             padding = 0
         self.live -= self.pool.put(blocks[first:] if first else blocks) * self.block_size - padding
 

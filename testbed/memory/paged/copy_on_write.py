@@ -31,18 +31,19 @@ def copying_writers(tables: Tables, tails: Iterable[BlockTable]) -> list[BlockTa
     return writers
 
 
-def copy_tails(tables: Tables, writers: Collection[BlockTable]) -> Ops:
-    """Replace each writer's last block by a free one; the copies are of whole blocks, as in the
-    2023 system.
+def copy_tails(tables: Tables, writers: Collection[BlockTable], extended: int) -> Ops:
+    """Replace the last block of each writer, a member of a batch whose steps have allocated
+    `extended` slots, by a free one; the copies are of whole blocks, as in the 2023 system.
     """
     if not writers:
         return NO_OPS
-    size, pool = tables.block_size, tables.pool
+    size, take, sources = tables.block_size, tables.pool.free.pop, []
     copies: list[Copy] = []
     for table in writers:
-        source, target = table.blocks[-1], pool.free.pop()
-        pool.drop(source)
+        source, target = table.blocks[-1], take()
+        sources.append(source)
         table.blocks[-1] = target
         copies.append(record(Copy, (source * size, target * size, size)))
-        tables.live += table.seq.num_slots % size
-    return Ops(tuple(copies))
+        tables.live += (table.seq.slots_offset + extended) % size
+    tables.pool.unshared(sources)
+    return record(Ops, (tuple(copies), (), (), ()))

@@ -129,11 +129,12 @@ class BlockMemory(LeasingPolicy):
                 evicted = index.marked(num_tokens, [False] * num_free + self._pool.were_cached)
         self._tables.live += num_tokens * num_seqs
         if index.tails:  # never within guaranteed steps
-            ops = copy_tails(self._tables, writers)
+            ops = copy_tails(self._tables, writers, batch.extended)
             index.tails.clear()
-            growth = index.grow(num_tokens)
-            slots = growth.slots + len(writers) * self.block_size
-            return Grant(0, ops, growth._replace(slots=slots))
+            slots, slot_steps, squared = index.grow(num_tokens)
+            slots += len(writers) * self.block_size
+            growth: Growth = record(Growth, (slots, slot_steps, squared))
+            return record(Grant, (0, ops, growth, NO_GROWTH, False))
         if num_tokens == 1:
             return taken_at_once(index.step(), evicted)
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted, False))
@@ -199,10 +200,24 @@ class BlockMemory(LeasingPolicy):
 
     def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
         tables = self._tables
-        if not others and len(batch.sequences) == len(tables.held) and not tables.prefixes:
+        if not others and not tables.prefixes and self._shares_within(batch):
             return self._pool.num_saved * self.block_size  # all that share blocks read them
         reads: SharedBlocks = batch.indexes.get(tables) or batch.index(tables, self._shared_reads)
         return (reads.again_with(others) if others else reads.again()) * self.block_size
+
+    def _shares_within(self, batch: Batch) -> bool:
+        """True if no sequence on the device shares a block but the members of the batch. The others
+        are prompts in most cases, whose tables are the last.
+        """
+        shared, left = self._pool.sharers.keys(), len(self._tables.held) - len(batch.sequences)
+        for table in reversed(self._tables.held.values()):
+            if not left:
+                return True
+            if table.seq.batch is not batch:
+                if not shared.isdisjoint(table.blocks):
+                    return False
+                left -= 1
+        return not left
 
     def guaranteed_steps(self, batch: Batch) -> int:
         return self._steps_within(batch, self._pool.available())
@@ -222,20 +237,32 @@ class BlockMemory(LeasingPolicy):
         return self.block_size * (common + (self._capacity() - common) // num_seqs)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
-        tables, num_slots = self._tables, parent.num_slots
-        tables.fork(parent, child)
+        batch, num_slots = parent.batch, parent.slots_offset
+        if batch is not None:
+            num_slots += batch.extended
+        forked = self._tables.fork(parent, child, num_slots)
         has_tail = num_slots % self.block_size > 0
-        for seq in (parent, child):
-            batch = seq.batch
-            if batch is None:
-                continue
-            if has_tail:
-                index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
-                index.tails[seq.seq_id] = tables.held[seq.seq_id]  # as `forked`
-            reads: SharedBlocks | None = batch.indexes.get(tables)
-            if reads is not None:
-                reads.forked(seq)
+        if batch is child.batch:  # as they are in beams
+            if batch is not None:
+                self._share_in(batch, forked, has_tail=has_tail)
+            return NO_OPS
+        for table in forked:
+            if table.seq.batch is not None:
+                self._share_in(table.seq.batch, (table,), has_tail=has_tail)
         return NO_OPS
+
+    def _share_in(self, batch: Batch, forked: tuple[BlockTable, ...], *, has_tail: bool) -> None:
+        """The tables of these members of the batch share their blocks, maybe with a partial one,
+        the tail.
+        """
+        indexes = batch.indexes
+        if has_tail:
+            index: BlockIndex = indexes.get(self) or batch.index(self, self._index)
+            for table in forked:
+                index.tails[table.seq.seq_id] = table  # as `forked`
+        if self._tables in indexes:
+            for table in forked:
+                indexes[self._tables].forked(table.seq)
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
         if tier not in (DEVICE, HOST):

@@ -77,7 +77,7 @@ class PinnedCaching(PrefixCaching):
         if not nodes or not self._pins[nodes[-1]]:
             super()._ensure_free_with_hits(nodes, total)
             return
-        self._pool.share(node.block for node in nodes)
+        self._pool.share([node.block for node in nodes])
         for node in nodes:
             node.hits += 1
         self._ensure_free(max(total - len(nodes), 0))

@@ -1,4 +1,6 @@
-"""A plan that the scheduler need not make: one request waits, and its whole prompt is computed."""
+"""Plans that the scheduler need not make: whole prompts are computed, of one request or several."""
+
+from itertools import count
 
 import pytest
 from manual_driver import paged, scheduler_of
@@ -45,28 +47,40 @@ def state_of(scheduler):
     )
 
 
+TOGETHER = [[9, 30, 4], [8, 100, 5], [60, 3, 40, 2], [7], [50, 6, 5, 4]]  # more than a budget of 64
+
+
+def incoming(request_id, prompt_len):
+    num_seqs = 2 if request_id == 7 else 1
+    ids = tuple(range(prompt_len))
+    return Incoming(request_id, 0, prompt_len, num_seqs=num_seqs, prompt_ids=ids)
+
+
 @pytest.mark.parametrize(("kind", "policy", "options"), SYSTEMS)
-def test_it_is_the_plan_of_the_scheduler(kind, policy, options):
-    """Requests come one by one, each while those before it decode, until the pool of 24 blocks is
-    full.
-    """
-    limits = {"max_num_batched_tokens": 2560, "max_num_seqs": 256}
+@pytest.mark.parametrize(
+    ("arrivals", "budget", "at_once"), [([[n] for n in LENGTHS], 2560, 1), (TOGETHER, 64, 3)]
+)
+def test_they_are_the_plans_of_the_scheduler(kind, policy, options, arrivals, budget, at_once):
+    """Requests come while those before them decode, until the pool of 24 blocks is full."""
+    limits = {"max_num_batched_tokens": budget, "max_num_seqs": 7}
     fast, plain = (
         scheduler_of(kind, paged(24, policy), Recompute(), **limits, **options) for _ in range(2)
     )
-    num_made = 0
-    for i, prompt_len in enumerate(LENGTHS):
-        for scheduler in (fast, plain):
-            scheduler.add(Incoming(i, 0, prompt_len, prompt_ids=tuple(range(prompt_len))))
-        for _ in range(2):
-            made = fast.whole_prompt.plan()
-            num_made += made is not None
+    num_chunks, request_ids = [], count()
+    for prompt_lens in arrivals:
+        for prompt_len, request_id in zip(prompt_lens, request_ids, strict=False):
+            for scheduler in (fast, plain):
+                scheduler.add(incoming(request_id, prompt_len))
+        for _ in range(3):
+            made = fast.whole_prompts.plan()
+            num_chunks += [] if made is None else [len(made.chunks)]
             plans = fast.plan() if made is None else made, plain.plan()
             assert made_of(plans[0]) == made_of(plans[1])
             assert state_of(fast) == state_of(plain)
             for scheduler, plan in zip((fast, plain), plans, strict=True):
                 scheduler.commit(plan, 1, Results())
-    assert num_made >= 4
+    assert len(num_chunks) >= 2
+    assert max(num_chunks) == at_once
 
 
 class Derived(Mixed2023):
@@ -75,4 +89,4 @@ class Derived(Mixed2023):
 
 def test_other_schedulers_make_all_their_plans():
     for kind in (Derived, SeparatePrefill):
-        assert scheduler_of(kind, paged(), Recompute()).whole_prompt is None
+        assert scheduler_of(kind, paged(), Recompute()).whole_prompts is None
