@@ -13,7 +13,6 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q --no-deps lmcache==0.5.6
 cd "$folder"
 cat > start.py <<'END'
-import os
 import sys
 import time
 from importlib.metadata import version
@@ -46,7 +45,7 @@ def start():
         chunk_size=CHUNK,
         local_cpu=False,
         max_local_cpu_size=0.01,  # a buffer
-        local_disk="file://" + os.path.abspath("disk") + "/",
+        local_disk=Path("disk").absolute().as_uri() + "/",
         max_local_disk_size=ROOM * CHUNK_BYTES / 2**30,
     )
     metadata = LMCacheMetadata(
