@@ -145,7 +145,7 @@ def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch:
     entrants, out = admit(names, rules)
     if out and not entrants:
         name, reason = next(iter(out.items()))
-        raise AnswerIsNo(key=name, problem=reason)
+        raise AnswerIsNo(key=name, problem=reason.removeprefix(f"{name}: "))
     conditions = measure(suite, rules)
     playing = {entrant.name: entrant for entrant in (*BOUNDS, *entrants)}
     keys = list(product(playing, conditions, suite.seeds))
