@@ -301,6 +301,17 @@ def test_a_changed_seed_version_or_suite_is_found(stored, tmp_path):
     assert found(stored, tmp_path, replace(TINY, pools=(0.6,)))[0].startswith("suite_hash")
 
 
+def test_a_row_that_is_left_out_or_doubled_is_found(stored, tmp_path):
+    """Also beside a sample, which could have drawn others."""
+    rows = stored["rows"]
+    (missing,) = found({**stored, "rows": rows[1:]}, tmp_path, sample=1)
+    assert rows[0]["entrant"] in missing
+    assert "missing" in missing
+    assert len(found({**stored, "rows": []}, tmp_path, sample=1)) == len(rows)
+    (doubled,) = found({**stored, "rows": [*rows, rows[0]]}, tmp_path, sample=1)
+    assert "twice" in doubled
+
+
 def test_a_swapped_entrant_is_found(stored, tmp_path):
     stored["entrants"]["lfu"]["words"][0] = "eviction@policy.eviction=belady"
     assert "lfu" in found(stored, tmp_path)[0]
