@@ -9,7 +9,13 @@ from testbed.experiments.cli.json_answers import SensitiveFigure
 from testbed.experiments.runs.quantities import number
 from testbed.run.config import RunConfig
 from testbed.study.cost_spread import rule
-from testbed.study.sensitivity import PREEMPTIONS, check_scalable, figures_of, run_intervals
+from testbed.study.sensitivity import (
+    PREEMPTIONS,
+    Interval,
+    check_scalable,
+    figures_of,
+    run_intervals,
+)
 
 WORDS = {
     "e2e_mean_s": "end to end, mean, s",
@@ -43,12 +49,13 @@ def table(config: RunConfig, summary: Mapping[str, Any], rows: list[SensitiveFig
     """Each figure with its interval, under what was varied. summary: of the unchanged run."""
     figures = figures_of(summary)
     intervals = {row.figure: row for row in rows}
-    is_wide = LATENCY in intervals and _is_wide(intervals[LATENCY], figures[LATENCY])
+    latency = intervals.get(LATENCY)
+    wide = latency is not None and is_wide((latency.lowest, latency.highest), figures[LATENCY])
     shown = Table(
         *("figure", "simulated", "lowest", "highest"),
         title=f"How sensitive: {rule(config)}",
         title_justify="left",
-        caption=NEAR_FULL if is_wide else None,
+        caption=NEAR_FULL if wide else None,
         caption_justify="left",
     )
     for row in rows:
@@ -57,5 +64,7 @@ def table(config: RunConfig, summary: Mapping[str, Any], rows: list[SensitiveFig
     return shown
 
 
-def _is_wide(interval: SensitiveFigure, simulated: float) -> bool:
-    return interval.highest > (1 + WIDE) * simulated or interval.lowest < (1 - WIDE) * simulated
+def is_wide(interval: Interval, simulated: float) -> bool:
+    """True if one side of the interval is further from the figure than WIDE of it."""
+    lowest, highest = interval
+    return highest > (1 + WIDE) * simulated or lowest < (1 - WIDE) * simulated

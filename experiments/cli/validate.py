@@ -42,7 +42,8 @@ Sensitivity = Annotated[
     bool,
     Parameter(
         help="print each figure's interval: 20 times arrivals moved by up to 10 ms, and costs by "
-        "what they were off by if that was measured, else all 3% up and down"
+        "what they were off by if that was measured, else all 3% up and down (without this: costs "
+        "alone, if that was measured)"
     ),
 ]
 Within = Annotated[
@@ -231,21 +232,35 @@ SweptFolder = Annotated[
 ]
 
 
+OtherProfile = Annotated[
+    str | None,
+    Parameter(
+        metavar="PROFILE",
+        help="another host's, in place of what the sweeps themselves give: a file, or a name that "
+        "ships",
+    ),
+]
+
+
 @app.command
 def sweeps(
     *folders: SweptFolder,
     model: Annotated[str, Parameter(metavar="NAME", help="a model's name, or its config.json")],
+    profile: OtherProfile = None,
 ) -> None:
     """Predict the iterations of a vLLM's sweeps at sizes of batch that are left out.
 
     Each number of decodes in turn: what a profile's interval rests on. Beside the profile's form
     are those that it replaced, and how far repeats of the same kind are from each other.
     """
+    from testbed.cost.profile import read_profile
     from testbed.experiments.cli.output import plain_table, show
     from testbed.experiments.real.vllm_engine.calibrate_vllm import swept_machine
-    from testbed.experiments.real.vllm_engine.left_out_sizes import HEAD, table
+    from testbed.experiments.real.vllm_engine.left_out_sizes import HEAD, table, table_of
 
-    show(plain_table(HEAD, list(table(*swept_machine(folders, model)))))
+    steps, machine = swept_machine(folders, model)
+    rows = table(steps, machine) if profile is None else table_of(read_profile(profile), steps)
+    show(plain_table(HEAD, list(rows)))
 
 
 @app.command

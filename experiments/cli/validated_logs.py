@@ -11,6 +11,7 @@ from testbed.experiments.cli.json_answers import (
 )
 from testbed.experiments.cli.output import plain_table, print_json, show
 from testbed.experiments.cli.replayed_logs import LogRequest
+from testbed.experiments.cli.sensitive_run import NEAR_FULL, is_wide
 from testbed.experiments.real.validation.deviations import (
     Compared,
     compare,
@@ -22,19 +23,38 @@ from testbed.experiments.real.validation.log_replay import notes, replay
 from testbed.experiments.real.validation.log_sensitivity import PREEMPTIONS, intervals
 from testbed.experiments.runs.error_lines import short_names
 from testbed.experiments.runs.whole_files import write_cells
-from testbed.study.cost_spread import rule
+from testbed.run.config import RunConfig
+from testbed.run.cost_words import cost_source, tested
+from testbed.run.machine import cost_of
+from testbed.run.summaries import source_of_costs
+from testbed.study.cost_spread import draws, extremes, rule, rule_of_extremes, spread_of
 from testbed.study.sensitivity import Interval
 
 HEAD = ("log", "metric", "real", "simulated", "error")
 EFFECT = ("log", "metric", "simulated", "what if", "effect")
 SENSITIVE = ("log", "metric", "lowest", "highest", "real", "real is")
-INTERVALS = "\nhow sensitive: "
+LATENCY = "e2e_s_mean"
 OVER_TIME = ("arrived", "TTFT", "TPOT", "latency")
+
+
+def says_error(config: RunConfig) -> bool:
+    """True if the server's costs say how far they were off."""
+    return spread_of(cost_of(config)) is not None
+
+
+def costs_of(config: RunConfig) -> str:
+    """The source of a server's costs, with host and date if the profile says them, and their tested
+    error.
+    """
+    cost = cost_of(config)
+    source = source_of_costs(cost_source(config, cost))
+    return f"{source}; error when tested: {tested(cost, config.model, config.server)}"
 
 
 class Validation:
     """The logs of a request, replayed on their servers; and once more for each change in
-    `what_if`, words of overrides. sensitivity: with the interval of each figure.
+    `what_if`, words of overrides. sensitivity: with the interval of each figure over moved
+    arrivals too, and of all costs; otherwise of those that say how far they were off, alone.
     """
 
     def __init__(
@@ -56,7 +76,8 @@ class Validation:
             for log, run in zip(self.logs, self.runs, strict=True)
             if log.preemptions is not None
         ]
-        self.intervals = self._intervals() if sensitivity else {}
+        self.sensitivity = sensitivity
+        self.intervals = self._intervals()
         self.effects = {change: list(self._effects(request, change)) for change in what_if}
 
     def _effects(self, request: LogRequest, change: str) -> Iterator[Compared]:
@@ -68,14 +89,30 @@ class Validation:
     def _intervals(self) -> dict[tuple[str, str], Interval]:
         """The smallest and the largest simulated value of each metric of each log."""
         runs = zip(self.logs, self.servers, self.runs, strict=True)
+        varied = draws if self.sensitivity else extremes
         return {
             (log.path, metric): interval
             for log, (config, _), run in runs
-            for metric, interval in intervals(log, config, run).items()
+            if self.sensitivity or says_error(config)
+            for metric, interval in intervals(log, config, run, varied(config)).items()
         }
 
+    def _rules(self) -> Iterator[str]:
+        """The varied values of the intervals, and the reason if one of them is wide."""
+        configs = [config for config, _ in self.servers if self.sensitivity or says_error(config)]
+        if self.sensitivity:
+            yield "how sensitive: " + "; ".join(dict.fromkeys(map(rule, configs)))
+        else:
+            rules = "; ".join(dict.fromkeys(map(rule_of_extremes, configs)))
+            yield f"{rules}; --sensitivity: a server's own spread too"
+        of_latency = [row for row in self.errors if row.metric == LATENCY]
+        pairs = [(self.intervals.get((row.log, LATENCY)), row.simulated) for row in of_latency]
+        if any(interval and is_wide(interval, simulated) for interval, simulated in pairs):
+            yield NEAR_FULL
+
     def notes(self) -> Iterator[str]:
-        """Remarks on each log and its server."""
+        """The costs' source and error, and remarks on each log and its server."""
+        yield from dict.fromkeys(f"costs: {costs_of(config)}" for config, _ in self.servers)
         for log, (config, remarks), run in zip(self.logs, self.servers, self.runs, strict=True):
             for line in (*remarks, *notes(log, config, run)):
                 yield f"{self.names[log.path]}: {line}"
@@ -89,8 +126,7 @@ class Validation:
         """The errors by metric and over time, the effects of the changes, and remarks."""
         show(*self.notes(), plain_table(HEAD, self._cells([*self.errors, *self.counts])))
         if self.intervals:
-            rules = dict.fromkeys(rule(config) for config, _ in self.servers)
-            show(INTERVALS + "; ".join(rules), plain_table(SENSITIVE, self._interval_cells()))
+            show("", *self._rules(), plain_table(SENSITIVE, self._interval_cells()))
         for log, run in zip(self.logs, self.runs, strict=True):
             show(
                 f"\n{self.names[log.path]}, over time: errors of the means of a quarter of its "

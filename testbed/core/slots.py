@@ -446,6 +446,8 @@ def is_footprint(value: object) -> bool:
     A method of anything else would see the value that it is compared with: how long a sequence will
     be.
     """
+    if type(value) is Fixed:
+        return type(value.slots) is int
     return isinstance(value, FOOTPRINTS) and type(value) in FOOTPRINTS and all(map(is_plain, value))
 
 

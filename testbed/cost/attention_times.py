@@ -8,7 +8,7 @@ from functools import cache, lru_cache, partial
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.slots import ceil_div, record
+from testbed.core.slots import record
 from testbed.cost.interpolation import (
     Knots,
     UnequalLengths,
@@ -152,7 +152,7 @@ def of_kind(points: Rows, block_size: int, spread: str) -> Rows:
 
 def _steps(end: int, x: int, stride: int) -> int:
     """The number of steps of this stride that lead from x to the end of its piece."""
-    return UNBOUNDED if end == UNBOUNDED else ceil_div(end - x, stride)
+    return UNBOUNDED if end == UNBOUNDED else -(-(end - x) // stride)
 
 
 class PrefillTable:

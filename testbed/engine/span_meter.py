@@ -285,6 +285,8 @@ class SpanMeter(Meter):
         if len(group.sequences) > 1:
             tracked = self._track(group)
             self.forked[group.request.request_id] = group
+        if not tracked.later:
+            return
         joined_at, num_tokens = self.state.batch.steps, group.sequences[0].num_slots
         for from_len, slots in tracked.later:
             heapq.heappush(

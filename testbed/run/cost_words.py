@@ -101,20 +101,31 @@ def tested(cost: CostModel, model: ModelSpec, server: ServerSpec) -> str:
         if fingerprint.get(SYSTEM, THIS_ENGINE) == THIS_ENGINE:
             return f"{100 * error:.1f}% (median) in {num_batches} decode batches"
         among = f"{100 * error:.1f}% (median) in {num_batches} iterations with prompts and decodes"
-        return f"{among}; {between_hosts()}"
+        return f"{among}{_at_sizes_left_out(cost.fit)}; {between_hosts()}"
     if not fingerprint and not (cost.provenance and model.is_plain):
         return NOT_TESTED
     return left_out(fingerprint.get("way", OTHER_GPU) if fingerprint else ROOFLINE, server)
 
 
+def _at_sizes_left_out(fit: Mapping[str, Any]) -> str:
+    """The standard deviations that intervals are drawn by, and what they change most."""
+    if "left_out" not in fit:
+        return ""
+    launches, computing = (fit["left_out"][part] for part in ("launches", "computing"))
+    return (
+        f"; at sizes left out launches {launches:.1%}, which TTFT follows, and computing "
+        f"{computing:.1%}, which latency follows (--sensitivity draws them)"
+    )
+
+
 def between_hosts() -> str:
     """The error of a vLLM's profile of another host."""
     rows = table_rows(BETWEEN_HOSTS)
-    ranges = []
+    found = []
     for name, column in (("latency", "latency_percent"), ("TTFT p50", "ttft_p50_percent")):
         errors = [abs(float(row[column])) for row in rows]
-        ranges.append(f"{name} {min(errors):.0f} to {max(errors):.0f}%")
-    return f"of another host {', '.join(ranges)} ({len(rows)} predictions)"
+        found.append(f"{name} {median(errors):.0f}% (largest {max(errors):.0f}%)")
+    return f"of another host {', '.join(found)} in {len(rows)} predictions (median)"
 
 
 def left_out(way: str, server: ServerSpec) -> str:

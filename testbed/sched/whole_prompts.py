@@ -59,15 +59,15 @@ class WholePrompts:
         computed whole.
         """
         state, prompts, waiting = self._state, self._scheduler.prompts, self._state.waiting
-        budget = self._budget - plan.decode_seqs
+        budget, is_whole = self._budget - plan.decode_seqs, True  # the first one, by `plan`
         while waiting:
             group = waiting[0]
-            if not self._is_whole(group, budget):
+            if not (is_whole or self._is_whole(group, budget)):
                 prompts.schedule_prefills(plan)
                 return
             if prompts.is_full_with(group):
                 return
-            refusal = self._admit(plan, group)
+            refusal, is_whole = self._admit(plan, group), False
             if refusal is None:
                 budget -= plan.chunks[-1].new
                 continue

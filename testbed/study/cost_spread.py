@@ -99,6 +99,17 @@ def _varied(
     )
 
 
+def rule_of_extremes(config: RunConfig) -> str:
+    """The varied values of `extremes`, in words."""
+    spread = spread_of(cost_of(config))
+    if spread is None:
+        return f"all costs {COST_ERROR:.0%} up and down"
+    return (
+        f"costs short and long by {OUTERMOST} standard deviations of their errors (launches "
+        f"{spread.launches:.1%}, computing {spread.computing:.1%})"
+    )
+
+
 def rule(config: RunConfig) -> str:
     """The varied values, in words."""
     moved = f"{RESAMPLINGS} times arrivals moved by up to {1000 * MOVED_S:.0f} ms"

@@ -34,15 +34,20 @@ def in_turn(calls):
 
 
 @pytest.fixture(scope="module")
-def games(tmp_path_factory):
-    return play(["lfu", "lru_k"], TINY, RULES, tmp_path_factory.mktemp("rows"), in_turn)
+def rows(tmp_path_factory):
+    """A folder for the rows of all games, of which some are the same."""
+    return tmp_path_factory.mktemp("rows")
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory):
+def games(rows):
+    return play(["lfu"], TINY, RULES, rows, in_turn)
+
+
+@pytest.fixture(scope="module")
+def played(rows):
     """A folder of rows, and the games that wrote them."""
-    folder = tmp_path_factory.mktemp("one")
-    return folder, play(["lfu"], ONE, RULES, folder, in_turn)
+    return rows, play(["lfu"], ONE, RULES, rows, in_turn)
 
 
 def hits(games, name, workload):
@@ -52,7 +57,7 @@ def hits(games, name, workload):
 def test_bounds_stand_beside_the_entrants(games):
     assert not games.out
     assert set(hits(games, NOTHING, "scan")) == {0.0}
-    for order in ("lru", "lfu", "lru_k", "random"):
+    for order in ("lru", "lfu", "random"):
         for own, most in zip(hits(games, order, "scan"), hits(games, BELADY, "scan"), strict=True):
             assert own <= most
     for own, most in zip(hits(games, LRU, "scan"), hits(games, INFINITE, "scan"), strict=True):
@@ -186,7 +191,7 @@ def test_a_pair_in_opposite_orders_is_named(games):
 CHEATS = {
     "TwiceThePool": "contract",
     "RaisesAtOnce": "at once",
-    "TakesMemory": "Memory",
+    "TakesMemory": "emory",
     "Exits": "exit",
     "NamesNoVictim": "contract",
     "IsNoPolicy": "none of",
@@ -267,6 +272,17 @@ def test_a_changed_seed_version_or_suite_is_found(stored, tmp_path):
     assert found(older, tmp_path)[0].startswith("simulator")
     assert differences(older, TINY, tmp_path / "other", in_turn, 1, any_version=True) == []
     assert found(stored, tmp_path, replace(TINY, pools=(0.6,)))[0].startswith("suite_hash")
+
+
+def test_a_row_that_is_left_out_or_doubled_is_found(stored, tmp_path):
+    """Also beside a sample, which could have drawn others."""
+    rows = stored["rows"]
+    (missing,) = found({**stored, "rows": rows[1:]}, tmp_path, sample=1)
+    assert rows[0]["entrant"] in missing
+    assert "missing" in missing
+    assert len(found({**stored, "rows": []}, tmp_path, sample=1)) == len(rows)
+    (doubled,) = found({**stored, "rows": [*rows, rows[0]]}, tmp_path, sample=1)
+    assert "twice" in doubled
 
 
 def test_a_swapped_entrant_is_found(stored, tmp_path):

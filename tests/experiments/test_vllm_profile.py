@@ -14,7 +14,12 @@ from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import dump, read_profile
 from testbed.experiments.real import vllm_engine
-from testbed.experiments.real.vllm_engine.calibrate_vllm import lines, profile_of_folder, with_fit
+from testbed.experiments.real.vllm_engine.calibrate_vllm import (
+    lines,
+    profile_of_folder,
+    swept_machine,
+    with_fit,
+)
 from testbed.experiments.real.vllm_engine.decode_fit import with_slow_kernels
 from testbed.experiments.real.vllm_engine.forms import BY_SIZE
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
@@ -135,6 +140,20 @@ def test_prompts_within_the_graphs_have_one_row_of_output_each(tmp_path, monkeyp
     assert cost.iteration(Work(64, 6400, 100)) / MS == pytest.approx(
         as_decodes((), 64, 6400), rel=0.02
     )
+
+
+def test_a_slow_hosts_decodes_take_the_time_of_their_padded_batch():
+    """Results of prompts were read so late on this host that the GPU's time does not show."""
+    folder = KEPT / "h100-llama-3.1-8b-other-host" / "sweeps"
+    profile = profile_of(*swept_machine([folder], "llama-3.1-8b"))
+    cost = ProfileCost(MODEL, None, profile)
+    sizes = profile["cuda_graph_sizes"]
+    for num_seqs in range(1, 513, 7):
+        padded = next(size for size in sizes if size >= num_seqs)
+        one, other = (cost.iteration(Work(seqs, 512, 1)) / MS for seqs in (num_seqs, padded))
+        assert 6 < one < 22
+        assert one == pytest.approx(other, rel=0.01)
+        assert cost.launch(num_seqs, 0, 0).whole_ps > 0
 
 
 def test_the_errors_of_prompts_among_decodes_are_small(steps):

@@ -1,6 +1,6 @@
 """The sensitivity of a replayed log to costs and arrivals, as testbed.study.cost_spread says."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -10,7 +10,7 @@ from testbed.core.request import Rows
 from testbed.experiments.real.validation.deviations import metrics
 from testbed.experiments.real.validation.log_replay import Replayed, fitted_machine, replay
 from testbed.run.config import RunConfig
-from testbed.study.cost_spread import draws
+from testbed.study.cost_spread import Draw
 from testbed.study.sensitivity import Interval, moved_s
 from testbed.traces.vllm_log import Times, VllmLog
 
@@ -36,9 +36,11 @@ class MovedLog(VllmLog):
         )
 
 
-def intervals(log: VllmLog, config: RunConfig, unchanged: Replayed) -> dict[str, Interval]:
-    """The smallest and the largest value of each metric, preemptions among them."""
-    runs = [measured(unchanged), *map(measured, _varied(log, config))]
+def intervals(
+    log: VllmLog, config: RunConfig, unchanged: Replayed, draws: Iterable[Draw]
+) -> dict[str, Interval]:
+    """The smallest and the largest value of each metric over these runs, preemptions among them."""
+    runs = [measured(unchanged), *map(measured, _varied(log, config, draws))]
     return {
         name: (min(run[name] for run in runs), max(run[name] for run in runs)) for name in runs[0]
     }
@@ -49,9 +51,9 @@ def measured(run: Replayed) -> dict[str, float]:
     return {**metrics(run.times), PREEMPTIONS: float(run.preemptions)}
 
 
-def _varied(log: VllmLog, config: RunConfig) -> Iterator[Replayed]:
+def _varied(log: VllmLog, config: RunConfig, draws: Iterable[Draw]) -> Iterator[Replayed]:
     machine = fitted_machine(config, log)
-    for draw in draws(config):
+    for draw in draws:
         moved = log if draw.seed is None else MovedLog(log, draw.seed)
         slower = machine._replace(slowness=machine.slowness * draw.slowness)
         yield replay(moved, draw.of(config), slower)

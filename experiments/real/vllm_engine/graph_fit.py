@@ -31,18 +31,21 @@ def fit_within_graphs(
     """Milliseconds by the size of the graph, without attention; empty if no iteration of prompts
     among decodes was seen to wait for the GPU.
 
-    The time of a size that was not seen is that of as many decodes less their rows of output.
+    The time of a size that was not seen is that of as many decodes less their rows of output, and
+    no size takes longer than as many decodes.
     """
     seen = _seen(among, decodes, launches, prompts, sizes)
     if seen.empty:
         return {}
-    of_decodes = dict(zip(sizes, _at(sizes, decodes), strict=True))
+    of_decodes = dict(zip(sizes, _of_decodes(sizes, decodes, prompts), strict=True))
     row_ms = _row_ms(seen, of_decodes)
     times = {size: ms - row_ms * size for size, ms in of_decodes.items()}
     of_size = seen.groupby("padded").computing
     measured = of_size.quantile(QUARTILE)[of_size.size() >= FEWEST]
     times |= dict(zip(map(int, measured.index), map(float, measured), strict=True))
-    return {size: max(ms, times[sizes[0]]) for size, ms in times.items()}
+    longest = {size: ms for size, ms in of_decodes.items() if size <= decodes.num_seqs[-1]}
+    least = times[sizes[0]]
+    return {size: min(max(ms, least), longest.get(size, ms)) for size, ms in times.items()}
 
 
 def as_decodes(*fits: object) -> dict[int, float]:
@@ -73,8 +76,11 @@ def _seen(
     return rows.assign(padded=padded, computing=ended_ms - begun_ms - attention_ms)
 
 
-def _at(sizes: Sequence[int], decodes: DecodeFit) -> Floats:
-    found: Floats = np.interp(sizes, decodes.num_seqs, decodes.at_zero)
+def _of_decodes(sizes: Sequence[int], decodes: DecodeFit, prompts: PromptFit) -> Floats:
+    """Those of as many decodes; beyond the largest batch a line to prompts beyond the graphs."""
+    beyond = max(2 * sizes[-1], decodes.num_seqs[-1] + 1)
+    times = [*decodes.at_zero, prompts.linear_ms(beyond)]
+    found: Floats = np.interp(sizes, [*decodes.num_seqs, beyond], times)
     return found
 
 

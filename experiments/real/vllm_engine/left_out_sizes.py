@@ -6,12 +6,13 @@ had at that time, as its scheduler's own times show it, and once more for its me
 of prompts alone, and of decodes alone, is left out by itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.profile import ProfileCost
 from testbed.experiments.real.vllm_engine.decode_fit import fit_decodes
@@ -19,6 +20,7 @@ from testbed.experiments.real.vllm_engine.forms import BY_SIZE, OF_SUMS, Form
 from testbed.experiments.real.vllm_engine.logged_steps import lone_prompts, steady_decodes
 from testbed.experiments.real.vllm_engine.profile_check import (
     among,
+    decodes_ms,
     lone_ms,
     real_ms,
     three_and_a_constant_ms,
@@ -29,6 +31,7 @@ from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_
 NORMAL = 1.4826  # standard deviations in the median size of a normal error
 KIND = ["decodes", "prompts", "prompt_tokens"]
 HEAD = ("iterations", "predicted by", "kinds", "median", "p90", "worst", "sum")
+LAUNCHES = {"launch_prompts", "launch_decodes"}
 CONSTANT_MS = 3.0  # of an iteration, in place of launches
 
 
@@ -136,6 +139,27 @@ def table(steps: pd.DataFrame, machine: Machine) -> Iterator[tuple[Any, ...]]:
     ):
         if not alone.empty:
             yield name, "the profile", *_line(alone.real, alone.predicted)
+
+
+def table_of(profile: Mapping[str, Any], steps: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """The same errors of a profile of another host; raises InputError if it has no launches."""
+    if not set(profile["sections"]) >= LAUNCHES:
+        raise InputError(
+            key="--profile",
+            problem=f"the profile of {profile['model']['name']} has no launches of a host",
+            remedy="give one that testbed gpu calibrate --system vllm made",
+        )
+    cost, lone = _cost(dict(profile)), lone_prompts(steps)
+    for name, rows, real, kind, predict in (
+        ("prompts among decodes", found := among(steps), real_ms(found), KIND, until_next_end_ms),
+        ("decodes alone", found := steady_decodes(steps), found.ms, ["decodes"], decodes_ms),
+        ("prompts alone", lone, lone.ms, KIND, lone_ms),
+    ):
+        if not rows.empty:
+            every = rows.assign(real=real, predicted=[predict(cost, r) for r in rows.itertuples()])
+            kinds = every.groupby(kind)[["real", "predicted"]].median()
+            total = every.predicted.sum() / every.real.sum()
+            yield name, "that profile", *_line(kinds.real, kinds.predicted, total)
 
 
 def _among(rows: pd.DataFrame, by_size: pd.DataFrame) -> Iterator[tuple[Any, ...]]:

@@ -68,6 +68,11 @@ def three_and_a_constant_ms(cost: ProfileCost, row: Any, constant_ms: float) -> 
     return sum(cost.iteration(work) / MS + constant_ms for work in _three(row))
 
 
+def decodes_ms(cost: ProfileCost, row: Any) -> float:
+    """The time of decodes alone behind as many."""
+    return cost.iteration(_work(row.decodes, row.decode_context)) / MS
+
+
 def lone_ms(cost: ProfileCost, row: Any) -> float:
     """The time of prompts that are planned when nothing is under way."""
     work = _work(0, 0, row.prefill)

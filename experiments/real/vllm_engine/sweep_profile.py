@@ -101,24 +101,36 @@ def _layers(
     of_prompts = {count: prompts.linear_ms(count) for count in (beyond, max(longest, 2 * beyond))}
     hull = lower_hull({**of_decodes, **of_prompts})
     if not within:
-        return _linear_and_graph(hull, of_decodes, num_layers, OF_HULL)
-    padded = np.interp([*within], decodes.num_seqs, decodes.at_zero)
-    return _linear_and_graph(
-        {**within, **{count: ms for count, ms in hull.items() if count > largest_graph}},
-        {**dict(zip(within, map(float, padded), strict=True)), **of_decodes},
-        num_layers,
-        OF_PROMPTS,
-    )
+        above = {count: ms - hull[count] for count, ms in of_decodes.items()}
+        return _linear_and_graph(hull, above, num_layers, OF_HULL)
+    linear = {**within, **{count: ms for count, ms in hull.items() if count > largest_graph}}
+    return _linear_and_graph(linear, _beyond(linear, decodes, [*within]), num_layers, OF_PROMPTS)
+
+
+def _beyond(
+    linear: Mapping[int, float], decodes: DecodeFit, sizes: Sequence[int]
+) -> dict[int, float]:
+    """What decodes take beyond linear, by their number: alike for all that are padded alike."""
+    padded = [size for size in sizes if size <= decodes.num_seqs[-1]]
+    counts = sorted({*padded, *decodes.num_seqs})
+    of_decodes = np.interp(counts, decodes.num_seqs, decodes.at_zero)
+    above = of_decodes - np.interp(counts, [*linear], [*linear.values()])
+    first = [1, *(count + 1 for count in counts[:-1])]
+    return {
+        count: float(ms)
+        for ends, ms in zip(zip(first, counts, strict=True), above, strict=True)
+        for count in ends
+    }
 
 
 def _linear_and_graph(
     linear_ms: Mapping[int, float],
-    of_decodes: Mapping[int, float],
+    above: Mapping[int, float],
     num_layers: int,
     notes: tuple[str, str],
 ) -> dict[str, Section]:
-    """Both sections. linear_ms: of all layers, by tokens; of_decodes: milliseconds by sequences,
-    with linear_ms.
+    """Both sections. linear_ms: of all layers, by tokens; above: milliseconds of decodes beyond
+    that, by their number.
     """
     linear = _section(
         ("num_tokens",),
@@ -126,11 +138,8 @@ def _linear_and_graph(
         notes[0],
         includes=["cache_write", "output_head"],
     )
-    shared = np.interp([*of_decodes], [*linear_ms], [*linear_ms.values()])
-    own = zip(of_decodes.items(), shared, strict=True)
-    points = [["paged", count, (ms - shared_ms) * US] for (count, ms), shared_ms in own]
-    graph = _section(("kernel", "num_seqs"), sorted(points), notes[1])
-    return {"linear": linear, "launched_graph": graph}
+    points = [["paged", count, ms * US] for count, ms in above.items()]
+    return {"linear": linear, "launched_graph": _section(("kernel", "num_seqs"), points, notes[1])}
 
 
 def _attention(decodes: DecodeFit, prompts: PromptFit, model: ModelSpec) -> dict[str, Section]:

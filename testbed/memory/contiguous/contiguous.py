@@ -22,7 +22,6 @@ from testbed.core.slots import (
     Ops,
     Refusal,
     Usage,
-    ceil_div,
     record,
 )
 from testbed.core.units import PositiveTokens
@@ -94,7 +93,7 @@ class Contiguous(LeasingPolicy):
         if not blocks:
             return Refusal.LATER
         for seq, block in zip(seqs, blocks, strict=True):
-            self._reservations[seq.seq_id] = Reservation(block, order, slots)
+            self._reservations[seq.seq_id] = record(Reservation, (block, order, slots))
         self._live += num_tokens * len(seqs)
         self._held += slots * len(seqs)
         return [GRANTED] * len(seqs)
@@ -150,7 +149,7 @@ class Contiguous(LeasingPolicy):
         return index.steps() or 0
 
     def footprint(self, seq: Sequence) -> Footprint:
-        return Fixed(self._reservations[seq.seq_id].slots)
+        return record(Fixed, (self._reservations[seq.seq_id].slots,))
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         return self._longest(prompt_len, num_seqs)
@@ -195,7 +194,7 @@ class Contiguous(LeasingPolicy):
         return blocks
 
     def _order(self, slots: int) -> int:
-        return (ceil_div(slots, self.block_size) - 1).bit_length()
+        return (-(-slots // self.block_size) - 1).bit_length()
 
     def _index(self, batch: Batch) -> FullAt:
         return FullAt(batch, self._reservations)
