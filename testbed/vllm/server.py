@@ -472,9 +472,8 @@ def _block_size(
 def _takes_any_block(reader: OptionReader, model: ModelSpec, release: Release) -> bool:
     """True if FlexAttention may serve the model in blocks that no other kernel takes."""
     others = (model.latent, model.states, model.has_sinks, model.caps_logits, model.masks_images)
-    others += (model.has_uneven_heads,)
     is_chosen = any(reader.value(name) is not None for name in (ATTENTION, SHARDS))
-    is_plain = not any(others) and model.kv_dtype_bytes is None
+    is_plain = not any(others) and model.kv_dtype_bytes is None and not model.has_uneven_heads
     return release.has_any_block and is_plain and not is_chosen
 
 
