@@ -62,11 +62,12 @@ def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(
     keeps_the_contract(golden, name, POLICIES[name], num_examples=num_examples)
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_fast_equals_slow_with_transfers(name):
-    for prefetch in (0, 3):
-        limits = {**LIMITS, "prefetch": prefetch}
-        assert differs(POLICIES[name], POOLS[1], [ChunkedPrefill], limits) is None
+@pytest.mark.parametrize(
+    ("name", "prefetch"), [*((name, 0) for name in POLICIES), ("exclusive", 3), ("on reuse", 3)]
+)
+def test_fast_equals_slow_with_transfers(name, prefetch):
+    limits = {**LIMITS, "prefetch": prefetch}
+    assert differs(POLICIES[name], POOLS[1], [ChunkedPrefill], limits) is None
 
 
 def prompt(seq_id, ids):
