@@ -163,7 +163,11 @@ def sweep(
 
 
 def _cell(value: Any) -> Any:
-    """A value of an axis in the table: a class by its name, a pair as `Paged(block_size=32)`."""
+    """A value of an axis in the table: a class by its name, a pair as `Paged(block_size=32)`, a
+    mapping as `ttft_s=1, tpot_s=0.1`.
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={part}" for key, part in value.items())
     is_pair = isinstance(value, tuple) and len(value) == 2
     if is_pair and callable(value[0]) and isinstance(value[1], Mapping):
         return configured(Part(value[0], value[1]))

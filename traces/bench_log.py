@@ -12,7 +12,7 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
-from testbed.traces.client_rows import checked
+from testbed.traces.client_rows import checked_rows
 from testbed.traces.length_model import Floats
 from testbed.traces.sending_times import is_of_sglang, sending_times
 
@@ -53,7 +53,7 @@ def read_bench(path: str, content: Mapping[str, Any]) -> tuple[Rows, Floats, lis
         for prompt, output, ttft, gaps, start in served
     ]
     remarks = [*_retokenized(served), *([REBUILT] if is_rebuilt else [])]
-    rows = checked(path, items, len(errors) - len(items), remarks)
+    rows = checked_rows(path, items, len(errors) - len(items), remarks)
     _check_counts(path, content, served)
     return rows
 

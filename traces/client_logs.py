@@ -13,7 +13,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.traces.aiperf_log import aiperf_items
 from testbed.traces.bench_log import is_bench, read_bench
-from testbed.traces.client_rows import checked
+from testbed.traces.client_rows import checked_rows
 from testbed.traces.files import read_json_or_lines
 from testbed.traces.length_model import Floats
 
@@ -119,11 +119,11 @@ def _guidellm(path: str, benchmark: Mapping[str, Any]) -> tuple[Rows, Floats, li
         prompt, output = request.get("prompt_tokens"), request.get("output_tokens")
         items.append({"prompt": prompt, "output": output, "times_s": times_s})
     lost = sum(len(requests.get(kind) or ()) for kind in ("errored", "incomplete"))
-    return checked(path, items, lost, [])
+    return checked_rows(path, items, lost, [])
 
 
 def read_aiperf(path: str) -> tuple[Rows, Floats, list[str]]:
     """The served requests of aiperf's profile_export.jsonl, as read_client_log gives them."""
     with _values_of("aiperf", path):
         items, num_failed = aiperf_items(path)
-        return checked(path, items, num_failed, [])
+        return checked_rows(path, items, num_failed, [])

@@ -12,7 +12,7 @@ from testbed.traces.length_model import Floats
 from testbed.traces.reader import columns
 
 
-def checked(
+def checked_rows(
     path: str, items: Sequence[Mapping[str, Any]], num_lost: int, remarks: list[str]
 ) -> tuple[Rows, Floats, list[str]]:
     """The items as rows and times, with remarks; raises InputError for a wrong item."""

@@ -82,7 +82,7 @@ def entrant_of(text: str) -> Entrant:
     Raises InputError for what is none.
     """
     chosen, *parameters = _parts(text)
-    entrant = replace(_chosen(chosen), name=text)
+    entrant = replace(_plain_entrant(chosen), name=text)
     above = PARAMETERS_OF.get(entrant.kind, entrant.kind)
     return replace(
         entrant, words=(*entrant.words, *[f"{above}.{parameter}" for parameter in parameters])
@@ -107,7 +107,7 @@ def values_of(entrant: Entrant) -> dict[str, Any]:
     return {over.key_or_group.rpartition(".")[2]: over.value() for over in overrides}
 
 
-def _chosen(text: str) -> Entrant:
+def _plain_entrant(text: str) -> Entrant:
     """The entrant of a text without parameters."""
     head, equals, tail = text.partition("=")
     group, name = (head, tail) if equals and head in KINDS else ("", text)

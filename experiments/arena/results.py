@@ -3,6 +3,7 @@
 import gzip
 import json
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -53,7 +54,7 @@ def read(path: Path) -> dict[str, Any]:
         data = path.read_bytes()
         text = gzip.decompress(data) if path.suffix == ".gz" else data
         content: dict[str, Any] = json.loads(text)
-        named = {"about", "entrants", "rows"} <= content.keys()
+        named = {"about", "entrants", "out", "rows"} <= content.keys()
     except (OSError, EOFError, zlib.error, ValueError, AttributeError) as error:
         raise InputError(key="--verify", value=path, problem=f"cannot be read ({error})") from None
     if not named:
@@ -76,7 +77,8 @@ def differences(
     any_version: bool = False,
 ) -> list[str]:
     """Differences between a result and what its entrants give here: versions, suite, entrants, and
-    rows; of these all, or so many that a fixed seed draws. any_version: rows and suite alone count.
+    rows; of these all, or so many that their own content draws. any_version: rows and suite alone
+    count.
     """
     about, rules = content["about"], Rules(str(content["about"].get("rules")))
     found = _of_values(about, {"suite_hash": suite.identity})
@@ -86,7 +88,28 @@ def differences(
     found += [f"{name}: {reason}" for name, reason in out.items() if name not in content["out"]]
     playing = {entrant.name: entrant for entrant in (*BOUNDS, *entrants)}
     found += _of_entrants(content["entrants"], playing)
-    return found or _of_rows(content["rows"], playing, suite, rules, folder, launch, sample)
+    conditions = {condition.name: condition for condition in measure(suite, rules)}
+    places = {(place, seed) for place in conditions for seed in suite.seeds}
+    found += _of_keys(content, playing, places)
+    if found:
+        return found
+    rows = drawn(content["rows"], sample)
+    jobs = [
+        CellJob(folder, conditions[row["condition"]], playing[row["entrant"]], rules, row["seed"])
+        for row in rows
+    ]
+    return [
+        line for row, again in zip(rows, launch(jobs), strict=True) for line in _of_row(row, again)
+    ]
+
+
+def drawn(rows: Sequence[Mapping[str, Any]], sample: int | None) -> Sequence[Mapping[str, Any]]:
+    """So many of the rows, or all. Their own content draws, so that a row that is changed changes
+    which rows are run again.
+    """
+    if sample is None or sample >= len(rows):
+        return rows
+    return Random(json.dumps(rows, sort_keys=True)).sample(list(rows), sample)
 
 
 def of_versions(about: Mapping[str, str]) -> list[str]:
@@ -111,31 +134,19 @@ def _of_entrants(stored: Mapping[str, Any], playing: Mapping[str, Entrant]) -> l
     ]
 
 
-def _of_rows(
-    rows: Sequence[Mapping[str, Any]],
-    playing: Mapping[str, Entrant],
-    suite: Suite,
-    rules: Rules,
-    folder: Path,
-    launch: Launch,
-    sample: int | None,
+def _of_keys(
+    content: Mapping[str, Any], playing: Mapping[str, Entrant], places: set[tuple[str, int]]
 ) -> list[str]:
-    conditions = {condition.name: condition for condition in measure(suite, rules)}
-    expected = {
-        (name, place, seed) for name in playing for place in conditions for seed in suite.seeds
-    }
-    keys = [(row["entrant"], row["condition"], row["seed"]) for row in rows]
-    strange = [key for key in keys if key not in expected]
-    if strange or len(set(keys)) < len(keys):
-        return [f"rows: {strange[0] if strange else 'one is there twice'} is not of the suite"]
-    drawn = rows if sample is None else Random(0).sample(list(rows), min(sample, len(rows)))
-    jobs = [
-        CellJob(folder, conditions[row["condition"]], playing[row["entrant"]], rules, row["seed"])
-        for row in drawn
-    ]
-    return [
-        line for row, again in zip(drawn, launch(jobs), strict=True) for line in _of_row(row, again)
-    ]
+    """Rows that the suite has not, that are there twice, or that are missing: each entrant that is
+    not out has all of them, and so have the bounds.
+    """
+    bounds = {bound.name for bound in BOUNDS}
+    has_all = [name for name in playing if name in bounds or name not in content["out"]]
+    expected = {(name, *place) for name in has_all for place in places}
+    keys = [(row["entrant"], row["condition"], row["seed"]) for row in content["rows"]]
+    found = [f"rows: {key} is not of the suite" for key in keys if key not in expected]
+    found += [f"rows: {key} is there twice" for key, times in Counter(keys).items() if times > 1]
+    return found + [f"rows: {key} is missing" for key in sorted(expected.difference(keys))]
 
 
 def _of_row(row: Mapping[str, Any], again: Row | Failure) -> list[str]:

@@ -159,7 +159,7 @@ def _verify(
     """Print what differs, and exit with 1, or that nothing does."""
     from tempfile import TemporaryDirectory
 
-    from testbed.experiments.arena.results import differences, located, of_versions, read
+    from testbed.experiments.arena.results import differences, drawn, located, of_versions, read
     from testbed.experiments.arena.suites import suite_of
 
     content = read(located(file))
@@ -170,7 +170,8 @@ def _verify(
         print(line)
     if lines:
         raise SystemExit(1)
-    rows = "every row" if sample is None else f"{sample} rows, drawn by a fixed seed,"
+    num_rows, num_drawn = len(content["rows"]), len(drawn(content["rows"], sample))
+    rows = "every row" if num_drawn == num_rows else f"{num_drawn} of {num_rows} rows, drawn,"
     others = " (of another version)" if of_versions(content["about"]) else ""
     print(f"{file}{others}: {rows} came out again")
 

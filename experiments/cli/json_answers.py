@@ -515,7 +515,8 @@ class ValidationAnswer:
         notes: remarks on the logs, their servers and the errors
         within_percent: the limit of `--within`
         is_within: whether every error is within it; if not, the exit code is 1
-        intervals: a row per log and metric, if costs and arrivals were varied
+        intervals: a row per log and metric, over costs that say how far they were off; with
+            `--sensitivity` over all costs, and arrivals too
     """
 
     errors: list[MetricError]

@@ -41,6 +41,14 @@ class SweepPoint(NamedTuple):
     asked: tuple[str, ...]
     words: tuple[str, ...]
 
+    @property
+    def values(self) -> dict[str, str]:
+        """The chosen values by key: as they were asked for, even if the server's command stands
+        for them in other words, and what follows from them.
+        """
+        asked = values_of_words(self.asked)
+        return {**asked, **values_of_words(self.words), **asked}
+
 
 def points_of(
     asked: Sequence[str], served: ServedCommand, folders: Sequence[Path]
@@ -73,7 +81,7 @@ def sweep_of(
     shows = not (form.json or QUIET.get())
     progress = SweepProgress(folder.resolve(), len(points), time.time(), shows)
     jobs = [
-        PointJob(point.words, _varying(point.asked, asked), i, form.again, progress, os.getcwd())
+        PointJob(point, _varying(point.asked, asked), i, form.again, progress, os.getcwd())
         for i, point in enumerate(points, start=1)
     ]
     names = differing([values_of_words(point.asked) for point in points])
@@ -159,7 +167,7 @@ class PointJob:
     if plug-ins may be.
     """
 
-    words: tuple[str, ...]
+    point: SweepPoint
     name: str
     place: int
     again: bool
@@ -169,10 +177,10 @@ class PointJob:
     def __call__(self) -> Point | InputError:
         """The point, or its refusal: not every exception can leave another process."""
         os.chdir(self.working_folder)
-        if names_a_plug_in(self.words):
+        if names_a_plug_in(self.point.words):
             put_last(self.working_folder)
         try:
-            stored = run_into(configured(self.words), self.progress.folder, again=self.again)
+            stored = run_into(configured(self.point.words), self.progress.folder, again=self.again)
         except (Exception, SystemExit) as error:
             return as_refusal(error)
         folder, latency = stored.folder.name, _latency(stored.summary)
@@ -180,7 +188,7 @@ class PointJob:
         if self.progress.shows:
             line = f"{folder} {state}: {self.name}{latency}  {self.progress.text(self.place)}"
             wide_console().print(line, highlight=False)
-        return Point(values_of_words(self.words), stored.summary, folder)
+        return Point(self.point.values, stored.summary, folder)
 
 
 def values_of_words(words: Sequence[str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from testbed.experiments.plan.verdicts import (
     Verdict,
     check_one_reason,
 )
+from testbed.experiments.runs.progress import status_line
 from testbed.experiments.runs.words import WITH_MARKS, chosen, is_of_hydra
 
 RATE = "arrivals.rate"
@@ -124,7 +125,7 @@ def planned(request: Request, report: Callable[[str], None]) -> Plan:
     launcher = tuple(word for word in request.words if _is_of_launcher(word))
     words = [word for word in request.words if word not in launcher]
     space = deployments(words, request.command)
-    report(f"{len(space)} deployments")
+    report(f"{len(space)} deployments, with {len(request.seeds)} seeds; a line each ten seconds")
     candidates, pruned = examined(space, request.num_gpus)
     check_not_empty(candidates, pruned)
     for candidate in candidates:
@@ -144,7 +145,8 @@ def planned(request: Request, report: Callable[[str], None]) -> Plan:
         report=counted,
     )
     find = mode.enumerate if request.everything else mode.search
-    verdicts = [*find(search, candidates), *pruned]
+    with status_line(lambda: f"plan: {simulations.count} simulations so far"):
+        verdicts = [*find(search, candidates), *pruned]
     _check_simulated(verdicts)
     return Plan(question, mode, request.prices, verdicts, simulations.count)
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from testbed.core.errors import InputError
 from testbed.experiments.runs.whole_files import SUMMARY, write_json
 from testbed.run.identity import content_hash
-from testbed.traces.files import plain_or_packed
 
 CONTENTS = "contents.json"
 RESULTS = (SUMMARY, "requests.csv", "iterations.csv", "beams.csv", "swaps.csv")
@@ -39,6 +38,8 @@ def changed_result(folder: Path) -> Path | None:
         hashes = dict(json.loads(recorded.read_text(encoding="utf-8")))
     except (ValueError, TypeError):
         return recorded
+    from testbed.traces.files import plain_or_packed  # a new folder is read without it
+
     for name in RESULTS:
         path = plain_or_packed(folder / name)
         if path is not None and _hash(path) != hashes.get(name):

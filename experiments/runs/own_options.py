@@ -37,6 +37,7 @@ from testbed.run.parts import locate
 
 Node = dict[str, Any]
 SCHEME = "testbed"
+FOLDERS: set[str] = set()
 PACKAGE = "@package"  # a comment of the first line: where a file places its values
 NOTHING = "None"  # Hydra asks for it if a default is null
 NAMED = re.compile(r"[\w.]+")  # a class by its name, neither missing nor interpolated
@@ -83,17 +84,19 @@ class OwnOptions(ConfigSource):
 
 
 class OwnSearchPath(SearchPathPlugin):
-    """Lets Hydra read the folder of the primary config as one of these."""
+    """Lets Hydra read the registered folders here."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for element in search_path.get_path():
-            if element.provider == "main":
+            if element.path in FOLDERS:
                 element.path = f"{SCHEME}://{element.path}"
 
 
-@cache
-def register() -> None:
-    """Register both with Hydra, once in a process."""
+def register(folder: Path) -> None:
+    """Register both with Hydra, for a folder with a primary config. Folders of another program in
+    this process stay Hydra's own.
+    """
+    FOLDERS.add(str(folder))
     Plugins.instance().register(OwnOptions)
     Plugins.instance().register(OwnSearchPath)
 

@@ -157,14 +157,14 @@ def _memory(summary: Mapping[str, Any]) -> str:
     """The pool by kind.
 
     Slots that are not held are called free instead of external if any of them can be used, as in a
-    paged pool.
+    paged pool, and cached or empty if some hold what a later prompt may find.
     """
     shares = {name: part["per_iteration"] for name, part in summary["memory"].items()}
     free, cached = (summary["memory_free"][name]["per_iteration"] for name in ("free", "cached"))
     largest = summary["memory_free"]["largest_free"]["per_iteration"]
     if free is not None and free == shares["external"] == largest:
         del shares["external"]
-        shares |= {"cached": cached, "free": free - cached} if cached else {"free": free}
+        shares |= {"cached": cached, "empty": free - cached} if cached else {"free": free}
     return ", ".join(f"{name.replace('_', ' ')} {percent(share)}" for name, share in shares.items())
 
 

@@ -29,11 +29,12 @@ def panels_of(metrics: Sequence[str]) -> Mapping[str, tuple[str, str]]:
     for metric in metrics:
         column = column_of(metric)
         if column not in known and column not in PANELS:
+            near = did_you_mean(column, [*PANELS, *known])
             raise InputError(
                 key="metrics",
                 value=metric,
                 problem="is no number of a run",
-                remedy=f"give columns of sweep.csv{did_you_mean(column, [*PANELS, *known])}",
+                remedy=f"give columns of sweep.csv, as ttft_s.p99{near}",
             )
         panels[column] = PANELS.get(column) or _panel(known[column])
     return panels or PANELS

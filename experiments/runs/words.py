@@ -28,7 +28,6 @@ from testbed.experiments.runs.choice_names import (
     names_of,
     plug_ins_of,
 )
-from testbed.experiments.runs.model_naming import name_of
 from testbed.experiments.vllm_server.release_words import (
     SYSTEM,
     check_old_words,
@@ -247,6 +246,8 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
     key, _, name = word.partition("=")
     if key.lstrip("+") != "model" or not PUBLISHED.fullmatch(name):
         return [word]
+    from testbed.experiments.runs.model_naming import name_of  # our names are read without it
+
     names = names_of("model", folders)
     meant = name_of(name, names)
     if meant.model not in names:

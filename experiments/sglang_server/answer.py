@@ -7,7 +7,7 @@ from testbed.core.specs import GIB
 from testbed.experiments.sglang_server.named_server import server_of
 from testbed.sglang.command import Command, read_command
 from testbed.sglang.memory import terms
-from testbed.sglang.pool import DTYPES
+from testbed.sglang.pool import cache_type
 from testbed.sglang.server import Server
 
 LARGEST_PARALLELISM = 64
@@ -103,7 +103,7 @@ def logged_lines(server: Server) -> list[str]:
 def _pool_line(server: Server) -> str:
     """SGLang allocates one page more, for padding."""
     model, pool = server.model, server.pool
-    dtype = DTYPES[model.kv_dtype_bytes or model.dtype_bytes]
+    dtype = cache_type(model, server.values)
     size = (pool.num_tokens + pool.page_size) * pool.cells.full / GIB
     sizes = f"KV size: {size:.2f} GB"
     if model.latent is None:

@@ -24,11 +24,13 @@ from testbed.experiments.vllm_server.release_words import (
     words_of_release,
 )
 from testbed.run.override_words import key_of
+from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import FLAG, OFF, Command, read_command
 from testbed.vllm.lmcache import ChunkCache
 from testbed.vllm.offloading import Offloading
 from testbed.vllm.server import REPLICAS, Server, plans_ahead
 
+HALF_BYTES = 2  # of a weight, float16 or bfloat16
 THRESHOLD = "--long-prefill-token-threshold"
 
 
@@ -148,6 +150,13 @@ def _simulated_option(server: Server, command: Command) -> str:
             problem="the ranks of a model with experts step together, which is not simulated",
             remedy="testbed fits says what each holds",
         )
+    if server.block_size % BLOCK_SIZE:
+        raise InputError(
+            key=f"{FLAG}: --block-size",
+            value=server.block_size,
+            problem="is served by FlexAttention, whose time is not simulated",
+            remedy=f"a multiple of {BLOCK_SIZE}",
+        )
     if server.model.chunks is not None:
         raise InputError(
             key=f"{FLAG}: model {command.model}",
@@ -173,7 +182,16 @@ def _scheduler_words(server: Server, values: Mapping[str, str]) -> list[str]:
 
 
 def model_words(model: ModelSpec, option: str) -> list[str]:
-    """Overrides for what the command changes of the model that ships under this name."""
+    """Overrides for what the command changes of the model that ships under this name. Raises
+    InputError for weights of 32 bits: every measured and derived time is of 16 bits.
+    """
+    if model.dtype_bytes > HALF_BYTES:
+        raise InputError(
+            key="--dtype",
+            value="float32",
+            problem="the times of 32-bit weights are not modelled",
+            remedy="testbed fits says what the server holds",
+        )
     words = list[str]()
     if model.max_len != _shipped_len(option):
         words += [f"model.max_len={model.max_len}"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
 from testbed.core.slots import record
@@ -14,7 +14,6 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.all_reduce_times import ring_stand_in
 from testbed.cost.attention_times import Attention
 from testbed.cost.iteration import IterationCost
-from testbed.cost.kv_groups import KvGroups
 from testbed.cost.launches import Launches
 from testbed.cost.layer_times import Layers
 from testbed.cost.link_times import MeasuredLink
@@ -33,6 +32,9 @@ from testbed.cost.sections import (
 from testbed.cost.software import charged
 from testbed.cost.swap_overlap import swapped, with_swaps
 from testbed.cost.transfer_times import TierLinks, by_size, host_link, transfers_origin
+
+if TYPE_CHECKING:
+    from testbed.cost.kv_groups import KvGroups
 
 __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 
@@ -77,7 +79,7 @@ class ProfileCost(IterationCost):
         self._layers = Layers(profile, model, server, choices)
         self._attention: Attention | KvGroups = Attention(profile, choices, model.num_layers)
         if model.window or model.states:
-            self._attention = KvGroups(profile, choices, model)
+            self._attention = attention_of_groups(profile, choices, model)
         self.windows = (model.window.size,) if model.window else ()
         self._copy = table(profile, "block_copy", by_size)
         self._tiers = TierLinks(model, server)
@@ -170,6 +172,15 @@ class ProfileCost(IterationCost):
         if self._choices.swap == "per block":
             return self.link.copied(way, moves)
         return self.link.moved(way, moves)
+
+
+def attention_of_groups(
+    profile: Mapping[str, Any], choices: Choices, model: ModelSpec
+) -> "KvGroups":
+    """The attention of a model with windows or states, which few models have."""
+    from testbed.cost.kv_groups import KvGroups
+
+    return KvGroups(profile, choices, model)
 
 
 def _scaled(section: Mapping[str, Any], factor: float) -> dict[str, Any]:

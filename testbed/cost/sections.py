@@ -215,10 +215,11 @@ def rows(profile: Mapping[str, Any], section: str) -> Rows:
     """A section's points as (key, median in picoseconds)."""
     if not has(profile, section):
         name, names = profile["model"]["name"], ", ".join(profile["sections"])
+        of_kernels = "; cost.iterations=null: times of kernels"
         raise InputError(
             key=f"the profile of {name}",
             problem=f"has no section {section}, which this run needs",
-            remedy=f"it has {names}",
+            remedy=f"it has {names}{of_kernels if SYSTEM in profile['fingerprint'] else ''}",
         )
     body = profile["sections"][section]
     width = len(body["axes"])

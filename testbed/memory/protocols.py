@@ -6,7 +6,7 @@ A policy has a capability by defining its methods; nothing else declares it. The
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from testbed.core.sequence import Batch
 from testbed.core.sequence import Sequence as Seq
@@ -24,8 +24,10 @@ from testbed.core.slots import (
     Ops,
 )
 from testbed.memory.layouts import Layout
-from testbed.memory.prefix_cache.prefix_index import OnCacheEvent
-from testbed.memory.tiers.lower_tier import LowerTier
+
+if TYPE_CHECKING:  # most policies have neither
+    from testbed.memory.prefix_cache.prefix_index import OnCacheEvent
+    from testbed.memory.tiers.lower_tier import LowerTier
 
 
 @runtime_checkable
@@ -496,7 +498,7 @@ class ListsOtherSlots(Protocol):
 class ReportsCache(Protocol):
     """It says at once what its prefix cache on the device has, so that routers know it."""
 
-    def report_cache(self, on_event: OnCacheEvent) -> int:
+    def report_cache(self, on_event: "OnCacheEvent") -> int:
         """Say from now on what can be found. Within `guaranteed_steps` nothing happens. Returns the
         tokens of a block.
 
@@ -534,10 +536,10 @@ class SharesTiers(Protocol):
     the same memory below.
     """
 
-    def lower_tiers(self) -> Mapping[str, LowerTier]:
+    def lower_tiers(self) -> "Mapping[str, LowerTier]":
         """The tiers that it uses, by name."""
 
-    def share_tiers(self, tiers: Mapping[str, LowerTier]) -> None:
+    def share_tiers(self, tiers: "Mapping[str, LowerTier]") -> None:
         """Use tiers that others use too, in place of its own of the same names. Called before the
         first request; InputError if it cannot.
 

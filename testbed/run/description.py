@@ -6,12 +6,12 @@ from functools import cache
 from typing import Any
 
 from testbed.core.request import Workload
-from testbed.core.specs import GIB
+from testbed.core.specs import GIB, ModelSpec
 from testbed.cost.model import CostModel
 from testbed.cost.sections import SYSTEM, THIS_ENGINE
 from testbed.engine.engine_parts import EngineParts
 from testbed.memory.capabilities import Capabilities
-from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout
+from testbed.memory.layouts import BlockLayout, ExtentLayout
 from testbed.memory.policy import PoolSpec
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import constructor_parameters
@@ -40,7 +40,7 @@ def describe(
         "server": server.name,
         "gpu": server.gpu.name,
         "num_gpus": server.num_gpus,
-        **_pool_numbers(pool, scheduler.memory.layout),
+        **_pool_numbers(pool, scheduler.memory, model),
         **_vllms_numbers(config, pool, scheduler),
         "policy": _part(config.policy, policy),
         "scheduler": _part(config.scheduler, scheduler),
@@ -61,16 +61,18 @@ def describe(
     }
 
 
-def _pool_numbers(pool: PoolSpec, layout: Layout | None) -> dict[str, Any]:
+def _pool_numbers(pool: PoolSpec, memory: Capabilities, model: ModelSpec) -> dict[str, Any]:
     """slot_layers: the layers of which a slot has a token's K and V, all but for a policy of
-    several groups. pool_blocks and block_size (tokens) are None if the policy has no blocks;
-    pool_gib is over all GPUs together.
+    several groups; None if some of them are a drafter's, of another shape. pool_blocks and
+    block_size (tokens) are None if the policy has no blocks; pool_gib is over all GPUs together.
     """
+    layout = memory.layout
+    has_other_layers = memory.layered is None and pool.num_layers < model.num_attention_layers
     size = layout.block_size if isinstance(layout, BlockLayout | ExtentLayout) else None
     block_size = size if isinstance(size, int) and size > 0 else None
     return {
         "pool_slots": pool.num_slots,
-        "slot_layers": pool.num_layers,
+        "slot_layers": None if has_other_layers else pool.num_layers,
         "pool_blocks": None if block_size is None else pool.num_slots // block_size,
         "block_size": block_size,
         "pool_gib": round(pool.num_slots * pool.layer_bytes * pool.num_layers / GIB, 4),

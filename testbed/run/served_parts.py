@@ -11,7 +11,6 @@ from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import parameters_of
 from testbed.run.speculating import drafts_of_policy
 from testbed.speculation.speculation import Speculation
-from testbed.vllm.attention_backends import checkpoint_alignment, keeps_each_state
 from testbed.vllm.releases import release_numbered
 
 LIMIT = "max_num_batched_tokens"
@@ -59,8 +58,11 @@ def states_of(config: RunConfig) -> StateCaching | None:
     """
     release, model = release_numbered(config.release), config.model
     asks = getattr(config.scheduler.maker("scheduler"), "cuts_chunks", False)
-    is_state = model.states is not None and model.states.state_bytes > 0
-    if not (asks and is_state) or keeps_each_state(model, release):
+    if not asks or model.states is None or model.states.state_bytes == 0:
+        return None
+    from testbed.vllm.attention_backends import checkpoint_alignment, keeps_each_state
+
+    if keeps_each_state(model, release):
         return None
     return StateCaching(checkpoint_alignment(model, config.server.gpu, release))
 

@@ -6,7 +6,6 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
 from testbed.cost.software import SOFTWARE
-from testbed.cost.speculative import SpeculativeCost
 from testbed.memory.served import Drafts
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import parameters_of
@@ -37,6 +36,8 @@ def speculative_cost(
     cost: CostModel, speculation: Speculation, model: ModelSpec, server: ServerSpec
 ) -> CostModel:
     """The cost of iterations with drafts."""
+    from testbed.cost.speculative import SpeculativeCost  # few runs have drafts
+
     drafter = speculation.draft_cost(model, server)
     return SpeculativeCost(cost, drafter, speculation.max_drafts, speculation.off_above)
 

@@ -1,5 +1,6 @@
 """The pool of tokens of SGLang's server: how many it has, in pages, and the lines of its log."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from testbed.core.errors import DoesNotStart, InputError
@@ -7,7 +8,21 @@ from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.vllm.generations import capability_of
 
 BLACKWELL = 10
-DTYPES = {1: "float8_e4m3fn", 2: "bfloat16", 4: "float32"}
+# torch's names of the types that --dtype and --kv-cache-dtype name (kv_cache_dtype.py)
+WEIGHT_TYPES = {
+    "half": "float16",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "float": "float32",
+    "float32": "float32",
+}
+CACHE_TYPES = {
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+}
+IN_FLOAT16 = ("llama-13b", "llama-2-", "opt-")  # by config.json; all others in bfloat16
 WITH_WINDOW_POOL = ("GptOssForCausalLM",)
 # Classes whose layers with a window have a pool of their own too (is_hybrid_swa_model)
 NOT_MODELLED = (
@@ -47,6 +62,16 @@ CLASSES = {
 def class_of(model: ModelSpec) -> str:
     """The class of a model that ships; empty if SGLang's pool asks for none."""
     return next((kind for name, kind in CLASSES.items() if model.name.startswith(name)), "")
+
+
+def cache_type(model: ModelSpec, values: Mapping[str, str]) -> str:
+    """torch's name of the type of a cached value, under the options of these values."""
+    if named := CACHE_TYPES.get(values.get("--kv-cache-dtype", "")):
+        return named
+    if model.kv_dtype_bytes == 1:  # as the checkpoint says
+        return CACHE_TYPES["fp8_e4m3"]
+    own = "float16" if model.name.startswith(IN_FLOAT16) else "bfloat16"
+    return WEIGHT_TYPES.get(values.get("--dtype", ""), own)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from testbed.run.result import front_end
+from testbed.run.summaries import merge_axes
 from testbed.study.replications import interval
 
 SEED = "seed"
@@ -26,7 +27,8 @@ class Sweep(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
         None for one seed). A mean of which a seed has no number is None too.
         """
         axes = [name for name in self.attrs["axes"] if name != SEED]
-        numbers = [name for name in self.select_dtypes("number") if name not in (*axes, SEED)]
+        no_results = {*axes, *merge_axes([SEED], {SEED: None}), SEED}
+        numbers = [name for name in self.select_dtypes("number") if name not in no_results]
         groups = self.groupby(axes, sort=False) if axes else [((), self)]
         rows = [
             {**dict(zip(axes, values, strict=True)), **_means(group[numbers])}

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from testbed.core.specs import ModelSpec
 from testbed.vllm.option_reader import OptionReader
 
-ENABLE, SHARDED = "--enable-lora", "--fully-sharded-loras"
+ENABLE, SHARDED, HELD = "--enable-lora", "--fully-sharded-loras", "--max-cpu-loras"
 RANKS = {  # of MaxLoRARanks in vLLM's LoRAConfig
     str(rank): rank for rank in (1, 8, 16, 32, 64, 128, 256, 320, 512)
 }
@@ -99,7 +99,11 @@ def _slots(reader: OptionReader, model: ModelSpec, num_gpus: int) -> Slots:
     if is_sharded and rank % num_gpus:
         raise reader.does_not_start(SHARDED, f"rank {rank} is not divisible by {num_gpus} GPUs")
     dtype_bytes = reader.one_of("--lora-dtype", DTYPE_BYTES) or model.dtype_bytes
-    return Slots(reader.whole("--max-loras", USUAL_SLOTS), rank, is_sharded, dtype_bytes)
+    num_slots = reader.whole("--max-loras", USUAL_SLOTS)
+    in_host_memory = reader.whole(HELD, num_slots)
+    if in_host_memory < num_slots:
+        raise reader.does_not_start(HELD, f"{in_host_memory} is below --max-loras {num_slots}")
+    return Slots(num_slots, rank, is_sharded, dtype_bytes)
 
 
 def _values(module: Module, slots: Slots, num_gpus: int) -> int:

@@ -7,10 +7,12 @@ from refusals import refuses
 
 from testbed import check
 from testbed.checks.contract.search import check_policy
+from testbed.checks.hash_seeds import follows_hashes
 from testbed.core.slots import Keep, Refusal
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching, PromptHit
+from testbed.run.parts import locate
 
 POOL = PoolSpec(num_slots=600, max_len=256, tiers=host(60))
 
@@ -92,7 +94,8 @@ class Shuffled(Paged):
 def test_an_order_by_the_hash_of_strings_is_found_in_two_processes(tmp_path, monkeypatch):
     (tmp_path / "shuffled.py").write_text(SHUFFLED)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    broken = check("shuffled:Shuffled", num_slots=200, max_len=64, num_examples=2)
+    shuffled = locate("shuffled.Shuffled", "plug-in")
+    broken = follows_hashes(shuffled, [PoolSpec(num_slots=200, max_len=64)], {})
     assert broken is not None
     assert broken.clause == 9
     assert "PYTHONHASHSEED" in str(broken)

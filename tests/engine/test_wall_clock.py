@@ -57,6 +57,12 @@ def test_polled_condition_wakes_the_loop():
     assert events == ["poll"] * 3 + ["turn"]
 
 
+def test_a_step_takes_a_second_unless_it_is_given():
+    clock = StepClock()
+    clock.iteration_ended()
+    assert clock.now_ps == PS
+
+
 def test_steps_are_the_same_on_every_machine():
     clock, events = StepClock(0.5), []
     alarm = clock.alarm()

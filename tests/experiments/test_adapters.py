@@ -91,6 +91,14 @@ def test_adapters_that_are_not_counted_are_refused(testbed, command, named):
     assert named in testbed.refused("fits", command, "gpu=h100-80gb")
 
 
+def test_fewer_adapters_in_host_memory_than_on_the_gpu_do_not_start(testbed):
+    server = "vllm serve Qwen/Qwen3-8B --enable-lora --max-loras 2 --max-cpu-loras"
+    assert testbed("fits", f"{server} 2", "gpu=h100-80gb")[0] == 0
+    code, _, error = testbed("fits", f"{server} 1", "gpu=h100-80gb")
+    assert code == 1
+    assert "--max-cpu-loras 1" in error
+
+
 def test_a_run_with_adapters_names_what_counts_their_memory(testbed):
     server = "vllm serve Qwen/Qwen3-8B --enable-lora"
     assert "testbed fits" in testbed.refused("run", "--from-vllm", server, "gpu=h100-80gb")

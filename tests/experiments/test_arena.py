@@ -7,7 +7,8 @@ import pytest
 from counted_calls import calls_of
 
 import testbed
-from testbed.core.errors import InputError
+from testbed.core.errors import AnswerIsNo, InputError
+from testbed.experiments.arena import bench
 from testbed.experiments.arena.across_rules import across
 from testbed.experiments.arena.bench import admitted, play
 from testbed.experiments.arena.bounds import BELADY, INFINITE, LRU, NOTHING, RandomOrder
@@ -16,6 +17,7 @@ from testbed.experiments.arena.entrants import entrant_of, values_of
 from testbed.experiments.arena.isolated import Failure, isolated
 from testbed.experiments.arena.results import differences, read, write
 from testbed.experiments.arena.rules import Rules
+from testbed.experiments.arena.shown import cells_of, columns_of, page_of, ranked
 from testbed.experiments.arena.standings import standings
 from testbed.experiments.arena.suites import HARD, Case, Suite, suite_of
 from testbed.experiments.runs.compose import configured
@@ -34,15 +36,20 @@ def in_turn(calls):
 
 
 @pytest.fixture(scope="module")
-def games(tmp_path_factory):
-    return play(["lfu", "lru_k"], TINY, RULES, tmp_path_factory.mktemp("rows"), in_turn)
+def rows(tmp_path_factory):
+    """A folder for the rows of all games, of which some are the same."""
+    return tmp_path_factory.mktemp("rows")
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory):
+def games(rows):
+    return play(["lfu"], TINY, RULES, rows, in_turn)
+
+
+@pytest.fixture(scope="module")
+def played(rows):
     """A folder of rows, and the games that wrote them."""
-    folder = tmp_path_factory.mktemp("one")
-    return folder, play(["lfu"], ONE, RULES, folder, in_turn)
+    return rows, play(["lfu"], ONE, RULES, rows, in_turn)
 
 
 def hits(games, name, workload):
@@ -52,7 +59,7 @@ def hits(games, name, workload):
 def test_bounds_stand_beside_the_entrants(games):
     assert not games.out
     assert set(hits(games, NOTHING, "scan")) == {0.0}
-    for order in ("lru", "lfu", "lru_k", "random"):
+    for order in ("lru", "lfu", "random"):
         for own, most in zip(hits(games, order, "scan"), hits(games, BELADY, "scan"), strict=True):
             assert own <= most
     for own, most in zip(hits(games, LRU, "scan"), hits(games, INFINITE, "scan"), strict=True):
@@ -135,6 +142,32 @@ def test_rules_of_tiers_play_beside_others_with_a_tier(played):
     assert never.hits == next(iter(games.rows[LRU].values())).hits < write_back.hits
 
 
+def test_entrants_of_every_kind_are_in_table_csv_json_and_page(played, tmp_path):
+    names = ["separate", "prefix_aware", "store=write_back", "load=never", "radix", "lfu"]
+    games = play(names, ONE, RULES, played[0], in_turn)
+    assert not games.out
+    write(tmp_path / "arena.json", games)
+    rows = ranked(games)
+    shown = {
+        "table": [cells[1] for cells in cells_of(rows)],
+        "csv": columns_of(games)["entrant"],
+        "json": [row["entrant"] for row in read(tmp_path / "arena.json")["rows"]],
+        "page": page_of(games, rows, 1),
+    }
+    for place, content in shown.items():
+        assert [name for name in names if name not in content] == [], place
+
+
+TLRU = "radix,radix_eviction_policy=tlru,radix_eviction_policy_config={threshold:64}"
+
+
+@pytest.mark.parametrize("name", ["gdsf", "lirs", "two_queues", "w_tiny_lfu", TLRU])
+def test_orders_play_under_sglang_s_rules(name, cheap):
+    row = row_of(cheap, entrant_of(name), Rules("sglang"), 0)
+    assert row.rejected == 0
+    assert row.hits > 0
+
+
 def test_parameters_go_with_an_entrant(cheap):
     entrant = entrant_of("lru_k,k=3")
     assert values_of(entrant) == {"k": 3}
@@ -186,7 +219,7 @@ def test_a_pair_in_opposite_orders_is_named(games):
 CHEATS = {
     "TwiceThePool": "contract",
     "RaisesAtOnce": "at once",
-    "TakesMemory": "Memory",
+    "TakesMemory": "emory",
     "Exits": "exit",
     "NamesNoVictim": "contract",
     "IsNoPolicy": "none of",
@@ -269,6 +302,17 @@ def test_a_changed_seed_version_or_suite_is_found(stored, tmp_path):
     assert found(stored, tmp_path, replace(TINY, pools=(0.6,)))[0].startswith("suite_hash")
 
 
+def test_a_row_that_is_left_out_or_doubled_is_found(stored, tmp_path):
+    """Also beside a sample, which could have drawn others."""
+    rows = stored["rows"]
+    (missing,) = found({**stored, "rows": rows[1:]}, tmp_path, sample=1)
+    assert rows[0]["entrant"] in missing
+    assert "missing" in missing
+    assert len(found({**stored, "rows": []}, tmp_path, sample=1)) == len(rows)
+    (doubled,) = found({**stored, "rows": [*rows, rows[0]]}, tmp_path, sample=1)
+    assert "twice" in doubled
+
+
 def test_a_swapped_entrant_is_found(stored, tmp_path):
     stored["entrants"]["lfu"]["words"][0] = "eviction@policy.eviction=belady"
     assert "lfu" in found(stored, tmp_path)[0]
@@ -291,3 +335,9 @@ def test_unknown_suites_and_entrants_are_refused(testbed):
         entrant_of("lfru")
     with pytest.raises(InputError, match="--suite"):
         suite_of("none")
+
+
+def test_without_an_entrant_that_may_play_no_bound_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "admit", lambda names, rules: ([], {"x": "breaks clause 3"}))
+    with pytest.raises(AnswerIsNo, match="x: breaks clause 3"):
+        play(["x"], ONE, RULES, tmp_path, in_turn)

@@ -56,6 +56,9 @@ class Trips(Paged):
 """
 
 
+SMALL = ("--examples", "3", "--slots", "200", "--max-len", "64")
+
+
 @pytest.fixture
 def check(testbed, tmp_path):
     (tmp_path / "faulty.py").write_text(PLUG_IN)
@@ -63,7 +66,7 @@ def check(testbed, tmp_path):
 
 
 def test_example_policy_keeps_the_contract_and_leaves_no_files(check, tmp_path):
-    code, output, _ = check("example_policy:Slabs", "slab_size=8", "--examples", "3")
+    code, output, _ = check("example_policy:Slabs", "slab_size=8", *SMALL)
     assert (code, output) == (0, "example_policy:Slabs keeps the contract\n")
     assert [path.name for path in tmp_path.iterdir()] == ["faulty.py"]
 

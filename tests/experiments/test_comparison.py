@@ -435,7 +435,7 @@ def free_memory(run, external, free, cached, largest):
 @pytest.mark.parametrize(
     ("shares", "words"),
     [
-        pytest.param((0.3, 0.3, 0.1, 0.3), "cached 10.0%, free 20.0%", id="one free piece"),
+        pytest.param((0.3, 0.3, 0.1, 0.3), "cached 10.0%, empty 20.0%", id="one free piece"),
         pytest.param((0.3, 0.3, 0.0, 0.3), "free 30.0%", id="nothing cached"),
         pytest.param((0.3, 0.3, 0.1, 0.2), "external 30.0%", id="several free pieces"),
         pytest.param((0.3, None, None, 0.3), "external 30.0%", id="unknown pieces"),

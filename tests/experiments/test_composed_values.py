@@ -31,7 +31,7 @@ WORDS = [
 
 def by_hydra(words):
     """The composition by Hydra, with nothing of this project but its options; and its values."""
-    own_options.register()
+    own_options.register(CONF)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed_by_hydra = compose("run", [*words])
         return composed_by_hydra, OmegaConf.to_container(composed_by_hydra, resolve=True)
@@ -67,6 +67,14 @@ def test_words_that_hydra_refuses_are_refused(words):
 def test_a_value_stays_with_its_own_configuration():
     first, second = composed("run", ["seed=5"]), composed("run", ["seed=6"])
     assert (first.seed, second.seed, composed("run", []).seed) == (5, 6, 0)
+
+
+def test_the_configuration_of_another_program_stays_as_it_is(tmp_path):
+    """Which Hydra composes in the same process."""
+    composed("run", [])
+    (tmp_path / "run.yaml").write_text("_target_: fractions.Fraction\n")
+    with initialize_config_dir(str(tmp_path), version_base="1.3"):
+        assert dict(compose("run")) == {"_target_": "fractions.Fraction"}
 
 
 def write_policy(folder, text):

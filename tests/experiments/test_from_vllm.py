@@ -101,6 +101,14 @@ def test_commands_with_unsupported_features_are_refused(testbed, command, parts)
     check_words(("--from-vllm", *parts), error)
 
 
+def test_weights_of_32_bits_are_refused_for_their_times(testbed):
+    """`fits` answers: their bytes are known."""
+    command = "vllm serve meta-llama/Llama-3.1-8B --dtype float32"
+    assert testbed("fits", command, "gpu=h100-80gb")[0] == 0
+    error = testbed.refused("run", "--from-vllm", command, "gpu=h100-80gb", *SHORT)
+    check_words(("--dtype float32", "times", "testbed fits"), error)
+
+
 def test_a_model_without_a_shape_is_refused_with_the_ways_out(testbed):
     error = testbed.refused("run", "--from-vllm", "vllm serve gpt-9", "gpu=h200", *SHORT)
     check_words(("gpt-9", "has no shape here", "config.json", "model="), error)

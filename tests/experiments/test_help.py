@@ -74,11 +74,6 @@ def test_a_replayed_log_needs_no_data_frames(tmp_path):
     run_in_a_process(tmp_path, {"pandas", "matplotlib", "torch"}, REPLAY)
 
 
-def test_a_run_without_plots_needs_no_data_frames(tmp_path):
-    body = "ask('run', 'arrivals.duration_s=1', 'outputs=summary')"
-    run_in_a_process(tmp_path, {"pandas", "matplotlib", "torch"}, body)
-
-
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"]], ids=" ".join)
 def test_help_answers_soon(command, words):
     code = (
@@ -86,11 +81,8 @@ def test_help_answers_soon(command, words):
         "stdout=subprocess.DEVNULL); used = resource.getrusage(resource.RUSAGE_CHILDREN); "
         "print(used.ru_utime + used.ru_stime)"
     )
-    seconds = [
-        float(subprocess.check_output([sys.executable, "-c", code, *command, *words]))
-        for _ in range(3)
-    ]
-    assert min(seconds) < SECONDS_OF_HELP
+    measure = [sys.executable, "-c", code, *command, *words]
+    assert any(float(subprocess.check_output(measure)) < SECONDS_OF_HELP for _ in range(3))
 
 
 def test_the_list_of_commands_says_what_their_help_says():

@@ -55,7 +55,9 @@ def test_a_hugging_face_config_becomes_a_model_that_runs(testbed, run, tmp_path)
     check_words(("0.25 KiB of KV cache a token", "--config-dir", "model=hf"), output)
     values = yaml.safe_load((tmp_path / "options" / "model" / "hf.yaml").read_text())
     assert values == {"_target_": "testbed.core.specs.ModelSpec", "name": "hf", **SHAPE}
-    finished = run("--config-dir=options model=hf gpu=l4 arrivals.duration_s=3")
+    finished = run(
+        "--config-dir=options model=hf gpu=l4 server.num_blocks=1000 arrivals.duration_s=3"
+    )
     assert finished.summary["run"]["model"] == "hf"
 
 

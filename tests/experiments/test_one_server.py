@@ -141,6 +141,22 @@ def test_each_point_of_a_sweep_has_the_server_of_its_values(testbed, tmp_path):
         assert f"GPU KV cache size: {fit.kv_tokens:,} tokens" in notes
 
 
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [("server.memory_utilization", [0.3, 0.9]), ("server.kv_memory_gib", [5, 10])],
+)
+def test_an_axis_that_the_command_turns_into_blocks_keeps_its_values(
+    testbed, tmp_path, key, values
+):
+    words = ("gpu=h100-80gb", "trace=random", "arrivals.duration_s=1", "outputs=summary")
+    axis = f"{key}={','.join(map(str, values))}"
+    code, _, notes = testbed("run", "-m", "--from-vllm", LLAMA, axis, *words)
+    assert code == 0, notes
+    table = pd.read_csv(tmp_path / "runs" / "sweep.csv")
+    assert table[key].tolist() == values
+    assert table["pool_blocks"].is_monotonic_increasing
+
+
 def test_each_deployment_of_a_plan_has_the_server_of_its_values():
     space = deployments([*BASE, "server.num_gpus=1,2"], ServerCommand(LLAMA))
     for deployment, num_gpus in zip(space, (1, 2), strict=True):

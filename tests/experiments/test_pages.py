@@ -21,13 +21,20 @@ COMMITTED = [
 ]
 MKDOCS = ROOT / "experiments" / "site" / "mkdocs.yml"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED = re.compile(r"`((?:testbed|tests|experiments|traces|kernels|findings)/[\w./-]*\.\w+)`")
+HISTORY = ROOT / "CHANGELOG.md"  # it names files that later changes have moved
 HEADING = re.compile(r"(?m)^#+ (.*)$")
 
 
+def text_of(page):
+    """A page without its blocks of code."""
+    return re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
 def links(page):
-    """The links of a page's text to files, outside blocks of code."""
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return [link for link in LINK.findall(text) if "://" not in link]
+    """The links of a page's text to files."""
+    text = text_of(page)
+    return [link for link in LINK.findall(text) if "://" not in link and "mailto:" not in link]
 
 
 def anchors(page):
@@ -69,8 +76,15 @@ def test_each_encounter_has_a_test():
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), name
 
 
-def test_the_readme_is_read_in_five_minutes():
+@pytest.mark.parametrize("page", COMMITTED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_files_exist(page):
+    for name in NAMED.findall(text_of(page)) if page != HISTORY else ():
+        assert (ROOT / name).exists(), name
+
+
+def test_the_readme_and_the_design_are_read_in_minutes():
     assert 700 <= num_words(ROOT / "README.md") <= 1000
+    assert num_words(ROOT / "testbed" / "DESIGN.md") <= 1500
 
 
 def test_each_page_of_the_site_is_committed_or_generated():

@@ -193,6 +193,15 @@ def test_run_stopped_at_a_latency_is_reported(run):
     assert finished.summary["requests"]["finished"] < finished.summary["requests"]["arrived"]
 
 
+def test_a_pool_with_a_draft_model_is_given_in_tokens(run):
+    finished = run(
+        "model=llama-3.1-8b gpu=h100-80gb scheduler=vllm_v1 speculation=draft_model "
+        "speculation.drafter=llama-3.2-1b arrivals.duration_s=2 cost.iterations=null"
+    )
+    assert finished.summary["run"]["slot_layers"] is None
+    check_words((f"{finished.summary['run']['pool_slots']:,} tokens,",), finished.output)
+
+
 def test_pool_of_groups_of_layers_is_given_in_slots_of_one_layer(run):
     finished = run("model=gemma-2-27b policy=grouped arrivals.duration_s=5")
     check_words(("slots of one layer", "grouped ("), finished.output)

@@ -26,7 +26,7 @@ from testbed.run.identity import identify, run_id
 
 SHORT = ("arrivals.duration_s=5", "outputs=summary")
 FULL = ("arrivals.duration_s=5", "outputs=full")
-NUM_KILLS, SEED = 12, 42
+NUM_KILLS, SEED = 6, 42
 FORK = multiprocessing.get_context("fork")
 
 

@@ -125,6 +125,7 @@ def test_overrides_take_precedence():
         (f"{HICACHE} --disable-radix-cache", ("does not start", "exclude each other")),
         (f"{MODEL} --context-length 999999", ("--context-length", "131,072")),
         (f"{MODEL} --max-total-tokens 3 --page-size 16", ("no page",)),
+        (f"{MODEL} --dtype float32", ("--dtype float32", "testbed fits")),
         ("sglang serve --model-path openai/gpt-oss-20b", ("window", "testbed fits")),
         ("sglang serve --model-path google/gemma-4-31B-it", ("vision", "not modelled")),
         ("sglang serve --model-path nvidia/Nemotron-H-8B-Base-8K", ("state", "not modelled")),
@@ -179,6 +180,20 @@ def test_fits_prints_the_lines_of_sglangs_log(capsys):
         "V size: 25.16 GB" in lines
     )
     assert any(line.startswith("max_total_num_tokens=412224, chunked_prefill") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [
+        ("--kv-cache-dtype fp8_e5m2", "float8_e5m2"),
+        ("--kv-cache-dtype fp8_e4m3", "float8_e4m3fn"),
+        ("--dtype half", "float16"),
+        ("--dtype half --kv-cache-dtype bf16", "bfloat16"),
+    ],
+)
+def test_fits_names_the_type_of_cached_values(capsys, options, dtype):
+    fits(f"{MODEL} {options}", "gpu=h100-80gb")
+    assert f"KV Cache is allocated. dtype: torch.{dtype}, " in capsys.readouterr().out
 
 
 def test_the_pool_is_as_a_log_says_from_what_it_measured():

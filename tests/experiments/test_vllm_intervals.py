@@ -7,14 +7,15 @@ import pandas as pd
 import planted_vllm as planted
 import pytest
 
+from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.experiments.real.vllm_engine.front_end import front_end_section
 from testbed.experiments.real.vllm_engine.host_speed import slowness
-from testbed.experiments.real.vllm_engine.left_out_sizes import left_out
+from testbed.experiments.real.vllm_engine.left_out_sizes import left_out, table, table_of
 from testbed.experiments.real.vllm_engine.logged_steps import read_steps
-from testbed.experiments.real.vllm_engine.sweep_profile import Machine
+from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
 from testbed.experiments.runs.compose import configured
 from testbed.study.cost_spread import OF_OTHER_HOSTS, RESAMPLINGS, draws, rule, spread_of
 
@@ -29,6 +30,46 @@ def test_planted_launches_are_predicted_at_sizes_left_out(tmp_path):
     rows = left_out(read_steps(tmp_path), machine)
     assert rows.decodes.nunique() > 1
     assert (rows.predicted / rows.real - 1).abs().median() < 0.02
+
+
+def test_a_table_of_left_out_sizes_has_every_form_and_the_repeats(tmp_path):
+    steps, machine = planted_sweeps(tmp_path)
+    rows = list(table(steps, machine))
+    medians = {row[1]: float(row[3]) for row in rows if row[0] == "prompts among decodes"}
+    assert medians["the profile"] <= 2 < medians["3 ms an iteration"]
+    assert medians["other repeats of the kind"] == 0
+    assert {row[0] for row in rows} == {"prompts among decodes", "decodes alone", "prompts alone"}
+
+
+def test_another_hosts_profile_is_off_by_its_launches_alone(tmp_path):
+    steps, machine = planted_sweeps(tmp_path)
+    profile = profile_of(steps, machine)
+    errors = {row[0]: float(row[3]) for row in table_of(profile, steps)}
+    others = {row[0]: float(row[3]) for row in table_of(scaled(profile, 1.5), steps)}
+    assert errors["prompts among decodes"] < 2
+    assert others["prompts among decodes"] > 10
+    assert others["decodes alone"] == errors["decodes alone"] < 2
+    sections = {key: part for key, part in profile["sections"].items() if "launch_" not in key}
+    with pytest.raises(InputError, match="no launches of a host"):
+        list(table_of({**profile, "sections": sections}, steps))
+
+
+def scaled(profile, factor):
+    """With launches so many times as long."""
+    sections = {
+        name: {**part, "points": [[*row[:-1], factor * row[-1]] for row in part["points"]]}
+        if name.startswith("launch_")
+        else part
+        for name, part in profile["sections"].items()
+    }
+    return {**profile, "sections": sections}
+
+
+def planted_sweeps(folder):
+    sweeps = planted.sweeps()
+    planted.add_prompts_among_decodes(sweeps)
+    sweeps.write(folder)
+    return read_steps(folder), Machine(MODEL, 1, planted.SIZES, None, {"source": "measured"})
 
 
 def test_a_host_that_slows_down_shows_it_in_the_schedulers_times():

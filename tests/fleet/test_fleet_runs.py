@@ -57,8 +57,17 @@ def test_rows_carry_their_engine():
 
 
 def test_one_replica_has_the_summary_of_a_run_without_a_fleet():
-    alone, fleet = simulate(**SHORT).summary, simulate(replicas=1, **SHORT).summary
+    slo = {"slo.ttft_s": 0.04, "window_s": (5, 15)}
+    alone, fleet = (simulate(**SHORT, **slo, **more).summary for more in ({}, {"replicas": 1}))
     assert {**fleet, "run": None} == {**alone, "run": None}
+    assert 0 < alone["slo"]["share_inside"] < 1
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_objective_of_a_fleet_counts_all_its_requests(replicas):
+    result = simulate(replicas=replicas, **SHORT, **{"slo.ttft_s": 0.04})
+    inside = (result.requests["ttft_s"] <= 0.04).mean()
+    assert result.summary["slo"]["share_inside"] == pytest.approx(inside)
 
 
 @pytest.mark.parametrize(

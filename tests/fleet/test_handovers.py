@@ -183,6 +183,32 @@ def test_the_decode_pool_bounds_what_is_on_the_way(reserves):
     assert rows["finish_ps"] == [first_end, later + 65_536 * US + MS]
 
 
+def totals_of(fleet, *names):
+    """These totals, summed over the engines."""
+    totals = [replica.engine.recorder.totals for replica in fleet.replicas]
+    return [sum(getattr(one, name) for one in totals) for name in names]
+
+
+def test_a_request_that_is_cancelled_while_its_prompt_is_computed_leaves_nothing():
+    """It leaves when the iteration has ended, with the first token."""
+    requests = [Request(0, arrival_ps=0, prompt_len=1000, output_len=4)]
+    rows, fleet = run(Whole(2e9), requests, cancelled=[(32 * MS, 0)])
+    assert totals_of(fleet, "arrived", "cancelled", "finished") == [1, 1, 0]
+    assert (rows["output_len"], rows["finish_ps"]) == ([1], [-1])
+    assert all(replica.engine.scheduler.policy.usage().held == 0 for replica in fleet.replicas)
+
+
+@pytest.mark.parametrize("reserves", [False, True])
+def test_a_prompt_that_the_decode_engine_can_never_store_is_rejected(reserves):
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=1000, output_len=4),
+        Request(1, arrival_ps=0, prompt_len=200, output_len=4),
+    ]
+    rows, fleet = run(Whole(2e9, reserves=reserves), requests, decode_slots=512)
+    assert totals_of(fleet, "arrived", "rejected", "finished") == [2, 1, 1]
+    assert [at_ps > 0 for at_ps in rows["finish_ps"]] == [False, True]
+
+
 def test_a_request_that_is_cancelled_on_the_way_leaves_with_its_first_token():
     requests = [
         Request(0, arrival_ps=0, prompt_len=1000, output_len=50),

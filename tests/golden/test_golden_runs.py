@@ -41,7 +41,7 @@ CASES = {
     "paged chunked": (Paged, ChunkedPrefill, "alpaca", 20.0, 1, False),
     "paged parallel 4": (Paged, SeparatePrefill, "alpaca", 12.0, 4, False),
     "paged beam 4": (Paged, SeparatePrefill, "alpaca", 6.0, 4, True),
-    "prompt budget": (partial(PromptBudget, budget=64), MixedPrefill, "sharegpt", 3.0, 1, False),
+    "prompt budget": (partial(PromptBudget, budget=64), MixedPrefill, "sharegpt", 1.0, 1, False),
     "prefix caching": (PrefixCaching, ChunkedPrefill, "sharegpt", 2.0, 1, False),
 }
 

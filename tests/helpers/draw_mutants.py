@@ -103,10 +103,12 @@ def drawn(seed: int, count: int, pattern: str) -> list[Mutant]:
     random.Random(seed).shuffle(places)
     mutants = list[Mutant]()
     for path, number in places:
+        if len(mutants) == count:
+            break
         module, mutations, *_ = made[path]
         changed = mutations[number]
         code = module.deep_replace(changed.original_node, changed.mutated_node).code
-        if len(mutants) < count and essence(code) not in (None, essence(module.code)):
+        if essence(code) not in (None, essence(module.code)):
             mutants.append(Mutant(path, number, code))
     return mutants
 

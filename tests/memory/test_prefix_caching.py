@@ -227,8 +227,8 @@ def test_lookup_and_fits_say_what_an_admission_finds_and_whether_it_is_granted(k
                 assert not fits or answers[0].num_cached <= cache_hit.num_cached(num_tokens)
             return answers
 
-    assert check_policy(partial(Asked, block_size=8), max_examples=4) is None
-    assert Asked.num_asked > 100
+    assert check_policy(partial(Asked, block_size=8), max_examples=2) is None
+    assert Asked.num_asked > 50
 
 
 CORRUPTED = {

@@ -31,7 +31,7 @@ from testbed.memory.prefix_cache.eviction.sieve import Sieve
 from testbed.memory.prefix_cache.eviction.two_queues import TwoQueues
 from testbed.memory.prefix_cache.eviction.w_tiny_lfu import WTinyLfu
 from testbed.memory.prefix_cache.prefix_index import TOMBSTONE
-from testbed.memory.tiers.load_rules import LoadIfFaster, LoadNever
+from testbed.memory.tiers.load_rules import LoadAlways, LoadIfFaster, LoadNever
 from testbed.memory.tiers.pools import PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
 from testbed.memory.tiers.tiered_caching import TieredCaching, chain_to
@@ -62,11 +62,12 @@ def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(
     keeps_the_contract(golden, name, POLICIES[name], num_examples=num_examples)
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_fast_equals_slow_with_transfers(name):
-    for prefetch in (0, 3):
-        limits = {**LIMITS, "prefetch": prefetch}
-        assert differs(POLICIES[name], POOLS[1], [ChunkedPrefill], limits) is None
+@pytest.mark.parametrize(
+    ("name", "prefetch"), [*((name, 0) for name in POLICIES), ("exclusive", 3), ("on reuse", 3)]
+)
+def test_fast_equals_slow_with_transfers(name, prefetch):
+    limits = {**LIMITS, "prefetch": prefetch}
+    assert differs(POLICIES[name], POOLS[1], [ChunkedPrefill], limits) is None
 
 
 def prompt(seq_id, ids):
@@ -185,6 +186,27 @@ def test_load_rules_weigh_the_link_against_a_prefill():
         served(policy, 1, range(100, 156))
         served(policy, 2, range(200, 256))
         assert served(policy, 3, range(56)) == (num_loaded, num_loaded)
+
+
+class Asked(LoadAlways):
+    """Keeps the numbers of tokens about which it was asked."""
+
+    def __init__(self):
+        self.num_tokens = []
+
+    def is_worth(self, pool, tier, num_tokens):
+        self.num_tokens.append(num_tokens)
+        return True
+
+
+def test_a_load_rule_is_asked_about_the_tokens_below_the_device():
+    rule = Asked()
+    policy = TieredCaching(PoolSpec(64, 128, (Tier("dram", 200),)), block_size=8, load=rule)
+    for seq_id, first in enumerate((0, 100, 200)):
+        served(policy, seq_id, range(first, first + 56))
+    rule.num_tokens.clear()
+    assert served(policy, 3, range(56)) == (48, 48)
+    assert set(rule.num_tokens) == {48}
 
 
 def test_an_eviction_below_ends_no_refusal_of_a_load():

@@ -15,6 +15,14 @@ def test_every_step_has_all_drafts():
     assert speculation.num_lookahead == 0
 
 
+@pytest.mark.parametrize("found_share", [0.3, 0.7])
+def test_drafts_are_found_at_a_share_of_the_positions_of_each_request(found_share):
+    speculation = NGram(num_drafts=4, found_share=found_share)
+    for request_id in range(5):
+        found = [speculation.num_drafts(request_id, at, 1) == 4 for at in POSITIONS]
+        assert sum(found) / len(found) == pytest.approx(found_share, abs=0.1)
+
+
 @pytest.mark.parametrize("found_share", [0.0, 0.3, 1.0])
 def test_drafts_are_accepted_where_the_cpu_would_have_found_some(found_share):
     on_gpu = NGramGpu(num_drafts=4, found_share=found_share, acceptance=Constant(1.0))

@@ -42,6 +42,13 @@ def test_a_mean_that_a_seed_lacks_is_none():
     assert row["tpot"] == 2.0
 
 
+def test_an_axis_of_objectives_is_a_column_of_text():
+    objectives = [{"ttft_s": 0.02}, {"ttft_s": 1, "tpot_s": 0.1}]
+    summary = testbed.sweep(rate=1, slo=objectives, seed=[0, 1], **LOAD).summary
+    assert summary["slo"].tolist() == ["ttft_s=0.02", "ttft_s=1, tpot_s=0.1"]
+    assert not any(str(name).startswith("seed") for name in summary)
+
+
 def test_the_plot_has_a_band_for_each_setting(table):
     figure = table.plot()
     assert [axes.get_ylabel() for axes in figure.axes]

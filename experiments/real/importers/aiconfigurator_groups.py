@@ -34,7 +34,9 @@ def add_latent(imported: Imported, tables: Tables, kv_dtype: str, weights: str) 
     """
     model, heads = imported.model, imported.model.num_heads // imported.num_gpus
     kind = {"num_heads": heads, "kv_cache_dtype": kv_dtype, "gemm_type": weights}
-    decode, prefill = (chosen(tables, f"latent_{phase}", kind) for phase in ("decode", "prefill"))
+    decode, prefill = (
+        rows_of_kind(tables, f"latent_{phase}", kind) for phase in ("decode", "prefill")
+    )
     if model.hidden_size != 7168:
         imported.notes.append(
             f"outside the grid: latent attention at hidden size {model.hidden_size:,}, read as "
@@ -52,7 +54,7 @@ def add_latent(imported: Imported, tables: Tables, kv_dtype: str, weights: str) 
     imported.add("prefill_attention", prefills, "the same, whole prompts")
 
 
-def chosen(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
+def rows_of_kind(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
     """The rows of a kind in the table `name`. Raises InputError if there is no such table, or no
     such row.
     """
@@ -90,7 +92,7 @@ def add_experts(imported: Imported, tables: Tables) -> None:
         "moe_ep_size": 1,
     }
     try:
-        rows = chosen(tables, "experts", kind)
+        rows = rows_of_kind(tables, "experts", kind)
     except InputError as error:
         imported.notes.append(f"{error}: a roofline stands in for the experts")
         imported.not_measured["experts"] = "roofline"

@@ -191,7 +191,7 @@ def decode_points(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> Poi
             (int(batch) * most / kv_heads, float(us))
             for batch, us in _us(curve, "batch_size").items()
         ]
-        points += [[n, n * (int(step) + 1), round(us, 3)] for n, us in _whole(measured)]
+        points += [[n, n * (int(step) + 1), round(us, 3)] for n, us in _at_whole_counts(measured)]
     longest, widest = int(chosen["step"].max()) + 1, max(point[0] for point in points)
     reach = f"up to {widest} sequences or {longest:,} tokens each, not both"
     notes.append(f"decode attention: {reach}; beyond them the last line continues")
@@ -275,7 +275,7 @@ def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
     return rows[divides & (ratio == nearest)], nearest
 
 
-def _whole(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:
+def _at_whole_counts(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:
     """The times at whole numbers of sequences: if the measured ones are not whole, linear
     between them.
     """

@@ -231,6 +231,7 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
         )
     if replayed.preemptions and log.preemptions is None:
         yield f"{replayed.preemptions:,} preemptions in the simulation; the log does not count them"
+    yield _ttft_of(log, fitted_machine(config, log).before_first_s)
     yield from _other_limits(log, config)
     yield from _fitted_on(log, replayed.measured)
     if replayed.swaps and "swap" in replayed.measured:
@@ -239,6 +240,15 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
             f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} "
             "GB/s"
         )
+
+
+def _ttft_of(log: VllmLog, front_end_s: float) -> str:
+    """The TTFT that is compared. front_end_s: seconds that a client waits beyond the engine."""
+    if log.is_of_engine:
+        return "TTFT is the engine's, until its core has the token: no front end is in it"
+    if front_end_s:
+        return f"TTFT is the client's: {1e3 * front_end_s:.1f} ms of a front end are in it"
+    return "TTFT is the client's, simulated without a front end (the profile has none)"
 
 
 def _other_limits(log: VllmLog, config: RunConfig) -> Iterator[str]:

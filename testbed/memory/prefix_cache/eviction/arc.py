@@ -58,7 +58,7 @@ class Arc(EvictionOrder):
         was_frequent = code in self._frequent_ghosts
         ghosts: Ghosts | None = self._recent_ghosts
         if code is None or not self._adapt(code):
-            ghosts = self._trimmed()
+            ghosts = self._trimmed_ghosts()
         length = len(self._recent)
         if length > self.target or (was_frequent and length == self.target):
             return self._oldest([(self._recent, ghosts), (self._frequent, self._frequent_ghosts)])
@@ -98,7 +98,7 @@ class Arc(EvictionOrder):
             self._returning.popitem(last=False)
         return True
 
-    def _trimmed(self) -> Ghosts | None:
+    def _trimmed_ghosts(self) -> Ghosts | None:
         """The ghosts of `recent`, after the oldest ghost has made room for one more; None if
         that queue alone is as long as the cache: its victim leaves no ghost.
         """
