@@ -24,6 +24,7 @@ from testbed.experiments.vllm_server.release_words import (
     words_of_release,
 )
 from testbed.run.override_words import key_of
+from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import FLAG, OFF, Command, read_command
 from testbed.vllm.lmcache import ChunkCache
 from testbed.vllm.offloading import Offloading
@@ -148,6 +149,13 @@ def _simulated_option(server: Server, command: Command) -> str:
             value=server.limits.num_expert_ranks,
             problem="the ranks of a model with experts step together, which is not simulated",
             remedy="testbed fits says what each holds",
+        )
+    if server.block_size % BLOCK_SIZE:
+        raise InputError(
+            key=f"{FLAG}: --block-size",
+            value=server.block_size,
+            problem="is served by FlexAttention, whose time is not simulated",
+            remedy=f"a multiple of {BLOCK_SIZE}",
         )
     if server.model.chunks is not None:
         raise InputError(

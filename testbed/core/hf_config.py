@@ -204,6 +204,7 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         has_sinks=True if kind in types_with("sinks") else None,
         repeats_embedding=True if kind in types_with("whole_embedding") else None,
         repeats_vocabulary=types()["whole_vocabulary"].get(kind),
+        caps_logits=True if kind in types_with("capped") else None,
         needs_range=True if kind in types_with("no_float16") else None,
         rope=lengths.rope,
         window=window_of(fields, kind, layers) if has_windows else None,

@@ -40,6 +40,7 @@ VARIANTS = (
     "masks_images",
     "has_sinks",
     "needs_range",
+    "caps_logits",
     "drafts_itself",
     "input_params",
     "layer_order",
@@ -112,6 +113,9 @@ class ModelSpec:
     ] = None
     needs_range: Annotated[
         bool | None, doc("whether vLLM refuses to serve it in float16, whose range is too small")
+    ] = None
+    caps_logits: Annotated[
+        bool | None, doc("whether attention caps its logits, which few attention backends compute")
     ] = None
     drafts_itself: Annotated[
         bool | None, doc("whether its checkpoint has layers that draft tokens (MTP)")

@@ -150,6 +150,13 @@ class Release:
             "model_executor/models/config.py MambaModelConfig",
         ),
     ]
+    has_any_block: Annotated[
+        bool,
+        Fact(
+            "a --block-size that no other kernel takes is served by FlexAttention",
+            "v1/attention/backends/flex_attention.py FlexAttentionBackend",
+        ),
+    ]
     windows_choose_blocks: Annotated[
         bool,
         Fact(
@@ -360,6 +367,7 @@ V0_19 = Release(
     skips_behind_victims=True,
     serves_behind_victims=False,
     keeps_each_state=True,
+    has_any_block=True,
     windows_choose_blocks=False,
     exports_states=False,
     aligns_blocks=False,
@@ -414,6 +422,7 @@ V0_33 = Release(
     skips_behind_victims=False,
     serves_behind_victims=True,
     keeps_each_state=False,
+    has_any_block=False,
     windows_choose_blocks=False,
     exports_states=True,
     aligns_blocks=True,

@@ -21,6 +21,7 @@ from testbed.vllm.attention_backends import (
     with_cached_states,
     with_preferred_cache,
 )
+from testbed.vllm.chosen_backend import OPTION as ATTENTION
 from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import OFF, Command
 from testbed.vllm.limits import Limits
@@ -460,11 +461,20 @@ def _block_size(
     if reader.value("--block-size") is not None:
         _check_windows(reader, model, release)
         size = reader.whole("--block-size", BLOCK_SIZE)
-        _check_block_size(reader, size, block_multiple(model, gpu, release, backend))
+        if not _takes_any_block(reader, model, release):
+            _check_block_size(reader, size, block_multiple(model, gpu, release, backend))
     caches = _caches(reader, model, release)
     return block_size_of(
         model, num_gpus, gpu, release, caches=caches, requested=size, backend=backend
     )
+
+
+def _takes_any_block(reader: OptionReader, model: ModelSpec, release: Release) -> bool:
+    """True if FlexAttention may serve the model in blocks that no other kernel takes."""
+    others = (model.latent, model.states, model.has_sinks, model.caps_logits, model.masks_images)
+    is_chosen = any(reader.value(name) is not None for name in (ATTENTION, SHARDS))
+    is_plain = not any(others) and model.kv_dtype_bytes is None and not model.has_uneven_heads
+    return release.has_any_block and is_plain and not is_chosen
 
 
 def _check_windows(reader: OptionReader, model: ModelSpec, release: Release) -> None:

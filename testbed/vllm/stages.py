@@ -126,6 +126,7 @@ def _layers_of(reader: OptionReader, model: ModelSpec, letters: str, span: range
         num_layers=caching,
         num_ffn_layers=None if model.num_ffn_layers is None else alone,
         layer_order=None,
+        vision_params=None if span.start else model.vision_params,  # images are encoded first
         **layers,
     )
 

@@ -80,6 +80,16 @@ def test_a_stage_has_the_weights_of_its_layers(tmp_path, family, words, release,
     assert weights == pytest.approx(gib, rel=0.02)
 
 
+def test_images_are_encoded_by_the_first_stage():
+    command = read_command(
+        f"vllm serve Qwen/Qwen3-VL-32B-Instruct {POOL} -pp 2 --max-model-len 8192"
+    )
+    server = server_of(command, "h200", release=release_numbered("0.33"), for_memory=True)
+    first, last = (stage.model.vision_params for stage in server.stages)
+    assert first == read_model("qwen3-vl-32b").vision_params
+    assert last is None
+
+
 def test_the_memory_is_that_of_the_stage_with_the_smallest_pool():
     found = fits(f"{LLAMA} -tp 2 -pp 2")
     assert (found.num_gpus, found.num_stages, found.stage_layers) == (4, 2, "40-79")

@@ -98,3 +98,21 @@ def test_whole_experts_take_larger_workspaces_and_are_not_simulated():
     assert whole.activation_gib > divided.activation_gib
     with pytest.raises(InputError, match="enable-expert-parallel"):
         expand(f"{words} --enable-expert-parallel", ["gpu=h100-80gb"])
+
+
+@pytest.mark.parametrize(("release", "words"), [("0.19", LLAMA), ("0.20", LLAMA)])
+def test_older_releases_serve_any_block_by_another_kernel(release, words):
+    """As vLLM's planner divides the bytes; later releases have no kernel for such blocks."""
+    pool = f"{words} --kv-cache-memory-bytes 4294967296 --max-model-len 8192"
+    found = fits(f"{pool} --block-size 100", release)
+    assert (found.block_size, found.num_blocks) == (100, (4 << 30) // (100 * 131072))
+    with pytest.raises(InputError, match="multiples of 16"):
+        fits(f"{pool} --block-size 100", "0.28")
+    with pytest.raises(InputError, match="FlexAttention"):
+        expand(f"{pool} --block-size 100", ["gpu=h100-80gb", f"release='{release}'"])
+
+
+@pytest.mark.parametrize("words", [LATENT, STATES, SINKS, "vllm serve google/gemma-2-9b-it"])
+def test_not_every_model_has_any_block(words):
+    with pytest.raises(InputError, match="--block-size"):
+        fits(f"{words} --block-size 8 --max-num-seqs 8", "0.19")

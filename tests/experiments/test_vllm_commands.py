@@ -244,7 +244,7 @@ REFUSED_BY_VLLM = [
         "chunked prefill is off",
     ),
     (f"{LLAMA} --gpu-memory-utilization 1.2", "h100-80gb", "at most 1"),
-    (f"{LLAMA} --block-size 5", "h100-80gb", "multiples of 16"),
+    (f"{LLAMA} --block-size 5 --kv-cache-dtype fp8", "h100-80gb", "multiples of 16"),
     (f"{LLAMA} --max-num-seqs 0", "h100-80gb", "at least 1"),
 ]
 STARTED_BY_VLLM = [

@@ -218,7 +218,9 @@ def test_dense_replicas_are_engines_behind_vllms_balancer():
             ("chunked prefill is off",),
             id="whole prompts",
         ),
-        pytest.param(f"{LLAMA} --block-size 5", ("multiples of 16",), id="a block"),
+        pytest.param(
+            f"{LLAMA} --block-size 5 --kv-cache-dtype fp8", ("multiples of 16",), id="a block"
+        ),
     ],
 )
 def test_servers_that_vllm_refuses_do_not_start(command, parts):
