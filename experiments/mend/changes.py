@@ -10,7 +10,7 @@ from typing import NamedTuple
 from testbed.experiments.vllm_server.overriding import BLOCKS, BYTES
 from testbed.vllm.server import Server
 
-SHARES_OF_BATCH = (1.0, 0.75, 0.5)  # of the sequences that ran on average
+SHARES_OF_HELD = (1.0, 0.85, 0.7, 0.5)  # of the sequences that the pool holds on average
 MORE_MEMORY = (0.02, 0.05)  # of the GPU
 MOST_MEMORY = 0.97
 LARGER_POOLS = (1.1, 1.25, 1.5)
@@ -31,18 +31,21 @@ class Change(NamedTuple):
 NONE = Change("none")
 
 
-def changes_of(server: Server, mean_batch: float) -> list[Change]:
-    """Every change that may help this server. mean_batch: sequences that ran on average."""
+def changes_of(server: Server, num_held: float) -> list[Change]:
+    """Every change that may help this server. num_held: sequences of the load's mean size that the
+    pool holds.
+    """
     return [
-        *_fewer_sequences(server, mean_batch),
+        *_fewer_sequences(server, num_held),
         *_more_memory(server),
         *_other_budgets(server),
         *_other_recoveries(server),
     ]
 
 
-def _fewer_sequences(server: Server, mean_batch: float) -> Iterator[Change]:
-    counts = dict.fromkeys(max(1, round(share * mean_batch)) for share in SHARES_OF_BATCH)
+def _fewer_sequences(server: Server, num_held: float) -> Iterator[Change]:
+    """As many sequences as the pool holds, and fewer, for they grow."""
+    counts = dict.fromkeys(max(1, round(share * num_held)) for share in SHARES_OF_HELD)
     for count in counts:
         if count < server.limits.max_num_seqs:
             yield Change(f"--max-num-seqs {count}", (f"scheduler.max_num_seqs={count}",))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
-from testbed.experiments.mend.verdicts import LEVEL
+from testbed.experiments.mend.verdicts import LEVEL, WORSE
 from testbed.experiments.runs.replicated import cells_of
 from testbed.run.summaries import costs_of
 
@@ -31,6 +31,14 @@ def lines_of(mending: Mending) -> Iterator[str]:
             f"another goal), p < {LEVEL:g}, corrected for {mending.num_tested} changes (Holm)"
         )
     yield _conclusion(mending)
+    if mending.preempts:
+        names = ", ".join(_with_cost(tried, mending) for tried in mending.without_preemptions)
+        yield f"without any preemption, on every seed: {names or 'none of the changes'}"
+
+
+def _with_cost(tried: Tried, mending: Mending) -> str:
+    is_worse = mending.verdicts[tried.change].word == WORSE
+    return f"{tried.change.name} (worse)" if is_worse else tried.change.name
 
 
 def _conclusion(mending: Mending) -> str:

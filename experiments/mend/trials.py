@@ -22,7 +22,6 @@ from testbed.experiments.runs.progress import Progress, status_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.vllm_server import translation
 from testbed.run.override_words import key_of
-from testbed.study.replications import interval
 
 SLO = "slo."
 
@@ -76,6 +75,11 @@ class Mending:
         return sum(verdict.p_value is not None for verdict in self.verdicts.values())
 
     @property
+    def without_preemptions(self) -> list[Tried]:
+        """The changes with which the server preempts on no seed, the best first."""
+        return [tried for tried in self.tried if not tried.num_preempted]
+
+    @property
     def best(self) -> Tried | None:
         """The best change that an option of vLLM makes; None if none betters the goal."""
         return next((one for one in self.better if one.change.note != NOT_OF_VLLM), None)
@@ -111,8 +115,7 @@ class Search:
             raise as_it_is
         if not as_it_is.num_preempted:
             return Mending(goal, self.seeds, as_it_is, (), {}, {})
-        batch = interval([of["batch"]["mean_per_iteration"] for of in as_it_is.summaries]).mean
-        results = self._tried(changes_of(server, batch))
+        results = self._tried(changes_of(server, as_it_is.num_held))
         tried = [result for result in results.values() if isinstance(result, Tried)]
         failed = {of: str(error) for of, error in results.items() if isinstance(error, InputError)}
         of_changes = {

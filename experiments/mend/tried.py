@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from testbed.experiments.mend.changes import Change
@@ -41,6 +42,14 @@ class Tried:
     def num_preempted(self) -> int:
         """Preemptions over all seeds."""
         return sum(sum(summary["preemptions"].values()) for summary in self.summaries)
+
+    @property
+    def num_held(self) -> float:
+        """Sequences of the mean size of those that ran that the pool holds."""
+        return fmean(
+            of["batch"]["mean_per_iteration"] / of["memory"]["token_states"]["per_iteration"]
+            for of in self.summaries
+        )
 
     @property
     def num_rejected(self) -> int:

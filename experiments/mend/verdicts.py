@@ -10,9 +10,11 @@ from testbed.study.multiple_tests import holm
 from testbed.study.replications import Interval
 
 LEVEL = 0.05
+RELEVANT = 0.02  # of the goal's mean, below which a difference is no reason for a change
 BETTER, EQUAL, UNKNOWN = "better", "changes nothing", "not distinguishable"
+LITTLE = f"better by less than {RELEVANT:.0%}"
 WORSE, OTHER_COSTS = "worse", "other costs: not compared"
-WORDS = (BETTER, UNKNOWN, EQUAL, OTHER_COSTS, WORSE)  # in the table's order
+WORDS = (BETTER, LITTLE, UNKNOWN, EQUAL, OTHER_COSTS, WORSE)  # in the table's order
 
 
 class Verdict(NamedTuple):
@@ -27,13 +29,18 @@ class Verdict(NamedTuple):
 def verdicts(changes: Sequence[Tried], reference: Tried, goal: Goal) -> list[Verdict]:
     """The goal's number of the runs with each change, beside the server as it is: better or worse
     if the difference, seed by seed, is distinguishable from zero (Student's t) at LEVEL over all
-    changes together (Holm).
+    changes together (Holm), and LITTLE if it is better by less than RELEVANT.
     """
     untested = [_untested(tried, reference, goal) for tried in changes]
     tested = [tried for tried, word in zip(changes, untested, strict=True) if word is None]
     differences = [_difference(tried, reference, goal) for tried in tested]
     adjusted = holm([difference.p_value for difference in differences])
-    of_tested = map(_verdict, differences, adjusted, [goal] * len(tested))
+    mean = reference.mean(goal.number)
+    relevant = 0.0 if mean is None else RELEVANT * abs(mean.mean)
+    of_tested = (
+        _verdict(goal.sign * difference.mean, p_value, relevant)
+        for difference, p_value in zip(differences, adjusted, strict=True)
+    )
     return [next(of_tested) if word is None else Verdict(word) for word in untested]
 
 
@@ -55,7 +62,10 @@ def _difference(tried: Tried, reference: Tried, goal: Goal) -> Interval:
     return difference
 
 
-def _verdict(difference: Interval, p_value: float, goal: Goal) -> Verdict:
+def _verdict(loss: float, p_value: float, relevant: float) -> Verdict:
+    """loss: by which the goal's number is worse; below 0 it is better."""
     if p_value >= LEVEL:
         return Verdict(UNKNOWN, p_value)
-    return Verdict(BETTER if goal.sign * difference.mean < 0 else WORSE, p_value)
+    if loss >= 0:
+        return Verdict(WORSE, p_value)
+    return Verdict(BETTER if -loss >= relevant else LITTLE, p_value)

@@ -6,18 +6,20 @@ import pytest
 from test_json_answers import check
 
 from testbed.experiments.cli.json_answers import MendAnswer
-from testbed.experiments.mend.changes import Change
+from testbed.experiments.mend.changes import NONE, Change, changes_of
 from testbed.experiments.mend.goals import GOALS, GOODPUT, INSIDE, PREEMPTIONS
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.mend.verdicts import (
     BETTER,
     EQUAL,
+    LITTLE,
     OTHER_COSTS,
     UNKNOWN,
     WORDS,
     WORSE,
     verdicts,
 )
+from testbed.experiments.vllm_server.translation import served
 
 SERVER = "vllm serve meta-llama/Llama-3.1-8B-Instruct --num-gpu-blocks-override"
 LOAD = (
@@ -76,6 +78,17 @@ def test_a_change_that_fails_has_no_verdict(mended):
     assert all("4500" not in change["change"] for change in answer["changes"])
 
 
+def test_fewer_sequences_are_as_many_as_the_pool_holds():
+    """20 sequences hold 80% of the pool, so that it holds 25."""
+    runs = [
+        {"batch": {"mean_per_iteration": 20.0}, "memory": {"token_states": {"per_iteration": 0.8}}}
+    ]
+    assert Tried(NONE, runs).num_held == pytest.approx(25)
+    server = served(f"{SERVER} 2000", ("gpu=h100-80gb",)).server
+    names = [change.name for change in changes_of(server, 25.0)]
+    assert names[:4] == [f"--max-num-seqs {count}" for count in (25, 21, 18, 12)]
+
+
 def test_a_server_that_preempts_nothing_needs_no_change(mended):
     code, answer = mended(20000, "--seeds", "1")
     assert (code, answer["changes"], answer["preempts"]) == (0, [], False)
@@ -129,6 +142,7 @@ FEWER_AND_LATER = tried((0, 8.0, 0.5), (0, 8.1, 0.51), (0, 8.3, 0.52))
     [
         pytest.param(tried((1, 4.0), (2, 4.1), (3, 4.2)), "latency", BETTER, id="faster"),
         pytest.param(FEWER_AND_LATER, "latency", WORSE, id="later"),
+        pytest.param(tried((1, 4.95), (2, 5.05), (3, 5.15)), "latency", LITTLE, id="by 1%"),
         pytest.param(FEWER_AND_LATER, "goodput", WORSE, id="less inside"),
         pytest.param(FEWER_AND_LATER, "share", WORSE, id="a smaller share"),
         pytest.param(FEWER_AND_LATER, "preemptions", BETTER, id="no preemptions"),
