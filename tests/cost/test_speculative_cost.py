@@ -40,6 +40,14 @@ def cost_of(model, as_prompts, num_drafts=3):
     return SpeculativeCost(model, None, num_drafts, None)
 
 
+@pytest.mark.parametrize(("num_prompts", "num_passes"), [(0, 3), (1, 3), (2, 1)])
+def test_drafting_ends_above_a_number_of_sequences(num_prompts, num_passes):
+    """Three decodes, and prompts; a pass takes as long as the iteration. One fills the cache."""
+    cost = SpeculativeCost(OneMillisecond(), OneMillisecond(), 3, off_above=4)
+    work = Work(3, 300, 100, prefill=((9, 0),) * num_prompts)
+    assert cost.iteration(work) == (1 + num_passes) * OneMillisecond().iteration(work)
+
+
 def test_cost_is_that_of_the_work_as_it_is_verified():
     work = Work(4, 400, 100, draft_tokens=12)
     as_decodes, as_prompts = (cost_of(analytic(), way) for way in (False, True))

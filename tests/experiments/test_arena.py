@@ -7,7 +7,8 @@ import pytest
 from counted_calls import calls_of
 
 import testbed
-from testbed.core.errors import InputError
+from testbed.core.errors import AnswerIsNo, InputError
+from testbed.experiments.arena import bench
 from testbed.experiments.arena.across_rules import across
 from testbed.experiments.arena.bench import admitted, play
 from testbed.experiments.arena.bounds import BELADY, INFINITE, LRU, NOTHING, RandomOrder
@@ -16,6 +17,7 @@ from testbed.experiments.arena.entrants import entrant_of, values_of
 from testbed.experiments.arena.isolated import Failure, isolated
 from testbed.experiments.arena.results import differences, read, write
 from testbed.experiments.arena.rules import Rules
+from testbed.experiments.arena.shown import cells_of, columns_of, page_of, ranked
 from testbed.experiments.arena.standings import standings
 from testbed.experiments.arena.suites import HARD, Case, Suite, suite_of
 from testbed.experiments.runs.compose import configured
@@ -138,6 +140,32 @@ def test_rules_of_tiers_play_beside_others_with_a_tier(played):
     assert {ranks[name] for name in names} == {1}  # one seed separates nothing
     (never,), (write_back,) = (games.rows[name].values() for name in ("load=never", names[0]))
     assert never.hits == next(iter(games.rows[LRU].values())).hits < write_back.hits
+
+
+def test_entrants_of_every_kind_are_in_table_csv_json_and_page(played, tmp_path):
+    names = ["separate", "prefix_aware", "store=write_back", "load=never", "radix", "lfu"]
+    games = play(names, ONE, RULES, played[0], in_turn)
+    assert not games.out
+    write(tmp_path / "arena.json", games)
+    rows = ranked(games)
+    shown = {
+        "table": [cells[1] for cells in cells_of(rows)],
+        "csv": columns_of(games)["entrant"],
+        "json": [row["entrant"] for row in read(tmp_path / "arena.json")["rows"]],
+        "page": page_of(games, rows, 1),
+    }
+    for place, content in shown.items():
+        assert [name for name in names if name not in content] == [], place
+
+
+TLRU = "radix,radix_eviction_policy=tlru,radix_eviction_policy_config={threshold:64}"
+
+
+@pytest.mark.parametrize("name", ["gdsf", "lirs", "two_queues", "w_tiny_lfu", TLRU])
+def test_orders_play_under_sglang_s_rules(name, cheap):
+    row = row_of(cheap, entrant_of(name), Rules("sglang"), 0)
+    assert row.rejected == 0
+    assert row.hits > 0
 
 
 def test_parameters_go_with_an_entrant(cheap):
@@ -307,3 +335,9 @@ def test_unknown_suites_and_entrants_are_refused(testbed):
         entrant_of("lfru")
     with pytest.raises(InputError, match="--suite"):
         suite_of("none")
+
+
+def test_without_an_entrant_that_may_play_no_bound_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "admit", lambda names, rules: ([], {"x": "breaks clause 3"}))
+    with pytest.raises(AnswerIsNo, match="x: breaks clause 3"):
+        play(["x"], ONE, RULES, tmp_path, in_turn)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from testbed.experiments.arena.batches import by_tasks
+from testbed.experiments.arena import batches
 from testbed.experiments.arena.bench import play
 from testbed.experiments.arena.rules import Rules
 from testbed.experiments.arena.suites import HARD, Case, Suite
@@ -22,7 +22,7 @@ def rows_by(launcher, folder):
         TINY,
         Rules("vllm-v1"),
         folder / launcher,
-        lambda calls: by_tasks(calls, lambda tasks: [*launched(words, tasks, folder)]),
+        lambda calls: batches.by_tasks(calls, lambda tasks: [*launched(words, tasks, folder)]),
     )
     assert not games.out
     return {
@@ -34,7 +34,8 @@ def rows_by(launcher, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["joblib", *PACKAGES])
-def test_a_launcher_gives_the_rows_of_one_process(tmp_path, launcher):
+def test_a_launcher_gives_the_rows_of_one_process(tmp_path, monkeypatch, launcher):
+    monkeypatch.setattr(batches, "PER_TASK", 5)  # three tasks
     if package := PACKAGES.get(launcher):
         pytest.importorskip(package)
     assert rows_by("basic", tmp_path) == rows_by(launcher, tmp_path)

@@ -3,6 +3,7 @@
 from functools import partial
 
 import hypothesis.strategies as st
+import pytest
 from depth import examples
 from hypothesis import HealthCheck, given, settings
 from manual_driver import admit_and_prefill, extend, scheduler_of, sequence
@@ -79,6 +80,13 @@ def test_only_the_blocks_that_others_lack_are_computed_again():
     whole, tail = run(Recompute(), lengths), run(RecomputeTail(), lengths)
     assert (whole.recomputes, whole.recomputed) == (1, 33)
     assert (tail.recomputes, tail.recomputed) == (1, 17)
+
+
+@pytest.mark.parametrize(("tail_tokens", "recomputed"), [(1, 17), (16, 17), (17, 33)])
+def test_a_tail_ends_where_a_block_begins(tail_tokens, recomputed):
+    """Of 32 stored tokens in two blocks, and the next one."""
+    totals = run(RecomputeTail(tail_tokens=tail_tokens), [(30, 6), (31, 20)])
+    assert (totals.recomputes, totals.recomputed) == (1, recomputed)
 
 
 def test_a_tail_of_no_tokens_is_refused():
