@@ -15,7 +15,7 @@ from typing import Any
 
 from testbed.checks.checking import check
 from testbed.checks.contract.clauses import ClauseBroken
-from testbed.core.errors import InputError
+from testbed.core.errors import AnswerIsNo, InputError
 from testbed.experiments.arena.bounds import BOUNDS, LRU
 from testbed.experiments.arena.cells import Condition, Row, conditions_of, row_of
 from testbed.experiments.arena.entrants import (
@@ -139,8 +139,13 @@ def digest(text: str) -> str:
 
 
 def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch: Launch) -> Games:
-    """All games of the named entrants and of the bounds. Raises InputError if a bound fails."""
+    """All games of the named entrants and of the bounds. Raises InputError if a bound fails, and
+    its AnswerIsNo if no entrant may play, before the bounds take minutes.
+    """
     entrants, out = admit(names, rules)
+    if out and not entrants:
+        name, reason = next(iter(out.items()))
+        raise AnswerIsNo(key=name, problem=reason.removeprefix(f"{name}: "))
     conditions = measure(suite, rules)
     playing = {entrant.name: entrant for entrant in (*BOUNDS, *entrants)}
     keys = list(product(playing, conditions, suite.seeds))

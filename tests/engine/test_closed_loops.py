@@ -84,6 +84,14 @@ def test_a_benchmark_ends_on_time_as_vllms_does(burstiness):
     np.testing.assert_allclose(np.diff(drawn) / drawn[-1], gaps / gaps.sum(), rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.parametrize("burstiness", [0.5, 1.0, 4.0])
+def test_requests_of_a_benchmark_come_at_its_rate_in_the_mean(burstiness):
+    rows = Rows(np.full(4000, 8), np.full(4000, 2))
+    benchmark = Benchmark(5, burstiness=burstiness, ends_on_time=False)
+    arrival_ps = benchmark.workload(rows, 1, beam=False, seed=0).arrival_ps
+    assert np.diff(arrival_ps).mean() / PS == pytest.approx(1 / 5, rel=0.1)
+
+
 def test_a_bound_that_nothing_reaches_changes_nothing():
     runs = [
         testbed.simulate(**BENCHMARK, **LENGTHS, **{"arrivals.max_in_flight": bound})

@@ -7,7 +7,8 @@ import pytest
 from counted_calls import calls_of
 
 import testbed
-from testbed.core.errors import InputError
+from testbed.core.errors import AnswerIsNo, InputError
+from testbed.experiments.arena import bench
 from testbed.experiments.arena.across_rules import across
 from testbed.experiments.arena.bench import admitted, play
 from testbed.experiments.arena.bounds import BELADY, INFINITE, LRU, NOTHING, RandomOrder
@@ -334,3 +335,9 @@ def test_unknown_suites_and_entrants_are_refused(testbed):
         entrant_of("lfru")
     with pytest.raises(InputError, match="--suite"):
         suite_of("none")
+
+
+def test_without_an_entrant_that_may_play_no_bound_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "admit", lambda names, rules: ([], {"x": "breaks clause 3"}))
+    with pytest.raises(AnswerIsNo, match="x: breaks clause 3"):
+        play(["x"], ONE, RULES, tmp_path, in_turn)

@@ -233,10 +233,10 @@ def test_readme_shows_the_order_that_it_checks():
     assert shown == file.read_text(encoding="utf-8")
 
 
-def test_the_cookbook_answers_eight_questions():
+def test_the_cookbook_answers_seven_questions():
     questions = re.findall(r"^## (\d+)\. .*\?$", COOKBOOK, re.MULTILINE)
-    assert questions == [str(i) for i in range(1, 9)]
-    assert len(re.findall(r"^```(?:bash|python)$", COOKBOOK, re.MULTILINE)) == 9
+    assert questions == [str(i) for i in range(1, 8)]
+    assert len(re.findall(r"^```(?:bash|python)$", COOKBOOK, re.MULTILINE)) == 8
     assert len(ANSWER.findall(COOKBOOK)) == COOKBOOK.count("```python")
 
 
