@@ -106,6 +106,7 @@ class Asked:
     def command(self) -> Command:
         length, caching = self.words
         sizes = f"--kv-cache-memory-bytes {KV_BYTES} --max-num-seqs {NUM_SEQS}"
+        sizes += " --enforce-eager"  # graphs need a block of states a sequence: see --starts
         words = f"-tp {self.num_gpus} --max-model-len {length} {sizes} {caching}"
         return read_command(f"vllm serve model {words}")
 
