@@ -16,7 +16,7 @@ from testbed.experiments.cli.parameters import check_folder_of
 from testbed.experiments.cli.run_launch import RUNS, USUAL, Drawing, Form, printed_once
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
-from testbed.experiments.runs.compose import composed, configured
+from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
 from testbed.experiments.runs.points import SEED, Point, differing
@@ -76,8 +76,8 @@ def sweep_of(
     _check_drawing(form.drawing)
     folder = Path(chosen(asked).get(SWEEP_FOLDER, RUNS))
     of_launcher = [word for word in asked if is_of_hydra(word)]
-    for point in points:  # a word that none of them can have is refused before any is run
-        composed("run", point.words)
+    for point in points:  # what none of them can have is refused before any is run
+        configured(point.words)
     shows = not (form.json or QUIET.get())
     progress = SweepProgress(folder.resolve(), len(points), time.time(), shows)
     jobs = [

@@ -307,6 +307,10 @@ def test_a_machine_s_front_end_and_slowness_come_on_top_of_its_engine(tmp_path, 
             conclude(log, config, replace(replayed, num_blocks=num_blocks, preemptions=preemptions))
         )
         assert re.findall("used at most (.*) of the pool, and none was preempted", lines) == said
+    log.meta["preemptions"] = 3  # of a server that the simulated one is not
+    lines = "".join(conclude(log, config, replace(replayed, num_blocks=21, preemptions=0)))
+    assert "the log has 3 preemptions, the simulation none" in lines
+    assert "none was preempted" not in lines
 
 
 def test_late_requests_are_left_out_and_profiles_slower_than_the_log_are_refused(tmp_path, profile):

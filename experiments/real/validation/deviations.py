@@ -100,13 +100,18 @@ def conclude(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[st
         yield "  a prediction: times were fitted on this very log; validate another one"
     mark = high_water(log, replayed.block_size, config.scheduler.parameters.get("max_num_seqs"))
     share = mark.blocks / replayed.num_blocks
-    if share < FILLED and not replayed.preemptions:
+    if log.preemptions and not replayed.preemptions:
+        yield (
+            f"  memory that runs short: the log has {log.preemptions:,} preemptions, the "
+            "simulation none, so its pool, model or limits are another server's"
+        )
+    elif share < FILLED and not replayed.preemptions:
         yield (
             f"  memory that runs short: the log's requests used at most {share:.0%} of the pool, "
             "and none was preempted"
         )
     count = len(log.times.output_len)
-    yield f"  p99: {count:,} requests have {count / 100:.3g} beyond it"
+    yield f"  p99: of {count:,} requests {round(count / 100):,} are beyond it"
     yield (
         "  other rates, lengths, models, GPUs and ways to manage memory: nothing here was "
         "compared with them"
