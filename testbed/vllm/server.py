@@ -36,6 +36,7 @@ from testbed.vllm.start_refusals import (
     SHARDS,
     check_context_shards,
     check_drafts,
+    check_free_memory,
     check_prompts,
     check_types,
 )
@@ -164,6 +165,7 @@ def server_with(
     model = _of_longest(reader, model, pages, pool.num_checked)
     offloading = _offloading(reader, release, pages, limits, caches=caches)
     check_alone(reader, drafter=drafter.weight_bytes, adapters=adapters, offloading=offloading)
+    check_free_memory(reader, sheet, pool.memory.budget, _utilization(reader, release))
     _check_state_blocks(reader, release, pages, limits, pool_of)
     return Server(
         release=release,
