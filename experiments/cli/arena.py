@@ -181,6 +181,13 @@ def _launch(words: list[str], jobs: int, folder: Path) -> "Launch":
     from testbed.experiments.arena.batches import by_tasks
     from testbed.experiments.runs.launchers import launched
 
+    if "hydra/launcher=dask" in words:
+        raise InputError(
+            key="hydra/launcher",
+            value="dask",
+            problem="its workers may start no processes, of which each cell has one",
+            remedy="choose joblib, ray, submitit_local or submitit_slurm",
+        )
     if words:
         return lambda calls: by_tasks(calls, lambda tasks: [*launched(words, tasks, folder)])
     usual = [

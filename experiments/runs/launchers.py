@@ -105,18 +105,11 @@ def _ray(_: str | None) -> Iterator[None]:
 
 @contextmanager
 def _dask(address: str | None) -> Iterator[None]:
-    """Dask's processes: of the scheduler at hydra.launcher.address, else local ones, which may
-    start processes of their own.
-    """
-    import dask
+    """Dask's processes: of the scheduler at hydra.launcher.address, else local ones."""
     import joblib
     from distributed import Client
 
-    with (
-        dask.config.set({"distributed.worker.daemon": False}),
-        Client(address),
-        joblib.parallel_config("dask"),
-    ):
+    with Client(address), joblib.parallel_config("dask"):
         yield
 
 
