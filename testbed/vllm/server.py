@@ -26,7 +26,7 @@ from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import OFF, Command
 from testbed.vllm.limits import Limits
 from testbed.vllm.lmcache import ChunkCache, lmcache_of
-from testbed.vllm.memory import ServerMemory, Terms, memory_of
+from testbed.vllm.memory import ServerMemory, Terms, memory_of, seen_gib, terms
 from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
 from testbed.vllm.pages import Pages, pages_of
@@ -165,7 +165,8 @@ def server_with(
     model = _of_longest(reader, model, pages, pool.num_checked)
     offloading = _offloading(reader, release, pages, limits, caches=caches)
     check_alone(reader, drafter=drafter.weight_bytes, adapters=adapters, offloading=offloading)
-    check_free_memory(reader, sheet, pool.memory.budget, _utilization(reader, release))
+    utilization = _utilization(reader, release)
+    check_free_memory(reader, sheet, seen_gib(sheet, of or terms()).gib, utilization)
     _check_state_blocks(reader, release, pages, limits, pool_of)
     return Server(
         release=release,
@@ -177,7 +178,7 @@ def server_with(
         num_blocks=pool.num_blocks,
         pages=pages,
         caches_prefixes=caches,
-        utilization=_utilization(reader, release),
+        utilization=utilization,
         values=command.values,
         drafter=drafter,
         offloading=offloading,

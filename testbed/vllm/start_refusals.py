@@ -108,15 +108,15 @@ def check_drafts(reader: OptionReader, speculation: "Speculation | None") -> Non
 
 
 def check_free_memory(
-    reader: OptionReader, gpu: GpuSpec, budget_gib: float, utilization: float
+    reader: OptionReader, gpu: GpuSpec, visible_gib: float, utilization: float
 ) -> None:
     """Raise InputError for a share of the GPU's memory that is not free when vLLM starts, for its
     own context has a part of it (request_memory).
     """
-    visible = budget_gib / utilization
-    if budget_gib > visible - CONTEXT_GIB:
+    free = visible_gib - CONTEXT_GIB
+    if utilization * visible_gib > free:
         raise reader.does_not_start(
             "--gpu-memory-utilization",
-            f"of the {visible:.2f} GiB of each {gpu.name} CUDA's context has about {CONTEXT_GIB} "
-            f"(at most {1 - CONTEXT_GIB / visible:.3f} is free)",
+            f"of the {visible_gib:.2f} GiB of each {gpu.name} CUDA's context has about "
+            f"{CONTEXT_GIB} (at most {free / visible_gib:.3f} is free)",
         )
