@@ -26,7 +26,7 @@ from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import OFF, Command
 from testbed.vllm.limits import Limits
 from testbed.vllm.lmcache import ChunkCache, lmcache_of
-from testbed.vllm.memory import ServerMemory, Terms, memory_of
+from testbed.vllm.memory import ServerMemory, Terms, memory_of, seen_gib, terms
 from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
 from testbed.vllm.pages import Pages, pages_of
@@ -36,6 +36,7 @@ from testbed.vllm.start_refusals import (
     SHARDS,
     check_context_shards,
     check_drafts,
+    check_free_memory,
     check_prompts,
     check_types,
 )
@@ -164,6 +165,8 @@ def server_with(
     model = _of_longest(reader, model, pages, pool.num_checked)
     offloading = _offloading(reader, release, pages, limits, caches=caches)
     check_alone(reader, drafter=drafter.weight_bytes, adapters=adapters, offloading=offloading)
+    utilization = _utilization(reader, release)
+    check_free_memory(reader, sheet, seen_gib(sheet, of or terms()).gib, utilization)
     _check_state_blocks(reader, release, pages, limits, pool_of)
     return Server(
         release=release,
@@ -175,7 +178,7 @@ def server_with(
         num_blocks=pool.num_blocks,
         pages=pages,
         caches_prefixes=caches,
-        utilization=_utilization(reader, release),
+        utilization=utilization,
         values=command.values,
         drafter=drafter,
         offloading=offloading,

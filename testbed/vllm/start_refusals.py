@@ -5,7 +5,7 @@ Held against vLLM's own configuration by `testbed lockstep vllm --starts`.
 
 from typing import TYPE_CHECKING
 
-from testbed.core.specs import ModelSpec
+from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.vllm.attention_backends import WIDEST_HEAD, keeps_each_state
 from testbed.vllm.command import ON
 from testbed.vllm.option_reader import OptionReader
@@ -21,6 +21,7 @@ CHUNKS = "--enable-chunked-prefill"
 E5M2 = "fp8_e5m2"
 HALF, BFLOAT = ("half", "float16"), ("bfloat16",)
 FULL = ("float", "float32")
+CONTEXT_GIB = 0.52  # 78.66 of 79.18 GiB are free when vLLM starts on an H100, by its log
 
 
 def check_context_shards(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
@@ -103,4 +104,19 @@ def check_drafts(reader: OptionReader, speculation: "Speculation | None") -> Non
     if is_on_cpu and reader.value("--async-scheduling") == ON:
         raise reader.does_not_start(
             "--async-scheduling", "n-gram drafts of the CPU are scheduled synchronously"
+        )
+
+
+def check_free_memory(
+    reader: OptionReader, gpu: GpuSpec, visible_gib: float, utilization: float
+) -> None:
+    """Raise InputError for a share of the GPU's memory that is not free when vLLM starts, for its
+    own context has a part of it (request_memory).
+    """
+    free = visible_gib - CONTEXT_GIB
+    if utilization * visible_gib > free:
+        raise reader.does_not_start(
+            "--gpu-memory-utilization",
+            f"of the {visible_gib:.2f} GiB of each {gpu.name} CUDA's context has about "
+            f"{CONTEXT_GIB} (at most {free / visible_gib:.3f} is free)",
         )

@@ -9,6 +9,7 @@ import shlex
 
 import pandas as pd
 import pytest
+from refusals import refuses
 from tiny_run import tiny_run
 
 from testbed.core.model_files import model_names, shipped
@@ -97,8 +98,10 @@ def test_server_is_recorded_in_the_config_and_the_description_of_a_run(line, ser
     )
 
 
-OWN_SERVERS = sorted(name for name in model_names() if f"of-{name}" in files_of("server"))
-OTHERS = sorted({*model_names()} - {*OWN_SERVERS})  # which have one H200
+OF_MANY_GPUS = "qwen3.8-2.4t-a95b"
+HAVE_SERVERS = {name for name in model_names() if f"of-{name}" in files_of("server")}
+OWN_SERVERS = sorted(HAVE_SERVERS - {OF_MANY_GPUS})
+OTHERS = sorted({*model_names()} - HAVE_SERVERS)  # which have one H200
 
 
 def words_of(name):
@@ -112,6 +115,11 @@ def words_of(name):
 )
 def test_every_shipped_model_has_a_default_server(name):
     assert build(configured(words_of(name))).pool.num_slots > 1024
+
+
+def test_a_model_of_more_gpus_than_were_measured_asks_for_a_cost():
+    """Its weights fit on 32 GPUs, whose all-reduces have no measured time."""
+    refuses("no cost for 32 GPUs", build, configured(words_of(OF_MANY_GPUS)))
 
 
 def test_every_other_model_fits_on_the_server_of_all():
