@@ -7,7 +7,7 @@ from dataclasses import fields
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names as model_names
 from testbed.core.model_files import shipped as shipped
-from testbed.core.specs import SPECIAL, ModelSpec
+from testbed.core.specs import OF_STAGES, SPECIAL, ModelSpec
 
 CHOSEN = ("max_len", "kv_dtype_bytes", "weight_bits", "fp8_products")
 
@@ -18,12 +18,13 @@ def read_model(name: str) -> ModelSpec:
 
 def check_known_shape(model: ModelSpec) -> None:
     """A model with the name of one that ships must have its shape; a deployment chooses the values
-    CHOSEN alone.
+    CHOSEN alone. What pipeline stages read may be absent, as from a profile that was made before.
     """
     if model.name not in model_names():
         return
     shipped_model = read_model(model.name)
-    for name in (field.name for field in fields(ModelSpec) if field.name not in CHOSEN):
+    free = {*CHOSEN, *OF_STAGES}
+    for name in (field.name for field in fields(ModelSpec) if field.name not in free):
         here, there = getattr(model, name), getattr(shipped_model, name)
         if here != there:
             raise InputError(

@@ -33,6 +33,7 @@ from testbed.core.units import (
 
 GIB = 1 << 30
 LAYERS: dict[str, type] = {"window": Window, "latent": Latent, "experts": Experts, "states": States}
+OF_STAGES = ("layer_order", "repeats_vocabulary", "repeats_embedding")  # of pipeline stages alone
 VARIANTS = (
     "gated_attention",
     "shared_kv",
@@ -43,9 +44,7 @@ VARIANTS = (
     "caps_logits",
     "drafts_itself",
     "input_params",
-    "layer_order",
-    "repeats_vocabulary",
-    "repeats_embedding",
+    *OF_STAGES,
 )
 # None in a plain model
 SPECIAL = (
@@ -187,15 +186,8 @@ class ModelSpec:
         """True if both compute the same: neither the name nor the longest sequence is part of a
         shape, nor where its layers lie.
         """
-        return self == replace(
-            other,
-            name=self.name,
-            max_len=self.max_len,
-            tied_embedding=self.tied_embedding,
-            layer_order=self.layer_order,
-            repeats_vocabulary=self.repeats_vocabulary,
-            repeats_embedding=self.repeats_embedding,
-        )
+        free = ("name", "max_len", "tied_embedding", *OF_STAGES)
+        return self == replace(other, **{name: getattr(self, name) for name in free})
 
     @property
     def is_plain(self) -> bool:

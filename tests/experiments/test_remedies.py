@@ -84,10 +84,10 @@ def test_a_bare_command_names_a_line_that_works(testbed, command):
     "line", [line for line in EXAMPLES.values() if not any(word in line for word in OF_USER)]
 )
 def test_the_line_is_accepted(testbed, line):
-    """With five seconds of arrivals, and fewer seeds."""
+    """With five seconds of arrivals, and fewer seeds, by which `mend` may separate nothing."""
     _, *words = shlex.split(re.sub(r"(?<=arrivals.duration_s=)\d+", "5", line))
     code, output, error = testbed(*words, *SHORTER.get(words[0], ()))
-    assert code == 0, error
+    assert code == 0 or (words[0], code) == ("mend", 1), error
     assert output
 
 

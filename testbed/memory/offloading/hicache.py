@@ -21,7 +21,7 @@ from testbed.core.slots import (
     Transfer,
     Usage,
 )
-from testbed.core.units import PositiveTokens
+from testbed.core.units import Count, PositiveTokens
 from testbed.memory.offloading.host_tree import HostRun, HostTree, Load, Write
 from testbed.memory.offloading.lower_tier import tier_below
 from testbed.memory.offloading.write_back_tree import WriteBackTree
@@ -74,7 +74,7 @@ class HiCache(Radix):
         block_size: PositiveTokens = 1,
         radix_eviction_policy: str = "lru",
         hicache_write_policy: str = "write_through",
-        radix_eviction_policy_config: Mapping[str, int] | None = None,
+        radix_eviction_policy_config: Mapping[str, Count] | None = None,
     ) -> None:
         tier = tier_below(pool, "HiCache has")
         super().__init__(pool, block_size, radix_eviction_policy, radix_eviction_policy_config)

@@ -38,7 +38,7 @@ class BlockIndex(BatchIndex):
             self.due[residue] = {seq.seq_id: blocks}
         else:
             members[seq.seq_id] = blocks
-        if blocks[-1] in self.pool.sharers and (offset + self.batch.extended) % size:
+        if blocks and blocks[-1] in self.pool.sharers and (offset + self.batch.extended) % size:
             self.tails[seq.seq_id] = table  # as `shares_tail`
 
     def removed(self, seq: Sequence) -> None:

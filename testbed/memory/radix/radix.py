@@ -27,7 +27,7 @@ from testbed.core.slots import (
     growth_of,
     record,
 )
-from testbed.core.units import PositiveTokens
+from testbed.core.units import Count, PositiveTokens
 from testbed.memory.layouts import BlockLayout
 from testbed.memory.leases import LeasingPolicy
 from testbed.memory.paged.block_boundaries import BlockIndex
@@ -91,7 +91,7 @@ class Radix(LeasingPolicy):
         pool: PoolSpec,
         block_size: PositiveTokens = 1,
         radix_eviction_policy: str = "lru",
-        radix_eviction_policy_config: Mapping[str, int] | None = None,
+        radix_eviction_policy_config: Mapping[str, Count] | None = None,
     ) -> None:
         if block_size > 512:
             raise InputError(
