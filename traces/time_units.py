@@ -39,9 +39,9 @@ def in_seconds(
 def _check_pace(path: str, times: Floats, unit: TimeUnit, remedy: str) -> None:
     """Raise InputError for a file whose times are unlikely to be in this unit."""
     num_requests = len(times)
-    if num_requests < SOME:
+    span = float(times.max() - times.min()) if num_requests else 0.0
+    if num_requests < SOME or not span:  # all at once, in any unit
         return
-    span = float(times.max() - times.min())
     span_s = span / PER_S[unit]
     too_fast = num_requests >= FEW and span_s * BUSY < num_requests
     if too_fast or span_s > IDLE_S * num_requests:

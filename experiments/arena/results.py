@@ -21,6 +21,7 @@ from testbed.experiments.arena.suites import Suite
 from testbed.experiments.runs.whole_files import write_json
 
 MEASURED = ("cpu_us",)  # times of this machine, which no other run repeats
+OF_ROW = ("entrant", "condition", "seed")
 COLUMNS = [field.name for field in fields(Row)]
 KEPT = Path(__file__).with_name("kept")  # results that come with the package
 
@@ -54,7 +55,7 @@ def read(path: Path) -> dict[str, Any]:
         data = path.read_bytes()
         text = gzip.decompress(data) if path.suffix == ".gz" else data
         content: dict[str, Any] = json.loads(text)
-        named = {"about", "entrants", "out", "rows"} <= content.keys()
+        named = _is_result(content)
     except (OSError, EOFError, zlib.error, ValueError, AttributeError) as error:
         raise InputError(key="--verify", value=path, problem=f"cannot be read ({error})") from None
     if not named:
@@ -65,6 +66,17 @@ def read(path: Path) -> dict[str, Any]:
             remedy="give its arena.json",
         )
     return content
+
+
+def _is_result(content: Mapping[str, Any]) -> bool:
+    """True if it has the parts of a result, and each row says what it is of."""
+    tables = (content.get(name) for name in ("about", "entrants", "out"))
+    rows = content.get("rows")
+    return (
+        all(isinstance(table, dict) for table in tables)
+        and isinstance(rows, list)
+        and all(isinstance(row, dict) and row.keys() >= set(OF_ROW) for row in rows)
+    )
 
 
 def differences(

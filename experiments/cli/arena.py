@@ -49,7 +49,7 @@ Verify = Annotated[
     Parameter(
         metavar="FILE",
         help="play a result again, and say where it differs from what comes out: a file, or a name "
-        "of those that come with the package (vllm-v1.json.gz, sglang.json.gz)",
+        "of one that comes with the package (vllm-v1.json.gz)",
     ),
 ]
 AnyVersion = Annotated[

@@ -123,7 +123,7 @@ class OfVllm:
         lines = lines_of(fit)
         if self.release is None:
             lines.append(
-                f"no release is named: vLLM {release.number}, whose iterations were measured; "
+                f"no release is named: vLLM {release.number}, the default; "
                 f"--release {NEWEST.number} is the newest"
             )
         return fit, lines

@@ -294,8 +294,8 @@ class MendChange:
         change: as an engineer writes it
         words: the overrides that make it
         note: what to know of it; empty for nothing
-        verdict: `better`, `not distinguishable`, `changes nothing`, `other costs: not compared` or
-            `worse`, by the goal; empty for the server as it is
+        verdict: `better`, `better by less than 2%`, `not distinguishable`, `changes nothing`,
+            `other costs: not compared` or `worse`, by the goal; empty for the server as it is
         p_value: of the goal's difference, adjusted for the number of changes (Holm); null if the
             change was not tested
         numbers: over the seeds

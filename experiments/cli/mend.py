@@ -41,8 +41,8 @@ def mend(
     The server runs as it is, then with fewer sequences, with more memory or a larger pool, with
     other budgets of a batch, with swapping and with a watermark, all on the same seeds. A change is
     better if the goal's difference, seed by seed, is distinguishable (p < 0.05, corrected for the
-    number of changes). Prints a table with 95% intervals, the best change first, and the
-    differences. A change whose runs fail has no verdict.
+    number of changes) and at least 2% of the goal. Prints a table with 95% intervals, the best
+    change first, and the differences. A change whose runs fail has no verdict.
     Exit code 1 if the server preempts and no option of vLLM betters that.
 
     testbed mend "vllm serve MODEL" gpu=h100-80gb trace=csv trace.path=FILE arrivals=replay

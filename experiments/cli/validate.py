@@ -259,7 +259,11 @@ def sweeps(
     from testbed.experiments.real.vllm_engine.left_out_sizes import HEAD, table, table_of
 
     steps, machine = swept_machine(folders, model)
-    rows = table(steps, machine) if profile is None else table_of(read_profile(profile), steps)
+    rows = (
+        table(steps, machine)
+        if profile is None
+        else table_of(read_profile(profile), steps, machine)
+    )
     show(plain_table(HEAD, list(rows)))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
-from testbed.experiments.mend.verdicts import LEVEL, WORSE
+from testbed.experiments.mend.verdicts import LEVEL, OTHER_COSTS, WORSE
 from testbed.experiments.runs.replicated import cells_of
 from testbed.run.summaries import costs_of
 
@@ -37,8 +37,8 @@ def lines_of(mending: Mending) -> Iterator[str]:
 
 
 def _with_cost(tried: Tried, mending: Mending) -> str:
-    is_worse = mending.verdicts[tried.change].word == WORSE
-    return f"{tried.change.name} (worse)" if is_worse else tried.change.name
+    word = mending.verdicts[tried.change].word
+    return f"{tried.change.name} ({word})" if word in (WORSE, OTHER_COSTS) else tried.change.name
 
 
 def _conclusion(mending: Mending) -> str:

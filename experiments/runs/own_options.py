@@ -38,7 +38,8 @@ from testbed.run.parts import locate
 Node = dict[str, Any]
 SCHEME = "testbed"
 FOLDERS: set[str] = set()
-PACKAGE = "@package"  # a comment of the first line: where a file places its values
+PACKAGE = "@package"  # a comment before all values: where a file places them
+HEADER = re.compile(rf"\s*#\s*{PACKAGE}[ \t]+(?P<package>\S+)[ \t]*(\n|$)")
 NOTHING = "None"  # Hydra asks for it if a default is null
 NAMED = re.compile(r"[\w.]+")  # a class by its name, neither missing nor interpolated
 FIGURE = "figure"  # a group of studies, which are no parts of a run
@@ -122,15 +123,18 @@ def _of_classes(values: Any, group: str) -> Any:
 
 @cache
 def stated(file: Path, changed_ns: int) -> Node:
-    """The values of a file that was changed at this time; its package, if the first line says one,
-    as the value PACKAGE.
+    """The values of a file that was changed at this time; its package, if its first comment says
+    one, as the value PACKAGE.
     """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(key=file, problem="is no text in UTF-8") from None
     values: Any = OmegaConf.to_container(OmegaConf.load(file))
     if not isinstance(values, dict):
         raise InputError(key=file, problem="must have values by name")
-    with file.open(encoding="utf-8") as lines:
-        mark, _, package = next(lines, "").strip().partition(f"{PACKAGE} ")
-    return values | {PACKAGE: package} if mark == "# " else values
+    header = HEADER.match(text)
+    return values | {PACKAGE: header["package"]} if header else values
 
 
 def _maker(folder: Path, path: str) -> Callable[[], Node] | None:

@@ -15,10 +15,11 @@ from testbed.vllm.option_table import options_of
 from testbed.vllm.pages import logged_lines, logged_tokens
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import REPLICAS, Server
+from testbed.vllm.start_refusals import CONTEXT_GIB
 
 LARGEST_PARALLELISM = 64
 GPUS_OF_HOST = 8
-LARGE_SHARE, CONTEXT_GIB = 0.95, 0.6  # as measured with torch on an H100
+LARGE_SHARE = 0.95  # of the memory
 BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
 ADAPTERS = "the time that adapters take is not modelled, only their memory"
@@ -324,7 +325,7 @@ def _share_lines(fit: Fit) -> list[str]:
     left = fit.gpu_memory_gib * (1 - share)
     return [
         f"  --gpu-memory-utilization {share:g} leaves {left:.2f} GiB for CUDA's context "
-        f"({CONTEXT_GIB} on an H100), other processes and what is allocated later"
+        f"(about {CONTEXT_GIB}), other processes and what is allocated later"
     ]
 
 

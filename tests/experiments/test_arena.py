@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from counted_calls import calls_of
+from refusals import refuses
 
 import testbed
 from testbed.core.errors import AnswerIsNo, InputError
@@ -311,6 +312,13 @@ def test_a_row_that_is_left_out_or_doubled_is_found(stored, tmp_path):
     assert len(found({**stored, "rows": []}, tmp_path, sample=1)) == len(rows)
     (doubled,) = found({**stored, "rows": [*rows, rows[0]]}, tmp_path, sample=1)
     assert "twice" in doubled
+
+
+@pytest.mark.parametrize("part", ["about", "entrants", "out", "rows"])
+def test_a_file_without_a_part_of_a_result_is_refused(stored, tmp_path, part):
+    for odd in ([{}], "x", None):
+        (tmp_path / "odd.json").write_text(json.dumps({**stored, part: odd}))
+        refuses("is no result of the arena", read, tmp_path / "odd.json")
 
 
 def test_a_swapped_entrant_is_found(stored, tmp_path):

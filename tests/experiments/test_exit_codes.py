@@ -171,15 +171,15 @@ def test_a_quiet_sweep_prints_its_table_alone(testbed):
 
 
 def test_the_time_limit_ends_a_run_in_order(testbed, tmp_path):
-    words = ("run", "arrivals.duration_s=400000", "--time-limit", "2", "hydra.run.dir=out")
+    words = ("run", "arrivals.duration_s=400000", "--time-limit", "5", "hydra.run.dir=out")
     code, output, error = testbed(*words)
     assert (code, output) == (exit_codes.TIME_LIMIT, "")
-    assert re.search(r"ended by --time-limit 2; simulating: [\d,]+ of [\d,]+ requests", error)
+    assert re.search(r"ended by --time-limit 5; simulating: [\d,]+ of [\d,]+ requests", error)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_time_limit_of_a_sweep_keeps_the_points_that_were_run(testbed):
-    words = ("run", "-m", "arrivals.duration_s=5,400000", "outputs=summary", "--time-limit=4")
+    words = ("run", "-m", "arrivals.duration_s=5,400000", "outputs=summary", "--time-limit=8")
     code, output, error = testbed(*words)
     assert code == exit_codes.TIME_LIMIT
     assert "Sweep: 1 points" in output

@@ -154,7 +154,7 @@ def test_an_axis_that_the_command_turns_into_blocks_keeps_its_values(
     assert code == 0, notes
     table = pd.read_csv(tmp_path / "runs" / "sweep.csv")
     assert table[key].tolist() == values
-    assert table["pool_blocks"].is_monotonic_increasing
+    assert table["pool_blocks"][0] < table["pool_blocks"][1]
 
 
 def test_each_deployment_of_a_plan_has_the_server_of_its_values():

@@ -13,7 +13,7 @@ from refusals import refuses
 
 from testbed.core.shapes import read_model
 from testbed.experiments.cli.working_folder import prepare_working_folder
-from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.compose import composed, configured
 from testbed.experiments.runs.words import published_models
 from testbed.run.identity import run_id
 
@@ -204,3 +204,10 @@ def test_a_model_by_its_published_name_is_the_same_run(name, by_hand):
 
 def test_a_published_name_has_no_shape():
     refuses("has no shape here; did you mean", published_models, "model=Qwen/Qwen3-33B")
+
+
+@pytest.mark.parametrize("before", ["", "\n", "\n  \n"])
+@pytest.mark.parametrize("mark", ["# @package", "#@package", "#  @package"])
+def test_a_file_names_its_package_in_every_spelling_of_hydra(tmp_path, before, mark):
+    write(tmp_path, "figure/mine.yaml", f"{before}{mark} _global_\nseed: 7\n")
+    assert composed("run", (f"--config-dir={tmp_path}", "+figure=mine")).seed == 7

@@ -14,7 +14,7 @@ import pandas as pd
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
-from testbed.cost.profile import ProfileCost
+from testbed.cost.profile import ProfileCost, check_shard
 from testbed.experiments.real.vllm_engine.decode_fit import fit_decodes
 from testbed.experiments.real.vllm_engine.forms import BY_SIZE, OF_SUMS, Form
 from testbed.experiments.real.vllm_engine.logged_steps import lone_prompts, steady_decodes
@@ -141,8 +141,16 @@ def table(steps: pd.DataFrame, machine: Machine) -> Iterator[tuple[Any, ...]]:
             yield name, "the profile", *_line(alone.real, alone.predicted)
 
 
-def table_of(profile: Mapping[str, Any], steps: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """The same errors of a profile of another host; raises InputError if it has no launches."""
+def table_of(
+    profile: Mapping[str, Any], steps: pd.DataFrame, machine: Machine
+) -> Iterator[tuple[Any, ...]]:
+    """The same errors of a profile of another host; raises InputError if it has no launches, or is
+    of another model, GPU or number of GPUs than the sweeps.
+    """
+    check_shard(profile, machine.model, machine.num_gpus)
+    here, there = (of["device"] for of in (machine.fingerprint, profile["fingerprint"]))
+    if here != there:
+        raise InputError(key="--profile", problem=f"is of {there}, the sweeps are of {here}")
     if not set(profile["sections"]) >= LAUNCHES:
         raise InputError(
             key="--profile",
