@@ -9,15 +9,14 @@ from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.traces.files import lengths, read_table, require, seconds
 from testbed.traces.length_model import Floats
-from testbed.traces.reader import FileTrace
-from testbed.traces.time_units import BY_CSV, in_seconds
+from testbed.traces.time_units import KEY, BareTimes, in_seconds
 
 PUBLISHED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 YEARS = "1970", "2261"  # nanoseconds since 1970 in 64 bits
 RELATIVE = ("arrival_s", "input_tokens", "output_tokens")
 
 
-class AzureCsv(FileTrace):
+class AzureCsv(BareTimes):
     """A trace of github.com/Azure/AzurePublicDataset as published, or with relative times
     (RELATIVE's columns).
     """
@@ -29,16 +28,19 @@ class AzureCsv(FileTrace):
         if missing:
             wanted = f"{', '.join(PUBLISHED)} as published, or {', '.join(RELATIVE)}"
             raise InputError(key=self.path, problem=f"no column {missing[0]!r}; needs {wanted}")
-        clock = _time_stamps if names == PUBLISHED else _relative
         times, prompts, outputs = (table[name] for name in names)
-        arrival_s = clock(self.path, names[0], times)
+        if names == RELATIVE:
+            bare = seconds(self.path, names[0], times)
+            arrival_s = in_seconds(self.path, bare, self.time_unit)
+        elif self.time_unit is None:
+            arrival_s = _time_stamps(self.path, names[0], times)
+        else:
+            raise InputError(
+                key=KEY, problem="is not read: the times are dates", remedy="leave it out"
+            )
         return Rows(
             lengths(self.path, names[1], prompts), lengths(self.path, names[2], outputs), arrival_s
         )
-
-
-def _relative(path: str, column: str, texts: Sequence[str]) -> Floats:
-    return in_seconds(path, seconds(path, column, texts), None, remedy=BY_CSV)
 
 
 def _time_stamps(path: str, column: str, texts: Sequence[str]) -> Floats:

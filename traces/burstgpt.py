@@ -5,15 +5,14 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.traces.files import lengths, numbered, read_table, seconds, whole_numbers
-from testbed.traces.reader import FileTrace
-from testbed.traces.time_units import BY_CSV, in_seconds
+from testbed.traces.time_units import BareTimes, in_seconds
 
 TIME, PROMPT, OUTPUT = "Timestamp", "Request tokens", "Response tokens"
 SESSION = "Session ID"  # in the releases with conversations
 IGNORED = ("Elapsed time", "Model", "Total tokens", "Log Type")
 
 
-class BurstGptCsv(FileTrace):
+class BurstGptCsv(BareTimes):
     """A CSV of github.com/HPMLL/BurstGPT, without requests that failed: those that have no response
     tokens.
     """
@@ -29,7 +28,7 @@ class BurstGptCsv(FileTrace):
             raise InputError(
                 key=self.path, problem="no request was answered", remedy="give another file"
             )
-        times = in_seconds(self.path, seconds(self.path, TIME, table[TIME]), None, remedy=BY_CSV)
+        times = in_seconds(self.path, seconds(self.path, TIME, table[TIME]), self.time_unit)
         # A failed request may have no prompt; only the lengths of those that are kept must be
         # sound.
         prompts = [

@@ -14,7 +14,7 @@ from testbed.traces.contents import with_unknown
 from testbed.traces.files import json_lines, numbered, unread_key, wrong_count, wrong_time
 from testbed.traces.length_model import Floats
 from testbed.traces.reader import FileTrace, columns
-from testbed.traces.time_units import TimeUnit, checked_unit, in_seconds
+from testbed.traces.time_units import WORDS, TimeUnit, checked_unit, in_seconds
 
 TOKENS_PER_ID = 512
 TIME = "timestamp"
@@ -96,7 +96,7 @@ class MooncakeJsonl(FileTrace):
     def _problems(self, item: Any) -> Iterator[str | None]:
         yield unread_key(item, (TIME, *LENGTHS, *OTHERS))
         if TIME in item:
-            yield wrong_time(item, TIME, "seconds" if self.time_unit == "s" else "milliseconds")
+            yield wrong_time(item, TIME, WORDS[self.time_unit or "ms"])
         if self.time_unit != "s" and (CHAT in item or item.get(TIME, 0) % 1):
             yield (
                 f"timestamp={item.get(TIME)}: is in seconds, as in Qwen-Bailian's traces (give "

@@ -11,8 +11,8 @@ from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.core.slots import ceil_div
 from testbed.traces.files import json_lines, numbered, unread_key, wrong_count, wrong_time
-from testbed.traces.reader import FileTrace, columns
-from testbed.traces.time_units import BY_CSV, in_seconds
+from testbed.traces.reader import columns
+from testbed.traces.time_units import BareTimes, in_seconds
 
 TOKENS_PER_ID = 16
 # In the order of the prompt.
@@ -25,7 +25,7 @@ KNOWN = ("timestamp", "input_length", "output_length", "hash_ids", SESSION)
 Part = tuple[int, int]
 
 
-class RagPulseJsonl(FileTrace):
+class RagPulseJsonl(BareTimes):
     """0_trace.jsonl of github.com/flashserve/RAGPulse: timestamp (s), lengths and the parts of
     every prompt.
 
@@ -53,7 +53,7 @@ class RagPulseJsonl(FileTrace):
         return Rows(
             prompt_len=prompts,
             output_len=outputs,
-            arrival_s=in_seconds(self.path, np.array(times), None, remedy=BY_CSV),
+            arrival_s=in_seconds(self.path, np.array(times), self.time_unit),
             prompt_ids=ids,
             tokens_per_id=TOKENS_PER_ID,
             session=numbered(sessions) if all(sessions) else None,

@@ -28,7 +28,7 @@ from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import FLAG, OFF, Command, read_command
 from testbed.vllm.lmcache import ChunkCache
 from testbed.vllm.offloading import Offloading
-from testbed.vllm.server import REPLICAS, Server, plans_ahead
+from testbed.vllm.server import NO_WINDOWS, REPLICAS, Server, plans_ahead
 
 HALF_BYTES = 2  # of a weight, float16 or bfloat16
 THRESHOLD = "--long-prefill-token-threshold"
@@ -143,6 +143,12 @@ def _simulated_option(server: Server, command: Command) -> str:
                 "model its config.json, and add --config-dir . model=NAME"
             ),
         )
+    if NO_WINDOWS in server.values and _has_groups(server.option):
+        raise InputError(
+            key=f"{FLAG}: {NO_WINDOWS}",
+            problem=f"{command.model} without its groups of layers is not simulated",
+            remedy="testbed fits says what the server holds",
+        )
     if server.limits.num_expert_ranks > 1:
         raise InputError(
             key=f"{FLAG}: {REPLICAS}",
@@ -164,6 +170,10 @@ def _simulated_option(server: Server, command: Command) -> str:
             remedy="testbed fits says what the server holds",
         )
     return server.option
+
+
+def _has_groups(option: str) -> bool:
+    return option in model_names() and len(read_model(option).groups) > 1
 
 
 def _scheduler_words(server: Server, values: Mapping[str, str]) -> list[str]:

@@ -31,6 +31,12 @@ def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
     if method == "mxfp4":
         return None, MXFP4_BITS
     if method == "compressed-tensors" and (bits := _compressed_bits(config)) is not None:
+        if not isinstance(config.get("ignore") or [], list):
+            raise InputError(
+                key=f"{fields.path}: quantization_config.ignore",
+                value=repr(config["ignore"]),
+                problem="must be a list of names",
+            )
         return (None, bits) if _ignores_all_but_experts(config) else (bits, None)
     if method in ("gptq", "awq") and type(bits := config.get("bits")) is int and bits > 0:
         group = config.get("group_size", 128)

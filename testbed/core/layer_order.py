@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from testbed.core.specs import ModelSpec
 
 ALONE = "-e"  # layers that cache nothing
+COUNTED = {"window": "w", "state": "s", "chunks": "c"}  # whose number a shape says
+KNOWN = {"f", *COUNTED.values(), *ALONE}
 
 
 def period_of(letters: str) -> str:
@@ -42,15 +44,19 @@ def letters_of(model: "ModelSpec") -> str:
             problem="its shape does not say in which order its different layers stand",
             remedy="give a folder with its config.json",
         )
-    letters = repeated(model.layer_order, model.num_layers + num_alone(model))
-    counts = {group.name: group.num_layers for group in groups}
-    found = {"window": letters.count("w"), "state": letters.count("s")}
-    if any(counts.get(name, 0) != count for name, count in found.items()):
+    letters = ""
+    if model.layer_order:
+        letters = repeated(model.layer_order, model.num_layers + num_alone(model))
+    layers = {group.name: group.num_layers for group in groups}
+    wanted = {name: layers.get(name, 0) for name in COUNTED}
+    wanted["chunks"] = 0 if model.chunks is None else model.chunks.num_layers
+    found = {name: letters.count(letter) for name, letter in COUNTED.items()}
+    if found != wanted or not set(letters) <= KNOWN or not letters:
         raise InputError(
             key=f"model {model.name}: layer_order",
             value=model.layer_order,
-            problem=f"has {found['window']} layers of windows and {found['state']} of states",
-            remedy=f"it must have {counts.get('window', 0)} and {counts.get('state', 0)}",
+            problem=f"must have {' '.join(sorted(KNOWN))} alone, and the layers of the shape",
+            remedy=", ".join(f"{count} of {name}" for name, count in wanted.items()),
         )
     return letters
 

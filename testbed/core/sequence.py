@@ -132,8 +132,11 @@ class Sequence:
 
         Args:
             num_tokens: tokens whose K and V are in the cache.
+
+        Raises ValueError for a sequence of a batch, which counts the tokens of its members.
         """
-        assert self.batch is None, "the batch counts the tokens of its members"
+        if self.batch is not None:
+            raise ValueError(f"num_stored of {self} is set by its batch (remove the sequence)")
         if num_tokens > self.stored_offset:
             self.stored_offset = num_tokens
 

@@ -54,7 +54,6 @@ class FusedPath:
         self._scheduler = scheduler
         self._state = scheduler.state
         self._policy = scheduler.policy
-        self._drops_tokens = scheduler.memory.drops_tokens is not None
         self._cost = cost
         self._launches = cost.launches
         self._outputs = outputs
@@ -148,7 +147,7 @@ class FusedPath:
         """The same as `begin`, for requests of several sequences, which share blocks and copy
         them.
         """
-        if self._drops_tokens or [ops for ops in plan.ops if ops.moves or ops.background]:
+        if [ops for ops in plan.ops if ops.moves or ops.background]:
             return None
         state, flight = self._state, self._forking
         if plan.ops:
@@ -218,6 +217,7 @@ class FusedPath:
         steps = min(1 + promised, self._steps_to_end, most)
         if flight.usage.saved:
             self._checks.repeated_reads(flight.work)
+        if flight.usage.saved or flight is self._forking:
             steps = min(steps, self._meter.max_steps(flight.usage))
         duration_ps = steps * first_ps + growth_ps * (steps * (steps - 1) // 2)
         by_ps = min(self._snapshots.next_ps, wake_ps, arrival_ps)

@@ -107,6 +107,8 @@ def _layers_of(reader: OptionReader, model: ModelSpec, letters: str, span: range
     alone = part.count("-") + part.count("e")
     caching = len(part) - alone
     counts = {name: part.count(letter) for letter, name in KINDS.items()}
+    if not part:
+        raise reader.refusal(STAGES, f"a stage has none of the {len(letters)} layers")
     if caching <= counts["states"] or (model.num_ffn_layers is not None and not alone):
         raise reader.refusal(
             STAGES,
