@@ -36,7 +36,7 @@ class RagPulseJsonl(BareTimes):
     """
 
     @staticmethod
-    def companions(path: str) -> list[Path]:
+    def companions(path: str, **parameters: object) -> list[Path]:
         return [Path(path).with_name(f"{name}.jsonl") for name in PART_FILES]
 
     def read(self) -> Rows:

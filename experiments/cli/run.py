@@ -15,7 +15,7 @@ from testbed.experiments.cli.parameters import (
     Seeds,
     seed_words,
 )
-from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
+from testbed.experiments.cli.served_command import NO_COMMANDS, ServedCommands
 
 if TYPE_CHECKING:
     from testbed.experiments.cli.run_launch import Drawing
@@ -109,7 +109,7 @@ def run(
         ),
     ] = False,
     config_dir: ConfigFolders | None = None,
-    served: ServedCommand = NO_COMMAND,
+    served: ServedCommands = NO_COMMANDS,
     values: Annotated[
         bool, Parameter(help="print every value of this configuration with its unit; run nothing")
     ] = False,
@@ -133,7 +133,7 @@ def run(
         return print_help(folders)
     named = [] if shown.config_name is None else [f"--config-name={shown.config_name}"]
     if values or shown.cfg:
-        words = served.words(overrides, folders)
+        words = served.one.words(overrides, folders)
         return print_config([*named, *words], shown, values=values)
     sweep.check(sensitivity=sensitivity)
     from testbed.experiments.cli.run_launch import Form, noted, run_one
@@ -143,8 +143,8 @@ def run(
         from testbed.experiments.cli.sweep_launch import sweep_of  # which one run does not need
 
         asked = [*named, *overrides, *seed_words(overrides, sweep.seeds)]
-        return sweep_of(asked, served, folders, replace(form, drawing=sweep.drawing))
-    words, notes = noted(served, overrides, folders)
+        return sweep_of(asked, served.each, folders, replace(form, drawing=sweep.drawing))
+    words, notes = noted(served.one, overrides, folders)
     return run_one([*named, *words], form, notes)
 
 

@@ -1,6 +1,7 @@
 """The command of a server of another system, whose words come before the overrides."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,17 +11,18 @@ from cyclopts import Parameter
 from testbed.core.errors import InputError
 
 NAME = "--served-model-name"
-VllmCommand = Annotated[
-    str,
-    Parameter(
-        metavar="COMMAND",
-        help='the words of "vllm serve MODEL --max-num-seqs 64 ..." as overrides; what has no '
-        "counterpart is reported",
-    ),
+OF_VLLM = (
+    'the words of "vllm serve MODEL --max-num-seqs 64 ..." as overrides; what has no counterpart '
+    "is reported"
+)
+OF_SGLANG = 'the same of "sglang serve --model-path MODEL ..."'
+VllmCommand = Annotated[str, Parameter(metavar="COMMAND", help=OF_VLLM)]
+SglangCommand = Annotated[str, Parameter(metavar="COMMAND", help=OF_SGLANG)]
+VllmCommands = Annotated[
+    list[str] | None,
+    Parameter(metavar="COMMAND", help=f"{OF_VLLM}; with -m several commands, each a point"),
 ]
-SglangCommand = Annotated[
-    str, Parameter(metavar="COMMAND", help='the same of "sglang serve --model-path MODEL ..."')
-]
+SglangCommands = Annotated[list[str] | None, Parameter(metavar="COMMAND", help=OF_SGLANG)]
 
 
 @Parameter(name="*")
@@ -68,3 +70,65 @@ class ServedCommand:
 
 
 NO_COMMAND = ServedCommand()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ServedCommands:
+    """The command of a run, or those of a sweep, whose points have one each."""
+
+    from_vllm: VllmCommands = None
+    from_sglang: SglangCommands = None
+
+    @property
+    def each(self) -> Mapping[str, ServedCommand]:
+        """Every command by its own words, those that not all of them have; without any command the
+        empty text. Raises InputError for a command that is there twice.
+        """
+        texts = [*(self.from_vllm or ()), *(self.from_sglang or ())]
+        if twice := next((text for text in texts if texts.count(text) > 1), None):
+            raise InputError(key=twice, problem="is there twice", remedy="give each command once")
+        served = [ServedCommand(text) for text in self.from_vllm or ()]
+        served += [ServedCommand(None, text) for text in self.from_sglang or ()]
+        if len(served) < 2:
+            return {"": served[0] if served else NO_COMMAND}
+        return dict(zip(own_words(texts), served, strict=True))
+
+    @property
+    def one(self) -> ServedCommand:
+        """The command of a run. Raises InputError for several."""
+        if len(self.each) > 1:
+            raise InputError(
+                key="--from-sglang" if self.from_sglang else "--from-vllm",
+                problem="is one of several commands",
+                remedy="give one of them, or -m, which runs each",
+            )
+        return next(iter(self.each.values()))
+
+
+NO_COMMANDS = ServedCommands()
+
+
+def own_words(commands: Sequence[str]) -> list[str]:
+    """The words of each command that not all of them have, options with their values; the whole
+    command if two would have the same ones.
+    """
+    split = [_parts(command) for command in commands]
+    common = set(split[0]).intersection(*split)
+    own = [" ".join(part for part in parts if part not in common) for parts in split]
+    return own if all(own) and len(set(own)) == len(own) else list(commands)
+
+
+def _parts(command: str) -> list[str]:
+    """The words of a command, an option and its values as one."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # an open quotation, which reading the command refuses
+        words = command.split()
+    parts = list[str]()
+    for word in words:
+        if word.startswith("-") or not parts or not parts[-1].startswith("-"):
+            parts.append(word)
+        else:
+            parts[-1] += f" {word}"
+    return parts

@@ -31,47 +31,60 @@ from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
 
 QUOTES = "'\""
 SWEEP_FOLDER = "hydra.sweep.dir"
+COMMAND = "command"  # the axis of several servers' commands
 
 
 class SweepPoint(NamedTuple):
     """A combination of a sweep's values: the words that ask for it, and those that run it, of
-    which some follow from a server's command.
+    which some follow from a server's command. command: its own words beside other commands.
     """
 
     asked: tuple[str, ...]
     words: tuple[str, ...]
+    command: str = ""
 
     @property
     def values(self) -> dict[str, str]:
         """The chosen values by key: as they were asked for, even if the server's command stands
         for them in other words, and what follows from them.
         """
-        asked = values_of_words(self.asked)
-        return {**asked, **values_of_words(self.words), **asked}
+        return {**self.axes, **values_of_words(self.words), **self.axes}
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """The values that were asked for by key, and the command if the sweep has several."""
+        command = {COMMAND: self.command} if self.command else {}
+        return {**command, **values_of_words(self.asked)}
 
 
 def points_of(
-    asked: Sequence[str], served: ServedCommand, folders: Sequence[Path]
+    asked: Sequence[str], servers: Mapping[str, ServedCommand], folders: Sequence[Path]
 ) -> tuple[list[SweepPoint], list[str]]:
-    """Every combination, each with the server that its values give the command, and the notes on
-    these. Notes that several have are printed once.
+    """Every combination of each server, as its values give it the command, and the notes on these.
+    Notes that several have are printed once.
     """
     points, lines = list[SweepPoint](), list[str]()
-    for combination in sweep_points([word for word in asked if not is_of_hydra(word)]):
-        with redirect_stderr(StringIO()) as printed:
-            points.append(SweepPoint(combination, tuple(served.words(combination, folders))))
-        lines += printed.getvalue().splitlines()
+    combinations = [*sweep_points([word for word in asked if not is_of_hydra(word)])]
+    for command, served in servers.items():
+        for combination in combinations:
+            with redirect_stderr(StringIO()) as printed:
+                words = tuple(served.words(combination, folders))
+            points.append(SweepPoint(combination, words, command))
+            lines += printed.getvalue().splitlines()
     return points, printed_once(lines)
 
 
 def sweep_of(
-    asked: Sequence[str], served: ServedCommand, folders: Sequence[Path], form: Form
+    asked: Sequence[str],
+    servers: Mapping[str, ServedCommand],
+    folders: Sequence[Path],
+    form: Form,
 ) -> None:
-    """Run every point of the words `asked`, beside a server's command, and write and print their
+    """Run every point of the words `asked`, of every server's command, and write and print their
     table; one line for the first that fails. A sweep that is stopped prints the points that were
     done.
     """
-    points, notes = points_of(asked, served, folders)
+    points, notes = points_of(asked, servers, folders)
     _check_seeds(chosen(asked).get(SEED, ""))
     _check_drawing(form.drawing)
     folder = Path(chosen(asked).get(SWEEP_FOLDER, RUNS))
@@ -81,10 +94,10 @@ def sweep_of(
     shows = not (form.json or QUIET.get())
     progress = SweepProgress(folder.resolve(), len(points), time.time(), shows)
     jobs = [
-        PointJob(point, _varying(point.asked, asked), i, form.again, progress, os.getcwd())
+        PointJob(point, _varying(point, asked), i, form.again, progress, os.getcwd())
         for i, point in enumerate(points, start=1)
     ]
-    names = differing([values_of_words(point.asked) for point in points])
+    names = differing([point.axes for point in points])
     results = list[Point | InputError]()
     try:
         with status_line(lambda: str(progress)):
@@ -153,10 +166,11 @@ def _check_seeds(text: str) -> None:
         )
 
 
-def _varying(point: Sequence[str], words: Sequence[str]) -> str:
+def _varying(point: SweepPoint, words: Sequence[str]) -> str:
     """The words of a point that other points do not have; all of them for one without others."""
-    own = [word for word in point if not word.startswith(OF_OPTIONS)]
-    return " ".join([word for word in own if word not in words] or own)
+    own = [word for word in point.asked if not word.startswith(OF_OPTIONS)]
+    varying = [word for word in own if word not in words]
+    return " ".join([*filter(None, [point.command]), *varying] or own)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ def shown(
     head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
     groups = settings(points)
     firsts = [group.points[0] for group in groups]
-    named = {_name_of(point, axes(firsts)): point.summary for point in firsts}
+    settled = [name for name in names if name != SEED]
+    named = {_name_of(point, settled): point.summary for point in firsts}
     head += [*remark_on_ways(named), *remark_on_pools(named)]
     head += rejections_of(points)
     if are_replicated(points) and not per_seed:

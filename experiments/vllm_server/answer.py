@@ -15,11 +15,10 @@ from testbed.vllm.option_table import options_of
 from testbed.vllm.pages import logged_lines, logged_tokens
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import REPLICAS, Server
-from testbed.vllm.start_refusals import CONTEXT_GIB
+from testbed.vllm.start_refusals import CONTEXT_GIB, LARGE_SHARE
 
 LARGEST_PARALLELISM = 64
 GPUS_OF_HOST = 8
-LARGE_SHARE = 0.95  # of the memory
 BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
 ADAPTERS = "the time that adapters take is not modelled, only their memory"

@@ -52,7 +52,7 @@ def describe(
         **fleet_of(config),
         **speculation_of(config, cost),
         "seed": config.seed,
-        "cost_error": tested(cost, model, server),
+        "cost_error": tested(cost, model, server) + _of_drafts(config),
         "scheduler_note": scheduler.note(
             min(model.max_len, config.workload.max_len or model.max_len)
         ),
@@ -200,6 +200,11 @@ def fleet_of(config: RunConfig) -> dict[str, Any]:
     shared = ", ".join(config.server.shared_tiers)
     tiers = {"shared_tiers": shared} if shared else {}
     return {"replicas": config.replicas, "router": router, **faults, **split, **tiers}
+
+
+def _of_drafts(config: RunConfig) -> str:
+    """What the tests of costs leave out of a run with speculation."""
+    return "" if config.speculation is None else "; the time of drafts was not tested"
 
 
 def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:

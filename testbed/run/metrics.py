@@ -85,10 +85,10 @@ def latencies(log: PackedRows) -> dict[str, Floats]:
 
 
 def filling_s(log: PackedRows) -> float | None:
-    """The time in s by which a server that starts empty lags behind its steady state: half the sum
-    of the squared latencies over their sum, which is what remains of a request in service on
-    average. So long an M/G/inf queue needs, all its lacking requests together (Cox, Renewal Theory,
-    1962, 5.2). None if no request was served.
+    """The time in s by which a server that starts empty lags behind its steady state: what remains
+    of a request in service on average, E[S^2] / (2 E[S]) of the latencies S, in a queue with a
+    server for each request (M/G/inf; Cox, Renewal Theory, 1962, 5.2). None if no request was
+    served.
     """
     e2e_s = latencies(log)["e2e_s"]
     return float((e2e_s**2).sum() / (2 * e2e_s.sum())) if e2e_s.sum() else None

@@ -22,6 +22,7 @@ E5M2 = "fp8_e5m2"
 HALF, BFLOAT = ("half", "float16"), ("bfloat16",)
 FULL = ("float", "float32")
 CONTEXT_GIB = 0.52  # 78.66 of 79.18 GiB are free when vLLM starts on an H100, by its log
+LARGE_SHARE = 0.95  # of the memory, up to which every GPU of 10 GiB or more has room for it
 
 
 def check_context_shards(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
@@ -114,7 +115,7 @@ def check_free_memory(
     own context has a part of it (request_memory).
     """
     free = visible_gib - CONTEXT_GIB
-    if utilization * visible_gib > free:
+    if utilization > LARGE_SHARE and utilization * visible_gib > free:
         raise reader.does_not_start(
             "--gpu-memory-utilization",
             f"of the {visible_gib:.2f} GiB of each {gpu.name} CUDA's context has about "

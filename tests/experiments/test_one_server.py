@@ -157,6 +157,22 @@ def test_an_axis_that_the_command_turns_into_blocks_keeps_its_values(
     assert table["pool_blocks"][0] < table["pool_blocks"][1]
 
 
+def test_several_commands_are_points_of_a_sweep(testbed, tmp_path):
+    """vLLM's and SGLang's: the axis has the words that not all of them have."""
+    sglang = "sglang serve --model-path meta-llama/Llama-3.1-8B"
+    commands = ("--from-vllm", LLAMA, "--from-vllm", f"{LLAMA} -tp 2", "--from-sglang", sglang)
+    words = ("gpu=h100-80gb", "trace=random", "arrivals.duration_s=1", "outputs=summary")
+    code, _, notes = testbed("run", "-m", *commands, *words, "arrivals.rate=1,2")
+    assert code == 0, notes
+    table = pd.read_csv(tmp_path / "runs" / "sweep.csv")
+    assert table["arrivals.rate"].tolist() == [1, 2] * 3
+    assert table["num_gpus"].tolist() == [1, 1, 2, 2, 1, 1]
+    assert table["command"].nunique() == 3
+    assert all("-tp 2" in name for name in table["command"][2:4])
+    assert "-m" in testbed.refused("run", *commands, *words)
+    assert "twice" in testbed.refused("run", "-m", *commands, "--from-vllm", LLAMA, *words)
+
+
 def test_each_deployment_of_a_plan_has_the_server_of_its_values():
     space = deployments([*BASE, "server.num_gpus=1,2"], ServerCommand(LLAMA))
     for deployment, num_gpus in zip(space, (1, 2), strict=True):

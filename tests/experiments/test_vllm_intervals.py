@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import planted_vllm as planted
 import pytest
+from refusals import refuses
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
@@ -44,14 +45,16 @@ def test_a_table_of_left_out_sizes_has_every_form_and_the_repeats(tmp_path):
 def test_another_hosts_profile_is_off_by_its_launches_alone(tmp_path):
     steps, machine = planted_sweeps(tmp_path)
     profile = profile_of(steps, machine)
-    errors = {row[0]: float(row[3]) for row in table_of(profile, steps)}
-    others = {row[0]: float(row[3]) for row in table_of(scaled(profile, 1.5), steps)}
+    errors = {row[0]: float(row[3]) for row in table_of(profile, steps, machine)}
+    others = {row[0]: float(row[3]) for row in table_of(scaled(profile, 1.5), steps, machine)}
     assert errors["prompts among decodes"] < 2
     assert others["prompts among decodes"] > 10
     assert others["decodes alone"] == errors["decodes alone"] < 2
     sections = {key: part for key, part in profile["sections"].items() if "launch_" not in key}
     with pytest.raises(InputError, match="no launches of a host"):
-        list(table_of({**profile, "sections": sections}, steps))
+        list(table_of({**profile, "sections": sections}, steps, machine))
+    elsewhere = {**profile, "fingerprint": {**profile["fingerprint"], "device": "another"}}
+    refuses("is of another", lambda: list(table_of(elsewhere, steps, machine)))
 
 
 def scaled(profile, factor):

@@ -148,7 +148,7 @@ def table_of(
     of another model, GPU or number of GPUs than the sweeps.
     """
     check_shard(profile, machine.model, machine.num_gpus)
-    here, there = (of["device"] for of in (machine.fingerprint, profile["fingerprint"]))
+    here, there = (of.get("device") for of in (machine.fingerprint, profile["fingerprint"]))
     if here != there:
         raise InputError(key="--profile", problem=f"is of {there}, the sweeps are of {here}")
     if not set(profile["sections"]) >= LAUNCHES:
