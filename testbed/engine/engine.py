@@ -100,7 +100,7 @@ class Engine:
         self._changes = Changes()
         self._checks = SampledChecks(scheduler.state)
         self._fused_path = self._make_fused_path(windows)
-        self._whole_prompt = None if self._fused_path is None else scheduler.whole_prompts
+        self._whole_prompts = None if self._fused_path is None else scheduler.whole_prompts
         self._is_idle = False
         self._ended_ps: int | None = None  # of the last iteration, if nothing has slept since
         self._is_closed = False
@@ -313,7 +313,7 @@ class Engine:
         if self._takes_part:
             self.hooks.before_plan()
         scheduler.now_ps = now_ps
-        plan = None if self._whole_prompt is None else self._whole_prompt.plan()
+        plan = None if self._whole_prompts is None else self._whole_prompts.plan()
         if plan is None:
             plan = scheduler.plan()
         if plan.preempted:

@@ -105,9 +105,7 @@ def release_slots(policy: MemoryPolicy, group: SequenceGroup) -> None:
     """Give back all slots of the group."""
     for seq in group.resident:
         policy.release(seq)
-    for seq in group.resident:
-        seq.set_counts(num_slots=0, num_stored=0)
-    group.resident = []
+    forget_slots(group)
 
 
 def forget_slots(group: SequenceGroup) -> None:

@@ -27,7 +27,7 @@ class Sweep(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
         None for one seed). A mean of which a seed has no number is None too.
         """
         axes = [name for name in self.attrs["axes"] if name != SEED]
-        no_results = {*axes, *merge_axes([SEED], {SEED: None}), SEED}
+        no_results = {*axes, SEED, *merge_axes([SEED], {SEED: None})}  # as an axis, and in full
         numbers = [name for name in self.select_dtypes("number") if name not in no_results]
         groups = self.groupby(axes, sort=False) if axes else [((), self)]
         rows = [

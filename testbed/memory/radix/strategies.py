@@ -89,23 +89,26 @@ class Tlru:
 
 
 PLAIN: dict[str, Strategy] = {rule.__name__: rule for rule in (lru, lfu, fifo, mru, filo, priority)}
-STRATEGIES = (*PLAIN, "slru", "tlru")
+WITH_PARAMETERS = {  # the parameters of radix_eviction_policy_config
+    "slru": ("protected_threshold",),
+    "tlru": ("threshold", "next_prompt_estimate"),
+}
+STRATEGIES = (*PLAIN, *WITH_PARAMETERS)
 
 
 def strategy_named(
     name: str, config: Mapping[str, int] | None = None, block_size: int = 1
 ) -> Strategy:
-    """The strategy of this name with these parameters, which slru and tlru have. Raises InputError
-    for another name or parameter.
+    """The strategy of this name with these parameters. Raises InputError for another name or
+    parameter.
     """
     if name not in STRATEGIES:
         raise InputError(
             key=KEY, value=name, problem="is unknown", remedy=f"choose from {', '.join(STRATEGIES)}"
         )
     given = dict(config or {})
-    known = {"slru": ("protected_threshold",), "tlru": ("threshold", "next_prompt_estimate")}
     for key in given:
-        if key not in known.get(name, ()):
+        if key not in WITH_PARAMETERS.get(name, ()):
             raise InputError(
                 key=f"{CONFIG_KEY}.{key}", problem=f"{name} has no such parameter", remedy="omit it"
             )
