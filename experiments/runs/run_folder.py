@@ -199,7 +199,7 @@ def _named(part: Part, key: str) -> Part:
 def serve(setup: Setup, folder: Path) -> dict[str, Any]:
     """Serve the workload by the GPU engine, and write its tables; returns the summary."""
     try:
-        from testbed.kernels.engine.serve import serve_into
+        from testbed.kernels.engine.served_run import serve_into
     except ImportError as error:
         raise InputError(
             key="engine",
