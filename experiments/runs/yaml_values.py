@@ -1,6 +1,6 @@
 """YAML as OmegaConf reads it: 1e-3 is a number, a date is text, and a key stands once.
 
-libyaml parses it where PyYAML was built with it, several times as fast as Python.
+libyaml reads and writes it where PyYAML was built with it, several times as fast as Python.
 """
 
 import re
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import yaml
 
 BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 DATE = "tag:yaml.org,2002:timestamp"
 EXPONENT = re.compile(r"[-+]?\d+(_\d+)*(\.[\d_]*)?[eE][-+]?\d+$")  # for which PyYAML wants a sign
 
@@ -40,3 +41,9 @@ def yaml_values(text: str) -> Any:
     """The values of a text; of an empty one an empty mapping. Raises yaml.YAMLError."""
     values = yaml.load(text, Loader)
     return {} if values is None else values
+
+
+def yaml_text(values: Any) -> str:
+    """The values as a text of YAML, keys in their order."""
+    text: str = yaml.dump(values, Dumper=DUMPER, sort_keys=False, allow_unicode=True)
+    return text

@@ -8,7 +8,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from testbed.experiments.runs.choice_names import CONF
-from testbed.experiments.runs.yaml_values import yaml_values
+from testbed.experiments.runs.yaml_values import yaml_text, yaml_values
 
 VALUES = (
     *("1e-3", "1e5", "+1E+5", "1.5e3", ".5e3", ".5e+3", "1_000e3", "1__0e5", "1.", "1_000", "1e"),
@@ -46,3 +46,9 @@ def test_what_omegaconf_refuses_is_refused(text):
         by_omegaconf(text)
     with pytest.raises(yaml.YAMLError):
         yaml_values(text)
+
+
+def test_texts_are_those_of_pyyaml():
+    values = {"b": [1e-6, 2**40, None, True], "a": {"ü": "x: y # z", "long": "word " * 40}, "e": {}}
+    assert yaml_text(values) == yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    assert yaml.safe_load(yaml_text(values)) == values

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from math import isinf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,15 +31,77 @@ RENAMED = {  # words of OLD as those of NEW
 
 
 class Reason(NamedTuple):
-    """Values that differ at keys of this pattern, and why; a value is JSON, ABSENT or ANY."""
+    """Values that differ at keys of this pattern, and why; a value is JSON, ABSENT or ANY. most: by
+    which share two numbers may differ.
+    """
 
     key: str
     old: str
     new: str
     why: str
+    most: float = float("inf")
 
 
-DELIBERATE = ()
+DEFAULT = "added, with the value that leaves everything as it was"
+FACTS = "a fact of the model that vLLM's start depends on, added"
+OF_RELEASE = "follows from `release` now"
+ORDER = "an order is a part of a scheduler, with its old values"
+POOL = "the memory that vLLM's own start was compared with, recomputed"
+DELIBERATE = tuple(
+    Reason(*row)
+    for row in (
+        ("outputs", '"full"', '"tables"', "charts are drawn where they are asked for"),
+        ("beams._target_", ANY, '"testbed.sched.beam_search.SyntheticBeams"', "a module's name"),
+        (r"cost\.choices\.block_size", ANY, "null", "the policy's own block size is taken"),
+        (r"server\.gpu\.transfers", "null", '"h100"', "the link of an H100 was measured"),
+        (r"(cost|speculation)\.\w+\.extra_s", ABSENT, "{}", DEFAULT),
+        (r"cost\.choices\.(cuda_graph_sizes|software)", ABSENT, "null", DEFAULT),
+        (r"cost\.choices\.experts", ABSENT, '"balanced"', DEFAULT),
+        (r"cost\.choices\.overhead_per_worker_s", ABSENT, "0.0", DEFAULT),
+        (r"cost\.choices\.swap_waits", ABSENT, '"by layer"', DEFAULT),
+        (r"trace\.(registered_prefix|answer_scale|tokens_per_id)", ABSENT, ANY, DEFAULT),
+        (r"trace\.\w+_column", ABSENT, ANY, "names of more columns, " + DEFAULT),
+        (r"trace\.(ignored_columns)", ABSENT, "[]", DEFAULT),
+        (r"trace\.(first_|delay_m|time_unit|vocab_size)\w*", ABSENT, "null", DEFAULT),
+        (r"trace\.shared_ids", "false", "null", "null decides by the file, false where none has"),
+        (r"speculation\.takes_memory", ABSENT, "true", DEFAULT),
+        (r"model\.(chunks|rope)", ABSENT, "null", DEFAULT),
+        (
+            r"model\.(experts\.latent_size|states\.(chunk_size|untyped_values))",
+            ABSENT,
+            "0",
+            DEFAULT,
+        ),
+        (r"model\.latent\.(packed_bytes|prefers_fp8)", ABSENT, ANY, DEFAULT),
+        (r"model\.(\w+_params|layer_order|rope\.\w+|chunks\.\w+|states\.\w+)", ABSENT, ANY, FACTS),
+        (r"model\.(has|needs|caps|masks|drafts|gated|repeats)_\w+", ABSENT, ANY, FACTS),
+        (r"model\.max_len", "131072", "10485760", "Llama 4 Scout's, by its config.json"),
+        (r"model\.vocab_size", "262144", "262208", "Gemma 3 with images, by its config.json"),
+        (r"policy\.(asks_ahead|uncached_first|frees_after_run)", ANY, ABSENT, OF_RELEASE),
+        (r"policy\.(num_dropped_blocks|num_hashed_behind)", ANY, ABSENT, OF_RELEASE),
+        (r"policy\.max_batched_tokens", ANY, ABSENT, OF_RELEASE),
+        (r"scheduler\.(cuts_lone_prompt|drafts_as)", ANY, ABSENT, OF_RELEASE),
+        (r"policy\.block_size", ANY, ANY, "the page that vLLM's start chooses for the model"),
+        (r"server\.(num_blocks|kv_memory_gib\..*)", ANY, ANY, POOL, 0.025),
+        ("release", ABSENT, '"0.33"', "in place of a system of its own"),
+        (r"policy\.slab_size", ABSENT, "16", "the default of a plug-in's constructor is shown"),
+        (r"scheduler\.order\..*", ABSENT, ANY, ORDER),
+        (r"scheduler\._target_", ANY, '"testbed.sched.chunked.ChunkedPrefill"', ORDER),
+        (r"scheduler\.(patience_s|time_to_live_s)", "10.0", ABSENT, ORDER),
+        (
+            r"policy\.watermark",
+            "0.01",
+            "0.0",
+            "the chosen policy's own default, not that of the system's",
+        ),
+        (
+            r"workload\.max_len",
+            ANY,
+            "null",
+            "longer requests are rejected, as vLLM does, not left out",
+        ),
+    )
+)
 
 
 def run(tree: Path, *words: str, given: Any = None) -> Any:
@@ -67,13 +130,21 @@ def flat(values: Any, above: str = "") -> Iterator[tuple[str, str]]:
         yield from flat(value, f"{above}.{name}" if above else name)
 
 
+def in_tokens(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with the blocks of the pool as their tokens, since blocks may differ in size."""
+    server, size = values["server"], values["policy"].get("block_size")
+    if server["num_blocks"] is None or size is None:
+        return values
+    return {**values, "server": {**server, "num_blocks": server["num_blocks"] * size}}
+
+
 def different(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
     """Key, old and new value of each difference; a refusal is the value of the key `refused`."""
     if isinstance(old, str) or isinstance(new, str):
         if type(old) is not type(new):
             yield "refused", *(x if isinstance(x, str) else "no" for x in (old, new))
         return
-    before, after = dict(flat(old)), dict(flat(new))
+    before, after = (dict(flat(in_tokens(values))) for values in (old, new))
     for key in sorted(before.keys() | after.keys()):
         values = before.get(key, ABSENT), after.get(key, ABSENT)
         if values[0] != values[1]:
@@ -84,9 +155,14 @@ def reason(key: str, old: str, new: str) -> Reason | None:
     """The reason of a difference."""
     for known in DELIBERATE:
         is_of_values = known.old in (ANY, old) and known.new in (ANY, new)
-        if is_of_values and re.fullmatch(known.key, key):
+        if is_of_values and re.fullmatch(known.key, key) and are_near(old, new, known.most):
             return known
     return None
+
+
+def are_near(old: str, new: str, most: float) -> bool:
+    """True if two numbers differ by this share at most; any two values do by an infinite one."""
+    return isinf(most) or abs(float(new) / float(old) - 1) <= most
 
 
 def main(old_tree: Path, new_tree: Path) -> int:
