@@ -52,8 +52,10 @@ def batching_of(config: RunConfig) -> Batching | None:
 
 def scheduler_class(config: RunConfig) -> type[Scheduler]:
     """The class of the configured scheduler; the base class of one that a function makes."""
-    kind = config.scheduler.maker("scheduler")
-    return kind if inspect.isclass(kind) else Scheduler
+    maker = config.scheduler.maker("scheduler")
+    is_class = inspect.isclass(maker)
+    kind: type[Scheduler] = maker if is_class else Scheduler
+    return kind
 
 
 def states_of(config: RunConfig) -> StateCaching | None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 PRINT = Path(__file__).with_name("printed_configurations.py")
 ABSENT, ANY = "(absent)", "*"
+USUAL_BLOCK = 16  # tokens, of measured times for a policy without blocks
 RENAMED = {  # words of OLD as those of NEW
     "+system=vllm-v1-0.33": "+system=vllm-v1 release=0.33",
     "policy=prefix_caching_v1_33": "policy=prefix_caching_v1 release=0.33",
@@ -52,14 +53,16 @@ DELIBERATE = tuple(
     for row in (
         ("outputs", '"full"', '"tables"', "charts are drawn where they are asked for"),
         ("beams._target_", ANY, '"testbed.sched.beam_search.SyntheticBeams"', "a module's name"),
-        (r"cost\.choices\.block_size", ANY, "null", "the policy's own block size is taken"),
+        (r"cost\.choices\.block_size", ANY, ANY, "that of the policy, whose page changed"),
         (r"server\.gpu\.transfers", "null", '"h100"', "the link of an H100 was measured"),
         (r"(cost|speculation)\.\w+\.extra_s", ABSENT, "{}", DEFAULT),
         (r"cost\.choices\.(cuda_graph_sizes|software)", ABSENT, "null", DEFAULT),
         (r"cost\.choices\.experts", ABSENT, '"balanced"', DEFAULT),
         (r"cost\.choices\.overhead_per_worker_s", ABSENT, "0.0", DEFAULT),
         (r"cost\.choices\.swap_waits", ABSENT, '"by layer"', DEFAULT),
-        (r"trace\.(registered_prefix|answer_scale|tokens_per_id)", ABSENT, ANY, DEFAULT),
+        (r"trace\.registered_prefix", ABSENT, "0", DEFAULT),
+        (r"trace\.answer_scale", ABSENT, "1.0", DEFAULT),
+        (r"trace\.tokens_per_id", ABSENT, "16", DEFAULT),
         (r"trace\.\w+_column", ABSENT, ANY, "names of more columns, " + DEFAULT),
         (r"trace\.(ignored_columns)", ABSENT, "[]", DEFAULT),
         (r"trace\.(first_|delay_m|time_unit|vocab_size)\w*", ABSENT, "null", DEFAULT),
@@ -72,7 +75,8 @@ DELIBERATE = tuple(
             "0",
             DEFAULT,
         ),
-        (r"model\.latent\.(packed_bytes|prefers_fp8)", ABSENT, ANY, DEFAULT),
+        (r"model\.latent\.packed_bytes", ABSENT, "0", DEFAULT),
+        (r"model\.latent\.prefers_fp8", ABSENT, "null", DEFAULT),
         (r"model\.(\w+_params|layer_order|rope\.\w+|chunks\.\w+|states\.\w+)", ABSENT, ANY, FACTS),
         (r"model\.(has|needs|caps|masks|drafts|gated|repeats)_\w+", ABSENT, ANY, FACTS),
         (r"model\.max_len", "131072", "10485760", "Llama 4 Scout's, by its config.json"),
@@ -130,12 +134,19 @@ def flat(values: Any, above: str = "") -> Iterator[tuple[str, str]]:
         yield from flat(value, f"{above}.{name}" if above else name)
 
 
-def in_tokens(values: dict[str, Any]) -> dict[str, Any]:
-    """The values with the blocks of the pool as their tokens, since blocks may differ in size."""
-    server, size = values["server"], values["policy"].get("block_size")
-    if server["num_blocks"] is None or size is None:
-        return values
-    return {**values, "server": {**server, "num_blocks": server["num_blocks"] * size}}
+def comparable(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with the blocks of the pool as their tokens, since blocks may differ in size, and
+    with the block size that measured times are read for, 16 or the policy's.
+    """
+    server, cost, size = values["server"], values["cost"], values["policy"].get("block_size")
+    if server["num_blocks"] is not None and size is not None:
+        server = {**server, "num_blocks": server["num_blocks"] * size}
+    if "choices" in cost and cost["choices"].get("block_size") is None:
+        cost = {
+            **cost,
+            "choices": {**cost["choices"], "block_size": USUAL_BLOCK if size is None else size},
+        }
+    return {**values, "server": server, "cost": cost}
 
 
 def different(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
@@ -144,7 +155,7 @@ def different(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
         if type(old) is not type(new):
             yield "refused", *(x if isinstance(x, str) else "no" for x in (old, new))
         return
-    before, after = (dict(flat(in_tokens(values))) for values in (old, new))
+    before, after = (dict(flat(comparable(values))) for values in (old, new))
     for key in sorted(before.keys() | after.keys()):
         values = before.get(key, ABSENT), after.get(key, ABSENT)
         if values[0] != values[1]:
@@ -190,6 +201,7 @@ def main(old_tree: Path, new_tree: Path) -> int:
                 reasons[why] += 1
     refused = sum(isinstance(values, str) for values in before)
     print(f"{len(commands)} commands, {refused} of which OLD refuses; {num_equal} equal at once")
+    print(*sorted({values[:90] for values in before if isinstance(values, str)}), sep="\n")
     for why, count in reasons.most_common():
         print(f"{count:6}  {why.key}: {why.old} -> {why.new}: {why.why}")
     print(f"{without.total()} differences without a reason")
