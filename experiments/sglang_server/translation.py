@@ -13,7 +13,7 @@ from testbed.experiments.vllm_server.translation import model_words
 from testbed.run.override_words import key_of
 from testbed.sglang.command import FLAG, SERVE, read_command
 from testbed.sglang.memory import terms
-from testbed.sglang.words import overrides_of
+from testbed.sglang.server_words import overrides_of
 
 CHUNK = "scheduler.chunked_prefill_size"
 OPTION_OF_OVERRIDE = {  # overrides that replace the value of an option of the command

@@ -6,10 +6,7 @@ import pytest
 from test_json_answers import check
 
 from testbed.experiments.cli.json_answers import MendAnswer
-from testbed.experiments.mend.changes import NONE, Change, changes_of
-from testbed.experiments.mend.goals import GOALS, GOODPUT, INSIDE, PREEMPTIONS
-from testbed.experiments.mend.tried import Tried
-from testbed.experiments.mend.verdicts import (
+from testbed.experiments.mend.change_verdicts import (
     BETTER,
     EQUAL,
     LITTLE,
@@ -19,6 +16,9 @@ from testbed.experiments.mend.verdicts import (
     WORSE,
     verdicts,
 )
+from testbed.experiments.mend.goals import GOALS, GOODPUT, INSIDE, PREEMPTIONS
+from testbed.experiments.mend.server_changes import NONE, Change, changes_of
+from testbed.experiments.mend.tried import Tried
 from testbed.experiments.vllm_server.translation import served
 from testbed.run.while_arriving import COMPLETED
 

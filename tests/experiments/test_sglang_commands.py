@@ -23,7 +23,7 @@ from testbed.sglang.memory import Graphs, Limits, ServerMemory, size_of, static_
 from testbed.sglang.option_table import reasons, understood
 from testbed.sglang.pool import CellBytes, pool_of
 from testbed.sglang.server import running_requests
-from testbed.sglang.words import FLAGS, OVERRIDES
+from testbed.sglang.server_words import FLAGS, OVERRIDES
 
 MODEL = "sglang serve --model-path meta-llama/Llama-3.1-8B-Instruct"
 HICACHE = f"{MODEL} --max-total-tokens 5000 --enable-hierarchical-cache"

@@ -28,7 +28,7 @@ from testbed.kernels.engine.pairs.paired_runs import (
     figures,
 )
 from testbed.kernels.engine.records import Iteration, write_csv, write_json, write_run
-from testbed.kernels.engine.serve import fingerprint_of, make_engine, on_the_device_of
+from testbed.kernels.engine.served_run import fingerprint_of, make_engine, on_the_device_of
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
 

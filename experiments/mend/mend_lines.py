@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from testbed.experiments.mend.change_verdicts import LEVEL, OTHER_COSTS, WORSE
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
-from testbed.experiments.mend.verdicts import LEVEL, OTHER_COSTS, WORSE
 from testbed.experiments.runs.quantities import WINDOW
 from testbed.experiments.runs.replicated import cells_of
 from testbed.run.summaries import costs_of
