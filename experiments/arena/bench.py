@@ -168,7 +168,7 @@ def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch:
 
 
 class Done:
-    """How many of these files are there, and when the others will be at the pace until now."""
+    """The number of these files that exist, and the time at which the others will at this pace."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths

@@ -76,7 +76,7 @@ def _rank(own: Sequence[float], peers: Sequence[Sequence[float]]) -> int:
 
 
 def is_faster(logs: Sequence[float], others: Sequence[float]) -> bool:
-    """Whether jobs are shorter than others on the same seeds, by an interval without zero."""
+    """True if jobs are shorter than others on the same seeds, by an interval without zero."""
     difference = paired(logs, others)
     return difference.mean < 0 and not difference.includes_zero
 

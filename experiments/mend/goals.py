@@ -43,7 +43,7 @@ OF_SLO = (GOALS["goodput"], GOALS["share"])
 
 def goal_of(name: str | None, *, has_slo: bool) -> Goal:
     """The goal of a name; without one goodput if there is an SLO, else mean latency. Raises
-    InputError for another name, and for a goal that needs an SLO where there is none.
+    InputError for another name, and for a goal that needs an SLO if there is none.
     """
     if name is None:
         return GOALS["goodput" if has_slo else "latency"]

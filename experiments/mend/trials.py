@@ -151,7 +151,7 @@ class Search:
     def _outcomes(
         self, jobs: Sequence[Trial], progress: Progress
     ) -> Iterator[dict[str, Any] | InputError]:
-        """What each job ends with, in order."""
+        """The summary or the error of each job, in order."""
         _say(f"mend: {len(jobs)} runs, {len(self.seeds)} seeds of each server")
         for done, outcome in enumerate(launched(self.launcher, jobs, self.runs), start=1):
             progress.checked(done, len(jobs))
