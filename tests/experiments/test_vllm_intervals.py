@@ -120,11 +120,14 @@ def test_costs_that_say_nothing_of_their_error_are_moved_by_3_percent():
     assert {draw.slowness for draw in draws(config)} == {0.97, 1.0, 1.03}
 
 
-def test_the_front_end_is_what_the_client_waits_beyond_the_engine(tmp_path):
+def test_the_front_end_has_no_wait_for_the_next_plan_of_the_engine(tmp_path):
+    waits = [0.0, 0.0, *(0.006 * i / 20 for i in range(1, 19))]
     rows = [
-        {"wave": wave, "output_toks": 1, "asked_s": 1.0, "queued_ts": 1.001, "first_token_ts": 1.02,
-         "first_s": 1.02 + back, "last_token_ts": 1.02, "last_s": 1.02 + back}
-        for wave, back in (("prompts", 0.001), ("prompts among 128 decodes", 0.009))
+        {"wave": wave, "output_toks": 1, "asked_s": 1.0, "queued_ts": 1.001 + busy * wait,
+         "first_token_ts": 1.02, "first_s": 1.02 + back, "last_token_ts": 1.02,
+         "last_s": 1.02 + back}
+        for wave, back, busy in (("prompts", 0.001, 0), ("prompts among 128 decodes", 0.009, 1))
+        for wait in waits
     ]  # fmt: skip
     (tmp_path / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     points = {(part, load): us for part, load, us in front_end_section(tmp_path)["points"]}
