@@ -169,4 +169,5 @@ def test_the_speed_of_a_core_is_shown_and_kept(tmp_path, capsys):
     assert "median speed" in capsys.readouterr().out
     table = pd.read_csv(out)
     assert list(table) == ["start_s", "repetitions"]
-    assert len(table) == 3 and table.repetitions.min() > 0
+    assert len(table) == 3
+    assert table.repetitions.min() > 0
