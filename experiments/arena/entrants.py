@@ -90,7 +90,7 @@ def entrant_of(text: str) -> Entrant:
 
 
 def _parts(text: str) -> list[str]:
-    """What lies between commas outside of tables and lists."""
+    """The parts of a text between commas that are in no table or list."""
     depth, parts = 0, [""]
     for letter in text:
         depth += (letter in "{[") - (letter in "}]")

@@ -68,7 +68,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 def within_step(found: Interval, step: float) -> Interval:
     """The interval of values that a search knows to a step: its half width is larger by the step,
-    also where the values are equal.
+    even if the values are equal.
     """
     if found.half_width is None:
         return found

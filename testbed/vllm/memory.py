@@ -101,7 +101,7 @@ def memory_of(
 
     utilization: the share of the GPU's memory that vLLM may use. with_encoder: the encoder of
     images is loaded too. graphs_are_part: an estimate of the CUDA graphs is part of it; else they
-    come on top. num_positions: of the model, where the longest sequence that is served is another.
+    come on top. num_positions: of the model, if it serves another longest sequence.
     """
     memory_terms, model = of or terms(), stage.model
     is_encoder = with_encoder and not stage.receives

@@ -16,8 +16,8 @@ from typing import Any
 from testbed.checks.checking import check
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.core.errors import AnswerIsNo, InputError
-from testbed.experiments.arena.bounds import BOUNDS, LRU
-from testbed.experiments.arena.cells import Condition, Row, conditions_of, row_of
+from testbed.experiments.arena.arena_bounds import BOUNDS, LRU
+from testbed.experiments.arena.arena_cell import Condition, Row, conditions_of, row_of
 from testbed.experiments.arena.entrants import (
     LOAD,
     POLICY,
@@ -168,7 +168,7 @@ def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch:
 
 
 class Done:
-    """How many of these files are there, and when the others will be at the pace until now."""
+    """The number of these files that exist, and the time at which the others will at this pace."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths

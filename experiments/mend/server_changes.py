@@ -1,7 +1,7 @@
 """The changes of a vLLM server that may end its preemptions, each as overrides beside its command.
 
-How many sequences run, how much memory the pool has, how many prompt tokens an iteration takes, and
-what happens to a sequence that is preempted.
+They set the limit of sequences, the memory of the pool, the prompt tokens of an iteration, and the
+way of preemption.
 """
 
 from collections.abc import Iterator
