@@ -12,6 +12,7 @@ from testbed.core.request import PS
 
 Counts: TypeAlias = NDArray[np.int64]
 BLOCKS_AT_ONCE = 32  # of a table that is read in parts
+NARROW = ((16, np.int16), (32, np.int32))
 BATCH = 512  # rows buffered before packing: small enough for the L2 cache and GC generation 0
 
 
@@ -104,7 +105,7 @@ def compact(values: NDArray[Any]) -> NDArray[Any]:
         return np.broadcast_to(values[:1].copy(), len(values))
     if values.dtype == np.int64:
         largest = max(-int(values.min()), int(values.max()))
-        for narrow in (np.int16, np.int32):
-            if largest <= np.iinfo(narrow).max:
+        for bits, narrow in NARROW:
+            if largest < 1 << (bits - 1):
                 return values.astype(narrow)
     return values if values.base is None else values.copy()
