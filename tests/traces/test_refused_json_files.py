@@ -113,7 +113,7 @@ REQUEST = {
 }
 SUB_AGENT = {"t": 0, "type": "subagent", "duration_ms": 1000, "tool_tokens": 4, "requests": []}
 NO_IDS = ("hash_ids", "not a list of whole numbers")
-NOT_A_SUB_AGENT = ("request 1", "a sub-agent needs duration_ms and a list")
+NOT_A_SUB_AGENT = ("request 1", "a sub-agent needs")
 
 
 def session(*requests, block_size=4):
