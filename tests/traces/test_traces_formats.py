@@ -85,6 +85,12 @@ def test_mooncake_keeps_hashes_and_times(tmp_path, name):
     assert (list(rows.prompt_ids), rows.tokens_per_id) == ([(0, 1), (0, 2)], 512)
 
 
+def test_milliseconds_since_1970_are_as_exact_as_those_since_the_first(tmp_path):
+    begin = 1_700_000_000_000
+    path = put(tmp_path, "m.jsonl", moon(begin) + moon(begin + 3) + moon(begin + 1001))
+    assert MooncakeJsonl(path).rows(None, 0).arrival_s.tolist() == [0.0, 0.003, 1.001]
+
+
 def test_the_first_requests_of_mooncake_are_those_of_the_file(tmp_path):
     path = put(tmp_path, "m.jsonl", moon() + moon(2500.0, 1024, 7, [0, 2]))
     assert pairs(MooncakeJsonl(path, num_requests=1).rows(None, 0)) == [(600, 5)]
