@@ -99,8 +99,9 @@ def test_the_first_requests_of_mooncake_are_those_of_the_file(tmp_path):
 
 def test_numbers_and_paths_at_their_limits_are_read(tmp_path):
     most = 2**31 - 1
-    rows = MooncakeJsonl(put(tmp_path, "m.jsonl", moon(10**15, 512, most, [0]))).read()
-    assert (rows.output_len.tolist(), rows.arrival_s.tolist()) == ([most], [1e12])
+    lines = moon() + moon(10**15, 512, most, [0])
+    rows = MooncakeJsonl(put(tmp_path, "m.jsonl", lines)).read()
+    assert (rows.output_len.tolist(), rows.arrival_s.tolist()) == ([5, most], [0, 1e12])
     text = (
         f"p,o,n,beam,priority,arrival_s\n{most},1,1,1,{-most},-5\n1,{most},{most},0,{most},1e300\n"
     )
