@@ -84,17 +84,12 @@ class ProfileCost(IterationCost):
         self._copy = table(profile, "block_copy", by_size)
         self._tiers = TierLinks(model, server)
         self.link = self._tiers.link
-        link = host_link(model, server) if server and not has(profile, "swap") else None
-        self._swap: dict[str, SwapTime] = {
-            way: link or _swaps(profile, choices.swap, way) for way in ("out", "in")
-        }
+        self._swap = _swap_times(profile, model, server, choices.swap)
         self.fingerprint = dict(profile["fingerprint"])
         if server:
             self.fingerprint |= _stand_ins(profile, server, self.link)
         self.verifies_as_prompts = profile["fingerprint"].get(SYSTEM) == THIS_ENGINE
-        overheads_ps: dict[str, int] = {}
-        if has(profile, "overhead"):
-            overheads_ps = {key[0]: ps for key, ps in rows(profile, "overhead")}
+        overheads_ps = _overheads_ps(profile)
         self._software = charged(choices, num_gpus, overheads_ps, choices.overhead_per_worker_s)
         self.serving_ps = self._software.serving
         self.software = _system_of(choices, overheads_ps, profile["fingerprint"])
@@ -205,6 +200,21 @@ def _stand_ins(
     if server.tiers or measured_link:
         stand_ins["transfers"] = transfers_origin(server)
     return stand_ins
+
+
+def _overheads_ps(profile: Mapping[str, Any]) -> dict[str, int]:
+    """The software times of a profile, in picoseconds; none if it has no such section."""
+    if not has(profile, "overhead"):
+        return {}
+    return {key[0]: ps for key, ps in rows(profile, "overhead")}
+
+
+def _swap_times(
+    profile: Mapping[str, Any], model: ModelSpec, server: ServerSpec | None, method: str
+) -> dict[str, SwapTime]:
+    """The times of swaps each way: the profile's, else by the server's link to its host."""
+    link = host_link(model, server) if server and not has(profile, "swap") else None
+    return {way: link or _swaps(profile, method, way) for way in ("out", "in")}
 
 
 def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:
