@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from testbed.experiments.arena.bench import Games
-from testbed.experiments.arena.bounds import LRU, NAMES
+from testbed.experiments.arena.arena_bounds import LRU, NAMES
+from testbed.experiments.arena.games import Games
 from testbed.experiments.arena.standings import Cells, Standing, is_faster, logs_of, standings
 
 

@@ -11,10 +11,10 @@ from random import Random
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.arena.bench import CellJob, Games, Launch, admit, code, measure
-from testbed.experiments.arena.bounds import BOUNDS
-from testbed.experiments.arena.cells import Row
+from testbed.experiments.arena.arena_bounds import BOUNDS
+from testbed.experiments.arena.arena_cell import Row
 from testbed.experiments.arena.entrants import Entrant
+from testbed.experiments.arena.games import CellJob, Games, Launch, admit, code, measure
 from testbed.experiments.arena.isolated import Failure
 from testbed.experiments.arena.rules import Rules
 from testbed.experiments.arena.suites import Suite

@@ -23,6 +23,10 @@ from testbed.experiments.cli.working_folder import plug_ins_in, prepare_working_
 
 HELP = ("-h", "--help")
 VERSION = ("-V", "--version")
+LIBRARIES = {  # what they would do at their import, and no command needs
+    "PYDANTIC_DISABLE_PLUGINS": "true",  # else pydantic reads the metadata of all packages
+    "OPENBLAS_NUM_THREADS": "1",  # else NumPy starts a thread for each core
+}
 RESERVE_BYTES = 1 << 20  # freed before the line that says that memory does not suffice
 
 
@@ -33,7 +37,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if words is None:
         words = sys.argv[1:]
         atexit.register(leave_garbage)
-        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "true")  # else it reads all packages'
+        for name, value in LIBRARIES.items():
+            os.environ.setdefault(name, value)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminated)
     _write_whole_lines()

@@ -67,12 +67,16 @@ def mend(
 def _print(found: "Mending", *, json: bool) -> None:
     from testbed.experiments.cli.json_answers import mend_answer
     from testbed.experiments.cli.output import plain_table, print_json, show
-    from testbed.experiments.mend import shown
+    from testbed.experiments.mend import mend_lines
 
     if json:
         return print_json(mend_answer(found))
-    show(*shown.lines_of(found), "", plain_table(shown.head_of(found), shown.rows_of(found)))
+    show(
+        *mend_lines.lines_of(found),
+        "",
+        plain_table(mend_lines.head_of(found), mend_lines.rows_of(found)),
+    )
     if found.tried:
         show("", "differences from the server as it is, on the same seeds:")
-        show(plain_table(shown.head_of_differences(found), shown.differences_of(found)))
-    show(*shown.remarks_of(found))
+        show(plain_table(mend_lines.head_of_differences(found), mend_lines.differences_of(found)))
+    show(*mend_lines.remarks_of(found))

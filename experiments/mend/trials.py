@@ -11,10 +11,10 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
-from testbed.experiments.mend.changes import NONE, NOT_OF_VLLM, Change, changes_of
+from testbed.experiments.mend.change_verdicts import BETTER, WORDS, Verdict, verdicts
 from testbed.experiments.mend.goals import NUMBERS, Goal, goal_of
+from testbed.experiments.mend.server_changes import NONE, NOT_OF_VLLM, Change, changes_of
 from testbed.experiments.mend.tried import Tried
-from testbed.experiments.mend.verdicts import BETTER, WORDS, Verdict, verdicts
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from testbed.experiments.mend.changes import Change
 from testbed.experiments.mend.goals import NUMBERS
+from testbed.experiments.mend.server_changes import Change
 from testbed.run.simulate import OVERLOAD
 from testbed.study.replications import Interval, interval, paired
 

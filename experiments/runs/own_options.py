@@ -31,6 +31,7 @@ from testbed.experiments.runs.choice_names import (
     gpus_of_server,
     plug_ins_of,
 )
+from testbed.experiments.runs.yaml_values import yaml_values
 from testbed.run.config import EngineConfig, RunConfig, ServerConfig, SoftwareConfig, defaults_of
 from testbed.run.constructor_parameters import values_of
 from testbed.run.parts import locate
@@ -130,7 +131,7 @@ def stated(file: Path, changed_ns: int) -> Node:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(key=file, problem="is no text in UTF-8") from None
-    values: Any = OmegaConf.to_container(OmegaConf.load(file))
+    values = yaml_values(text)
     if not isinstance(values, dict):
         raise InputError(key=file, problem="must have values by name")
     header = HEADER.match(text)

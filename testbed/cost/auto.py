@@ -102,12 +102,8 @@ def best_profile(question: Question, path: str | Path | None = None) -> Mapping[
     return None
 
 
-@lru_cache(maxsize=64)
-def best_shipped(question: Question) -> Mapping[str, Any] | None:
-    """The same without files of the user's, which alone may change: computed once for the runs of a
-    process.
-    """
-    return best_profile(question)
+# Without files of the user's, which alone may change: computed once for the runs of a process
+best_shipped = lru_cache(maxsize=64)(best_profile)
 
 
 def _check_whole_iterations(path: str | Path, named: Known, measured: Known | None) -> None:

@@ -4,7 +4,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +81,8 @@ class ProfileCost(IterationCost):
         if model.window or model.states:
             self._attention = attention_of_groups(profile, choices, model)
         self.windows = (model.window.size,) if model.window else ()
-        self._copy = table(profile, "block_copy", by_size)
         self._tiers = TierLinks(model, server)
         self.link = self._tiers.link
-        self._swap = _swap_times(profile, model, server, choices.swap)
         self.fingerprint = dict(profile["fingerprint"])
         if server:
             self.fingerprint |= _stand_ins(profile, server, self.link)
@@ -98,6 +96,19 @@ class ProfileCost(IterationCost):
         self._apart = lru_cache(MAX_ITERATIONS)(self._apart_from_attention)
         if type(self).launch is ProfileCost.launch:
             self.launches = self._launches.is_known
+
+    @cached_property
+    def _copy(self) -> Callable[[int, int], int]:
+        """Times of block copies, which few runs ask for."""
+        _, _, profile = self._made_of
+        return table(profile, "block_copy", by_size)
+
+    @cached_property
+    def _swap(self) -> dict[str, SwapTime]:
+        """Times of swaps by their way, which few runs ask for."""
+        model, server, profile = self._made_of
+        link = host_link(model, server) if server and not has(profile, "swap") else None
+        return {way: link or _swaps(profile, self._choices.swap, way) for way in ("out", "in")}
 
     def varied(self, *, launches: float, computing: float) -> "ProfileCost":
         """The same costs with all launches, and with all else, so many times as long."""
@@ -207,14 +218,6 @@ def _overheads_ps(profile: Mapping[str, Any]) -> dict[str, int]:
     if not has(profile, "overhead"):
         return {}
     return {key[0]: ps for key, ps in rows(profile, "overhead")}
-
-
-def _swap_times(
-    profile: Mapping[str, Any], model: ModelSpec, server: ServerSpec | None, method: str
-) -> dict[str, SwapTime]:
-    """The times of swaps each way: the profile's, else by the server's link to its host."""
-    link = host_link(model, server) if server and not has(profile, "swap") else None
-    return {way: link or _swaps(profile, method, way) for way in ("out", "in")}
 
 
 def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:

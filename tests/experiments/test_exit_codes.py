@@ -181,7 +181,7 @@ def test_a_server_that_does_not_start_says_why_in_json(testbed):
     answer = json.loads(output)
     assert answer["kind"] == "does not start"
     assert answer["message"] in error
-    assert (answer["key"], answer["value"]) == ("--from-vllm: --max-model-len", "999999")
+    assert (answer["key"], answer["value"]) == ("vllm serve: --max-model-len", "999999")
 
 
 def test_quiet_drops_notes_and_progress_and_keeps_them_in_json(testbed):

@@ -12,7 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
-from testbed.experiments.real.vllm_engine.front_end import front_end_section
+from testbed.experiments.real.vllm_engine.front_end_times import front_end_section
 from testbed.experiments.real.vllm_engine.host_speed import slowness
 from testbed.experiments.real.vllm_engine.left_out_sizes import left_out, table, table_of
 from testbed.experiments.real.vllm_engine.logged_steps import read_steps

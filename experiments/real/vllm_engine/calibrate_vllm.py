@@ -16,7 +16,7 @@ from testbed.cost.sections import dump
 from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.real.importers.known_shapes import model_named as shape_named
 from testbed.experiments.real.vllm_engine.forms import OF_SUMS, Form
-from testbed.experiments.real.vllm_engine.front_end import REQUESTS, front_end_section
+from testbed.experiments.real.vllm_engine.front_end_times import REQUESTS, front_end_section
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.real.vllm_engine.installed import check_installed, engine_words, run_plan
 from testbed.experiments.real.vllm_engine.left_out_sizes import spread

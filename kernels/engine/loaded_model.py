@@ -13,7 +13,7 @@ from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.parallel.leader import ALONE, Alone
 from testbed.kernels.engine.phases import Phase, in_phases
 from testbed.kernels.engine.records import Iteration
-from testbed.kernels.engine.serve import Options, assemble
+from testbed.kernels.engine.served_run import Options, assemble
 from testbed.kernels.engine.weights import Weights
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.layouts import ExtentLayout

@@ -6,7 +6,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB
-from testbed.sglang.command import FLAG, ON
+from testbed.sglang.command import ON, SERVE
 from testbed.sglang.hierarchy import HostPool
 from testbed.sglang.option_values import refusal
 from testbed.sglang.server import Server
@@ -92,14 +92,14 @@ def _check_simulated(server: Server) -> None:
     values = server.values
     if server.pool.window_tokens is not None:
         raise InputError(
-            key=f"{FLAG}: --model-path",
+            key=f"{SERVE}: --model-path",
             problem="has a pool for layers with a window, which is not simulated",
             remedy="testbed fits says what the server holds",
         )
     preempts = values.get("--disable-priority-preemption") != ON
     if values.get("--enable-priority-scheduling") == ON and preempts:
         raise InputError(
-            key=f"{FLAG}: --enable-priority-scheduling",
+            key=f"{SERVE}: --enable-priority-scheduling",
             problem="preempts requests of lower priority, which is not modelled",
             remedy="add --disable-priority-preemption",
         )

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from testbed.experiments.arena.across_rules import AcrossRules
-from testbed.experiments.arena.bench import Games
-from testbed.experiments.arena.bounds import NAMES, WHY
+from testbed.experiments.arena.arena_bounds import NAMES, WHY
+from testbed.experiments.arena.games import Games
 from testbed.experiments.arena.standings import Standing, standings
 from testbed.experiments.look.pages.page import NUMBER, Table, render, whole_page
 from testbed.experiments.runs.quantities import number, percent

@@ -16,8 +16,8 @@ from typing import Any
 from testbed.checks.checking import check
 from testbed.checks.contract.clauses import ClauseBroken
 from testbed.core.errors import AnswerIsNo, InputError
-from testbed.experiments.arena.bounds import BOUNDS, LRU
-from testbed.experiments.arena.cells import Condition, Row, conditions_of, row_of
+from testbed.experiments.arena.arena_bounds import BOUNDS, LRU
+from testbed.experiments.arena.arena_cell import Condition, Row, conditions_of, row_of
 from testbed.experiments.arena.entrants import (
     LOAD,
     POLICY,

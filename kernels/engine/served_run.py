@@ -184,7 +184,14 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
         records = engine.serve(without_answers(setup.workload))
         about = about_device(setup)
     counters = dict(setup.scheduler.policy.counters())
-    summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
+    summary = write_run(
+        folder,
+        records,
+        setup.pool.num_slots,
+        setup.window_ps,
+        setup.slo,
+        setup.workload.rows.sessions,
+    )
     extra = {
         "stopped_at_latency": None,
         "cost_profile": None,

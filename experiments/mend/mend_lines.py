@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+from testbed.experiments.mend.change_verdicts import LEVEL, OTHER_COSTS, WORSE
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
-from testbed.experiments.mend.verdicts import LEVEL, OTHER_COSTS, WORSE
+from testbed.experiments.runs.quantities import WINDOW
 from testbed.experiments.runs.replicated import cells_of
 from testbed.run.summaries import costs_of
 
@@ -25,6 +26,7 @@ def lines_of(mending: Mending) -> Iterator[str]:
     """Above the tables: the costs, what the cells are, and the best change in words."""
     yield f"costs: {costs_of(mending.server.summaries[0])}"
     yield cells_of(str(len(mending.seeds)))
+    yield WINDOW
     if mending.num_tested:
         yield (
             f"verdicts: by the differences of {mending.goal.number} on the same seeds (--by names "
