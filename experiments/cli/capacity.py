@@ -87,8 +87,8 @@ def capacity(
     notes = _with_one_source(words_of)
     answers = {name: search.answer(words, name) for name, words in words_of.items()}
     if len(answers) > 1:
-        answer = compared_capacities(answers, notes)
-        return print_json(answer) if json else print(*compared_lines(answer.servers), sep="\n")
+        compared = compared_capacities(answers, notes)
+        return print_json(compared) if json else print(*compared_lines(compared.servers), sep="\n")
     for name, answer in answers.items():
         varied = _rule(words_of[name]) if sensitivity else ""
         print_json(answer) if json else print(*lines_of(answer, varied), sep="\n")
