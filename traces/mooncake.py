@@ -36,7 +36,7 @@ class MooncakeJsonl(FileTrace):
     that no other has. Rows repeated for a longer run repeat their content too. num_requests: only
     the first rows of the file; None: all.
 
-    time_unit: of timestamp; None: ms, as Mooncake's, but refused where many requests would come at
+    time_unit: of timestamp; None: ms, as Mooncake's, but refused if many requests would come at
     over 100 a second, as a trace in seconds does, or one every 100 seconds. Qwen-Bailian's traces
     have these columns with blocks of 16 tokens, seconds, and chat_id and parent_chat_id, by which
     the requests of a chat are a session; they are refused in ms, as is a fraction of a millisecond.

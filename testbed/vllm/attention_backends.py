@@ -137,8 +137,8 @@ def block_size_of(
 def checkpoint_alignment(model: ModelSpec, gpu: GpuSpec, release: Release) -> int | None:
     """The tokens at whose multiples a prefill can export a state within it; None: it cannot.
 
-    In a release that exports states, Mamba-2 does at each token, and gated delta nets do where
-    FlashInfer's kernel is chosen, from Hopper on; those beside latent attention (Kimi's) nowhere.
+    In a release that exports states, Mamba-2 does at each token, and gated delta nets do with
+    FlashInfer's kernel, the choice from Hopper on; those beside latent attention (Kimi's) nowhere.
     """
     if not release.exports_states:
         return None

@@ -84,7 +84,7 @@ class Speculative(NamedTuple):
     """The drafter of a command: `speculation`, and the words by which it is an option of ours.
     is_of_model: its layers are in the model's own checkpoint (MTP).
 
-    notes: what is taken for its shape, where the command's model does not say it.
+    notes: assumptions on its shape, if the command's model does not have them.
     """
 
     speculation: "Speculation"
@@ -231,7 +231,7 @@ def _pages_of(
     release: Release,
     speculation: "Speculation | None",
 ) -> Pages:
-    """The pages of the model's layers, with states of each draft where it has states."""
+    """The pages of the model's layers, with states of each draft if it has any."""
     check_drafts(reader, speculation)
     drafted = _drafted(model, speculation)
     block_size = _block_size(reader, drafted, limits.num_gpus, gpu, release)

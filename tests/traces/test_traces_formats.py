@@ -13,6 +13,7 @@ from testbed.traces.azure import AzureCsv
 from testbed.traces.csv_lengths import CsvLengths
 from testbed.traces.mooncake import MooncakeJsonl
 from testbed.traces.sharegpt import ShareGptJson
+from testbed.traces.vllm_log import VllmLog
 from testbed.traces.wmt import WmtCsv
 
 
@@ -151,3 +152,10 @@ def test_missing_file_and_folder_are_refused(tmp_path):
 def test_whole_floats_bom_and_trailing_blank_lines_are_accepted(tmp_path):
     rows = read(tmp_path, "a.csv", "\ufeff" + HEADER + "3.0,4\r\n\n\n")
     assert (rows.prompt_len.tolist(), rows.output_len.tolist()) == ([3], [4])
+
+
+def test_a_token_before_the_end_is_a_remark(tmp_path):
+    text = "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,1,0,1,2\n9,2,0,1,2\n"
+    log = VllmLog(put(tmp_path, "served.csv", text))
+    log.read()
+    assert log.remarks == ["1 of 2 requests have one token and end later than with it"]
