@@ -1,6 +1,6 @@
 #!/bin/sh
-# behaviour: GuideLLM takes the timestamps of the format mooncake, which are milliseconds, for seconds, so that its replay takes a thousand times as long as that of aiperf
-# package: guidellm 0.8.1, aiperf 0.13.0
+# behaviour: GuideLLM takes the timestamps of the format mooncake, which are milliseconds, for seconds, so that its replay takes a thousand times as long as that of aiperf 0.13.0
+# package: guidellm 0.8.1
 # date: 2026-11-29
 # guess: two clients that name a trace after its authors send its requests at the same times
 set -eu
