@@ -10,6 +10,7 @@ from tiny import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows, Workload
+from testbed.core.sequence import SequenceGroup
 from testbed.cost.model import UNBOUNDED, Affine
 from testbed.engine.clients import OpenLoop
 from testbed.engine.overload import Overloaded, WatchfulRecorder
@@ -104,6 +105,18 @@ def test_a_run_stops_early_exactly_where_its_mean_latency_will_exceed_the_limit(
     with pytest.raises(Overloaded) as stopped:
         run(workload, COSTS[0], recorder=WatchfulRecorder(workload, mean / 10))
     assert mean / 10 < stopped.value.at_least < mean
+
+
+def test_a_request_without_a_latency_lifts_the_limit_of_a_mean():
+    """A prompt beyond the pool is rejected, and a request is cancelled: the run goes on."""
+    workload = Workload(Rows(np.append(999, np.full(127, 8)), np.full(128, 4)), np.arange(128) * MS)
+    recorder = WatchfulRecorder(workload, 1e-6)
+    run(workload, COSTS[0], recorder=recorder)
+    assert (recorder.totals.finished, recorder.totals.rejected) == (127, 1)
+    recorder = WatchfulRecorder(workload, 1e-6)
+    recorder.cancelled(PAIR[0], SequenceGroup(PAIR[0].incoming, []), 0)
+    run(list(workload)[1:], COSTS[0], recorder=recorder)
+    assert recorder.totals.finished == 127
 
 
 LAST_MS = 9_000_000_000  # of what may arrive; 64 bits count 223 days of milliseconds more
