@@ -11,7 +11,7 @@ from tiny import MS
 from testbed import simulate
 from testbed.core.errors import InputError
 from testbed.core.request import Request
-from testbed.core.slots import Copy
+from testbed.core.slots import Copy, Refusal
 from testbed.cost.model import UNBOUNDED, Affine, CostModel
 from testbed.engine.clients import OpenLoop
 from testbed.engine.engine_parts import EngineParts
@@ -46,12 +46,28 @@ class PrefillAndDecode(CostModel):
         return Affine(MS, 0, UNBOUNDED)
 
 
-def run(rule, requests, *, cancelled=(), faults=(), decode_slots=20_000, decode_block=16):
+class RefusesLong(Paged):
+    """Refuses prompts of more than 900 tokens, and says so when it is asked for slots alone."""
+
+    def admit(self, seqs, num_tokens):
+        return Refusal.NEVER if seqs[0].prompt_len > 900 else super().admit(seqs, num_tokens)
+
+
+def run(
+    rule,
+    requests,
+    *,
+    cancelled=(),
+    faults=(),
+    decode_slots=20_000,
+    decode_block=16,
+    kinds=(Paged, Paged),
+):
     """One prefill and one decode engine; the requests' rows by id, and the fleet."""
 
     def make_parts(number):
         slots, block_size = ((20_000, 16), (decode_slots, decode_block))[number]
-        policy = Paged(PoolSpec(slots, MAX_LEN), block_size=block_size, watermark=0)
+        policy = kinds[number](PoolSpec(slots, MAX_LEN), block_size=block_size, watermark=0)
         scheduler = MixedPrefill(
             policy, Recompute(), max_num_batched_tokens=10_000, max_num_seqs=100
         )
@@ -207,6 +223,18 @@ def test_a_prompt_that_the_decode_engine_can_never_store_is_rejected(reserves):
     rows, fleet = run(Whole(2e9, reserves=reserves), requests, decode_slots=512)
     assert totals_of(fleet, "arrived", "rejected", "finished") == [2, 1, 1]
     assert [at_ps > 0 for at_ps in rows["finish_ps"]] == [False, True]
+
+
+@pytest.mark.parametrize("reserves", [False, True])
+def test_a_refusal_of_the_decode_engine_for_ever_ends_the_request_at_both_ends(reserves):
+    """It has arrived once; the request behind it gets its slots."""
+    requests = [
+        Request(i, 0, prompt_len=length, output_len=4) for i, length in enumerate((1000, 200))
+    ]
+    rows, fleet = run(Whole(2e9, reserves=reserves), requests, kinds=(Paged, RefusesLong))
+    assert totals_of(fleet, "arrived", "rejected", "finished") == [2, 1, 1]
+    assert [at_ps > 0 for at_ps in rows["finish_ps"]] == [False, True]
+    assert all(one.engine.scheduler.policy.usage().held == 0 for one in fleet.replicas)
 
 
 def test_a_request_that_is_cancelled_on_the_way_leaves_with_its_first_token():

@@ -9,7 +9,6 @@ import pytest
 from manual_driver import LIMITS, ManualDriver
 from refusals import refuses
 from shared_beginnings import LONGEST, assert_fast_equals_slow, pool_and_cost, requests_of, served
-
 from tier_slots import tokens_below
 
 from testbed.checks.checking import check

@@ -17,7 +17,6 @@ from shared_beginnings import (
     served,
     vllms_scheduler,
 )
-
 from tier_slots import tokens_below
 
 from testbed.checks.checking import check
