@@ -381,3 +381,14 @@ def test_an_unannounced_arrival_ends_the_span_at_the_next_boundary(at_ps, steps)
     clock.call_at(at_ps, engine.close)
     clock.env.run()
     assert engine.recorder.spans.columns()["iterations"].tolist()[:2] == [1, steps]
+
+
+def test_the_steps_that_reach_a_time_are_the_fewest_for_any_growth():
+    for first in (1, 7, 10**9):
+        for growth in (0, 1, 3, 2 * first, -1 if first > 100 else 0):
+            durations = Affine(first, growth, UNBOUNDED)
+            for elapsed in (-5, 0, 1, first, first + 1, 13 * first + 5, 10**4 * first - 1):
+                steps = durations.steps_to_reach(elapsed)
+                assert steps >= 1
+                assert durations.total_ps(steps) >= elapsed
+                assert steps == 1 or durations.total_ps(steps - 1) < elapsed
