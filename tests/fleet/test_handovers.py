@@ -9,7 +9,7 @@ import pytest
 from tiny import MS
 
 from testbed import simulate
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import Request
 from testbed.core.slots import Copy, Refusal
 from testbed.cost.model import UNBOUNDED, Affine, CostModel
@@ -334,3 +334,10 @@ def test_schedulers_that_serve_by_rank_are_refused():
     ]
     with pytest.raises(InputError, match="serves in order of arrival"):
         simulate(replicas=2, prefill_replicas=1, order="priority", trace=requests)
+
+
+def test_a_lost_request_and_a_second_answer_are_noticed():
+    recorder = Recorder()
+    with pytest.raises(PlugInError, match="1 arrived, 0 are finished"):
+        check_conservation(1, [recorder])
+    check_conservation(0, [recorder, Recorder()])

@@ -1,4 +1,4 @@
-"""Plug-ins by name: which class is loaded, which files it is made of, and what a wrong name says."""
+"""Plug-ins by name: the class that is loaded, the files it is made of, what a wrong name says."""
 
 import pytest
 
