@@ -15,6 +15,7 @@ from testbed.core.slots import Copy, Refusal
 from testbed.cost.model import UNBOUNDED, Affine, CostModel
 from testbed.engine.clients import OpenLoop
 from testbed.engine.engine_parts import EngineParts
+from testbed.engine.listeners import Listener
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.fleet.faults import Fault, Faults
@@ -62,6 +63,7 @@ def run(
     decode_slots=20_000,
     decode_block=16,
     kinds=(Paged, Paged),
+    listener=None,
 ):
     """One prefill and one decode engine; the requests' rows by id, and the fleet."""
 
@@ -82,6 +84,8 @@ def run(
         num_layers=NUM_LAYERS,
     )
     fleet = make_fleet(clock, make_parts, recorders, RoundRobin(), split=split)
+    if listener is not None:
+        fleet.listen(listener)
     OpenLoop(clock, fleet, requests).start()
     Faults(clock, fleet, faults).start()
     for at_ps, request_id in cancelled:
@@ -341,3 +345,18 @@ def test_a_lost_request_and_a_second_answer_are_noticed():
     with pytest.raises(PlugInError, match="1 arrived, 0 are finished"):
         check_conservation(1, [recorder])
     check_conservation(0, [recorder, Recorder()])
+
+
+def test_listeners_of_a_fleet_hear_of_a_rejection_once():
+    """By its engine's reason, beside those that finish."""
+    heard, requests = [], [Request(0, 0, 9000, 4), Request(1, 0, 200, 4)]
+
+    class Heard(Listener):
+        def on_finished(self, request_id, time_ps):
+            heard.append((request_id, "finished"))
+
+        def on_rejected(self, request_id, reason, time_ps):
+            heard.append((request_id, reason))
+
+    run(Whole(2e9), requests, listener=Heard())
+    assert heard == [(0, "9004 tokens are more than the longest sequence of 4000"), (1, "finished")]

@@ -315,3 +315,14 @@ def test_a_request_is_cancelled_while_its_token_is_on_its_way():
     assert finished == [groups[1]]
     driver.policy.check()
     assert driver.policy.usage().held == 0
+
+
+def test_without_a_tree_prompts_of_fixed_outputs_come_in_chunks_and_end_by_memory():
+    options = {"ignore_eos": True, "chunked_prefill_size": 8}
+    driver, groups = driven_by_hand(100, SGLang, Paged, [(12, 3), (10, 2), (90, 9)], **options)
+    chunks = []
+    for _ in range(4):
+        plan, _ = driver.step()
+        chunks.append({chunk.group.request.request_id: chunk.new for chunk in plan.chunks})
+    assert chunks == [{0: 8}, {0: 4, 1: 4}, {1: 6}, {}]  # the third never fits beside the others
+    assert driver.state.waiting[0] is groups[2]

@@ -41,10 +41,16 @@ POINTS = {"axes": ["num_tokens"], "points": [[1, 5], [8, 9]]}
 LATE = "engine 0 at 99999999999999 s"
 
 
-class LeasesWithoutPublishing(Paged):
+class LoadsWithoutPublishing(Paged):
     """Has a capability that needs another, which it has not."""
 
-    def end_lease(self, seq):
+    def background(self, *arguments):
+        raise NotImplementedError
+
+    def landed(self, *arguments):
+        raise NotImplementedError
+
+    def load(self, *arguments):
         raise NotImplementedError
 
 
@@ -67,6 +73,11 @@ REFUSED = {
     "a longest sequence as text": (lambda: PoolSpec(8, "64"), "PoolSpec: max_len", "'64'"),
     "too large blocks": (lambda: Paged(POOL, 257), "block_size", "257"),
     "blocks of nothing": (lambda: Paged(POOL, 0), "block_size", "0"),
+    "a capability without what it needs": (
+        lambda: capabilities_of(LoadsWithoutPublishing(POOL)),
+        "policy",
+        "LoadsWithoutPublishing",
+    ),
     "pages of no groups": (pages(), "policy", "grouped"),
     "pages of unlike groups": (pages(FULL, KvGroup("window", 1, 16, 64)), "policy", "grouped"),
     "a share that nothing reads": (pages(FULL, WINDOW, share=0.5), "window_share", "0.5"),
