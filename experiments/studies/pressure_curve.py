@@ -5,9 +5,9 @@ then the logs beside them.
     python -m testbed.experiments.studies.pressure_curve predict LOADS.json PROFILE.json OUT.json
     python -m testbed.experiments.studies.pressure_curve compare OUT.json LOGS_FOLDER
 
-`draw` fixes the loads by SEED: pools, rates in multiples of the rate at which the pool is saturated
-by the profile that ships, and the requests of each. `predict` takes a profile of the host's sweeps;
-no log has a part in it. LOGS_FOLDER has NAME-1/requests.jsonl.gz, NAME-2 ... of each load.
+`draw` fixes the loads by a seed: pools, rates in multiples of the rate at which the pool is
+saturated by a profile, and the requests of each. `predict` takes a profile of the host's sweeps; no
+log has a part in it. LOGS_FOLDER has NAME-1/requests.jsonl.gz, NAME-2 ... of each load.
 """
 
 import json
@@ -42,7 +42,7 @@ POOLS = (2000, 3000, 4000)  # blocks, the null block included
 BELOW, ABOVE = (0.8, 1.0), (1.0, 1.5)  # of the saturated rate
 NUM_BELOW = 2
 OTHERS = ((8000, 0.5), (8000, 1.0), (2000, 0.5), (4000, 0.5), (2000, 2.0), (8000, 1.5))
-SPAN_S = 60.0  # of arrivals below the saturated rate; above it, until as much has been served
+SPAN_S = 60.0
 SATURATING = 2000  # requests that come at once
 LONGEST = 2048  # tokens of a request
 H100 = "h100-80gb"
@@ -94,17 +94,33 @@ class Prediction(NamedTuple):
 
 
 @app.command
-def draw(lengths: Path, out: Path) -> None:
-    """Draw the loads by SEED, and write them."""
-    rng = np.random.default_rng(SEED)
+def draw(
+    lengths: Path,
+    out: Path,
+    *,
+    seed: int = SEED,
+    span_s: float = SPAN_S,
+    profile: str = MEASURED,
+    server: str = H100,
+    others: bool = True,
+) -> None:
+    """Draw the loads by the seed, and write them.
+
+    span_s: of arrivals below the saturated rate; above it, until as much has been served.
+    others: also the loads of OTHERS, that draw the curve and are not in question.
+    """
+    rng = np.random.default_rng(seed)
     table = pd.read_csv(lengths).to_numpy()[:, :2]
     table = np.maximum(table[table.sum(axis=1) <= LONGEST], 1)
-    knees = {blocks: _saturated(blocks, table, rng) for blocks in sorted({*POOLS, 8000})}
+    configs = {blocks: config_of(blocks, profile, server) for blocks in sorted({*POOLS, 8000})}
+    knees = {blocks: _saturated(config, table, rng) for blocks, config in configs.items()}
     loads = [
-        _load(rng, table, blocks, factor, knees[blocks], in_question=number < 2 * len(POOLS))
-        for number, (blocks, factor) in enumerate((*_drawn(rng), *OTHERS))
+        _load(
+            rng, table, blocks, factor, knees[blocks], span_s, in_question=number < 2 * len(POOLS)
+        )
+        for number, (blocks, factor) in enumerate((*_drawn(rng), *(OTHERS if others else ())))
     ]
-    write_json(out, {"seed": SEED, "knees": knees, "loads": [load._asdict() for load in loads]})
+    write_json(out, {"seed": seed, "knees": knees, "loads": [load._asdict() for load in loads]})
     for load in loads:
         print(f"{load.name}: {load.rate:.2f} requests/s, {len(load.arrival_s)} requests")
 
@@ -123,11 +139,12 @@ def _load(
     blocks: int,
     factor: float,
     knee: float,
+    span_s: float,
     *,
     in_question: bool,
 ) -> Load:
     rate = factor * knee
-    count = round(min(rate, knee) * SPAN_S)
+    count = round(min(rate, knee) * span_s)
     rows = table[rng.integers(0, len(table), count)]
     arrival_s = np.cumsum(rng.exponential(1 / rate, count)).round(6)
     lengths = rows[:, 0].tolist(), rows[:, 1].tolist()
@@ -135,11 +152,11 @@ def _load(
     return Load(name, blocks, factor, rate, in_question, arrival_s.tolist(), *lengths)
 
 
-def _saturated(blocks: int, table: np.ndarray, rng: np.random.Generator) -> float:
+def _saturated(config: RunConfig, table: np.ndarray, rng: np.random.Generator) -> float:
     """Requests/s from the first tenth to eight tenths of the ends, if all come at once."""
     rows = table[rng.integers(0, len(table), SATURATING)]
     workload = Workload(Rows(rows[:, 0], rows[:, 1]), np.zeros(SATURATING, dtype=np.int64))
-    result = run(replace(config_of(blocks, MEASURED), trace=Part(workload)))
+    result = run(replace(config, trace=Part(workload)))
     ends = np.sort(result.requests.finish_s.to_numpy(float))
     first, last = SATURATING // 10, SATURATING * 8 // 10
     return float((last - first) / (ends[last] - ends[first]))
