@@ -392,3 +392,20 @@ def test_the_steps_that_reach_a_time_are_the_fewest_for_any_growth():
                 assert steps >= 1
                 assert durations.total_ps(steps) >= elapsed
                 assert steps == 1 or durations.total_ps(steps - 1) < elapsed
+
+
+def test_the_bound_of_a_mean_counts_what_has_arrived_and_is_not_finished():
+    """Those have been waited for since they arrived: the sum by the rows of the recorder."""
+    workload = Workload(Rows(np.full(256, 8), 4 + np.arange(256) % 9), np.arange(256) * MS // 4)
+    recorder = WatchfulRecorder(workload, 1e-4)
+    with pytest.raises(Overloaded) as stopped:
+        run(workload, COSTS[0], recorder=recorder)
+    done, now_ps = recorder.requests.columns(), stopped.value.now_ps
+    latency_ps = dict.fromkeys(np.flatnonzero(workload.arrival_ps <= now_ps).tolist())
+    for number in latency_ps:
+        latency_ps[number] = now_ps - workload.arrival_ps[number]
+    for number, end_ps in zip(done["request_id"], done["finish_ps"], strict=True):
+        latency_ps[number] = end_ps - workload.arrival_ps[number]
+    mean = sum(ps / workload.rows.output_len[n] for n, ps in latency_ps.items()) / 256 / PS
+    assert len(done["request_id"]) < len(latency_ps)
+    assert stopped.value.at_least == pytest.approx(mean)

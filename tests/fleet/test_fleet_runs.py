@@ -1,6 +1,7 @@
 """Fleets by the command line's options: what is refused, what a router may answer, and faults."""
 
 from collections import Counter
+from copy import copy
 
 import pytest
 
@@ -42,6 +43,13 @@ class Elsewhere(Router):
 
     def route(self, request, engines):
         return len(engines)
+
+
+class SomeOther(Router):
+    """Answers what looks like an engine, and is none that it was given."""
+
+    def route(self, request, engines):
+        return copy(engines[0])
 
 
 class LastEngine(Router):
@@ -171,6 +179,8 @@ def test_servers_that_make_no_sense_are_refused(words, message):
 def test_a_router_must_answer_an_engine():
     with pytest.raises(PlugInError, match=r"Elsewhere: route\(\) answered 2 for request 0"):
         simulate(replicas=2, router=Elsewhere, **SHORT)
+    with pytest.raises(PlugInError, match=r"SomeOther: route\(\) answered .* for request 0"):
+        simulate(replicas=2, router=SomeOther, **SHORT)
 
 
 @pytest.mark.parametrize(

@@ -417,3 +417,18 @@ def test_what_a_tier_stores_is_listed_and_found_below(name):
     loading = load(policy, prompt(2, story))
     assert stored <= sum(tokens_below(policy, 128)) <= 128
     assert land(policy, loading.ops) == 48 - hit.num_cached(56)
+
+
+@pytest.mark.parametrize("sizes", [(128, 256), (64, 256)])
+def test_a_failed_engine_leaves_nothing_pinned_in_the_tiers_that_it_was_reading(sizes):
+    tiers = tuple(Tier(name, size) for name, size in zip(("dram", "nvme"), sizes, strict=True))
+    policy = TieredCaching(PoolSpec(64, 128, tiers), block_size=8)
+    for number in range(3):
+        served(policy, number, range(100 * number, 100 * number + 56))
+    assert load(policy, prompt(9, range(56))).ops.background
+    hierarchy = policy._hierarchy
+    assert any(tier.pins for tier in hierarchy.tiers)
+    hierarchy.give_up()
+    assert not any(tier.pins for tier in hierarchy.tiers)
+    for tier in hierarchy.tiers:
+        tier.check()

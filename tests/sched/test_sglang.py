@@ -326,3 +326,21 @@ def test_without_a_tree_prompts_of_fixed_outputs_come_in_chunks_and_end_by_memor
         chunks.append({chunk.group.request.request_id: chunk.new for chunk in plan.chunks})
     assert chunks == [{0: 8}, {0: 4, 1: 4}, {1: 6}, {}]  # the third never fits beside the others
     assert driver.state.waiting[0] is groups[2]
+
+
+@pytest.mark.parametrize(
+    ("low_first", "priorities", "victim"),
+    [(True, (5, 1), 0), (True, (1, 5), 1), (False, (5, 1), 1), (False, (1, 5), 0)],
+)
+def test_the_least_urgent_is_retracted_first_by_the_policy_of_priorities(
+    low_first, priorities, victim
+):
+    """By tokens and prompts alone it would be request 0 each time."""
+    options = {"schedule_conservativeness": 0.01, "new_token_ratio_decay_steps": 1}
+    options |= {"enable_priority_scheduling": True, "retraction_policy": "priority"}
+    driven = Driven(40, schedule_low_priority_values_first=low_first, **options)
+    for prompt_len, priority in zip((10, 8), priorities, strict=True):
+        driven.add(prompt_len, 14, declared=20, priority=priority)
+    for _ in range(16):
+        driven.step()
+    assert driven.preempted == [victim]

@@ -4,13 +4,29 @@ import pytest
 
 from testbed import simulate
 from testbed.core.errors import InputError
+from testbed.sched.beam_search import BeamModel
 
 SHORT = {"rate": 2, "duration_s": 10}
 DRAFTS = "speculation=ngram"
 GIVEN = ["server.num_blocks=100", "~server.kv_memory_gib"]
 
+
+class Recorded(BeamModel):
+    """Beams of a user."""
+
+    def parents(self, request, num_generated):
+        raise NotImplementedError
+
+
+def made_otherwise(pool):
+    """Makes an object of another kind than its place has."""
+    return Recorded()
+
+
 COMBINATIONS = {
-    "beams without beam search": (["beams=recorded", "beams.path=x"], {}, "beams", None),
+    "beams without beam search": ([], {"beams": Recorded}, "beams", "Recorded"),
+    "a policy that is none": ([], {"policy": made_otherwise}, "policy", "Recorded"),
+    "a scheduler's class as a policy": ([], {"policy": Recorded}, "policy", "Recorded"),
     "two pools": (["server.num_blocks=100"], {}, "server.num_blocks", "100"),
     "states without a policy of groups": (
         ["model=qwen3.5-9b", "gpu=h200"],
