@@ -69,7 +69,7 @@ class CsvLengths(FileTrace):
     fewer tokens. With tokens_per_id=1 the ids are token ids. A row without ids has a content that
     no other has. answer_of: the row, counted from 0, with whose prompt and answer a row's prompt
     begins, empty for none; then that answer is found. time_unit: of arrival_column; None: seconds,
-    refused where over 99 requests would come at over 100 a second, or over 9 at one every 100
+    refused if over 99 requests would come at over 100 a second, or over 9 at one every 100
     seconds. ignored_columns: names of columns that say
     nothing here; any other column that nothing reads is refused.
     """

@@ -36,7 +36,7 @@ class MooncakeJsonl(FileTrace):
     that no other has. Rows repeated for a longer run repeat their content too. num_requests: only
     the first rows of the file; None: all.
 
-    time_unit: of timestamp; None: ms, as Mooncake's, but refused where many requests would come at
+    time_unit: of timestamp; None: ms, as Mooncake's, but refused if many requests would come at
     over 100 a second, as a trace in seconds does, or one every 100 seconds. Qwen-Bailian's traces
     have these columns with blocks of 16 tokens, seconds, and chat_id and parent_chat_id, by which
     the requests of a chat are a session; they are refused in ms, as is a fraction of a millisecond.
@@ -83,7 +83,7 @@ class MooncakeJsonl(FileTrace):
         )
 
     def _times(self, items: Sequence[Mapping[str, Any]]) -> Floats | None:
-        """The time of each request in s; None if the file has none."""
+        """The time of each request in s since the earliest; None if the file has none."""
         times = [item[TIME] for item in items if TIME in item]
         if 0 < len(times) < len(items):
             raise InputError(
@@ -91,7 +91,8 @@ class MooncakeJsonl(FileTrace):
             )
         if not times:
             return None
-        return in_seconds(self.path, np.array(times), self.time_unit, usual="ms")
+        since_first = np.array(times) - min(times)  # exact before the division, also since 1970
+        return in_seconds(self.path, since_first, self.time_unit, usual="ms")
 
     def _problems(self, item: Any) -> Iterator[str | None]:
         yield unread_key(item, (TIME, *LENGTHS, *OTHERS))

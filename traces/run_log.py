@@ -14,7 +14,7 @@ from testbed.traces.length_model import Floats
 LENGTHS = ("prompt_len", "output_len")
 TIMES = ("arrival_s", "first_token_s", "finish_s")
 COUNTS = ("num_seqs", "num_swaps", "num_recomputes")
-NOT_SERVED = ("rejected", "cancelled_s")  # columns with a text where no whole answer came
+NOT_SERVED = ("rejected", "cancelled_s")  # columns with a text if no whole answer came
 OTHERS = ("request_id", "hit_tokens", "ttft_s", "tpot_s", "itl_max_s", "e2e_s", "engine")
 
 

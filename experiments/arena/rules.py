@@ -76,7 +76,7 @@ class Rules:
         return (*self.of_kind(entrant.kind), *entrant.words)
 
     def serves(self, case: Case) -> bool:
-        """Whether the system serves the requests of a workload."""
+        """True if the system serves the requests of a workload."""
         return self._system.has_groups or case.num_seqs == 1
 
     def left_out(self, suite: Suite) -> tuple[str, ...]:

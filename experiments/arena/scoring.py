@@ -5,8 +5,8 @@ from functools import cache, partial
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.arena.bounds import LRU
-from testbed.experiments.arena.cells import (
+from testbed.experiments.arena.arena_bounds import LRU
+from testbed.experiments.arena.arena_cell import (
     PLAIN,
     Condition,
     Row,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 
-from testbed.experiments.arena.bounds import BELADY, LRU, NAMES
-from testbed.experiments.arena.cells import Row
+from testbed.experiments.arena.arena_bounds import BELADY, LRU, NAMES
+from testbed.experiments.arena.arena_cell import Row
 from testbed.study.replications import Interval, interval, paired
 
 Cells = Mapping[tuple[str, int], Row]  # of one entrant, by condition and seed
@@ -76,7 +76,7 @@ def _rank(own: Sequence[float], peers: Sequence[Sequence[float]]) -> int:
 
 
 def is_faster(logs: Sequence[float], others: Sequence[float]) -> bool:
-    """Whether jobs are shorter than others on the same seeds, by an interval without zero."""
+    """True if jobs are shorter than others on the same seeds, by an interval without zero."""
     difference = paired(logs, others)
     return difference.mean < 0 and not difference.includes_zero
 

@@ -12,7 +12,7 @@ from testbed.experiments.cli.parameters import AtLeastOne
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from testbed.experiments.arena.bench import Games, Launch
+    from testbed.experiments.arena.games import Games, Launch
 
 Entrants = Annotated[
     str,
@@ -94,8 +94,8 @@ def arena(
             problem="belongs to --verify FILE",
             remedy="leave it out",
         )
-    from testbed.experiments.arena.bench import play
     from testbed.experiments.arena.entrants import shipped
+    from testbed.experiments.arena.games import play
     from testbed.experiments.arena.rules import Rules
 
     names, systems = entrants or shipped(), list(dict.fromkeys(rules.split(",")))
@@ -111,8 +111,7 @@ def arena(
 
 def _write(games: "Games", out: Path, num_seeds: int) -> None:
     """Print the table, and write the result, its cells and the page."""
-    from testbed.experiments.arena.results import write
-    from testbed.experiments.arena.shown import (
+    from testbed.experiments.arena.arena_table import (
         HEAD,
         cells_of,
         columns_of,
@@ -120,6 +119,7 @@ def _write(games: "Games", out: Path, num_seeds: int) -> None:
         page_of,
         ranked,
     )
+    from testbed.experiments.arena.results import write
     from testbed.experiments.cli.output import plain_table, show
     from testbed.experiments.runs.whole_files import write_cells, write_text
 
@@ -135,7 +135,7 @@ def _write(games: "Games", out: Path, num_seeds: int) -> None:
 def _write_across(games: "Mapping[str, Games]", out: Path) -> None:
     """Print and write the table of all rules, and whether the rank changes."""
     from testbed.experiments.arena.across_rules import across
-    from testbed.experiments.arena.shown import cells_across, head_across, page_across
+    from testbed.experiments.arena.arena_table import cells_across, head_across, page_across
     from testbed.experiments.cli.output import plain_table, show
     from testbed.experiments.runs.whole_files import write_cells, write_text
 
@@ -178,7 +178,7 @@ def _verify(
 
 def _launch(words: list[str], jobs: int, folder: Path) -> "Launch":
     """Threads of this process, or tasks of the launcher that the words name."""
-    from testbed.experiments.arena.batches import by_tasks
+    from testbed.experiments.arena.cell_tasks import by_tasks
     from testbed.experiments.runs.launchers import launched
 
     if "hydra/launcher=dask" in words:

@@ -1,6 +1,8 @@
 """`testbed capacity`: the highest rate of a simulated server."""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
+from testbed.experiments.cli.capacity_lines import compared_lines, lines_of
 from testbed.experiments.cli.parameters import (
     AboveZero,
     AsJson,
     AtLeastOne,
     Override,
 )
-from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
+from testbed.experiments.cli.served_command import NO_COMMANDS, ServedCommands
 from testbed.run.override_words import key_of
-from testbed.study.replications import Interval
 
 if TYPE_CHECKING:
     from testbed.experiments.cli.json_answers import CapacityAnswer
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 RUNS = Path("runs/capacity")
 SEED = "seed"
 USUAL_SEEDS = 3
-
-LONGER = "raise arrivals.duration_s, until this line goes"
 
 Share = Annotated[float, Parameter(help="share of the requests that must meet the SLO")]
 LowRate = Annotated[
@@ -57,7 +57,7 @@ SeedCount = Annotated[
 
 def capacity(
     *overrides: Annotated[Override, Parameter(required=True)],
-    served: ServedCommand = NO_COMMAND,
+    served: ServedCommands = NO_COMMANDS,
     seeds: SeedCount | None = None,
     share: Share = 0.9,
     low: LowRate = 0.5,
@@ -73,94 +73,92 @@ def capacity(
     between two tokens) or slo.e2e_s=... (s to the last token) are among the overrides; a request
     meets all of them. The rate is found by the bisection of the paper's figures, in requests/s,
     with each of three seeds; run folders are stored and reused. Each rate has 300 s of arrivals
-    unless arrivals.duration_s says otherwise.
+    unless arrivals.duration_s says otherwise. Several commands of servers, each after an option
+    --from-vllm or --from-sglang of its own, are searched in turn and compared on the same seeds.
     """
-    from testbed.api import capacities
-    from testbed.experiments.cli.json_answers import capacity_answer
+    from testbed.experiments.cli.json_answers import compared_capacities
     from testbed.experiments.cli.output import print_json
-    from testbed.experiments.runs.progress import status_line
-    from testbed.experiments.runs.search_progress import SearchProgress
-    from testbed.study.capacity_search import check_search, check_searched, usual_duration
 
-    words = served.words(overrides)
-    unseeded = [word for word in words if key_of(word) != SEED]
-    check_searched(unseeded, {})
-    usual = usual_duration(unseeded, {})
-    unseeded += usual
-    search = {"share": share, "low": low, "high": high, "precision": precision}
-    if sensitivity:
-        _check_sensitivity(unseeded)
-    numbers = seeds_of(words, seeds)
-    check_search(**search)
-    _check_folder(runs)
-    progress = SearchProgress(len(numbers), low, high, precision)
-    _announce(progress.expected, len(numbers), usual)
-    with status_line(progress.__str__):
-        highest = capacities(
-            *unseeded,
-            seeds=numbers,
-            **search,
-            folder=runs,
-            seen=partial(_report, progress, needed=share),
-        )
-    answer = capacity_answer(highest, _varied(highest, unseeded, precision) if sensitivity else {})
-    if json:
-        return print_json(answer)
-    varied = _rule(unseeded) if sensitivity else ""
-    print(*lines_of(answer, varied), sep="\n")
+    numbers = seeds_of([*overrides], seeds)
+    search = Search(share, low, high, precision, tuple(numbers), runs, sensitivity)
+    words_of = {
+        name: search.words(command.words(overrides)) for name, command in served.each.items()
+    }
+    notes = _with_one_source(words_of)
+    answers = {name: search.answer(words, name) for name, words in words_of.items()}
+    if len(answers) > 1:
+        compared = compared_capacities(answers, notes)
+        return print_json(compared) if json else print(*compared_lines(compared.servers), sep="\n")
+    for name, answer in answers.items():
+        varied = _rule(words_of[name]) if sensitivity else ""
+        print_json(answer) if json else print(*lines_of(answer, varied), sep="\n")
 
 
-def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
-    """The range, how it was found, and the error of the costs that it rests on. varied: what was
-    varied for the intervals, in words.
+@dataclass(frozen=True)
+class Search:
+    """A search with each of these seeds. folder: of its runs. is_varied: whether costs and arrivals
+    are varied too.
     """
-    rates = [of_seed.rate for of_seed in answer.seeds]
-    mean = Interval(answer.rate, answer.half_width, len(rates))
-    text = f"{mean} req/s" if len(rates) > 1 else f"about {mean.mean:.2g} req/s"
-    how = "one seed, whose error is not known (--seeds 3 gives a range)"
-    if len(rates) > 1:
-        how = (
-            f"95% interval of {len(rates)} seeds (Student's t), which found {min(rates):.3g} to "
-            f"{max(rates):.3g} in steps of {answer.step:.2g}"
-        )
-    needed = f"{100 * answer.share:g}% of the requests meet the SLO"
-    lines = [f"capacity: {text} at which {needed}: {how}"]
-    lines += _filling_lines(answer.filling, answer.step / max(rates))
-    for of_seed in answer.seeds:
-        inside = f"{100 * of_seed.share_inside:.1f}% of the requests inside"
-        lines.append(
-            f"  seed {of_seed.seed}: {of_seed.rate:.3g} req/s, {inside}, "
-            f"goodput {of_seed.goodput:.3g} req/s"
-        )
-        if of_seed.overload:
-            lines.append(f"    overloaded, in too short a run: {of_seed.overload} ({LONGER})")
-    lines += _sensitivity_lines(answer, varied)
-    if answer.future_read:
-        lines.insert(0, f"reads the future, as no real server can: {answer.future_read}")
-    return [*lines, *([f"simulated; costs: {answer.costs}"] if answer.costs else [])]
+
+    share: float
+    low: float
+    high: float
+    precision: float
+    seeds: tuple[int, ...]
+    folder: Path
+    is_varied: bool
+
+    def words(self, words: Sequence[str]) -> list[str]:
+        """The words of each run, without its rate and seed. Raises InputError for what cannot be
+        searched.
+        """
+        from testbed.study.capacity_search import check_search, check_searched, usual_duration
+
+        unseeded = [word for word in words if key_of(word) != SEED]
+        check_searched(unseeded, {})
+        unseeded += usual_duration(unseeded, {})
+        if self.is_varied:
+            _check_sensitivity(unseeded)
+        check_search(self.share, self.low, self.high, self.precision)
+        _check_folder(self.folder)
+        return unseeded
+
+    def answer(self, words: list[str], name: str) -> "CapacityAnswer":
+        """The capacity of the server that the words are of. name: its own words beside those of
+        other servers.
+        """
+        from testbed.api import capacities
+        from testbed.experiments.cli.json_answers import capacity_answer
+        from testbed.experiments.runs.progress import status_line
+        from testbed.experiments.runs.search_progress import SearchProgress
+
+        progress = SearchProgress(len(self.seeds), self.low, self.high, self.precision)
+        _announce(progress.expected, len(self.seeds), name, words)
+        with status_line(progress.__str__):
+            highest = capacities(
+                *words,
+                seeds=self.seeds,
+                share=self.share,
+                low=self.low,
+                high=self.high,
+                precision=self.precision,
+                folder=self.folder,
+                seen=partial(_report, progress, needed=self.share),
+            )
+        varied = _varied(highest, words, self.precision) if self.is_varied else {}
+        return capacity_answer(highest, varied)
 
 
-def _filling_lines(filling: float, precision: float) -> list[str]:
-    """The remark that runs are too short for the precision of the search."""
-    if filling <= precision:
+def _with_one_source(words_of: dict[str, list[str]]) -> list[str]:
+    """Give the servers costs of one source, to be compared; returns the note on it."""
+    from testbed.experiments.cli.run_launch import NOTE, printed_once
+    from testbed.experiments.runs.one_source import OF_ONE_SOURCE, WHY, sources_differ
+
+    if not sources_differ([*words_of.values()]):
         return []
-    return [
-        f"  short runs: the server fills for {100 * filling:.2g}% of the arrivals, so the rate is "
-        f"up to {100 * filling:.2g}% too high ({filling / precision:.2g} times "
-        f"arrivals.duration_s makes that {100 * precision:.2g}%)"
-    ]
-
-
-def _sensitivity_lines(answer: "CapacityAnswer", varied: str) -> list[str]:
-    """The interval of each seed, with what was varied."""
-    lines = [f"how sensitive: {varied}"] if answer.intervals else []
-    for interval_of_seed in answer.intervals:
-        low, high = interval_of_seed.lowest, interval_of_seed.highest
-        text = f"{low:.3g} to {high:.3g} req/s, by costs"
-        if interval_of_seed.metric == "share_inside":
-            text = f"{100 * low:.1f} to {100 * high:.1f}% inside at the rate found"
-        lines.append(f"  seed {interval_of_seed.seed}: {text}")
-    return lines
+    for words in words_of.values():
+        words.append(OF_ONE_SOURCE)
+    return printed_once([f"{NOTE}{WHY}"])
 
 
 def _check_sensitivity(words: list[str]) -> None:
@@ -221,18 +219,22 @@ def _check_folder(runs: Path) -> None:
         )
 
 
-def _announce(num_rates: int, num_seeds: int, usual: list[str]) -> None:
+def _announce(num_rates: int, num_seeds: int, name: str, words: Sequence[str]) -> None:
     """Say what the search will simulate, before the first rate is done."""
+    from testbed.study.capacity_search import DURATION, USUAL_S
+
     of_seeds = f"{num_seeds} seeds" if num_seeds > 1 else "one seed"
     text = f"capacity: about {num_rates} rates for {of_seeds}, a line for each"
-    if usual:
-        text = f"{text}; {usual[0]} each, for a first answer"
+    if name:
+        text = f"{name}: {text}"
+    if words[-1] == f"{DURATION}={USUAL_S}":
+        text = f"{text}; {words[-1]} each, for a first answer"
     print(text, file=sys.stderr, flush=True)
 
 
 def _report(progress: "SearchProgress", rate: float, inside: float, needed: float) -> None:
     """Print one simulated rate at once, since the whole search may take minutes."""
-    progress.ended()
+    progress.ended(rate, keeps=inside >= needed)
     verdict = "keeps" if inside >= needed else "misses"
     line = f"{rate:>8g} req/s: {100 * inside:5.1f}% inside, {verdict} {100 * needed:g}%"
     print(line, file=sys.stderr, flush=True)

@@ -7,9 +7,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from dataclasses import dataclass, field
 from math import isfinite
 from types import FrameType
+from typing import NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.experiments.runs.quiet import QUIET
@@ -19,16 +19,15 @@ QUIET_OPTIONS = ("--quiet", "-q")
 Handler = Callable[[int, FrameType | None], None]
 
 
-@dataclass(frozen=True)
-class CommonOptions:
+class CommonOptions(NamedTuple):
     """debug: an error shows its traceback. quiet: standard error has errors alone. limit_s: after
-    so many seconds the command ends as by SIGTERM; None: never.
+    so many seconds from began_s on the command ends as by SIGTERM; None: never.
     """
 
     debug: bool = False
     quiet: bool = False
     limit_s: float | None = None
-    began_s: float = field(default_factory=time.monotonic)
+    began_s: float = 0.0
 
     @property
     def time_limit(self) -> str:
@@ -66,7 +65,7 @@ def separated(words: Sequence[str]) -> tuple[CommonOptions, list[str]]:
         elif word not in (DEBUG_OPTION, *QUIET_OPTIONS):
             others.append(word)
     is_quiet = any(option in words for option in QUIET_OPTIONS)
-    return CommonOptions(DEBUG_OPTION in words, is_quiet, limit), others
+    return CommonOptions(DEBUG_OPTION in words, is_quiet, limit, time.monotonic()), others
 
 
 def _seconds(text: str) -> float:

@@ -73,7 +73,7 @@ def record(
         from testbed.experiments.real.endpoint.client_log import record_endpoint
 
         return record_endpoint(url, api_key, model, workload, out, limit_s)
-    from testbed.experiments.real.vllm_engine.vllm_log import record as record_log
+    from testbed.experiments.real.vllm_engine.recorded_log import record as record_log
 
     record_log(from_vllm or "", workload, python or sys.executable, out, limit_s)
 

@@ -190,7 +190,7 @@ class TriedRate:
     Attributes:
         rate: requests/s
         share_inside: share of the requests that meet the SLO
-        goodput: requests/s that meet it
+        goodput: requests/s that meet it, of the whole run, its drain included
     """
 
     rate: float
@@ -206,7 +206,9 @@ class SeedCapacity:
         seed: the seed
         rate: the highest rate that meets the SLO, requests/s
         share_inside: the share that meets it at that rate
-        goodput: requests/s that meet it at that rate
+        goodput: requests/s that meet it at that rate, of the whole run, its drain included
+        completed: requests/s that complete at that rate in the second half of the arrivals; null of
+            a run whose requests arrive at once
         tried: every simulated rate, ascending
         overload: that the server did not keep up with the arrivals at that rate; empty if it did
     """
@@ -215,6 +217,7 @@ class SeedCapacity:
     rate: float
     share_inside: float
     goodput: float
+    completed: float | None
     tried: list[TriedRate]
     overload: str
 
@@ -265,6 +268,37 @@ class CapacityAnswer:
     future_read: str
     seeds: list[SeedCapacity]
     intervals: list[SensitiveCapacity]
+
+
+@dataclass(frozen=True)
+class ServerCapacity:
+    """The capacity of one of several servers.
+
+    Attributes:
+        command: the words of its command that not all of them have
+        capacity: what its search found
+        difference: from the rate of the first server on the same seeds, requests/s
+        difference_half_width: half of its 95% interval, with the larger step of both searches; null
+            for one seed
+    """
+
+    command: str
+    capacity: CapacityAnswer
+    difference: float
+    difference_half_width: float | None
+
+
+@dataclass(frozen=True)
+class ComparedCapacities:
+    """The answer of `testbed capacity --json` with several servers' commands.
+
+    Attributes:
+        servers: in the order of the command line
+        notes: on the costs, so that the servers compare
+    """
+
+    servers: list[ServerCapacity]
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -575,10 +609,27 @@ def capacity_answer(
     return CapacityAnswer(*found, *about, seeds, intervals)
 
 
+def compared_capacities(
+    answers: Mapping[str, CapacityAnswer], notes: Sequence[str]
+) -> ComparedCapacities:
+    """The capacities of several servers by their commands, beside that of the first one."""
+    from testbed.study.replications import paired, within_step
+
+    first = next(iter(answers.values()))
+    servers = []
+    for command, answer in answers.items():
+        rates, reference = ([seed.rate for seed in of.seeds] for of in (answer, first))
+        difference = paired(rates, reference)
+        if answer is not first:
+            difference = within_step(difference, max(answer.step, first.step))
+        servers.append(ServerCapacity(command, answer, difference.mean, difference.half_width))
+    return ComparedCapacities(servers, [*notes])
+
+
 def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
     tried = [TriedRate(*point) for point in highest.points]
     best = next(point for point in tried if point.rate == highest.rate)
-    found = (highest.rate, best.share_inside, best.goodput)
+    found = (highest.rate, best.share_inside, best.goodput, highest.completed)
     return SeedCapacity(seed, *found, tried, highest.overload)
 
 

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from testbed.core.errors import InputError
 
 NAME = "--served-model-name"
+PLAIN = "plain"  # a command without words of its own beside others
 OF_VLLM = (
     'the words of "vllm serve MODEL --max-num-seqs 64 ..." as overrides; what has no counterpart '
     "is reported"
@@ -20,7 +21,7 @@ VllmCommand = Annotated[str, Parameter(metavar="COMMAND", help=OF_VLLM)]
 SglangCommand = Annotated[str, Parameter(metavar="COMMAND", help=OF_SGLANG)]
 VllmCommands = Annotated[
     list[str] | None,
-    Parameter(metavar="COMMAND", help=f"{OF_VLLM}; with -m several commands, each a point"),
+    Parameter(metavar="COMMAND", help=f"{OF_VLLM}; several commands are compared (run: with -m)"),
 ]
 SglangCommands = Annotated[list[str] | None, Parameter(metavar="COMMAND", help=OF_SGLANG)]
 
@@ -110,13 +111,13 @@ NO_COMMANDS = ServedCommands()
 
 
 def own_words(commands: Sequence[str]) -> list[str]:
-    """The words of each command that not all of them have, options with their values; the whole
-    command if two would have the same ones.
+    """The words of each command that not all of them have, options with their values, PLAIN for
+    none; the whole command if two would have the same ones.
     """
     split = [_parts(command) for command in commands]
     common = set(split[0]).intersection(*split)
-    own = [" ".join(part for part in parts if part not in common) for parts in split]
-    return own if all(own) and len(set(own)) == len(own) else list(commands)
+    own = [" ".join(part for part in parts if part not in common) or PLAIN for parts in split]
+    return own if len(set(own)) == len(own) else list(commands)
 
 
 def _parts(command: str) -> list[str]:

@@ -13,12 +13,13 @@ from testbed.core.errors import InputError
 from testbed.experiments.cli.json_answers import sweep_answer
 from testbed.experiments.cli.output import print_json, wide_console
 from testbed.experiments.cli.parameters import check_folder_of
-from testbed.experiments.cli.run_launch import RUNS, USUAL, Drawing, Form, printed_once
+from testbed.experiments.cli.run_launch import NOTE, RUNS, USUAL, Drawing, Form, printed_once
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
+from testbed.experiments.runs.one_source import OF_ONE_SOURCE, WHY, sources_differ
 from testbed.experiments.runs.points import SEED, Point, differing
 from testbed.experiments.runs.progress import status_line
 from testbed.experiments.runs.quiet import QUIET
@@ -71,6 +72,9 @@ def points_of(
                 words = tuple(served.words(combination, folders))
             points.append(SweepPoint(combination, words, command))
             lines += printed.getvalue().splitlines()
+    if sources_differ([point.words for point in points]):
+        points = [point._replace(words=(*point.words, OF_ONE_SOURCE)) for point in points]
+        lines.append(f"{NOTE}{WHY}")
     return points, printed_once(lines)
 
 

@@ -9,8 +9,8 @@ class ShortestPromptAged(Order):
     """Serves a request as if it came later by a second for each `tokens_per_s` tokens of its
     prompt, at most by `patience_s`.
 
-    The rank is fixed when a request arrives. Whoever waits gets ahead of longer prompts that come
-    later, because those rank by their own arrival: so the rank need not be asked again as time
+    The rank is fixed when a request arrives. A waiting request gets ahead of longer prompts that
+    come later, because those rank by their own arrival: so the rank need not be asked again as time
     passes, and a span of many iterations stays one event of the simulation.
     """
 

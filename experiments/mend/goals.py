@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.run.metrics import WHILE_ARRIVING
+from testbed.run.while_arriving import COMPLETED
 
 Summary = Mapping[str, Any]
 PREEMPTIONS, LATENCY = "preemptions/h", "latency, s"
@@ -16,7 +18,7 @@ NUMBERS: dict[str, Callable[[Summary], float | None]] = {
     "TTFT p99, s": lambda of: of["ttft_s"]["p99"],
     "TPOT p99, s": lambda of: of["tpot_s"]["p99"],
     LATENCY: lambda of: of["e2e_s"]["mean"],
-    "req/s": lambda of: of["throughput"]["requests_per_s"],
+    "req/s, 2nd half": lambda of: (of[WHILE_ARRIVING] or {}).get(COMPLETED),
 }
 
 
@@ -43,7 +45,7 @@ OF_SLO = (GOALS["goodput"], GOALS["share"])
 
 def goal_of(name: str | None, *, has_slo: bool) -> Goal:
     """The goal of a name; without one goodput if there is an SLO, else mean latency. Raises
-    InputError for another name, and for a goal that needs an SLO where there is none.
+    InputError for another name, and for a goal that needs an SLO if there is none.
     """
     if name is None:
         return GOALS["goodput" if has_slo else "latency"]

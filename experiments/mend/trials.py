@@ -11,10 +11,10 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
-from testbed.experiments.mend.changes import NONE, NOT_OF_VLLM, Change, changes_of
+from testbed.experiments.mend.change_verdicts import BETTER, WORDS, Verdict, verdicts
 from testbed.experiments.mend.goals import NUMBERS, Goal, goal_of
+from testbed.experiments.mend.server_changes import NONE, NOT_OF_VLLM, Change, changes_of
 from testbed.experiments.mend.tried import Tried
-from testbed.experiments.mend.verdicts import BETTER, WORDS, Verdict, verdicts
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
@@ -82,13 +82,13 @@ class Mending:
     @property
     def best(self) -> Tried | None:
         """The best change that an option of vLLM makes; None if none betters the goal."""
-        return next((one for one in self.better if one.change.note != NOT_OF_VLLM), None)
+        return next((tried for tried in self.better if tried.change.note != NOT_OF_VLLM), None)
 
     @property
     def numbers(self) -> list[str]:
         """The names of the numbers that the server has, the goal's first."""
-        known = [name for name in NUMBERS if self.server.mean(name) is not None]
-        return sorted(known, key=lambda name: name != self.goal.number)
+        names = [name for name in NUMBERS if self.server.mean(name) is not None]
+        return sorted(names, key=lambda name: name != self.goal.number)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Search:
     def _outcomes(
         self, jobs: Sequence[Trial], progress: Progress
     ) -> Iterator[dict[str, Any] | InputError]:
-        """What each job ends with, in order."""
+        """The summary or the error of each job, in order."""
         _say(f"mend: {len(jobs)} runs, {len(self.seeds)} seeds of each server")
         for done, outcome in enumerate(launched(self.launcher, jobs, self.runs), start=1):
             progress.checked(done, len(jobs))

@@ -35,6 +35,10 @@ THOUSAND = 1000
 SHORT = 10  # characters of a run folder's name
 REPORT = "report.html"  # of a run, in its folder
 RUN, WHY = "run", "why"
+LIMITED = (
+    "limited by: memory (requests are preempted, or hold 90% of the pool), the link of hand-overs, "
+    "or the work of the objective nearest its limit: prefill (TTFT), decode (TPOT, ITL, end to end)"
+)
 TEXTS = ("limited by", WHY, "less the cheapest", "costs", RUN)
 
 
@@ -55,6 +59,7 @@ def lines_of(plan: Plan) -> list[str]:
         *_refused(plan),
         *_behind(plan),
         *_costs(plan),
+        *([LIMITED] if plan.ranked or plan.misses or plan.dearer else []),
     ]
 
 

@@ -108,11 +108,6 @@ def composed(name: str, words: Sequence[str]) -> DictConfig:
     return config
 
 
-@lru_cache(MOST_KEPT)
-def _kept(name: str, choices: tuple[str, ...]) -> DictConfig:
-    return composed_by_hydra(name, choices)
-
-
 def composed_by_hydra(
     name: str, words: Sequence[str], folders: Sequence[Any] = (), *, whole: bool = False
 ) -> DictConfig:
@@ -127,6 +122,9 @@ def composed_by_hydra(
     register(first)
     with initialize_config_dir(str(first), job_name="testbed", version_base=VERSION):
         return compose(name, [*words, *search, *unasked], return_hydra_config=whole)
+
+
+_kept = lru_cache(MOST_KEPT)(composed_by_hydra)
 
 
 def set_value(config: DictConfig, override: Override) -> None:

@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
@@ -31,6 +32,7 @@ from testbed.experiments.runs.choice_names import (
     gpus_of_server,
     plug_ins_of,
 )
+from testbed.experiments.runs.yaml_values import yaml_values
 from testbed.run.config import EngineConfig, RunConfig, ServerConfig, SoftwareConfig, defaults_of
 from testbed.run.constructor_parameters import values_of
 from testbed.run.parts import locate
@@ -130,7 +132,11 @@ def stated(file: Path, changed_ns: int) -> Node:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(key=file, problem="is no text in UTF-8") from None
-    values: Any = OmegaConf.to_container(OmegaConf.load(file))
+    try:
+        values = yaml_values(text)
+    except yaml.MarkedYAMLError as error:
+        place = f"{file}, line {error.problem_mark.line + 1}" if error.problem_mark else file
+        raise InputError(key=place, problem=f"is not valid YAML: {error.problem}") from None
     if not isinstance(values, dict):
         raise InputError(key=file, problem="must have values by name")
     header = HEADER.match(text)

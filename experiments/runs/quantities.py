@@ -6,6 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from testbed.run.while_arriving import LONGER
+
+WINDOW = (
+    "2nd half: what completes, per second, in the second half of the arrivals (the first one fills "
+    "the server); with drain: of the whole run, until its last answer"
+)
+
 
 class Quantity(NamedTuple):
     """A row of quantities.csv: one number of a summary.
@@ -83,6 +90,14 @@ def _at(summary: Mapping[str, Any], keys: str) -> float | None:
     for key in keys.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     return float(value) if isinstance(value, int | float) else None
+
+
+def still_filling(rates: Mapping[str, Any]) -> str:
+    """The remark on rates of a server that is not filled."""
+    return (
+        f"{percent(rates[LONGER])} of the answers take longer than the first half of the arrivals, "
+        "so that this server still fills in the second one (raise arrivals.duration_s)"
+    )
 
 
 def number(value: float | None) -> str:

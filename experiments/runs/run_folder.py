@@ -36,6 +36,7 @@ from testbed.experiments.runs.whole_files import (
     write_numbers,
     write_text,
 )
+from testbed.experiments.runs.yaml_values import yaml_text
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
 from testbed.run.identity import Identity, id_of, identify
@@ -120,7 +121,7 @@ def _complete(
     folder: Path, config: RunConfig, identity: Identity, summary: Mapping[str, Any]
 ) -> None:
     """Write config, inputs and summary."""
-    text = yaml.safe_dump(config.values, sort_keys=False, allow_unicode=True)
+    text = yaml_text(config.values)
     write_text(folder / CONFIG, text)
     write_json(folder / INPUTS, identity.inputs)
     write_json(folder / SUMMARY, {**summary, RUN: {**summary[RUN], ID: identity.id}})
@@ -199,7 +200,7 @@ def _named(part: Part, key: str) -> Part:
 def serve(setup: Setup, folder: Path) -> dict[str, Any]:
     """Serve the workload by the GPU engine, and write its tables; returns the summary."""
     try:
-        from testbed.kernels.engine.serve import serve_into
+        from testbed.kernels.engine.served_run import serve_into
     except ImportError as error:
         raise InputError(
             key="engine",

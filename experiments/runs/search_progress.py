@@ -1,37 +1,64 @@
 """The progress of a search for rates: the runs that it takes, those done, and its end."""
 
 import time
-from math import ceil, log, log1p, log2
+from math import ceil, inf, log, log1p, log2, sqrt
 
 from testbed.api import NEAR
-from testbed.experiments.runs.progress import left
 
 ENDS = 2  # rates that a search begins with
+ROUNDED = 1e-3  # rates are tried with four digits
 
 
 class SearchProgress:
     """The rates of a search with several seeds, of which each begins around the last one's answer.
 
-    `expected` rates are those of first guesses that hold; guesses that are moved add to them.
+    `expected` rates are those of first guesses that hold. The time of a run is taken as
+    proportional to its rate; while a guess is moved outward no end is in sight.
     """
 
     def __init__(self, num_seeds: int, low: float, high: float, precision: float) -> None:
-        later = _num_rates(NEAR**2, precision)
-        self.expected = _num_rates(high / low, precision) + (num_seeds - 1) * later
+        self._precision = precision
+        self._of_later_seed = _num_rates(NEAR**2, precision)
+        self._seeds_left = num_seeds - 1
+        self.expected = _num_rates(high / low, precision) + self._seeds_left * self._of_later_seed
         self._began = time.monotonic()
-        self._done = 0
+        self._done, self._sum_of_rates = 0, 0.0
+        self._kept, self._missed = 0.0, inf
 
-    def ended(self) -> None:
-        """One more rate has been simulated."""
+    def ended(self, rate: float, *, keeps: bool) -> None:
+        """One more rate has been simulated, which keeps the objectives or misses them."""
+        if self._seeds_left and self._is_found:
+            self._seeds_left -= 1
+            self._kept, self._missed = self._kept / NEAR, self._kept * NEAR  # its first guess
         self._done += 1
+        self._sum_of_rates += rate
+        self._kept, self._missed = (rate, self._missed) if keeps else (self._kept, rate)
+
+    @property
+    def _is_found(self) -> bool:
+        widest = self._kept * (1 + self._precision) * (1 + ROUNDED)
+        return self._kept < self._missed <= widest
 
     def __str__(self) -> str:
-        total = max(self.expected, self._done + 1)
-        rest = left(self._done, total, time.monotonic() - self._began)
-        return f"searching: {self._done} of about {total} rates simulated{rest}"
+        if not self._done:
+            return f"searching: 0 of about {self.expected} rates simulated"
+        if not self._kept or self._missed == inf:
+            return f"searching: {self._done} rates simulated, the range is not found yet"
+        rest = 0 if self._is_found else _num_halvings(self._missed / self._kept, self._precision)
+        rest += self._seeds_left * self._of_later_seed
+        pace = (time.monotonic() - self._began) / self._sum_of_rates
+        seconds = rest * sqrt(self._kept * self._missed) * pace
+        total = self._done + rest
+        return (
+            f"searching: {self._done} of about {total} rates simulated, about {seconds:,.0f} s left"
+        )
 
 
 def _num_rates(ratio: float, precision: float) -> int:
-    """The rates of a bisection from one end to the other, by the ratio of the ends."""
-    halvings = log2(max(log(ratio) / log1p(precision), 1.0))
-    return ENDS + ceil(halvings)
+    """The rates of a search whose first guess holds, by the ratio of its ends."""
+    return ENDS + _num_halvings(ratio, precision)
+
+
+def _num_halvings(ratio: float, precision: float) -> int:
+    """The rates of a bisection between two ends, by their ratio."""
+    return ceil(log2(max(log(ratio) / log1p(precision), 1.0)))

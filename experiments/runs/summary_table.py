@@ -7,11 +7,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.experiments.runs.quantities import number, percent
+from testbed.experiments.runs.quantities import number, percent, still_filling
 from testbed.experiments.runs.run_words import future_read_by, run_words
-from testbed.run.metrics import in_words
+from testbed.run.metrics import WHILE_ARRIVING, in_words
 from testbed.run.simulate import OVERLOAD, PROFILE, STOPPED
 from testbed.run.summaries import CONTENTS, ENGINES, RUN, SAMPLES, UNREAD, costs_of, was_served
+from testbed.run.while_arriving import COMPLETED, is_filling
 
 LIMITS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "end to end"}
 ABOVE = "costs", "reads the future"  # which stand above the table of the terminal
@@ -71,9 +72,24 @@ def _served_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     seconds, iterations = summary["simulated_s"], summary["iterations"]
     time = "time" if was_served(summary) else "simulated time"
     yield time, f"{seconds:,.1f} s, {iterations:,} iterations"
+    yield from _throughput_rows(summary)
+
+
+def _throughput_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The rates in the second half of the arrivals, and those of the whole run, whose drain lowers
+    them; a folder of an older version has the latter alone.
+    """
+    if part := summary.get(WHILE_ARRIVING):
+        came = number(part["arrived_requests_per_s"])
+        done, tokens = number(part[COMPLETED]), number(part["completed_output_tokens_per_s"])
+        window = f"{number(part['from_s'])} to {number(part['to_s'])} s"
+        text = f"{done} of {came} req/s that arrive, {tokens} tokens/s ({window})"
+        if is_filling(part):
+            text += f"; {still_filling(part)}"
+        yield "throughput, 2nd half of arrivals", text
     rates = summary["throughput"]
     requests, tokens = number(rates["requests_per_s"]), number(rates["output_tokens_per_s"])
-    yield "throughput", f"{requests} req/s, {tokens} tokens/s"
+    yield "throughput, with the drain", f"{requests} req/s, {tokens} tokens/s"
 
 
 def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

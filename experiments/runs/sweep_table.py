@@ -12,7 +12,7 @@ from rich.text import Text
 from testbed.experiments.look.pages.page import Chart, Series
 from testbed.experiments.look.plots import figure_of, save
 from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
-from testbed.experiments.runs.quantities import main_numbers
+from testbed.experiments.runs.quantities import WINDOW, main_numbers, still_filling
 from testbed.experiments.runs.replicated import difference_columns, explained, mean_columns
 from testbed.experiments.runs.run_words import (
     future_read_by,
@@ -21,7 +21,10 @@ from testbed.experiments.runs.run_words import (
 )
 from testbed.experiments.runs.sweep_metrics import panels_of, with_shares
 from testbed.experiments.runs.whole_files import write_cells
+from testbed.run.metrics import WHILE_ARRIVING
+from testbed.run.simulate import OVERLOAD
 from testbed.run.summaries import costs_of, flat, merge_axes
+from testbed.run.while_arriving import is_filling
 from testbed.study.replications import interval
 
 FEWEST = 3  # values of an axis that is drawn
@@ -65,7 +68,7 @@ def shown(
     settled = [name for name in names if name != SEED]
     named = {_name_of(point, settled): point.summary for point in firsts}
     head += [*remark_on_ways(named), *remark_on_pools(named)]
-    head += rejections_of(points)
+    head += [*rejections_of(points), *fillings_of(firsts), WINDOW]
     if are_replicated(points) and not per_seed:
         return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
@@ -86,6 +89,29 @@ def rejections_of(points: Sequence[Point]) -> list[str]:
         for point, counts in counted
         if counts.get("rejected")
     ]
+    return _first(lines)
+
+
+def fillings_of(points: Sequence[Point]) -> list[str]:
+    """A line for each of the first points whose server still fills in the second half of the
+    arrivals, without those that fall behind.
+    """
+    rates = [
+        (point, point.summary.get(WHILE_ARRIVING))
+        for point in points
+        if not point.summary.get(OVERLOAD)
+    ]
+    return _first(
+        [
+            f"{_name_of(point, axes(points))}: {still_filling(part)}".removeprefix(": ")
+            for point, part in rates
+            if part and is_filling(part)
+        ]
+    )
+
+
+def _first(lines: list[str]) -> list[str]:
+    """The first remarks of many."""
     others = len(lines) - MOST_REMARKS
     return lines if others <= 0 else [*lines[:MOST_REMARKS], f"and {others} points more"]
 

@@ -13,13 +13,27 @@ from testbed.experiments.runs.words import WITH_MARKS
 from testbed.experiments.vllm_server.release_words import quoted
 from testbed.run.override_words import key_of
 
+WITHOUT_PREFILL = "prefill_replicas=null"
+
 
 def sweep_points(words: Sequence[str]) -> list[tuple[str, ...]]:
     """The words of each point, in the order of the words: policy=a,b, seed=range(3), choice(1,2).
 
+    The points without prefill apart, of a sweep over prefill_replicas=null,N, have no handover.
     Raises InputError for a word that lists no values, such as an interval.
     """
-    return list(product(*map(values_of, words)))
+    choices = [*map(values_of, words)]
+    points = product(*choices)
+    if not any(len(values) > 1 and WITHOUT_PREFILL in values for values in choices):
+        return list(points)
+    return list(dict.fromkeys(map(_without_handover, points)))
+
+
+def _without_handover(point: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of a point, without a hand-over if no engine prefills for others."""
+    if WITHOUT_PREFILL not in point:
+        return point
+    return tuple(word for word in point if key_of(word).partition(".")[0] != "handover")
 
 
 def values_of(word: str) -> list[str]:

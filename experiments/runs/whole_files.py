@@ -54,7 +54,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def _takes_content(path: Path) -> bool:
-    """Whether this is a device, a pipe, or one of the links that stand for an open file."""
+    """True if this is a device, a pipe, or one of the links that stand for an open file."""
     if path.is_symlink():
         return path.absolute().is_relative_to(DEVICES) and path.exists()
     return path.exists() and not path.is_file()

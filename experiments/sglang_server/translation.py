@@ -11,9 +11,9 @@ from testbed.experiments.sglang_server.named_server import server_of
 from testbed.experiments.vllm_server.overriding import replaced_values
 from testbed.experiments.vllm_server.translation import model_words
 from testbed.run.override_words import key_of
-from testbed.sglang.command import FLAG, read_command
+from testbed.sglang.command import FLAG, SERVE, read_command
 from testbed.sglang.memory import terms
-from testbed.sglang.words import overrides_of
+from testbed.sglang.server_words import overrides_of
 
 CHUNK = "scheduler.chunked_prefill_size"
 OPTION_OF_OVERRIDE = {  # overrides that replace the value of an option of the command
@@ -49,7 +49,7 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     server = server_of(replace(read, values=values), gpu, folders)
     if server.option is None:
         raise InputError(
-            key=f"{FLAG}: --model-path",
+            key=f"{SERVE}: --model-path",
             problem=(
                 "is a config.json, which `testbed fits` reads; to simulate it, testbed import "
                 "model its config.json, and add --config-dir . model=NAME"
@@ -62,7 +62,7 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
         lines.append(f"the pool is right within {terms().expected_error_gib} GiB on each GPU")
     lines += [f"harmless, ignored: {note}" for note in server.notes]
     for line in lines:
-        print(f"testbed: note: {FLAG}: {line}", file=sys.stderr)
+        print(f"testbed: note: {SERVE}: {line}", file=sys.stderr)
     return [*(word for word in words if key_of(word) not in choices), *others]
 
 

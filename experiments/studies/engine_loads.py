@@ -122,7 +122,7 @@ def serve_loads(
     if not missing:
         return
     from testbed.kernels.engine.device_memory import free
-    from testbed.kernels.engine.serve import make_engine, on_the_device_of, serve_into
+    from testbed.kernels.engine.served_run import make_engine, on_the_device_of, serve_into
 
     free()  # what the calibration has left
     # The policy of this one has all blocks; that of vLLM keeps one

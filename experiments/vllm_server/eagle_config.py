@@ -48,7 +48,7 @@ def _sizes(method: str, path: Path, values: Mapping[str, Any]) -> dict[str, int]
     shape = model_of(path)
     if not shape.is_plain or shape.ffn_matrices != 3:
         raise InputError(
-            key=f"--from-vllm: --speculative-config: {path}",
+            key=f"vllm serve: --speculative-config: {path}",
             problem="its layers are not Llama's: such a drafter is not modelled",
             remedy="leave it out to see the server without it",
         )

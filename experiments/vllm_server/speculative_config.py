@@ -9,7 +9,7 @@ from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.eagle_config import EAGLE, EAGLE3, eagle_of
 from testbed.experiments.vllm_server.named import model_named
-from testbed.vllm.command import FLAG
+from testbed.vllm.command import SERVE
 from testbed.vllm.releases import Release
 from testbed.vllm.server import Speculative
 
@@ -43,7 +43,7 @@ def check_own_layers(speculative: Speculative | None, model: ModelSpec) -> None:
     """Raise InputError for a model that is asked for layers that draft, and has none."""
     if speculative is not None and speculative.is_of_model and not model.drafts_itself:
         raise DoesNotStart(
-            key=f"{FLAG}: {OPTION}",
+            key=f"{SERVE}: {OPTION}",
             problem=f"vLLM does not start: {model.name} has no layers that draft (MTP)",
         )
 
@@ -129,4 +129,4 @@ def _method(values: Mapping[str, Any]) -> str:
 
 
 def _refusal(problem: str, remedy: str = "") -> InputError:
-    return InputError(key=f"{FLAG}: {OPTION}", problem=problem, remedy=remedy)
+    return InputError(key=f"{SERVE}: {OPTION}", problem=problem, remedy=remedy)

@@ -25,7 +25,7 @@ from testbed.experiments.vllm_server.release_words import (
 )
 from testbed.run.override_words import key_of
 from testbed.vllm.attention_backends import BLOCK_SIZE
-from testbed.vllm.command import FLAG, OFF, Command, read_command
+from testbed.vllm.command import FLAG, OFF, SERVE, Command, read_command
 from testbed.vllm.lmcache import ChunkCache
 from testbed.vllm.offloading import Offloading
 from testbed.vllm.server import NO_WINDOWS, REPLICAS, Server, plans_ahead
@@ -53,14 +53,14 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     from_user = [word for word in others if key_of(word) not in taken]
     kept = {key_of(word) for word in from_user}
     from_command = [word for word in words if key_of(word) not in kept]
-    print(f"testbed: note: {FLAG}: {' '.join(from_command)}", file=sys.stderr)
+    print(f"testbed: note: {SERVE}: {' '.join(from_command)}", file=sys.stderr)
     speculative = server.speculative
     draft_notes = () if speculative is None else speculative.all_notes
     replicas = replica_lines(int(server.values.get(REPLICAS, 1)))
     for line in (*rule_lines(server), *replicas, *kv_lines(server), *draft_notes):
-        print(f"testbed: note: {FLAG}: {line}", file=sys.stderr)
+        print(f"testbed: note: {SERVE}: {line}", file=sys.stderr)
     for note in server.notes:
-        print(f"testbed: note: {FLAG}: harmless, ignored: {note}", file=sys.stderr)
+        print(f"testbed: note: {SERVE}: harmless, ignored: {note}", file=sys.stderr)
     return [*from_command, *from_user]
 
 
@@ -137,7 +137,7 @@ def _simulated_option(server: Server, command: Command) -> str:
     """Our option with the server's model. Raises InputError for a model that is not simulated."""
     if server.option is None:
         raise InputError(
-            key=f"{FLAG}: model {command.model}",
+            key=f"{SERVE}: model {command.model}",
             problem=(
                 "is a config.json, which `testbed fits` reads; to simulate it, testbed import "
                 "model its config.json, and add --config-dir . model=NAME"
@@ -145,27 +145,27 @@ def _simulated_option(server: Server, command: Command) -> str:
         )
     if NO_WINDOWS in server.values and _has_groups(server.option):
         raise InputError(
-            key=f"{FLAG}: {NO_WINDOWS}",
+            key=f"{SERVE}: {NO_WINDOWS}",
             problem=f"{command.model} without its groups of layers is not simulated",
             remedy="testbed fits says what the server holds",
         )
     if server.limits.num_expert_ranks > 1:
         raise InputError(
-            key=f"{FLAG}: {REPLICAS}",
+            key=f"{SERVE}: {REPLICAS}",
             value=server.limits.num_expert_ranks,
             problem="the ranks of a model with experts step together, which is not simulated",
             remedy="testbed fits says what each holds",
         )
     if server.block_size % BLOCK_SIZE:
         raise InputError(
-            key=f"{FLAG}: --block-size",
+            key=f"{SERVE}: --block-size",
             value=server.block_size,
             problem="is served by FlexAttention, whose time is not simulated",
             remedy=f"a multiple of {BLOCK_SIZE}",
         )
     if server.model.chunks is not None:
         raise InputError(
-            key=f"{FLAG}: model {command.model}",
+            key=f"{SERVE}: model {command.model}",
             problem="has layers of chunked attention, whose cache is not simulated",
             remedy="testbed fits says what the server holds",
         )

@@ -36,16 +36,16 @@ from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost, check_shard
 from testbed.cost.sections import SYSTEM, THIS_ENGINE
 from testbed.kernels.engine.architecture import Architecture, of_spec
-from testbed.kernels.engine.bench import MOST_TOKENS, Bench, ahead, in_turn
 from testbed.kernels.engine.device_memory import free
 from testbed.kernels.engine.engine_iterations import decodes_alone, prompts_with_decodes
+from testbed.kernels.engine.loaded_model import MOST_TOKENS, Bench, ahead, in_turn
 from testbed.kernels.engine.maths import FusedMaths
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.parallel.processes import Source, start
 from testbed.kernels.engine.parallel.shards import Shard
 from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.engine.records import Iteration
-from testbed.kernels.engine.serve import Options
+from testbed.kernels.engine.served_run import Options
 from testbed.kernels.engine.sizes import BUCKETS, sizes_up_to
 from testbed.kernels.measure.all_reduce import NO_DATA_SHEET
 from testbed.kernels.measure.network_sections import embedding_points, head_points, layer_points

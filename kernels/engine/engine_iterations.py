@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.cost.model import CostModel, Work
-from testbed.kernels.engine.bench import Bench, Kind, Planning
 from testbed.kernels.engine.gpu_engine import GpuEngine
+from testbed.kernels.engine.loaded_model import Bench, Kind, Planning
 from testbed.kernels.engine.phases import Phase
 from testbed.kernels.engine.records import Iteration
 from testbed.kernels.measure.sweeps import ragged_lens

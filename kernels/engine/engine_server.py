@@ -13,7 +13,7 @@ from testbed.engine.wall_clock import WallAlarm, WallClock
 from testbed.kernels.engine.gpu_engine import EndTokens, GpuEngine
 from testbed.kernels.engine.parallel.watch import WorkerError
 from testbed.kernels.engine.sampler import TopP
-from testbed.kernels.engine.serve import make_engine
+from testbed.kernels.engine.served_run import make_engine
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
 from testbed.serving.live import State

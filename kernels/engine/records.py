@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from testbed.core.cells import guarded
+from testbed.core.request import Column
 from testbed.cost.model import WORK_COLUMNS, Work, work_cells
 from testbed.engine.recorder import NOT_YET, Recorder, request_columns, span_columns
 from testbed.run.config import Slo
@@ -145,16 +146,22 @@ class Records:
 
 
 def write_run(
-    folder: Path, records: Records, num_slots: int, window_ps: tuple[int, int] | None, slo: Slo
+    folder: Path,
+    records: Records,
+    num_slots: int,
+    window_ps: tuple[int, int] | None,
+    slo: Slo,
+    sessions: Column | None = None,
 ) -> dict[str, Any]:
     """Write requests.csv, iterations.csv, timing.json and, if there are any, beams.csv and
     swaps.csv into the folder; returns the numbers of the summary. window_ps: the window of
-    averages, from and to; None: the whole run. num_slots: of the pool.
+    averages, from and to; None: the whole run. num_slots: of the pool. sessions: as in
+    `summarize`.
     """
     write_columns(folder / "requests.csv", request_columns(records.recorder))
     times = [
-        [f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s, one.launch_s)]
-        for one in records.iterations
+        [f"{x:.7f}" for x in (it.gpu_s, it.host_s, it.waited_s, it.launch_s)]
+        for it in records.iterations
     ]
     rows = [
         (*row, *work_cells(iteration.work))
@@ -166,7 +173,7 @@ def write_run(
         write_csv(folder / "beams.csv", BEAMS, beam_table(records))
     if records.swaps:
         write_csv(folder / "swaps.csv", SwapTime._fields, records.swaps)
-    summary = summarize(records.recorder, num_slots, window_ps, slo)
+    summary = summarize(records.recorder, num_slots, window_ps, slo, sessions)
     write_json(folder / "timing.json", {"wall_s": summary["simulated_s"]})
     return summary
 

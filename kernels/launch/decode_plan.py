@@ -85,8 +85,8 @@ def _plan(
     groups: kv heads x head tiles of a sequence. Split contexts have at least 8 chunks if ragged
     lengths matter, and enough to fill whole waves of resident thread blocks; one wave if two
     chunks each nearly fill it. Tokens of e4m3 are read in half the time, so chunks of a full batch
-    are longer. Thread blocks of 2 warps, where they nearly fill two waves, end more evenly than
-    twice as large ones.
+    are longer. Thread blocks of 2 warps end more evenly than twice as large ones if they
+    nearly fill two waves.
     """
     rows = num_seqs * groups
     if head_size == 64 and rows <= 2 * num_sms:

@@ -1,8 +1,9 @@
 """The exceptions: errors in the user's input, and errors in a plug-in's code."""
 
-from copy import copy
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+Refused = TypeVar("Refused", bound="InputError")
 
 
 class InputError(ValueError):
@@ -43,18 +44,20 @@ class InputError(ValueError):
 
     def within(self, key: object) -> Self:
         """The same refusal of a part of `key`, such as a line of that file."""
-        of_part = copy(self)
-        of_part.key = f"{key}: {self.key}"
-        return of_part
+        return self._with(key=f"{key}: {self.key}")
 
     def with_remedy(self, remedy: str) -> Self:
         """The same refusal with one more thing to do about it."""
-        of_more = copy(self)
-        of_more.remedy = f"{self.remedy}; {remedy}" if self.remedy else remedy
-        return of_more
+        return self._with(remedy=f"{self.remedy}; {remedy}" if self.remedy else remedy)
+
+    def _with(self, **fields: str) -> Self:
+        """The same refusal with these fields."""
+        refusal = _blank(type(self))
+        vars(refusal).update(vars(self) | fields)
+        return refusal
 
 
-def _blank(kind: type[InputError]) -> InputError:
+def _blank(kind: type[Refused]) -> Refused:
     """An error of this class before its fields are set, as copies and pickles begin."""
     return kind.__new__(kind)
 

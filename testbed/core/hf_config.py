@@ -188,6 +188,21 @@ def _called(config: Mapping[str, Any], path: Path) -> str:
     ).lower()
 
 
+# Traits that a shape has by its type alone, and the list of these types
+TRAITS = {
+    "gated_attention": "gated",
+    "has_sinks": "sinks",
+    "repeats_embedding": "whole_embedding",
+    "caps_logits": "capped",
+    "needs_experts": "experts_on_stages",
+    "needs_range": "no_float16",
+}
+
+
+def _traits_of(kind: str) -> dict[str, Any]:
+    return {trait: True for trait, types_of in TRAITS.items() if kind in types_with(types_of)}
+
+
 def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
     """The shape that the values of a config.json describe, of a supported model type.
 
@@ -197,23 +212,17 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
     pattern = pattern_of(fields, kind)
     layers = pattern["M"] + pattern["*"] if pattern else fields.whole("num_hidden_layers")
     hidden = fields.whole("hidden_size")
-    heads = fields.whole("num_attention_heads")
-    _check_embedding(fields, kind, hidden)
+    _check_parts(fields, kind, hidden)
     dtype = dtype_bytes(fields)
     bits, expert_bits = weight_bits(fields)
     lengths = lengths_of(fields, kind)
     has_windows = kind not in ("opt", "nemotron_h")
-    _check_per_layer_parts(fields)
-    _check_tied(fields, kind)
     shape = ModelSpec(
         name=name,
         num_layers=layers,
         hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=num_kv_heads(fields, kind, heads),
-        head_size=head_size(fields, kind, hidden, heads),
-        ffn_size=_ffn_size(fields, kind),
-        ffn_matrices=2 if kind in types_with("two_matrices") else 3,
+        **_heads_of(fields, kind, hidden),
+        **_feed_forward(fields, kind, pattern),
         vocab_size=fields.whole("vocab_size"),
         max_len=lengths.longest,
         tied_embedding=bool(fields.get("tie_word_embeddings", False)),
@@ -221,26 +230,42 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         kv_dtype_bytes=kv_bytes(fields) if kind not in types_with("latent") else None,
         weight_bits=bits,
         fp8_products=fp8_products(fields),
-        num_ffn_layers=pattern["-"] + pattern["E"] if pattern else None,
-        gated_attention=True if kind in types_with("gated") else None,
         shared_kv=True if fields.get("attention_k_eq_v") else None,
-        has_sinks=True if kind in types_with("sinks") else None,
-        repeats_embedding=True if kind in types_with("whole_embedding") else None,
-        repeats_vocabulary=types()["whole_vocabulary"].get(kind),
-        caps_logits=True if kind in types_with("capped") else None,
-        needs_experts=True if kind in types_with("experts_on_stages") else None,
-        needs_range=True if kind in types_with("no_float16") else None,
         rope=lengths.rope,
         window=window_of(fields, kind, layers) if has_windows else None,
         chunks=chunks_of(fields, kind, layers),
         latent=latent_of(fields, kind) if kind in types_with("latent") else None,
         experts=experts_in(fields, pattern, expert_bits) or experts_of(fields, kind, expert_bits),
         states=states_of(fields, kind, pattern, layers, dtype),
+        repeats_vocabulary=types()["whole_vocabulary"].get(kind),
+        **_traits_of(kind),
     )
     fields.check_memory()
-    if len(shape.groups) > 1 or shape.chunks:
-        return replace(shape, layer_order=order_of(fields, kind, layers))
-    return shape
+    has_order = len(shape.groups) > 1 or shape.chunks
+    return replace(shape, layer_order=order_of(fields, kind, layers)) if has_order else shape
+
+
+def _check_parts(fields: Fields, kind: str, hidden: int) -> None:
+    _check_embedding(fields, kind, hidden)
+    _check_per_layer_parts(fields)
+    _check_tied(fields, kind)
+
+
+def _heads_of(fields: Fields, kind: str, hidden: int) -> dict[str, Any]:
+    heads = fields.whole("num_attention_heads")
+    return {
+        "num_heads": heads,
+        "num_kv_heads": num_kv_heads(fields, kind, heads),
+        "head_size": head_size(fields, kind, hidden, heads),
+    }
+
+
+def _feed_forward(fields: Fields, kind: str, pattern: Mapping[str, int] | None) -> dict[str, Any]:
+    return {
+        "ffn_size": _ffn_size(fields, kind),
+        "ffn_matrices": 2 if kind in types_with("two_matrices") else 3,
+        "num_ffn_layers": pattern["-"] + pattern["E"] if pattern else None,
+    }
 
 
 def num_kv_heads(fields: Fields, kind: str, heads: int) -> int:

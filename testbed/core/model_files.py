@@ -1,6 +1,5 @@
 """The files of models that ship, one JSON file each; reading their names needs no pydantic."""
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,5 +26,7 @@ def shipped(name: str) -> dict[str, Any]:
             problem="is unknown",
             remedy=f"choose one of {', '.join(model_names())}",
         )
+    import json  # which the names do not need
+
     contents: dict[str, Any] = json.loads((MODELS / f"{name}.json").read_text(encoding="utf-8"))
     return contents

@@ -17,13 +17,17 @@ PYTHON = re.compile(r"(.*/)?python[\d.]*")
 class Program:
     """A program that starts a server: `NAME serve`, or `python -m MODULE`.
 
-    flag: our option that has the command. example: the words behind `serve`, for messages.
+    example: the words behind `serve`, for messages.
     """
 
     name: str
     module: str
-    flag: str
     example: str
+
+    @property
+    def serve(self) -> str:
+        """The words with which messages on a command begin."""
+        return f"{self.name} serve"
 
     def starts(self, text: str) -> bool:
         """True if a command's words begin as this program's do, whatever they are."""
@@ -43,9 +47,9 @@ class Program:
         options = self._options(words)
         if options is None:
             raise InputError(
-                key=f"{self.flag} {text[:80]!r}",
+                key=repr(text[:80]),
                 problem=(
-                    f"is not a command of its server ({self.name} serve {self.example} ..., or "
+                    f"is not a command of its server ({self.serve} {self.example} ..., or "
                     f"python -m {self.module})"
                 ),
             )
@@ -66,7 +70,7 @@ def _words(text: str, program: Program) -> list[str]:
     try:
         return shlex.split(text.replace("\\\n", " "))
     except ValueError as error:
-        raise InputError(key=program.flag, problem=f"cannot be read: {error}") from None
+        raise InputError(key=program.serve, problem=f"cannot be read: {error}") from None
 
 
 def _kubernetes_words(text: str, program: Program) -> list[str]:
@@ -75,11 +79,11 @@ def _kubernetes_words(text: str, program: Program) -> list[str]:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InputError(
-            key=f"{program.flag}: args", problem=f"cannot be read as YAML: {error}"
+            key=f"{program.serve}: args", problem=f"cannot be read as YAML: {error}"
         ) from None
     if not isinstance(values, dict) or not isinstance(values.get("args"), list):
         raise InputError(
-            key=f"{program.flag}: args",
+            key=f"{program.serve}: args",
             problem="is no list of words",
             remedy="give a container's args",
         )

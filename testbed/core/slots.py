@@ -40,7 +40,7 @@ class GroupTable(NamedTuple):
 
     Attributes:
         group: the group's number.
-        extents: where, in order.
+        extents: the runs of slots, in order.
         first: the first token that is there; earlier ones were given back.
         slots_per_token: 0 for a state, which fills its extents whatever the number of tokens.
     """

@@ -50,7 +50,7 @@ def auto_cost(
     source: the GPU of the shipped profiles. path: more profiles, which come first. Without it come
     first those of whole iterations of a system, of the folder `iterations` that ships, if one is
     of this model and GPU; then those of the choices' system. attainable: measured shares of memory
-    bandwidth by GPU. roofline: where no profile is near; its byte_kv_bandwidth also serves a
+    bandwidth by GPU. roofline: used if no profile is near; its byte_kv_bandwidth also serves a
     profile of a wider cache. Software times are the choices', but for a fitted profile's own, and
     those in whole iterations.
     """
@@ -102,12 +102,8 @@ def best_profile(question: Question, path: str | Path | None = None) -> Mapping[
     return None
 
 
-@lru_cache(maxsize=64)
-def best_shipped(question: Question) -> Mapping[str, Any] | None:
-    """The same without files of the user's, which alone may change: computed once for the runs of a
-    process.
-    """
-    return best_profile(question)
+# Without files of the user's, which alone may change: computed once for the runs of a process
+best_shipped = lru_cache(maxsize=64)(best_profile)
 
 
 def _check_whole_iterations(path: str | Path, named: Known, measured: Known | None) -> None:

@@ -4,7 +4,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,20 +81,13 @@ class ProfileCost(IterationCost):
         if model.window or model.states:
             self._attention = attention_of_groups(profile, choices, model)
         self.windows = (model.window.size,) if model.window else ()
-        self._copy = table(profile, "block_copy", by_size)
         self._tiers = TierLinks(model, server)
         self.link = self._tiers.link
-        link = host_link(model, server) if server and not has(profile, "swap") else None
-        self._swap: dict[str, SwapTime] = {
-            way: link or _swaps(profile, choices.swap, way) for way in ("out", "in")
-        }
         self.fingerprint = dict(profile["fingerprint"])
         if server:
             self.fingerprint |= _stand_ins(profile, server, self.link)
         self.verifies_as_prompts = profile["fingerprint"].get(SYSTEM) == THIS_ENGINE
-        overheads_ps: dict[str, int] = {}
-        if has(profile, "overhead"):
-            overheads_ps = {key[0]: ps for key, ps in rows(profile, "overhead")}
+        overheads_ps = _overheads_ps(profile)
         self._software = charged(choices, num_gpus, overheads_ps, choices.overhead_per_worker_s)
         self.serving_ps = self._software.serving
         self.software = _system_of(choices, overheads_ps, profile["fingerprint"])
@@ -103,6 +96,19 @@ class ProfileCost(IterationCost):
         self._apart = lru_cache(MAX_ITERATIONS)(self._apart_from_attention)
         if type(self).launch is ProfileCost.launch:
             self.launches = self._launches.is_known
+
+    @cached_property
+    def _copy(self) -> Callable[[int, int], int]:
+        """Times of block copies, which few runs ask for."""
+        _, _, profile = self._made_of
+        return table(profile, "block_copy", by_size)
+
+    @cached_property
+    def _swap(self) -> dict[str, SwapTime]:
+        """Times of swaps by their way, which few runs ask for."""
+        model, server, profile = self._made_of
+        link = host_link(model, server) if server and not has(profile, "swap") else None
+        return {way: link or _swaps(profile, self._choices.swap, way) for way in ("out", "in")}
 
     def varied(self, *, launches: float, computing: float) -> "ProfileCost":
         """The same costs with all launches, and with all else, so many times as long."""
@@ -205,6 +211,13 @@ def _stand_ins(
     if server.tiers or measured_link:
         stand_ins["transfers"] = transfers_origin(server)
     return stand_ins
+
+
+def _overheads_ps(profile: Mapping[str, Any]) -> dict[str, int]:
+    """The software times of a profile, in picoseconds; none if it has no such section."""
+    if not has(profile, "overhead"):
+        return {}
+    return {key[0]: ps for key, ps in rows(profile, "overhead")}
 
 
 def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:

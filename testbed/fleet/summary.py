@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from testbed.core.request import PS
+from testbed.core.request import PS, Column
 from testbed.engine.engine import Engine
 from testbed.engine.fragmentation import pool_parts
 from testbed.engine.recorder import Recorder
@@ -18,6 +18,7 @@ def summarize_fleet(
     pool_slots: Sequence[int],
     window_ps: tuple[int, int] | None,
     slo: Slo,
+    sessions: Column | None,
 ) -> dict[str, Any]:
     """The summary of one engine by `summarize`, of all together.
 
@@ -26,8 +27,8 @@ def summarize_fleet(
     the sum of all.
     """
     if len(recorders) == 1:
-        return summarize(merged, pool_slots[0], window_ps, slo)
-    summary = summarize(merged, num_slots=1, slo=slo)
+        return summarize(merged, pool_slots[0], window_ps, slo, sessions)
+    summary = summarize(merged, num_slots=1, slo=slo, sessions=sessions)
     sums = {
         "per_iteration": (merged.totals.per_iteration, _slot_iterations(recorders, pool_slots)),
         "over_time": (merged.totals.over_time, sum(pool_slots) * merged.end_ps),

@@ -203,7 +203,7 @@ def fleet_of(config: RunConfig) -> dict[str, Any]:
 
 
 def _of_drafts(config: RunConfig) -> str:
-    """What the tests of costs leave out of a run with speculation."""
+    """The time that the tests of costs leave out of a run with speculation."""
     return "" if config.speculation is None else "; the time of drafts was not tested"
 
 

@@ -39,7 +39,14 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
     }
     summary = {
         RUN: dict(setup.description),
-        **summarize_fleet(recorders, merged, pool_slots, setup.window_ps, setup.slo),
+        **summarize_fleet(
+            recorders,
+            merged,
+            pool_slots,
+            setup.window_ps,
+            setup.slo,
+            setup.workload.rows.sessions,
+        ),
         **extra,
     }
     if late := [fault for fault in fleet.faults if fault.down_ps > merged.end_ps]:

@@ -10,6 +10,7 @@ from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.known_profiles import check_shipped_sheet
 from testbed.cost.model import NO_SOFTWARE, CostModel
+from testbed.cost.sections import USUAL_BLOCK
 from testbed.cost.transfer_times import tier_bandwidths
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.policy import PoolSpec, Tier
@@ -98,11 +99,11 @@ def _check_tiers(tiers: Sequence[Tier], block_size: int) -> None:
 
 def cost_of(config: RunConfig) -> CostModel:
     """The cost model of a run. Whole iterations were measured with asynchronous scheduling, in one
-    engine without drafts: other runs take none by themselves, and refuse those of one's own.
+    engine without drafts, on blocks of 16 tokens: other runs take none by themselves, and refuse
+    those of one's own.
     """
     part = config.cost
-    is_other = config.scheduler.name != PLANS_AHEAD or config.speculation is not None
-    if (is_other or config.prefill_replicas is not None) and ITERATIONS in part.parameters:
+    if ITERATIONS in part.parameters and not _is_as_measured(config):
         named = part.parameters[ITERATIONS]
         if named is not None and named != (config.software and config.software.iterations):
             raise InputError(
@@ -110,12 +111,23 @@ def cost_of(config: RunConfig) -> CostModel:
                 value=named,
                 problem=(
                     "nothing reads it, for whole iterations were measured with "
-                    "scheduler=vllm_v1_async, in one engine without drafts"
+                    f"scheduler=vllm_v1_async, in one engine without drafts, on blocks of "
+                    f"{USUAL_BLOCK} tokens"
                 ),
                 remedy="leave it out",
             )
         part = part.updated(**{ITERATIONS: None})
     return make_cost(in_blocks(part, config.policy), config.model, config.server, config.software)
+
+
+def _is_as_measured(config: RunConfig) -> bool:
+    """True if whole iterations were measured on such a server."""
+    return (
+        config.scheduler.name == PLANS_AHEAD
+        and config.speculation is None
+        and config.prefill_replicas is None
+        and block_size_of(config.policy) in (None, USUAL_BLOCK)
+    )
 
 
 def in_blocks(cost: Part, policy: Part) -> Part:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.core.request import PS
+from testbed.core.request import PS, Column
 from testbed.engine.fragmentation import pool_parts
 from testbed.engine.gap_runs import GapParts
 from testbed.engine.packed_rows import PackedRows
@@ -17,6 +17,7 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.token_gaps import TokenGaps
 from testbed.engine.totals import Measures, Totals
 from testbed.run.config import Slo as Slo
+from testbed.run.while_arriving import while_arriving
 from testbed.study.waiting_trend import wait_growth
 
 Floats = NDArray[np.float64]
@@ -26,6 +27,7 @@ PERCENTILES = (50, 90, 95, 99)
 SLOW = (50, 10, 1)
 SERVED, OFFERED = "served_requests_per_s", "offered_requests_per_s"
 WAIT_GROWTH = "wait_growth_s_per_s"
+WHILE_ARRIVING = "while_arriving"
 # A smaller share of the arrivals that begin is an overload, unless within the noise of few requests
 KEPT_UP = 0.9
 
@@ -139,25 +141,28 @@ def summarize(
     num_slots: int,
     window_ps: tuple[int, int] | None = None,
     slo: Slo | None = None,
+    sessions: Column | None = None,
 ) -> dict[str, Any]:
     """The content of summary.json; batch and memory are averages over the window, or over the whole
-    run.
+    run. sessions: that of each request by its id, if requests have such.
     """
     totals, end_ps = recorder.totals, recorder.end_ps
     averaged, elapsed_ps = _window(recorder, window_ps)
     seconds, shares = end_ps / PS, pool_shares(averaged, num_slots, elapsed_ps)
-    gaps = recorder.token_gaps()
+    log, gaps = recorder.requests, recorder.token_gaps()
+    inside = kept(log, slo, gaps) if slo else None
     return {
         "requests": _request_counts(totals),
-        **{name: spread(values) for name, values in latencies(recorder.requests).items()},
+        **{name: spread(values) for name, values in latencies(log).items()},
         "itl_s": spread_of_gaps(gaps.runs),
-        "itl_max_s": spread(longest_gaps(recorder.requests, gaps)),
-        "tokens_per_s_per_user": user_speeds(recorder.requests),
-        "slo": goodput(recorder.requests, slo or Slo(), seconds, gaps),
+        "itl_max_s": spread(longest_gaps(log, gaps)),
+        "tokens_per_s_per_user": user_speeds(log),
+        "slo": goodput(log, slo or Slo(), seconds, gaps),
         "throughput": {
             "requests_per_s": _ratio(totals.finished, seconds),
             "output_tokens_per_s": _ratio(totals.generated, seconds),
         },
+        WHILE_ARRIVING: while_arriving(log, totals.arrived, inside, sessions),
         "batch": {
             "mean_per_iteration": _ratio(averaged.per_iteration.running, averaged.iterations),
             "mean_over_time": _ratio(averaged.over_time.running, elapsed_ps),

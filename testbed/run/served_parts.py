@@ -2,6 +2,7 @@
 of vLLM and the drafter; a policy the batching of its scheduler.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from testbed.memory.served import Batching, StateCaching
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import parameters_of
 from testbed.run.speculating import drafts_of_policy
+from testbed.sched.scheduler import Scheduler
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import release_numbered
 
@@ -44,12 +46,16 @@ def served_parameters(
 
 def batching_of(config: RunConfig) -> Batching | None:
     """The iterations of the configured scheduler; None: their tokens have no limit."""
-    part = config.scheduler
-    limits = getattr(part.target, "limits", None) if part.is_instance else None
-    limit = part.parameters.get(LIMIT) if limits is None else getattr(limits, LIMIT, None)
-    if not isinstance(limit, int):
-        return None
-    return Batching(limit, bool(getattr(part.maker("scheduler"), "plans_ahead", False)))
+    limit = config.scheduler.parameters.get(LIMIT)
+    return Batching(limit, scheduler_class(config).plans_ahead) if isinstance(limit, int) else None
+
+
+def scheduler_class(config: RunConfig) -> type[Scheduler]:
+    """The class of the configured scheduler; the base class of one that a function makes."""
+    maker = config.scheduler.maker("scheduler")
+    is_class = inspect.isclass(maker)
+    kind: type[Scheduler] = maker if is_class else Scheduler
+    return kind
 
 
 def states_of(config: RunConfig) -> StateCaching | None:
@@ -57,8 +63,8 @@ def states_of(config: RunConfig) -> StateCaching | None:
     none.
     """
     release, model = release_numbered(config.release), config.model
-    asks = getattr(config.scheduler.maker("scheduler"), "cuts_chunks", False)
-    if not asks or model.states is None or model.states.state_bytes == 0:
+    cuts = scheduler_class(config).cuts_chunks
+    if not cuts or model.states is None or model.states.state_bytes == 0:
         return None
     from testbed.vllm.attention_backends import checkpoint_alignment, keeps_each_state
 

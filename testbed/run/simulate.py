@@ -18,7 +18,7 @@ from testbed.engine.simulation import Environment, simulate
 from testbed.engine.totals import Totals
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
-from testbed.run.metrics import filling_s, overload, summarize
+from testbed.run.metrics import WHILE_ARRIVING, filling_s, overload, summarize
 from testbed.run.result import Result
 from testbed.run.speculating import drafts_of
 from testbed.run.summaries import RUN
@@ -28,7 +28,12 @@ PROFILE = "cost_profile"
 COUNTERS = "counters"
 OVERLOAD = "overload"
 FILLING = "filling_s"
-LATER = {"itl_s", "itl_max_s", "tokens_per_s_per_user"}  # which the folders that ship lack
+LATER = {
+    "itl_s",
+    "itl_max_s",
+    "tokens_per_s_per_user",
+    WHILE_ARRIVING,
+}  # which the folders that ship lack
 
 
 class Counts(Protocol):
@@ -84,7 +89,13 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
             recorder.settle()
         wall_s = time.perf_counter() - began
-    summary = summarize(recorder, setup.pool.num_slots, setup.window_ps, setup.slo)
+    summary = summarize(
+        recorder,
+        setup.pool.num_slots,
+        setup.window_ps,
+        setup.slo,
+        setup.workload.rows.sessions,
+    )
     extra = {
         STOPPED: overloaded,
         OVERLOAD: behind(recorder),

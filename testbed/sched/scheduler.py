@@ -47,6 +47,7 @@ class Scheduler(ABC):
         preemption: the rule that names victims.
         now_ps: the time in picoseconds at which `plan` is called.
         plans_ahead: it makes a plan while another is in flight.
+        cuts_chunks: the policy says where its chunks of prompts end.
         offloads: it serves a policy that loads into slots; see memory/protocols.py, Offloads.
         loads_hits: it serves a policy that loads what it admits; see there, LoadsHits.
         keeps_budget: no iteration has more tokens than the parameter max_num_batched_tokens.
@@ -61,6 +62,7 @@ class Scheduler(ABC):
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
     plans_ahead: ClassVar[bool] = False
+    cuts_chunks: ClassVar[bool] = False
     offloads: ClassVar[bool] = False
     loads_hits: ClassVar[bool] = False
     keeps_budget: ClassVar[bool] = False

@@ -9,7 +9,8 @@ from testbed.core.errors import InputError
 from testbed.core.server_commands import Program
 
 FLAG = "--from-sglang"
-SGLANG = Program("sglang", "sglang.launch_server", FLAG, "--model-path MODEL")
+SGLANG = Program("sglang", "sglang.launch_server", "--model-path MODEL")
+SERVE = SGLANG.serve
 PARSER = Path(__file__).with_name("options-0.5.23.txt")
 ON = "true"
 
@@ -50,7 +51,7 @@ def read_command(text: str) -> Command:
         name, equals, value = word.partition("=")
         if not name.startswith("--"):
             raise InputError(
-                key=f"{FLAG}: {word}",
+                key=f"{SERVE}: {word}",
                 problem="is no option",
                 remedy="--model-path MODEL names the model",
             )
@@ -65,7 +66,7 @@ def _option(name: str) -> tuple[str, bool]:
     begun = {options[other] for other in options if other.startswith(name)}
     if name not in options and len(begun) != 1:
         raise InputError(
-            key=f"{FLAG}: {name}",
+            key=f"{SERVE}: {name}",
             problem="is no option of sglang 0.5.23",
             remedy="check its spelling",
         )
@@ -75,5 +76,5 @@ def _option(name: str) -> tuple[str, bool]:
 def _value(name: str, rest: Iterator[str]) -> str:
     value = next(rest, None)
     if value is None or value.startswith("--"):
-        raise InputError(key=f"{FLAG}: {name}", problem="has no value", remedy="give one")
+        raise InputError(key=f"{SERVE}: {name}", problem="has no value", remedy="give one")
     return value

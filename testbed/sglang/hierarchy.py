@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from testbed.core.errors import DoesNotStart, InputError
-from testbed.sglang.command import FLAG, ON
+from testbed.sglang.command import ON, SERVE
 from testbed.sglang.option_values import decimal, refusal, whole
 from testbed.sglang.pool import TokenPool
 
@@ -33,14 +33,14 @@ def host_pool_of(values: Mapping[str, str], pool: TokenPool) -> HostPool | None:
         return None
     if values.get("--disable-radix-cache") == ON:
         raise DoesNotStart(
-            key=FLAG,
+            key=SERVE,
             problem=f"SGLang does not start: {ENABLE} and --disable-radix-cache exclude each other",
         )
     if values.get(MODE, "cache") != "cache":
         raise refusal(values, MODE, "is not modelled (cache)")
     if pool.window_tokens is not None:
         raise InputError(
-            key=f"{FLAG}: {ENABLE}",
+            key=f"{SERVE}: {ENABLE}",
             problem="is not modelled beside a pool for layers with a window",
             remedy="leave it out",
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
-from testbed.sglang.command import FLAG, ON, Command
+from testbed.sglang.command import ON, SERVE, Command
 
 HARMLESS, TIME_ONLY = "harmless", "time_only"
 
@@ -46,7 +46,7 @@ def notes_of(command: Command, *, for_memory: bool) -> tuple[str, ...]:
         reason = reasons().get(name)
         if reason is None or (reason.is_time_only and not for_memory):
             raise InputError(
-                key=f"{FLAG}: {name}",
+                key=f"{SERVE}: {name}",
                 problem="has no counterpart, and changes the result: it is not modelled",
                 remedy="leave it out to see the server without it",
             )
@@ -54,7 +54,7 @@ def notes_of(command: Command, *, for_memory: bool) -> tuple[str, ...]:
     for name in command.environment:
         if name.startswith("SGLANG_"):
             raise InputError(
-                key=f"{FLAG}: {name}", problem="is not modelled", remedy="leave it out"
+                key=f"{SERVE}: {name}", problem="is not modelled", remedy="leave it out"
             )
         notes.append(f"{name} (the environment is not read)")
     return tuple(notes)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from testbed.core.errors import InputError
-from testbed.sglang.command import FLAG
+from testbed.sglang.command import SERVE
 
 
 def number(values: Mapping[str, str], name: str) -> int | None:
@@ -38,4 +38,4 @@ def decimal(values: Mapping[str, str], name: str) -> float | None:
 
 def refusal(values: Mapping[str, str], name: str, problem: str, remedy: str = "") -> InputError:
     """The refusal of an option's value."""
-    return InputError(key=f"{FLAG}: {name}", value=values[name], problem=problem, remedy=remedy)
+    return InputError(key=f"{SERVE}: {name}", value=values[name], problem=problem, remedy=remedy)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
-from testbed.sglang.command import FLAG, ON, Command
+from testbed.sglang.command import ON, SERVE, Command
 from testbed.sglang.hierarchy import HostPool, host_pool_of
 from testbed.sglang.memory import Graphs, Limits, ServerMemory, memory_of, size_of, terms
 from testbed.sglang.option_values import decimal, number, refusal, whole
@@ -62,7 +62,7 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
     check_sparse(model, gpu, values.get("--kv-cache-dtype", "auto"))
     limits = limits_of(values, gpu)
     if problem := model.heads_problem(limits.num_gpus):
-        raise DoesNotStart(key=f"{FLAG}: --tp-size", value=limits.num_gpus, problem=problem)
+        raise DoesNotStart(key=f"{SERVE}: --tp-size", value=limits.num_gpus, problem=problem)
     memory = memory_of(model, gpu, limits, _fraction(values))
     windows = has_window_pool(model, kind)
     cells = cells_of(model, limits.num_gpus, windows=windows)
@@ -113,7 +113,7 @@ def _served(values: Mapping[str, str], shape: ModelSpec) -> ModelSpec:
     context = whole(values, "--context-length")
     if context is not None and context > shape.max_len:
         raise DoesNotStart(
-            key=f"{FLAG}: --context-length",
+            key=f"{SERVE}: --context-length",
             value=context,
             problem=f"SGLang does not start: longer than the model's {shape.max_len:,} positions",
         )
@@ -128,7 +128,7 @@ def _served(values: Mapping[str, str], shape: ModelSpec) -> ModelSpec:
 def _check_memory(memory: ServerMemory, gpu: GpuSpec) -> None:
     if memory.kv_cache <= 0:
         raise DoesNotStart(
-            key=FLAG,
+            key=SERVE,
             problem=(
                 f"SGLang does not start: {memory.weights:.2f} GiB of weights leave no memory for "
                 f"the KV cache of the {memory.free:.2f} GiB of each {gpu.name} with "

@@ -55,7 +55,7 @@ class Heads(Speculation):
         return layers + self._joining_bytes(model, is_divided=True)
 
     def replicated_bytes(self, model: ModelSpec) -> int:
-        """The projections, in 16 bits also where the layers are quantised."""
+        """The projections, in 16 bits even if the layers are quantised."""
         return self._joining_bytes(model, is_divided=False)
 
     def _joining_bytes(self, model: ModelSpec, *, is_divided: bool) -> int:

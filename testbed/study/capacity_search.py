@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
 from testbed.run.config import RunConfig, plain_values
-from testbed.run.metrics import in_words
+from testbed.run.metrics import WHILE_ARRIVING, in_words
 from testbed.run.override_words import key_of
 from testbed.run.result import front_end
 from testbed.run.simulate import FILLING, OVERLOAD, run
 from testbed.run.summaries import RUN, costs_of
+from testbed.run.while_arriving import COMPLETED
 from testbed.study.knee import NoRate, NotSustained, highest_rate
 from testbed.study.replications import Interval, interval, within_step
 
@@ -40,6 +41,8 @@ class Capacity:
         overload: in words, that the server did not keep up with the arrivals of the run at `rate`;
             empty if it did.
         precision: of the search.
+        completed: requests/s that completed in the second half of the arrivals at `rate`; None if
+            all arrive at once.
         filling: the share of the arrivals at `rate` in which the server, empty at first, filled: a
             longer run finds a rate that is lower by up to this share.
     """
@@ -52,6 +55,7 @@ class Capacity:
     overload: str = ""
     precision: float = 0.0
     filling: float = 0.0
+    completed: float | None = None
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -130,6 +134,7 @@ class CapacitySearch:
             overload=_behind(summaries[highest]),
             precision=precision,
             filling=_filling(summaries[highest], highest),
+            completed=(summaries[highest].get(WHILE_ARRIVING) or {}).get(COMPLETED),
         )
 
     def _share_inside(self, rate: float) -> float:

@@ -5,10 +5,10 @@ launches, and decodes alone. Such an error holds for a whole run, which stays ne
 costs say nothing of it, and are moved by COST_ERROR.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from testbed.cost.known_profiles import NAME
 from testbed.cost.model import CostModel
@@ -29,10 +29,18 @@ OUTERMOST = 1.96  # deviations that 5% of a normal distribution are beyond
 
 
 class Spread(NamedTuple):
-    """Relative standard deviations of launches, and of what the GPU computes."""
+    """Relative standard deviations of the launches of these costs, and of what the GPU computes."""
 
+    cost: ProfileCost
     launches: float
     computing: float
+
+    def varied(self, of_launches: float, of_computing: float) -> ProfileCost:
+        """The costs so many deviations away."""
+        return self.cost.varied(
+            launches=max(0.0, 1 + self.launches * of_launches),
+            computing=1 + self.computing * of_computing,
+        )
 
 
 class Draw(NamedTuple):
@@ -53,50 +61,37 @@ def spread_of(cost: CostModel) -> Spread | None:
     """Standard deviations of the errors of such costs; None if nothing says it. The launches of
     a profile that ships are another host's.
     """
-    fit: Mapping[str, Any] = getattr(cost, "fit", None) or {}
-    if not isinstance(cost, ProfileCost) or "left_out" not in fit:
+    fit = cost.fit or {}
+    if not isinstance(cost, ProfileCost) or "left_out" not in fit:  # no other costs have launches
         return None
     launches, computing = fit["left_out"]["launches"], fit["left_out"]["computing"]
     origin = cost.fingerprint or {}
     if NAME in origin and origin.get(SYSTEM) != THIS_ENGINE:
         launches = max(launches, OF_OTHER_HOSTS)
-    return Spread(launches, computing)
+    return Spread(cost, launches, computing)
 
 
 def draws(config: RunConfig) -> Iterator[Draw]:
     """The runs that an interval is of, beside the unchanged one."""
-    cost = cost_of(config)
-    spread = spread_of(cost)
+    spread = spread_of(cost_of(config))
     if spread is None:
         yield from (Draw(slowness=factor) for factor in (1 - COST_ERROR, 1 + COST_ERROR))
         yield from (Draw(seed=seed) for seed in range(RESAMPLINGS))
         return
-    assert isinstance(cost, ProfileCost)
     deviations = [NormalDist().inv_cdf((i + 0.5) / RESAMPLINGS) for i in range(RESAMPLINGS)]
     for i, deviation in enumerate(deviations):
         other = deviations[STRIDE * i % RESAMPLINGS]
-        yield Draw(_varied(cost, spread, deviation, other), seed=i)
+        yield Draw(spread.varied(deviation, other), seed=i)
 
 
 def extremes(config: RunConfig) -> Iterator[Draw]:
     """Costs that are short, and long, at the ends of what they may be."""
-    cost = cost_of(config)
-    spread = spread_of(cost)
+    spread = spread_of(cost_of(config))
     for sign in (-1, 1):
         if spread is None:
             yield Draw(slowness=1 + sign * COST_ERROR)
         else:
-            assert isinstance(cost, ProfileCost)
-            yield Draw(_varied(cost, spread, sign * OUTERMOST, sign * OUTERMOST))
-
-
-def _varied(
-    cost: ProfileCost, spread: Spread, of_launches: float, of_computing: float
-) -> ProfileCost:
-    return cost.varied(
-        launches=max(0.0, 1 + spread.launches * of_launches),
-        computing=1 + spread.computing * of_computing,
-    )
+            yield Draw(spread.varied(sign * OUTERMOST, sign * OUTERMOST))
 
 
 def rule_of_extremes(config: RunConfig) -> str:

@@ -13,7 +13,8 @@ from testbed.core.server_commands import Program
 from testbed.vllm.option_table import Option, option_named
 
 FLAG = "--from-vllm"
-VLLM = Program("vllm", "vllm.entrypoints.openai.api_server", FLAG, "MODEL")
+VLLM = Program("vllm", "vllm.entrypoints.openai.api_server", "MODEL")
+SERVE = VLLM.serve
 NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?")
 ON, OFF = "true", "false"
 
@@ -58,7 +59,7 @@ def _read(words: Sequence[str]) -> Command:
         if not word.startswith("-"):
             if model is not None:
                 raise InputError(
-                    key=f"{FLAG}: {word}",
+                    key=f"{SERVE}: {word}",
                     problem=f"is a second model, after {model}",
                     remedy="remove it",
                 )
@@ -82,23 +83,23 @@ def _given(word: str, rest: Iterator[str]) -> Iterator[tuple[Option, str]]:
     if name.startswith("--") and "." in name:
         name, _, key = name.partition(".")  # --compilation-config.mode 3
         value = value if equals else next(rest, "")
-        yield option_named(name, FLAG)[0], f"{key}={value}"
+        yield option_named(name, SERVE)[0], f"{key}={value}"
         return
     if re.fullmatch(r"-O\d", name):  # -O3
-        yield option_named("--optimization-level", FLAG)[0], name[2:]
+        yield option_named("--optimization-level", SERVE)[0], name[2:]
         return
-    option, is_off = option_named(name, FLAG)
+    option, is_off = option_named(name, SERVE)
     if option.is_switch:
         if equals:
             raise InputError(
-                key=f"{FLAG}: {word}", problem="takes no value", remedy=f"remove ={value}"
+                key=f"{SERVE}: {word}", problem="takes no value", remedy=f"remove ={value}"
             )
         yield option, OFF if is_off else ON
         return
     if not equals:
         value = next(rest, "")
     if not value or (value.startswith("-") and not NEGATIVE_NUMBER.fullmatch(value)):
-        raise InputError(key=f"{FLAG}: {name}", problem="has no value", remedy="give one")
+        raise InputError(key=f"{SERVE}: {name}", problem="has no value", remedy="give one")
     yield option, value
 
 
@@ -108,15 +109,17 @@ def _config_words(path: str) -> list[str]:
         values: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise InputError(
-            key=f"{FLAG}: --config", value=path, problem=f"cannot be read: {error}"
+            key=f"{SERVE}: --config", value=path, problem=f"cannot be read: {error}"
         ) from None
     if not isinstance(values, dict):
-        raise InputError(key=f"{FLAG}: --config", value=path, problem="has no KEY: VALUE lines")
+        raise InputError(key=f"{SERVE}: --config", value=path, problem="has no KEY: VALUE lines")
     words = list[str]()
     for key, value in values.items():
         if value is None or key == "config":
             raise InputError(
-                key=f"{FLAG}: --config", value=path, problem=f"{key}: {value}: cannot be used there"
+                key=f"{SERVE}: --config",
+                value=path,
+                problem=f"{key}: {value}: cannot be used there",
             )
         if isinstance(value, bool):
             words += [f"--{key}"] if value else [f"--no-{key}"]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from testbed.core.errors import DoesNotStart, InputError
-from testbed.vllm.command import FLAG, OFF, ON, Command
+from testbed.vllm.command import OFF, ON, SERVE, Command
 from testbed.vllm.option_table import COUNTED, HARMLESS, REFUSED, may_have, releases_of
 from testbed.vllm.releases import Release
 
@@ -59,7 +59,7 @@ class OptionReader:
 
     def place(self, option: str) -> str:
         """The key that a refusal names for an option, or for another part of the server."""
-        return f"{FLAG}: {option}" if self._keys is None else self.named(option)
+        return f"{SERVE}: {option}" if self._keys is None else self.named(option)
 
     def number(self, name: str) -> float | None:
         """A number as vLLM reads it: 8k is 8,000, 8K is 8,192."""
@@ -99,7 +99,7 @@ def check_release(command: Command, release: Release) -> None:
         if not may_have(release.number, name):
             others = releases_of(name)
             raise InputError(
-                key=f"{FLAG}: {name}",
+                key=f"{SERVE}: {name}",
                 problem=f"is no option of vLLM {release.number}, but of {', '.join(others)}",
                 remedy="release= or testbed fits --release chooses the release",
             )
@@ -119,7 +119,7 @@ def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
             notes += [] if option.for_memory == COUNTED else [f"{shown} ({option.for_memory})"]
             continue
         raise InputError(
-            key=f"{FLAG}: {shown}",
+            key=f"{SERVE}: {shown}",
             problem=f"has no counterpart, and changes the result: {option.reason}",
             remedy="leave it out to see the server without it",
         )
@@ -129,7 +129,10 @@ def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
         is_read = name.startswith("VLLM_") and not name.startswith(HARMLESS_VARIABLES)
         if is_read and NEUTRAL_VARIABLES.get(name) != value:
             raise InputError(
-                key=f"{FLAG}: {name}", value=value, problem="is not modelled", remedy="leave it out"
+                key=f"{SERVE}: {name}",
+                value=value,
+                problem="is not modelled",
+                remedy="leave it out",
             )
         notes.append(f"{name} (the environment is not read)")
     return tuple(notes)

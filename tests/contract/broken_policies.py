@@ -35,7 +35,7 @@ from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import PrefixIndex
 from testbed.memory.tiers.cache_hierarchy import ON_DEVICE
-from testbed.memory.tiers.pools import PinnedPool
+from testbed.memory.tiers.pinned_pool import PinnedPool
 from testbed.memory.tiers.tiered_caching import TieredCaching
 
 BROKEN = BrokenParts()

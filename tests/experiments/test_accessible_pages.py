@@ -15,10 +15,10 @@ from accessibility import violations_of
 from browser import PHONE, WIDE, new_tab
 from test_report_page import HEAD, ROWS, png
 
-from testbed.experiments.arena.bench import Games
-from testbed.experiments.arena.bounds import NAMES
-from testbed.experiments.arena.cells import Row
-from testbed.experiments.arena.shown import page_of
+from testbed.experiments.arena.arena_bounds import NAMES
+from testbed.experiments.arena.arena_cell import Row
+from testbed.experiments.arena.arena_table import page_of
+from testbed.experiments.arena.games import Games
 from testbed.experiments.arena.standings import standings
 from testbed.experiments.cli.main import main
 

@@ -9,16 +9,16 @@ from refusals import refuses
 
 import testbed
 from testbed.core.errors import AnswerIsNo, InputError
-from testbed.experiments.arena import bench
+from testbed.experiments.arena import games as arena_games
 from testbed.experiments.arena.across_rules import across
-from testbed.experiments.arena.bench import admitted, play
-from testbed.experiments.arena.bounds import BELADY, INFINITE, LRU, NOTHING, RandomOrder
-from testbed.experiments.arena.cells import PLAIN, conditions_of, row_of, row_of_run, words_of
+from testbed.experiments.arena.arena_bounds import BELADY, INFINITE, LRU, NOTHING, RandomOrder
+from testbed.experiments.arena.arena_cell import PLAIN, conditions_of, row_of, row_of_run, words_of
+from testbed.experiments.arena.arena_table import cells_of, columns_of, page_of, ranked
 from testbed.experiments.arena.entrants import entrant_of, values_of
+from testbed.experiments.arena.games import admitted, play
 from testbed.experiments.arena.isolated import Failure, isolated
 from testbed.experiments.arena.results import differences, read, write
 from testbed.experiments.arena.rules import Rules
-from testbed.experiments.arena.shown import cells_of, columns_of, page_of, ranked
 from testbed.experiments.arena.standings import standings
 from testbed.experiments.arena.suites import HARD, Case, Suite, suite_of
 from testbed.experiments.runs.compose import configured
@@ -98,7 +98,7 @@ def test_random_victims_keep_the_contract():
 
 
 def test_the_column_of_lru_makes_the_calls_of_a_plain_run(monkeypatch):
-    from testbed.experiments.arena import cells
+    from testbed.experiments.arena import arena_cell
     from testbed.run.build import build
 
     (condition, *_) = conditions_of(TINY, SCAN, RULES)
@@ -113,7 +113,7 @@ def test_the_column_of_lru_makes_the_calls_of_a_plain_run(monkeypatch):
         return results[-1]
 
     results = []
-    monkeypatch.setattr(cells, "run_setup", counted)
+    monkeypatch.setattr(arena_cell, "run_setup", counted)
     row_of_run(config)
     assert own == plain
 
@@ -346,6 +346,6 @@ def test_unknown_suites_and_entrants_are_refused(testbed):
 
 
 def test_without_an_entrant_that_may_play_no_bound_does(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "admit", lambda names, rules: ([], {"x": "breaks clause 3"}))
+    monkeypatch.setattr(arena_games, "admit", lambda names, rules: ([], {"x": "breaks clause 3"}))
     with pytest.raises(AnswerIsNo, match="x: breaks clause 3"):
         play(["x"], ONE, RULES, tmp_path, in_turn)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from testbed.experiments.arena.cells import Row
+from testbed.experiments.arena.arena_cell import Row
 from testbed.experiments.arena.results import KEPT, located, read
 from testbed.experiments.arena.standings import standings
 from testbed.experiments.arena.suites import suite_of

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from refusals import refuses
 
-from testbed.experiments.arena import batches
-from testbed.experiments.arena.bench import play
+from testbed.experiments.arena import cell_tasks
+from testbed.experiments.arena.games import play
 from testbed.experiments.arena.rules import Rules
 from testbed.experiments.arena.suites import HARD, Case, Suite
 from testbed.experiments.cli.arena import arena
@@ -24,7 +24,7 @@ def rows_by(launcher, folder):
         TINY,
         Rules("vllm-v1"),
         folder / launcher,
-        lambda calls: batches.by_tasks(calls, lambda tasks: [*launched(words, tasks, folder)]),
+        lambda calls: cell_tasks.by_tasks(calls, lambda tasks: [*launched(words, tasks, folder)]),
     )
     assert not games.out
     return {
@@ -37,7 +37,7 @@ def rows_by(launcher, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["joblib", *PACKAGES])
 def test_a_launcher_gives_the_rows_of_one_process(tmp_path, monkeypatch, launcher):
-    monkeypatch.setattr(batches, "PER_TASK", 5)  # three tasks
+    monkeypatch.setattr(cell_tasks, "PER_TASK", 5)  # three tasks
     if package := PACKAGES.get(launcher):
         pytest.importorskip(package)
     assert rows_by("basic", tmp_path) == rows_by(launcher, tmp_path)

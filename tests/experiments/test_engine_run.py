@@ -101,7 +101,7 @@ def test_run_without_torch_is_refused_in_one_line(testbed, monkeypatch):
     real = builtins.__import__
 
     def without(name, *more):
-        if name == "testbed.kernels.engine.serve":
+        if name == "testbed.kernels.engine.served_run":
             raise ModuleNotFoundError("No module named 'torch'", name="torch")
         return real(name, *more)
 
@@ -115,7 +115,7 @@ def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, 
     def no_gpu():
         raise KernelsUnavailable("the NVIDIA driver lists no GPU")
 
-    monkeypatch.setattr("testbed.kernels.engine.serve.require_gpu", no_gpu)
+    monkeypatch.setattr("testbed.kernels.engine.served_run.require_gpu", no_gpu)
     assert (
         main(["run", "engine=gpu", "arrivals.duration_s=1", f"hydra.run.dir={tmp_path / 'x'}"]) == 2
     )
@@ -142,7 +142,7 @@ def test_a_speed_up_is_measured_and_predicted_with_the_same_draws(testbed, monke
     """If every iteration takes a second, tokens come as many times as fast as there are of them
     in a step; and the simulation has as many, but for its own random numbers.
     """
-    monkeypatch.setattr("testbed.kernels.engine.serve.WallClock", StepClock)
+    monkeypatch.setattr("testbed.kernels.engine.served_run.WallClock", StepClock)
     cost = ["cost=custom", "cost._target_=tiny.OneSecond"]
     options = [*OPT, *ON_CPU, *DRAFTING, *REPETITIVE, *cost, "arrivals.duration_s=2"]
     code, text, error = testbed("gpu", "speed-up", *options)

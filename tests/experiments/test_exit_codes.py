@@ -15,6 +15,7 @@ from tiny_run import tiny_run
 from testbed import experiments
 from testbed.experiments.cli import exit_codes, json_answers
 from testbed.experiments.cli.commands import COMMANDS
+from testbed.experiments.cli.common_options import CommonOptions
 from testbed.experiments.plan.json_answer import PlanAnswer
 from testbed.experiments.real.engine_fit import EngineFit
 from testbed.experiments.sglang_server.answer import SglangFit
@@ -100,6 +101,37 @@ class Broken(Paged):
 """
 
 
+# A policy that ends the time at a call: no machine is too slow for the limit
+LATE = """
+import itertools
+import signal
+
+from example_policy import Slabs
+
+
+class Late(Slabs):
+    calls = itertools.count(1)
+
+    def __init__(self, pool, last: int = 9):
+        super().__init__(pool)
+        self.last = last
+
+    def admit(self, seqs, num_tokens):
+        if next(self.calls) == self.last:
+            signal.raise_signal(signal.SIGALRM)
+        return super().admit(seqs, num_tokens)
+"""
+
+
+@pytest.fixture
+def late(tmp_path, monkeypatch):
+    """The module `late`; a time limit is over if its signal has come. Another test has the clock's
+    own signal, in a process.
+    """
+    (tmp_path / "late.py").write_text(LATE)
+    monkeypatch.setattr(CommonOptions, "is_over", True)
+
+
 @pytest.fixture
 def inputs(tmp_path):
     """The files that the commands above name."""
@@ -149,7 +181,7 @@ def test_a_server_that_does_not_start_says_why_in_json(testbed):
     answer = json.loads(output)
     assert answer["kind"] == "does not start"
     assert answer["message"] in error
-    assert (answer["key"], answer["value"]) == ("--from-vllm: --max-model-len", "999999")
+    assert (answer["key"], answer["value"]) == ("vllm serve: --max-model-len", "999999")
 
 
 def test_quiet_drops_notes_and_progress_and_keeps_them_in_json(testbed):
@@ -170,25 +202,27 @@ def test_a_quiet_sweep_prints_its_table_alone(testbed):
     assert table.startswith("Sweep: 2 points")
 
 
+@pytest.mark.usefixtures("late")
 def test_the_time_limit_ends_a_run_in_order(testbed, tmp_path):
-    words = ("run", "arrivals.duration_s=400000", "--time-limit", "5", "hydra.run.dir=out")
-    code, output, error = testbed(*words)
+    words = ("run", "policy=late:Late", "arrivals.rate=2", "arrivals.duration_s=30")
+    code, output, error = testbed(*words, "--time-limit", "500", "hydra.run.dir=out")
     assert (code, output) == (exit_codes.TIME_LIMIT, "")
-    assert re.search(r"ended by --time-limit 5; simulating: [\d,]+ of [\d,]+ requests", error)
-    assert not list(tmp_path.iterdir())
+    assert re.search(r"ended by --time-limit 500; simulating: [\d,]+ of [\d,]+ requests", error)
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".pyc"] == ["late.py"]
 
 
+@pytest.mark.usefixtures("late")
 def test_the_time_limit_of_a_sweep_keeps_the_points_that_were_run(testbed):
-    words = ("run", "-m", "arrivals.duration_s=5,400000", "outputs=summary", "--time-limit=8")
-    code, output, error = testbed(*words)
+    words = ("run", "-m", "policy=late:Late", "arrivals.rate=1", "arrivals.duration_s=2,30")
+    code, output, error = testbed(*words, "outputs=summary", "--time-limit=500")
     assert code == exit_codes.TIME_LIMIT
     assert "Sweep: 1 points" in output
     assert "1 of 2 points have been run; the same line continues" in error
 
 
+@pytest.mark.usefixtures("late")
 def test_the_time_limit_of_a_check_says_how_many_histories_held(testbed):
-    words = ("check", "example_policy:Slabs", "--examples", "1000000", "--time-limit", "2")
-    code, output, error = testbed(*words)
+    code, output, error = testbed("check", "late:Late", "last=300", "--time-limit=500")
     assert (code, output) == (exit_codes.TIME_LIMIT, "")
     assert "histories" in error
 

@@ -17,7 +17,7 @@ def translated(testbed):
         code, _, notes = testbed("run", "--from-vllm", command, *options, *SHORT)
         assert code == 0, notes
         first, *others = notes.splitlines()
-        return first.partition("--from-vllm: ")[2].split(), " ".join(others)
+        return first.partition("vllm serve: ")[2].split(), " ".join(others)
 
     return call
 
@@ -98,7 +98,7 @@ def test_an_option_of_ours_counts_more_than_the_commands(translated, tmp_path):
 )
 def test_commands_with_unsupported_features_are_refused(testbed, command, parts):
     error = testbed.refused("run", "--from-vllm", command, "gpu=h200", *SHORT)
-    check_words(("--from-vllm", *parts), error)
+    check_words(("vllm", *parts), error)
 
 
 def test_weights_of_32_bits_are_refused_for_their_times(testbed):

@@ -6,10 +6,7 @@ import pytest
 from test_json_answers import check
 
 from testbed.experiments.cli.json_answers import MendAnswer
-from testbed.experiments.mend.changes import NONE, Change, changes_of
-from testbed.experiments.mend.goals import GOALS, GOODPUT, INSIDE, PREEMPTIONS
-from testbed.experiments.mend.tried import Tried
-from testbed.experiments.mend.verdicts import (
+from testbed.experiments.mend.change_verdicts import (
     BETTER,
     EQUAL,
     LITTLE,
@@ -19,7 +16,11 @@ from testbed.experiments.mend.verdicts import (
     WORSE,
     verdicts,
 )
+from testbed.experiments.mend.goals import GOALS, GOODPUT, INSIDE, PREEMPTIONS
+from testbed.experiments.mend.server_changes import NONE, Change, changes_of
+from testbed.experiments.mend.tried import Tried
 from testbed.experiments.vllm_server.translation import served
+from testbed.run.while_arriving import COMPLETED
 
 SERVER = "vllm serve meta-llama/Llama-3.1-8B-Instruct --num-gpu-blocks-override"
 LOAD = (
@@ -67,7 +68,7 @@ def test_a_small_pool_is_mended_by_a_larger_one(testbed, mended):
     run = testbed("run", "--from-vllm", f"{SERVER} 2000 --max-model-len 8192", *LOAD, "--json")
     summary = json.loads(run[1])["summary"]
     one = mended(2000, "--seeds", "1")[1]["server"]
-    assert numbers(one)["req/s"]["mean"] == summary["throughput"]["requests_per_s"]
+    assert numbers(one)["req/s, 2nd half"]["mean"] == summary["while_arriving"][COMPLETED]
 
 
 def test_a_change_that_fails_has_no_verdict(mended):
@@ -124,7 +125,7 @@ def summary(preemptions, latency_s, goodput=1.0, costs="a", rejected=0):
         "e2e_s": {"mean": latency_s},
         "ttft_s": {"p99": 1.0},
         "tpot_s": {"p99": 0.1},
-        "throughput": {"requests_per_s": 2.0},
+        "while_arriving": {COMPLETED: 2.0},
         "slo": {"share_inside": goodput / 2, "goodput_requests_per_s": goodput},
     }
 

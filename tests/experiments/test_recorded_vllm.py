@@ -8,9 +8,9 @@ import pytest
 from testbed.core.errors import InputError
 from testbed.core.request import Request, Rows, Workload
 from testbed.engine.arrivals import BoundedWorkload
-from testbed.experiments.real.vllm_engine import vllm_log as recorder
+from testbed.experiments.real.vllm_engine import recorded_log as recorder
 from testbed.experiments.real.vllm_engine.asked import plain_requests, token_ids, write_contents
-from testbed.experiments.real.vllm_engine.vllm_log import add_preemptions, write_meta
+from testbed.experiments.real.vllm_engine.recorded_log import add_preemptions, write_meta
 from testbed.traces.vllm_log import VllmLog
 
 FACTS = {

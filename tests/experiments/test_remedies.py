@@ -13,7 +13,10 @@ from testbed.experiments.cli.examples import EXAMPLES
 
 # Of examples that need a user's own files, an installed vLLM or a minute
 OF_USER = ("RUN", "LOG", "FOLDER", "vllm --random", "fig2", "testbed check")
-SHORTER = {"capacity": ["--seeds", "1", "--precision", "1", "arrivals.duration_s=20"]}
+SHORTER = {
+    "capacity": ["--seeds", "1", "--precision", "1", "arrivals.duration_s=20"],
+    "mend": ["--seeds", "2"],
+}
 # A line that is refused, and words of its message that end that refusal
 WAYS_OUT = {
     "run server.kv_memory_gib=4": "server.kv_memory_gib.opt-13b=4",

@@ -1,9 +1,11 @@
 """The progress of `testbed capacity`, its usual arrivals, and intervals that have its step."""
 
 import json
+import re
 
 import pytest
 
+from testbed.api import NEAR
 from testbed.engine.arrivals import Poisson
 from testbed.experiments.cli import exit_codes
 from testbed.experiments.runs.search_progress import SearchProgress
@@ -29,9 +31,29 @@ def test_a_search_takes_as_many_rates_as_it_expects(low, high, precision):
 def test_its_line_has_an_end_in_sight():
     progress = SearchProgress(1, 1, 4, 9)
     assert str(progress) == f"searching: 0 of about {progress.expected} rates simulated"
-    for _ in range(9):
-        progress.ended()
-    assert "9 of about 10 rates simulated, about 0 s left" in str(progress)
+    progress.ended(1, keeps=True)
+    assert str(progress) == "searching: 1 rates simulated, the range is not found yet"
+    progress.ended(4, keeps=False)
+    assert "2 of about 2 rates simulated, about 0 s left" in str(progress)
+
+
+def test_its_end_stays_as_the_range_is_halved():
+    totals = list[int]()
+    progress = SearchProgress(3, 0.5, 2, 0.05)
+
+    def inside(rate):
+        keeps = rate < 15
+        progress.ended(rate, keeps=keeps)
+        if found := re.search(r"of about (\d+) rates", str(progress)):
+            totals.append(int(found[1]))
+        return float(keeps)
+
+    low, high = 0.5, 2.0
+    for _ in range(3):
+        rate = highest_rate(inside, 0.9, low, high, 0.05)
+        low, high = rate / NEAR, rate * NEAR
+    assert max(totals) - min(totals) <= 4  # two ends of each later seed
+    assert totals[-1] == progress._done
 
 
 def test_the_first_line_comes_before_the_first_rate(testbed):

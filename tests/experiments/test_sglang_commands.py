@@ -9,7 +9,6 @@ from testbed.api import simulate
 from testbed.core.errors import DoesNotStart
 from testbed.core.shapes import read_model
 from testbed.core.specs import GIB
-from testbed.experiments.cli.capacity import capacity
 from testbed.experiments.cli.fits import fits
 from testbed.experiments.cli.hits import hits
 from testbed.experiments.cli.plan import plan
@@ -24,7 +23,7 @@ from testbed.sglang.memory import Graphs, Limits, ServerMemory, size_of, static_
 from testbed.sglang.option_table import reasons, understood
 from testbed.sglang.pool import CellBytes, pool_of
 from testbed.sglang.server import running_requests
-from testbed.sglang.words import FLAGS, OVERRIDES
+from testbed.sglang.server_words import FLAGS, OVERRIDES
 
 MODEL = "sglang serve --model-path meta-llama/Llama-3.1-8B-Instruct"
 HICACHE = f"{MODEL} --max-total-tokens 5000 --enable-hierarchical-cache"
@@ -103,7 +102,7 @@ def test_overrides_take_precedence():
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("vllm serve x", ("--from-sglang", "sglang serve")),
+        ("vllm serve x", ("is not a command", "sglang serve")),
         (f"{MODEL} --max-totl-tokens 3", ("--max-totl-tokens", "no option")),
         (f"{MODEL} --max-total-tokens", ("--max-total-tokens", "no value")),
         (f"{MODEL} --max-total-tokens many", ("--max-total-tokens many", "whole number")),
@@ -225,10 +224,9 @@ def test_a_larger_pool_than_the_memory_is_cut_to_it():
     assert logged.max_total_num_tokens == 414_000  # within the error of the memory
 
 
-@pytest.mark.parametrize("command", [hits, capacity])
-def test_commands_take_one_server(command):
+def test_hits_are_of_one_server():
     both = ServedCommand(f"vllm serve {MODEL}", MODEL)
-    refuses("--from-sglang", command, "gpu=h100-80gb", served=both)
+    refuses("--from-sglang", hits, "gpu=h100-80gb", served=both)
 
 
 def test_simulations_from_python_take_the_command():

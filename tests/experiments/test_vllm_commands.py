@@ -222,7 +222,7 @@ def test_a_published_command_becomes_a_server(command, gpu, expected):
 def test_a_published_option_that_is_not_modelled_is_refused(options, parts):
     with pytest.raises(InputError) as refusal:
         overrides(f"{LLAMA} {options}")
-    check_words(("--from-vllm", *parts), str(refusal.value))
+    check_words(("vllm serve", *parts), str(refusal.value))
 
 
 REFUSED_BY_VLLM = [

@@ -9,7 +9,7 @@ from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.engine.sampler import TopP
-from testbed.kernels.engine.serve import Options, assemble
+from testbed.kernels.engine.served_run import Options, assemble
 from testbed.kernels.engine.slot_checker import SlotError
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host

@@ -16,7 +16,7 @@ from testbed.kernels.engine.architecture import FAMILIES, Architecture
 from testbed.kernels.engine.maths import rotary_table
 from testbed.kernels.engine.parallel.shards import Shard
 from testbed.kernels.engine.random_weights import random_weights
-from testbed.kernels.engine.serve import Options, assemble
+from testbed.kernels.engine.served_run import Options, assemble
 from testbed.kernels.engine.weights import WHOLE
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.paged.paged import Paged

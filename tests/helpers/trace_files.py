@@ -5,7 +5,6 @@ words.
 import gzip
 
 import pytest
-from refusals import check_refusal
 
 
 def put(folder, name, text):
@@ -35,11 +34,3 @@ def tokenizer(tmp_path):
     built.enable_padding(pad_token="?", pad_id=1)
     built.save(str(tmp_path / "tokenizer.json"))
     return str(tmp_path / "tokenizer.json")
-
-
-def check_file_is_refused(folder, files, words, read):
-    """Put these files into the folder; reading the first of them is refused in one line that
-    contains the words and the file's path.
-    """
-    paths = [put(folder, name, text) for name, text in files.items()]
-    check_refusal((paths[0], *words), lambda: read(paths[0]))

@@ -33,7 +33,7 @@ from testbed.memory.prefix_cache.eviction.two_queues import TwoQueues
 from testbed.memory.prefix_cache.eviction.w_tiny_lfu import WTinyLfu
 from testbed.memory.prefix_cache.prefix_index import TOMBSTONE
 from testbed.memory.tiers.load_rules import LoadAlways, LoadIfFaster, LoadNever
-from testbed.memory.tiers.pools import PinnedPool
+from testbed.memory.tiers.pinned_pool import PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
 from testbed.memory.tiers.tiered_caching import TieredCaching, chain_to
 from testbed.sched.chunked import ChunkedPrefill

@@ -16,7 +16,7 @@ from testbed.memory.paged.block_boundaries import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_table import BlockTable, Tables
 from testbed.memory.policy import PoolSpec
-from testbed.memory.radix.contents import ContentNames, plain_contents
+from testbed.memory.radix.block_contents import ContentNames, plain_contents
 from testbed.memory.radix.radix import Radix
 from testbed.memory.shared_reads import read_again
 from testbed.sched.preemption import Recompute

@@ -17,7 +17,7 @@ from served import running  # noqa: E402
 
 from testbed.core.request import Request  # noqa: E402
 from testbed.experiments.runs.compose import configured  # noqa: E402
-from testbed.kernels.engine.serve import make_engine  # noqa: E402
+from testbed.kernels.engine.served_run import make_engine  # noqa: E402
 from testbed.run.build import build  # noqa: E402
 
 KINDS = {

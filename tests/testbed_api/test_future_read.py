@@ -10,7 +10,7 @@ from rich.console import Console
 
 from testbed import capacity, simulate
 from testbed.core.request import Request
-from testbed.experiments.cli.capacity import lines_of
+from testbed.experiments.cli.capacity_lines import lines_of
 from testbed.experiments.cli.json_answers import capacity_answer
 from testbed.experiments.look.memory_map.map_page import retrace, title_of
 from testbed.experiments.paper.futures import FUTURE, futures_of, with_futures

@@ -13,6 +13,7 @@ from testbed.traces.azure import AzureCsv
 from testbed.traces.csv_lengths import CsvLengths
 from testbed.traces.mooncake import MooncakeJsonl
 from testbed.traces.sharegpt import ShareGptJson
+from testbed.traces.vllm_log import VllmLog
 from testbed.traces.wmt import WmtCsv
 
 
@@ -85,6 +86,12 @@ def test_mooncake_keeps_hashes_and_times(tmp_path, name):
     assert (list(rows.prompt_ids), rows.tokens_per_id) == ([(0, 1), (0, 2)], 512)
 
 
+def test_milliseconds_since_1970_are_as_exact_as_those_since_the_first(tmp_path):
+    begin = 1_700_000_000_000
+    path = put(tmp_path, "m.jsonl", moon(begin) + moon(begin + 3) + moon(begin + 1001))
+    assert MooncakeJsonl(path).rows(None, 0).arrival_s.tolist() == [0.0, 0.003, 1.001]
+
+
 def test_the_first_requests_of_mooncake_are_those_of_the_file(tmp_path):
     path = put(tmp_path, "m.jsonl", moon() + moon(2500.0, 1024, 7, [0, 2]))
     assert pairs(MooncakeJsonl(path, num_requests=1).rows(None, 0)) == [(600, 5)]
@@ -93,8 +100,9 @@ def test_the_first_requests_of_mooncake_are_those_of_the_file(tmp_path):
 
 def test_numbers_and_paths_at_their_limits_are_read(tmp_path):
     most = 2**31 - 1
-    rows = MooncakeJsonl(put(tmp_path, "m.jsonl", moon(10**15, 512, most, [0]))).read()
-    assert (rows.output_len.tolist(), rows.arrival_s.tolist()) == ([most], [1e12])
+    lines = moon() + moon(10**15, 512, most, [0])
+    rows = MooncakeJsonl(put(tmp_path, "m.jsonl", lines)).read()
+    assert (rows.output_len.tolist(), rows.arrival_s.tolist()) == ([5, most], [0, 1e12])
     text = (
         f"p,o,n,beam,priority,arrival_s\n{most},1,1,1,{-most},-5\n1,{most},{most},0,{most},1e300\n"
     )
@@ -144,3 +152,10 @@ def test_missing_file_and_folder_are_refused(tmp_path):
 def test_whole_floats_bom_and_trailing_blank_lines_are_accepted(tmp_path):
     rows = read(tmp_path, "a.csv", "\ufeff" + HEADER + "3.0,4\r\n\n\n")
     assert (rows.prompt_len.tolist(), rows.output_len.tolist()) == ([3], [4])
+
+
+def test_a_token_before_the_end_is_a_remark(tmp_path):
+    text = "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,1,0,1,2\n9,2,0,1,2\n"
+    log = VllmLog(put(tmp_path, "served.csv", text))
+    log.read()
+    assert log.remarks == ["1 of 2 requests have one token and end later than with it"]

@@ -132,7 +132,7 @@ class Starter:
 
 
 def _reader() -> Callable[[str], Any]:
-    """Reads words of a command as vLLM's own EngineArgs. Raises ValueError where its parser ends
+    """Reads words of a command as vLLM's own EngineArgs. Raises ValueError if its parser ends
     the program.
     """
     from vllm.engine.arg_utils import EngineArgs

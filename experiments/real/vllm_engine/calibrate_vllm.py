@@ -16,7 +16,7 @@ from testbed.cost.sections import dump
 from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.real.importers.known_shapes import model_named as shape_named
 from testbed.experiments.real.vllm_engine.forms import OF_SUMS, Form
-from testbed.experiments.real.vllm_engine.front_end import REQUESTS, front_end_section
+from testbed.experiments.real.vllm_engine.front_end_times import REQUESTS, front_end_section
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.real.vllm_engine.installed import check_installed, engine_words, run_plan
 from testbed.experiments.real.vllm_engine.left_out_sizes import spread
@@ -189,7 +189,7 @@ def lines(profile: Mapping[str, Any]) -> Iterator[str]:
     if front := profile["sections"].get("front_end"):
         times = {(part, load): us / 1e3 for part, load, us in front["points"]}
         parts = [f"{ms:.2f} ms {load}" for (part, load), ms in times.items() if "before" in part]
-        yield f"client's TTFT beyond the engine's: {', '.join(parts)}"
+        yield f"front end, to the engine and back: {', '.join(parts)}"
     if off_by := (profile.get("fit") or {}).get("left_out"):
         yield (
             f"sizes of batch left out, standard deviations: launches {off_by['launches']:.1%}, "

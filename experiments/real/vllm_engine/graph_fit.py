@@ -2,8 +2,8 @@
 
 Their matrix products are those of as many decodes, padded alike. But only the last token of a
 prompt has a row of output, which decodes have for each token; and the kernels of some sizes are
-slower than those of larger ones, so that the time is no smooth curve. Where prompts among decodes
-show the time of a size, that is taken.
+slower than those of larger ones, so that the time is no smooth curve. The time of a size
+is the one of prompts among decodes if a log has any.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The iterations of vLLM's engine as a scheduler class has logged them.
 
 The engine's host plans an iteration, launches it, and reads the results of the one before; with
-asynchronous scheduling the one before is computed meanwhile. So a result is read late where the
+asynchronous scheduling the one before is computed meanwhile. So a result is read late if the
 next launch takes longer than the rest of the computation.
 """
 
@@ -33,7 +33,7 @@ def read_steps(folder: Path) -> pd.DataFrame:
     """The iterations of one log, in order; times in ms.
 
     planned, result: when it was planned, and when its results were read. ms: from the results
-    before, or from its plan where it `is_first`: planned when all results were in. launch: from its
+    before, or from its plan if it `is_first`: planned when all results were in. launch: from its
     plan until the next, which is its launch if it is_first; before_ms, late_ms: from its plan
     until the results before, and from the next plan until its own. handed_ms: from the results for
     which the host had waited until its plan; 0 if there were none; handed_behind_ms: that of the

@@ -28,7 +28,7 @@ from testbed.kernels.engine.pairs.paired_runs import (
     figures,
 )
 from testbed.kernels.engine.records import Iteration, write_csv, write_json, write_run
-from testbed.kernels.engine.serve import fingerprint_of, make_engine, on_the_device_of
+from testbed.kernels.engine.served_run import fingerprint_of, make_engine, on_the_device_of
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
 
@@ -92,7 +92,14 @@ def run_pair(pair: Pair, stage: Stage, loaded: Machine, out: Path) -> list[Any]:
     setup = build(RunConfig.from_values(values))
     engine = loaded.engine(setup)
     records = engine.serve(without_answers(setup.workload))
-    summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
+    summary = write_run(
+        folder,
+        records,
+        setup.pool.num_slots,
+        setup.window_ps,
+        setup.slo,
+        setup.workload.rows.sessions,
+    )
     write_json(folder / "config.yaml", values)  # JSON is YAML
     write_json(folder / "summary.json", summary)
     with tarfile.open(out / ARCHIVE, "a") as archive:

@@ -22,19 +22,19 @@ from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost, read_profile
 from testbed.cost.sections import has, rows
 from testbed.kernels.engine.architecture import of_spec
-from testbed.kernels.engine.bench import (
+from testbed.kernels.engine.calibrate_engine import OPTIONS, lasting, on_gpu
+from testbed.kernels.engine.engine_iterations import SETTLING, decodes_of
+from testbed.kernels.engine.loaded_model import (
     BLOCK,
     MOST_TOKENS,
     Bench,
     ahead,
 )
-from testbed.kernels.engine.calibrate_engine import OPTIONS, lasting, on_gpu
-from testbed.kernels.engine.engine_iterations import SETTLING, decodes_of
 from testbed.kernels.engine.parallel.processes import Source, start
 from testbed.kernels.engine.phases import Phase, in_phases
 from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.engine.records import Iteration
-from testbed.kernels.engine.serve import assemble
+from testbed.kernels.engine.served_run import assemble
 from testbed.kernels.measure.all_reduce import NO_DATA_SHEET
 from testbed.kernels.measure.profile_sections import check_device
 from testbed.memory.paged.paged import Paged
@@ -137,7 +137,7 @@ def compare(bench: Bench, batches: Sequence[Batch], cost: CostModel) -> list[Com
     """The rows of all batches: iterations with prompts, then decodes."""
     prompts, decodes = list[Compared](), list[Compared]()
     for number, iterations in enumerate(served(bench, batches)):
-        with_prompts = [one for one in iterations if one.work.prefill]
+        with_prompts = [it for it in iterations if it.work.prefill]
         prompts += [_compared(number, [iteration], cost) for iteration in with_prompts]
         together = decodes_of(len(batches[number].prompt_lens), iterations)
         decodes.append(_compared(number, together, cost))

@@ -22,7 +22,7 @@ from testbed.kernels.engine.models import Model
 from testbed.kernels.engine.parallel.leader import ALONE, Alone
 from testbed.kernels.engine.runner import Launched, Runner
 from testbed.kernels.engine.sampler import Wanted
-from testbed.kernels.engine.serve import Options, assemble
+from testbed.kernels.engine.served_run import Options, assemble
 from testbed.kernels.engine.token_buffers import Drawn
 from testbed.kernels.engine.weights import Weights
 from testbed.memory.capabilities import capabilities_of

@@ -18,7 +18,7 @@ class Group:
     """Scheduled and preempted together; all of its sequences are equally long.
 
     held: the sequences with slots; if memory is shared only the first, until the prompt is
-    computed. tier: where they are, None while they have no slots. The prefill stores num_tokens
+    computed. tier: that of their slots, None while they have none. The prefill stores num_tokens
     tokens of each, after recompute also the generated ones; `placed` of the first sequence's are
     computed, or will be when the plan has run.
     """

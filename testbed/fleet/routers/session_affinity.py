@@ -10,7 +10,7 @@ from testbed.fleet.views import EngineView
 
 class SessionAffinity(Router):
     """A session's first request goes to the engine with the fewest unanswered requests, the others
-    follow it while that engine is up. A request without a session goes where fewest are.
+    follow it while that engine is up. A request without a session goes to that with the fewest.
     """
 
     needs_sessions: ClassVar[bool] = True

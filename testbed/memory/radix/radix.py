@@ -36,7 +36,7 @@ from testbed.memory.paged.block_table import BlockTable, Tables
 from testbed.memory.paged.paged import extents_of_blocks
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
-from testbed.memory.radix.contents import ContentNames
+from testbed.memory.radix.block_contents import ContentNames
 from testbed.memory.radix.strategies import lru, strategy_named
 from testbed.memory.radix.tree import Contents, RadixTree, Run, path
 

@@ -9,7 +9,7 @@ from testbed.core.slots import DEVICE, Copy, Move, Transfer
 from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node
 from testbed.memory.tiers.lower_tier import LowerTier, Use
-from testbed.memory.tiers.pools import PinnedPool
+from testbed.memory.tiers.pinned_pool import PinnedPool
 
 ON_DEVICE = 0  # the place of the device, above the tiers 1, 2, ...
 ON_THE_WAY = -1  # to the device

@@ -7,7 +7,7 @@ from testbed.core.errors import InputError, check_least
 from testbed.core.units import Count
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.prefix_index import Node
-from testbed.memory.tiers.pools import PinnedPool
+from testbed.memory.tiers.pinned_pool import PinnedPool
 
 
 class StoreRule:

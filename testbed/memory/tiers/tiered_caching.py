@@ -32,7 +32,7 @@ from testbed.memory.prefix_cache.prefix_index import Node
 from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, ON_THE_WAY, CacheHierarchy, Places
 from testbed.memory.tiers.load_rules import LoadAlways, LoadRule
 from testbed.memory.tiers.lower_tier import LowerTier, Use
-from testbed.memory.tiers.pools import PinnedPool
+from testbed.memory.tiers.pinned_pool import PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, StoreRule, WriteBack, WriteThrough
 
 

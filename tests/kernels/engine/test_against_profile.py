@@ -10,8 +10,8 @@ import tiny_models as tiny
 from tiny import OneSecond
 
 from testbed.cost.profile import read_profile
-from testbed.kernels.engine.bench import Bench
-from testbed.kernels.engine.serve import Options
+from testbed.kernels.engine.loaded_model import Bench
+from testbed.kernels.engine.served_run import Options
 from testbed.kernels.engine.verify.against_profile import (
     MAX_STORED,
     Batch,

@@ -13,7 +13,7 @@ from testbed.engine.wall_clock import StepClock  # noqa: E402
 from testbed.kernels.engine.architecture import Architecture  # noqa: E402
 from testbed.kernels.engine.models import Model  # noqa: E402
 from testbed.kernels.engine.random_weights import random_weights  # noqa: E402
-from testbed.kernels.engine.serve import Options, assemble  # noqa: E402
+from testbed.kernels.engine.served_run import Options, assemble  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
 from testbed.sched.preemption import Recompute  # noqa: E402

@@ -23,14 +23,14 @@ from testbed.cost.profile import (  # noqa: E402
 )
 from testbed.cost.sections import check_profile  # noqa: E402
 from testbed.engine.simulation import simulate  # noqa: E402
-from testbed.kernels.engine import bench, calibrate_engine, engine_iterations  # noqa: E402
-from testbed.kernels.engine.bench import Bench, ahead, in_turn  # noqa: E402
+from testbed.kernels.engine import calibrate_engine, engine_iterations, loaded_model  # noqa: E402
+from testbed.kernels.engine.loaded_model import Bench, ahead, in_turn  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network  # noqa: E402
 from testbed.kernels.engine.parallel.shards import Shard  # noqa: E402
 from testbed.kernels.engine.phases import Phase  # noqa: E402
 from testbed.kernels.engine.records import Iteration  # noqa: E402
-from testbed.kernels.engine.serve import Options  # noqa: E402
+from testbed.kernels.engine.served_run import Options  # noqa: E402
 from testbed.kernels.measure import profile_sections  # noqa: E402
 from testbed.kernels.measure.all_reduce import NO_DATA_SHEET  # noqa: E402
 from testbed.kernels.measure.network_sections import all_layers, without_attention  # noqa: E402
@@ -82,8 +82,8 @@ def test_each_number_of_tokens_is_measured_once_and_planned_in_one_iteration():
         assert sorted(set(counts)) == [*counts]
     assert set(calibrate_engine.LAUNCHED) <= set(calibrate_engine.PROMPTS)
     largest = max(calibrate_engine.PROMPTS) + max(calibrate_engine.VISITED)
-    assert calibrate_engine.SIZES[-2] < largest <= bench.MOST_TOKENS - 8
-    assert calibrate_engine.SIZES[-1] == bench.MOST_TOKENS
+    assert calibrate_engine.SIZES[-2] < largest <= loaded_model.MOST_TOKENS - 8
+    assert calibrate_engine.SIZES[-1] == loaded_model.MOST_TOKENS
 
 
 @pytest.mark.parametrize("planning", [ahead, in_turn])
@@ -136,7 +136,7 @@ def test_iterations_that_are_not_there_are_named():
     ("kind", "slots"), [(Paged, 51 + 41 + 51), (ContiguousOracle, 2 * (51 + 41) + 51)]
 )
 def test_pools_have_slots_for_the_longest_requests(monkeypatch, kind, slots):
-    monkeypatch.setattr(bench, "assemble", lambda *given: given)
+    monkeypatch.setattr(loaded_model, "assemble", lambda *given: given)
     requests = [
         Request(i, arrival_ps=0, prompt_len=length, output_len=5)
         for i, length in enumerate((10, 20, 30))

@@ -25,7 +25,7 @@ from testbed.engine.recorder import request_columns, span_columns, with_identity
 from testbed.engine.simulation import simulate  # noqa: E402
 from testbed.kernels.engine.architecture import of_folder  # noqa: E402
 from testbed.kernels.engine.records import MEASURED, Timer  # noqa: E402
-from testbed.kernels.engine.serve import engine_options, make_engine, serve_into  # noqa: E402
+from testbed.kernels.engine.served_run import engine_options, make_engine, serve_into  # noqa: E402
 from testbed.kernels.engine.weight_folder import load_weights  # noqa: E402
 from testbed.kernels.engine.weights import WHOLE, Parts, assembled  # noqa: E402
 from testbed.memory.groups.grouped import Grouped  # noqa: E402

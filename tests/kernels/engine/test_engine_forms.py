@@ -20,7 +20,7 @@ from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.kernels.engine.architecture import of_spec  # noqa: E402
 from testbed.kernels.engine.layout import Pages  # noqa: E402
-from testbed.kernels.engine.serve import assemble, serve_into  # noqa: E402
+from testbed.kernels.engine.served_run import assemble, serve_into  # noqa: E402
 from testbed.memory.contiguous.reservations import ContiguousPow2  # noqa: E402
 from testbed.memory.groups.grouped import Grouped  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402

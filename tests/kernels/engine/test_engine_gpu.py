@@ -18,7 +18,7 @@ from testbed.core.specs import ModelSpec  # noqa: E402
 from testbed.experiments.runs.compose import configured  # noqa: E402
 from testbed.kernels.engine.architecture import Architecture  # noqa: E402
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths, rotary_table  # noqa: E402
-from testbed.kernels.engine.serve import make_engine  # noqa: E402
+from testbed.kernels.engine.served_run import make_engine  # noqa: E402
 from testbed.kernels.engine.weights import Affine  # noqa: E402
 from testbed.run.build import build  # noqa: E402
 

@@ -25,7 +25,7 @@ from testbed.kernels.engine.random_numbers import uniforms  # noqa: E402
 from testbed.kernels.engine.random_weights import random_weights  # noqa: E402
 from testbed.kernels.engine.records import write_run  # noqa: E402
 from testbed.kernels.engine.sampler import TopP, best_of, survive  # noqa: E402
-from testbed.kernels.engine.serve import Options, assemble  # noqa: E402
+from testbed.kernels.engine.served_run import Options, assemble  # noqa: E402
 from testbed.kernels.engine.sizes import BUCKETS, bucket, context_bucket  # noqa: E402
 from testbed.memory.capabilities import capabilities_of  # noqa: E402
 from testbed.memory.contiguous.reservations import ContiguousMax  # noqa: E402

@@ -18,12 +18,12 @@ from testbed.core.specs import ModelSpec  # noqa: E402
 from testbed.cost.model import Moved, Work  # noqa: E402
 from testbed.engine.wall_clock import StepClock  # noqa: E402
 from testbed.experiments.studies import pairs as validation  # noqa: E402
-from testbed.kernels.engine import serve  # noqa: E402
+from testbed.kernels.engine import served_run  # noqa: E402
 from testbed.kernels.engine.pairs import gpu_side, paired_runs  # noqa: E402
 from testbed.kernels.engine.pairs.paired_runs import FIELDS, read_software  # noqa: E402
 from testbed.kernels.engine.ragged import Ahead  # noqa: E402
 from testbed.kernels.engine.records import Iteration, write_csv  # noqa: E402
-from testbed.kernels.engine.serve import make_engine  # noqa: E402
+from testbed.kernels.engine.served_run import make_engine  # noqa: E402
 from testbed.run.build import build  # noqa: E402
 from testbed.run.config import RunConfig  # noqa: E402
 
@@ -70,7 +70,7 @@ def test_engine_runs_are_simulated_and_compared(tmp_path):
 def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
     monkeypatch, series, num_seqs
 ):
-    monkeypatch.setattr(serve, "WallClock", lambda: StepClock(0.1))
+    monkeypatch.setattr(served_run, "WallClock", lambda: StepClock(0.1))
     machine = gpu_side.Machine(STAGE)
     assert machine.setup.config.window_s is None
     assert machine.setup.config.engine.warm == STAGE.warm

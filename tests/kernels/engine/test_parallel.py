@@ -16,12 +16,12 @@ from refusals import refuses  # noqa: E402
 from test_engine_correctness import LENGTHS, check  # noqa: E402
 from test_launching_ahead import ahead  # noqa: E402
 
-from testbed.kernels.engine.bench import Bench, in_turn  # noqa: E402
+from testbed.kernels.engine.loaded_model import Bench, in_turn  # noqa: E402
 from testbed.kernels.engine.parallel.message import Compute  # noqa: E402
 from testbed.kernels.engine.parallel.shards import Shard, check_divides  # noqa: E402
 from testbed.kernels.engine.phases import Phase  # noqa: E402
 from testbed.kernels.engine.sampler import TopP  # noqa: E402
-from testbed.kernels.engine.serve import Options  # noqa: E402
+from testbed.kernels.engine.served_run import Options  # noqa: E402
 from testbed.memory.contiguous.reservations import (  # noqa: E402
     ContiguousOracle,
     ContiguousPow2,

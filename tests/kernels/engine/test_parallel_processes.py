@@ -20,12 +20,12 @@ import test_engine_config as configs  # noqa: E402
 import tiny_models as tiny  # noqa: E402
 from refusals import refuses  # noqa: E402
 
-from testbed.kernels.engine.bench import Bench, in_turn  # noqa: E402
+from testbed.kernels.engine.loaded_model import Bench, in_turn  # noqa: E402
 from testbed.kernels.engine.parallel import processes  # noqa: E402
 from testbed.kernels.engine.parallel.processes import Source, start  # noqa: E402
 from testbed.kernels.engine.parallel.watch import WorkerError  # noqa: E402
 from testbed.kernels.engine.phases import Phase  # noqa: E402
-from testbed.kernels.engine.serve import Options, make_engine, serve_into  # noqa: E402
+from testbed.kernels.engine.served_run import Options, make_engine, serve_into  # noqa: E402
 from testbed.kernels.engine.verify import against_one_gpu  # noqa: E402
 from testbed.kernels.engine.verify.scenarios import SCENARIOS  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402

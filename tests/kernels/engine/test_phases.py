@@ -8,9 +8,9 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 import tiny_models as tiny
 
 from testbed.core.request import Request
-from testbed.kernels.engine.bench import Bench, ahead, in_turn
+from testbed.kernels.engine.loaded_model import Bench, ahead, in_turn
 from testbed.kernels.engine.phases import Phase
-from testbed.kernels.engine.serve import Options
+from testbed.kernels.engine.served_run import Options
 from testbed.memory.paged.paged import Paged
 
 

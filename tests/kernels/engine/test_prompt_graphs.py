@@ -21,7 +21,7 @@ from testbed.kernels.engine.on_device import eager  # noqa: E402
 from testbed.kernels.engine.prompt_graphs import PromptGraphs  # noqa: E402
 from testbed.kernels.engine.random_weights import random_weights  # noqa: E402
 from testbed.kernels.engine.records import Timer  # noqa: E402
-from testbed.kernels.engine.serve import Options, assemble  # noqa: E402
+from testbed.kernels.engine.served_run import Options, assemble  # noqa: E402
 from testbed.kernels.engine.sizes import LARGEST, sizes_up_to  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.sched.chunked import ChunkedPrefill  # noqa: E402

@@ -1,0 +1,82 @@
+"""The lines of `testbed capacity`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from testbed.study.replications import NOT_DISTINGUISHABLE, Interval
+
+if TYPE_CHECKING:
+    from testbed.experiments.cli.json_answers import CapacityAnswer, SeedCapacity, ServerCapacity
+
+LONGER = "raise arrivals.duration_s, until this line goes"
+
+
+def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
+    """The range, how it was found, and the error of the costs that it rests on. varied: what was
+    varied for the intervals, in words.
+    """
+    rates = [of_seed.rate for of_seed in answer.seeds]
+    mean = Interval(answer.rate, answer.half_width, len(rates))
+    text = f"{mean} req/s" if len(rates) > 1 else f"about {mean.mean:.2g} req/s"
+    how = "one seed, whose error is not known (--seeds 3 gives a range)"
+    if len(rates) > 1:
+        how = (
+            f"95% interval of {len(rates)} seeds (Student's t), which found {min(rates):.3g} to "
+            f"{max(rates):.3g} in steps of {answer.step:.2g}"
+        )
+    needed = f"{100 * answer.share:g}% of the requests meet the SLO"
+    lines = [f"capacity: {text} at which {needed}: {how}"]
+    lines += _filling_lines(answer.filling, answer.step / max(rates))
+    for of_seed in answer.seeds:
+        lines.append(_seed_line(of_seed))
+        if of_seed.overload:
+            lines.append(f"    overloaded, in too short a run: {of_seed.overload} ({LONGER})")
+    lines += _sensitivity_lines(answer, varied)
+    if answer.future_read:
+        lines.insert(0, f"reads the future, as no real server can: {answer.future_read}")
+    return [*lines, *([f"simulated; costs: {answer.costs}"] if answer.costs else [])]
+
+
+def compared_lines(servers: Sequence["ServerCapacity"]) -> list[str]:
+    """The lines of each server's capacity, then the differences from the first one."""
+    lines = list[str]()
+    for server in servers:
+        lines += [f"{server.command}:", *lines_of(server.capacity)]
+    first, *others = servers
+    for server in others:
+        found = Interval(server.difference, server.difference_half_width, len(first.capacity.seeds))
+        text = NOT_DISTINGUISHABLE if found.includes_zero else f"{found} req/s"
+        lines.append(f"{server.command} less {first.command}, on the same seeds: {text}")
+    return lines
+
+
+def _seed_line(of_seed: "SeedCapacity") -> str:
+    """The rate of a seed, and what the server does at it."""
+    inside = f"{100 * of_seed.share_inside:.1f}% of the requests inside"
+    line = f"  seed {of_seed.seed}: {of_seed.rate:.3g} req/s, {inside}"
+    if of_seed.completed is None:
+        return line
+    return f"{line}; {of_seed.completed:.3g} req/s complete in the second half of the arrivals"
+
+
+def _filling_lines(filling: float, precision: float) -> list[str]:
+    """The remark that runs are too short for the precision of the search."""
+    if filling <= precision:
+        return []
+    return [
+        f"  short runs: the server fills for {100 * filling:.2g}% of the arrivals, so the rate is "
+        f"up to {100 * filling:.2g}% too high ({filling / precision:.2g} times "
+        f"arrivals.duration_s makes that {100 * precision:.2g}%)"
+    ]
+
+
+def _sensitivity_lines(answer: "CapacityAnswer", varied: str) -> list[str]:
+    """The interval of each seed, with what was varied."""
+    lines = [f"how sensitive: {varied}"] if answer.intervals else []
+    for interval_of_seed in answer.intervals:
+        low, high = interval_of_seed.lowest, interval_of_seed.highest
+        text = f"{low:.3g} to {high:.3g} req/s, by costs"
+        if interval_of_seed.metric == "share_inside":
+            text = f"{100 * low:.1f} to {100 * high:.1f}% inside at the rate found"
+        lines.append(f"  seed {interval_of_seed.seed}: {text}")
+    return lines

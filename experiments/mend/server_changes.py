@@ -1,0 +1,85 @@
+"""The changes of a vLLM server that may end its preemptions, each as overrides beside its command.
+
+They set the limit of sequences, the memory of the pool, the prompt tokens of an iteration, and the
+way of preemption.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from testbed.experiments.vllm_server.overriding import BLOCKS, BYTES
+from testbed.vllm.server import Server
+
+SHARES_OF_HELD = (1.0, 0.85, 0.7, 0.5)  # of the sequences that the pool holds on average
+MORE_MEMORY = (0.02, 0.05)  # of the GPU
+MOST_MEMORY = 0.97
+LARGER_POOLS = (1.1, 1.25, 1.5)
+BUDGETS = (0.25, 0.5, 2.0)
+WATERMARK = 0.05
+SWAP_GIB = 20
+NOT_OF_VLLM = "no option of vLLM's"
+
+
+class Change(NamedTuple):
+    """name: as an engineer writes it. words: overrides that make it. note: what to know of it."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    note: str = ""
+
+
+NONE = Change("none")
+
+
+def changes_of(server: Server, num_held: float) -> list[Change]:
+    """Every change that may help this server. num_held: sequences of the load's mean size that the
+    pool holds.
+    """
+    return [
+        *_fewer_sequences(server, num_held),
+        *_more_memory(server),
+        *_other_budgets(server),
+        *_other_recoveries(server),
+    ]
+
+
+def _fewer_sequences(server: Server, num_held: float) -> Iterator[Change]:
+    """As many sequences as the pool holds, and fewer, for they grow."""
+    counts = dict.fromkeys(max(1, round(share * num_held)) for share in SHARES_OF_HELD)
+    for count in counts:
+        if count < server.limits.max_num_seqs:
+            yield Change(f"--max-num-seqs {count}", (f"scheduler.max_num_seqs={count}",))
+
+
+def _more_memory(server: Server) -> Iterator[Change]:
+    """A larger share of the GPU; if the command gives the pool, a larger pool."""
+    if BLOCKS in server.values or BYTES in server.values:
+        pools = dict.fromkeys(int(factor * server.num_blocks) for factor in LARGER_POOLS)
+        for blocks in (blocks for blocks in pools if blocks > server.num_blocks):
+            yield Change(f"{BLOCKS} {blocks}", (f"server.num_blocks={blocks}",))
+        return
+    given = server.values.get("--gpu-memory-utilization")
+    utilization = server.release.utilization if given is None else float(given)
+    shares = dict.fromkeys(min(round(utilization + more, 4), MOST_MEMORY) for more in MORE_MEMORY)
+    for share in shares:
+        if share > utilization:
+            note = "what else is on the GPU has less room"
+            words = (f"server.memory_utilization={share:g}",)
+            yield Change(f"--gpu-memory-utilization {share:g}", words, note)
+
+
+def _other_budgets(server: Server) -> Iterator[Change]:
+    for factor in BUDGETS:
+        budget = int(factor * server.limits.max_num_batched_tokens)
+        words = (f"scheduler.max_num_batched_tokens={budget}",)
+        if budget >= server.limits.max_num_seqs:
+            yield Change(f"--max-num-batched-tokens {budget}", words)
+
+
+def _other_recoveries(server: Server) -> Iterator[Change]:
+    yield Change(
+        f"swap to {SWAP_GIB} GiB of host memory",
+        ("preemption=swap", f"swap_space_gib={SWAP_GIB}"),
+        NOT_OF_VLLM,
+    )
+    yield Change(f"watermark {WATERMARK:g}", (f"policy.watermark={WATERMARK:g}",), NOT_OF_VLLM)

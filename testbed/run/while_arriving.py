@@ -1,0 +1,86 @@
+"""Rates and hits of a run in the second half of the time in which requests arrive: behind the
+filling of a server that begins empty, before the drain.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.core.request import PS, Column
+from testbed.engine.packed_rows import PackedRows
+
+COMPLETED, GOODPUT = "completed_requests_per_s", "goodput_requests_per_s"
+LONGER = "share_longer_than_first_half"
+FEW = 0.05  # of the answers; more take part in the filling still
+
+
+def while_arriving(
+    log: PackedRows,
+    num_arrived: int,
+    inside: NDArray[np.bool_] | None = None,
+    sessions: Column | None = None,
+) -> dict[str, float | None] | None:
+    """The window in s, the requests that arrive and that complete in it and the output tokens of
+    these, per second; the share of the prompt tokens of its arrivals that were found in a cache
+    (None: contents unknown); the share of all answers that took longer than the first half.
+
+    num_arrived: of the whole run. inside: True for each request in the log that met the objectives;
+    with it the rate of these too. sessions: that of each request by its id; the time ends if fewer
+    are open than before. None: all requests arrive at once, or the run was stopped.
+    """
+    columns = log.columns()
+    arrival_ps, finish_ps = columns["arrival_ps"], columns["finish_ps"]
+    if not len(arrival_ps) or len(arrival_ps) < num_arrived:
+        return None
+    to_ps = int(arrival_ps.max()) if sessions is None else _open_until_ps(columns, sessions)
+    if not to_ps:
+        return None
+    from_ps = to_ps // 2
+    came = (arrival_ps > from_ps) & (arrival_ps <= to_ps)
+    done = (finish_ps > from_ps) & (finish_ps <= to_ps)
+    seconds = (to_ps - from_ps) / PS
+    output_tokens = (columns["output_len"] * columns["num_seqs"])[done].sum()
+    return {
+        "from_s": from_ps / PS,
+        "to_s": to_ps / PS,
+        "arrived_requests_per_s": int(came.sum()) / seconds,
+        COMPLETED: int(done.sum()) / seconds,
+        "completed_output_tokens_per_s": int(output_tokens) / seconds,
+        GOODPUT: None if inside is None else int((done & inside).sum()) / seconds,
+        "prompt_found": _found(columns["prompt_len"][came], columns["hit_tokens"][came]),
+        LONGER: _share_longer(columns, from_ps),
+    }
+
+
+def is_filling(rates: Mapping[str, float | None] | None) -> bool:
+    """True if so many requests take longer than the first half that the server still fills in the
+    second one, or falls behind: its rates are no steady ones.
+    """
+    return rates is not None and (rates[LONGER] or 0.0) > FEW
+
+
+def _open_until_ps(columns: Mapping[str, Column], sessions: Column) -> int:
+    """The time until which as many sessions are open as ever: the last one's start, or the first
+    one's end if that is later.
+    """
+    names, session = np.unique(sessions[columns["request_id"]], return_inverse=True)
+    starts = np.full(len(names), np.iinfo(np.int64).max)
+    np.minimum.at(starts, session, columns["arrival_ps"])
+    ends = np.zeros(len(names), np.int64)  # of a session whose requests are all rejected too
+    np.maximum.at(ends, session, columns["finish_ps"])
+    return int(max(starts.max(), ends.min()))
+
+
+def _share_longer(columns: Mapping[str, Column], first_half_ps: int) -> float:
+    """The share of the answers that took longer than the first half; 0 without an answer."""
+    answered = columns["finish_ps"] >= 0
+    latency_ps = (columns["finish_ps"] - columns["arrival_ps"])[answered]
+    return float((latency_ps > first_half_ps).mean()) if len(latency_ps) else 0.0
+
+
+def _found(prompt_len: Column, hit_tokens: Column) -> float | None:
+    """The share of these prompts' tokens that was found; None if a request does not say."""
+    if not len(prompt_len) or hit_tokens.min() < 0:
+        return None
+    return int(hit_tokens.sum()) / int(prompt_len.sum())

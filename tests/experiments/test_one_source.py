@@ -1,0 +1,89 @@
+"""Servers that are compared have costs of one source: points of a sweep, searched commands."""
+
+import json
+
+import pytest
+from test_json_answers import check
+
+from testbed.experiments.cli.json_answers import ComparedCapacities
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.one_source import OF_ONE_SOURCE, sources_differ
+from testbed.experiments.runs.sweep_words import sweep_points
+from testbed.experiments.vllm_server.translation import expand
+from testbed.run.machine import cost_of
+from testbed.run.summaries import costs_of
+
+LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192"
+FP8 = f"{LLAMA} --kv-cache-dtype fp8"
+LOAD = ("gpu=h100-80gb", "trace=random", "arrivals.duration_s=2")
+
+
+def words(command, *more):
+    return expand(command, [*LOAD, *more])
+
+
+@pytest.mark.parametrize(
+    ("other", "differ"),
+    [
+        (words(FP8), True),
+        (words(LLAMA, "server.num_gpus=2"), True),
+        (words(LLAMA, "policy.block_size=64"), True),
+        (words(LLAMA, "arrivals.rate=3", "seed=2"), False),
+        (words(LLAMA, "scheduler.max_num_seqs=8"), False),
+        (words(FP8, OF_ONE_SOURCE), False),  # a choice
+    ],
+)
+def test_measured_and_derived_costs_are_of_two_sources(other, differ, capsys):
+    assert sources_differ([words(LLAMA), other]) == differ
+    assert not sources_differ([other, other])
+
+
+def test_measured_iterations_are_of_blocks_of_16_tokens():
+    """A server with other blocks has the measured times of kernels on such blocks."""
+    of_16, of_64 = (
+        cost_of(configured(words(f"{LLAMA} --block-size {size}"))).fingerprint for size in (16, 64)
+    )
+    assert "system" in of_16
+    assert "system" not in of_64
+
+
+def test_a_sweep_over_two_servers_says_that_all_costs_are_derived(testbed):
+    servers = ("--from-vllm", LLAMA, "--from-vllm", FP8)
+    code, printed, error = testbed("run", "-m", *servers, *LOAD, "--json")
+    answer = json.loads(printed)
+    assert code == 0
+    assert OF_ONE_SOURCE in error
+    assert any(OF_ONE_SOURCE in note for note in answer["notes"])
+    assert all("derived" in costs_of(point["summary"]) for point in answer["points"])
+    chosen = testbed("run", "-m", *servers, *LOAD, "cost.iterations=vllm-0.20")
+    assert "the costs come in different ways" in chosen[1]
+
+
+def test_capacities_of_two_servers_are_compared_on_the_same_seeds(testbed):
+    words = ("capacity", "--from-vllm", LLAMA, "--from-vllm", FP8, *LOAD, "slo.ttft_s=0.2")
+    words = (*words, "--seeds", "2", "--precision", "0.5", "--low", "20", "--high", "60")
+    code, printed, _ = testbed(*words, "--json")
+    answer = json.loads(printed)
+    assert code == 0
+    check(answer, ComparedCapacities, "compared")
+    first, second = answer["servers"]
+    assert (first["command"], second["command"]) == ("plain", "--kv-cache-dtype fp8")
+    assert (first["difference"], first["difference_half_width"]) == (0, 0)
+    means = [server["capacity"]["rate"] for server in answer["servers"]]
+    assert second["difference"] == pytest.approx(means[1] - means[0])
+    steps = max(server["capacity"]["step"] for server in answer["servers"])
+    assert second["difference_half_width"] >= steps
+    table = testbed(*words)[1]
+    assert "--kv-cache-dtype fp8 less plain, on the same seeds: " in table
+
+
+def test_a_sweep_with_and_without_prefill_apart_is_paired():
+    """A hand-over is of the points that have engines for prompts alone."""
+    words = ("replicas=2", "prefill_replicas=null,1", "handover=by_layer")
+    assert sweep_points(words) == [
+        ("replicas=2", "prefill_replicas=null"),
+        ("replicas=2", "prefill_replicas=1", "handover=by_layer"),
+    ]
+    both = sweep_points(("prefill_replicas=null,1", "handover=whole,by_layer"))
+    assert len(both) == 3
+    assert sweep_points(("handover=whole",)) == [("handover=whole",)]
