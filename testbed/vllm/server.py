@@ -19,6 +19,7 @@ from testbed.vllm.attention_backends import (
     cache_problem,
     checkpoint_alignment,
     with_cached_states,
+    with_enough_range,
     with_preferred_cache,
 )
 from testbed.vllm.chosen_backend import OPTION as ATTENTION
@@ -37,6 +38,7 @@ from testbed.vllm.start_refusals import (
     check_context_shards,
     check_drafts,
     check_free_memory,
+    check_packed_cache,
     check_prompts,
     check_types,
 )
@@ -189,11 +191,20 @@ def server_with(
 
 def _model_of(reader: OptionReader, shape: ModelSpec, gpu: GpuSpec, release: Release) -> ModelSpec:
     """The shape as the command serves it on a GPU."""
-    model = with_preferred_cache(_served(reader, shape, release), gpu, release)
+    model = _on_gpu(reader, shape, gpu, release)
     check_types(reader, model, release)
+    check_packed_cache(reader, model, gpu)
     if reader.is_on("--language-model-only"):
         model = replace(model, masks_images=None, vision_params=None)
     return model
+
+
+def _on_gpu(reader: OptionReader, shape: ModelSpec, gpu: GpuSpec, release: Release) -> ModelSpec:
+    """The shape with the types that the options and the GPU give it."""
+    served = _served(reader, shape, release)
+    if reader.one_of("--dtype", DTYPE_BYTES) is None:
+        served = with_enough_range(served, gpu)
+    return with_preferred_cache(served, gpu, release)
 
 
 def _check(
@@ -517,7 +528,7 @@ def block_size_with(
 ) -> int:
     """The tokens of a block of a command with this shape on this GPU, whether or not it starts."""
     reader = OptionReader(command)
-    model = with_preferred_cache(_served(reader, shape, release), sheet, release)
+    model = _on_gpu(reader, shape, sheet, release)
     num_gpus = reader.whole("--tensor-parallel-size", 1)
     return _block_size(reader, model, num_gpus, sheet, release)
 

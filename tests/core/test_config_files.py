@@ -293,6 +293,17 @@ def test_a_model_that_needs_range_is_not_served_in_float16(fit, kind):
     refuses("--dtype", fit, config, "--dtype float16")
 
 
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "glm4"])
+def test_a_model_that_needs_range_is_served_in_float32_where_bfloat16_is_not(fit, kind):
+    config = without(LLAMA, model_type=kind, tie_word_embeddings=kind != "glm4", head_dim=128)
+    config["num_hidden_layers"] = 4
+    newer, older = (fit(config, "--max-model-len 4096", gpu=gpu) for gpu in ("l4", "t4"))
+    assert older.weights_gib == pytest.approx(2 * newer.weights_gib, rel=0.01)
+    same = "--max-model-len 4096 --kv-cache-memory-bytes 4294967296"
+    newer, older = (fit(config, same, gpu=gpu) for gpu in ("l4", "t4"))
+    assert older.num_blocks == newer.num_blocks // 2
+
+
 @pytest.mark.parametrize("kind", ["gemma", "gemma2", "cohere2"])
 def test_an_output_projection_that_the_class_has_not_is_refused(shape, kind):
     config = without(LLAMA, model_type=kind, head_dim=128)
@@ -306,6 +317,18 @@ def test_a_rope_that_the_class_does_not_take_is_refused(shape):
     experts = {"num_local_experts": 8, "num_experts_per_tok": 2}
     gpt = without(LLAMA, model_type="gpt_oss", rope_scaling=linear, **experts)
     refuses("original_max_position_embeddings", shape, gpt)
+
+
+@pytest.mark.parametrize("words", ["", "--kv-cache-dtype fp8", "--kv-cache-dtype auto"])
+def test_a_sparse_latent_has_scales_on_small_blackwells_whatever_its_type(fit, words):
+    answer = fit(SPARSE, f"{words} --kv-cache-memory-bytes 4294967296", gpu="rtx-pro-6000")
+    assert (answer.block_size, answer.num_blocks) == (64, (4 << 30) // (64 * 32 * (656 + 132)))
+
+
+def test_a_sparse_latent_of_16_bits_has_no_backend_on_small_blackwells(fit):
+    refuses("16 bits", fit, SPARSE, "--kv-cache-dtype bfloat16", gpu="rtx-pro-6000")
+    for release in ("0.19", "0.20"):
+        refuses("sparse attention", fit, SPARSE, gpu="rtx-pro-6000", release=release)
 
 
 @pytest.mark.parametrize(

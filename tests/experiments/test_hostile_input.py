@@ -342,10 +342,10 @@ FILES = {
         "a negative think time": (turn(think_time=-1), ("request 1", "think_time=-1")),
         "no start": (agent(t=None), ("request 1", "t=None")),
         "no duration": (agent("duration_ms"), ("request 1", "duration_ms")),
-        "no requests": (agent("requests"), ("request 1", "duration_ms")),
+        "no requests": (agent("requests"), ("request 1", "list 'requests'")),
         "nothing but a start": (
             agent("duration_ms", "tool_tokens", "requests"),
-            ("request 1", "duration_ms"),
+            ("request 1", "list 'requests'"),
         ),
         "a request of a sub-agent": (
             agent(requests=[{**TURN, "t": "x", "in": 4, "hash_ids": [1]}]),
