@@ -62,7 +62,7 @@ def _ignores_all_but_experts(config: Mapping[str, Any]) -> bool:
 
 
 def _is_ignored(layer: str, names: Sequence[str]) -> bool:
-    """True if a name is the layer's, or a pattern of its beginning, as in vLLM 0.33; the name of a
+    """True if a name is the layer's, or a pattern of its beginning, as in vLLM; the name of a
     module above it, or the end of its own, is none.
     """
     return any(
