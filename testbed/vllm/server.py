@@ -39,7 +39,6 @@ from testbed.vllm.start_refusals import (
     check_divided_parts,
     check_drafts,
     check_free_memory,
-    check_packed_cache,
     check_prompts,
     check_types,
 )
@@ -194,7 +193,6 @@ def _model_of(reader: OptionReader, shape: ModelSpec, gpu: GpuSpec, release: Rel
     """The shape as the command serves it on a GPU."""
     model = _on_gpu(reader, shape, gpu, release)
     check_types(reader, model, release)
-    check_packed_cache(reader, model, gpu)
     if reader.is_on("--language-model-only"):
         model = replace(model, masks_images=None, vision_params=None)
     return model

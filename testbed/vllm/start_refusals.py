@@ -90,15 +90,6 @@ def check_types(reader: OptionReader, model: ModelSpec, release: Release) -> Non
         _check_same_type(reader, cached, computed)
 
 
-def check_packed_cache(reader: OptionReader, model: ModelSpec, gpu: GpuSpec) -> None:
-    """Raise InputError for a cache of 16 bits where sparse attention packs FP8 with its scales."""
-    is_packed = model.latent is not None and model.latent.packed_bytes > 0
-    if is_packed and reader.value(CACHE_TYPE) in (*BFLOAT, *HALF):
-        raise reader.does_not_start(
-            CACHE_TYPE, f"sparse attention has no cache of 16 bits on {gpu.name}"
-        )
-
-
 def _check_same_type(reader: OptionReader, cached: str | None, computed: str | None) -> None:
     """Refuse a cache of 16 bits of another type than the weights', whose type `auto` has."""
     if cached in BFLOAT and computed in (*HALF, *FULL):

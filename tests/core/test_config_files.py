@@ -319,16 +319,23 @@ def test_a_rope_that_the_class_does_not_take_is_refused(shape):
     refuses("original_max_position_embeddings", shape, gpt)
 
 
-@pytest.mark.parametrize("words", ["", "--kv-cache-dtype fp8", "--kv-cache-dtype auto"])
+@pytest.mark.parametrize("words", ["", "--kv-cache-dtype fp8", "--kv-cache-dtype bfloat16"])
 def test_a_sparse_latent_has_scales_on_small_blackwells_whatever_its_type(fit, words):
     answer = fit(SPARSE, f"{words} --kv-cache-memory-bytes 4294967296", gpu="rtx-pro-6000")
     assert (answer.block_size, answer.num_blocks) == (64, (4 << 30) // (64 * 32 * (656 + 132)))
 
 
-def test_a_sparse_latent_of_16_bits_has_no_backend_on_small_blackwells(fit):
-    refuses("16 bits", fit, SPARSE, "--kv-cache-dtype bfloat16", gpu="rtx-pro-6000")
-    for release in ("0.19", "0.20"):
-        refuses("sparse attention", fit, SPARSE, gpu="rtx-pro-6000", release=release)
+@pytest.mark.parametrize("release", ["0.19", "0.20"])
+def test_sparse_attention_had_no_backend_on_small_blackwells(fit, release):
+    refuses("sparse attention", fit, SPARSE, gpu="rtx-pro-6000", release=release)
+
+
+@pytest.mark.parametrize("gpu", ["t4", "v100-32gb"])
+def test_no_fp8_cache_below_ampere_since_release_0_33(fit, gpu):
+    small = LLAMA | {"num_hidden_layers": 4}
+    refuses("FP8 cache", fit, small, "--kv-cache-dtype fp8", gpu=gpu)
+    assert fit(small, "--kv-cache-dtype fp8", gpu=gpu, release="0.19").num_blocks
+    assert fit(small, gpu=gpu).num_blocks
 
 
 @pytest.mark.parametrize(
