@@ -82,10 +82,11 @@ def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
     if is_sparse and (generation < HOPPER or lacks_packed):
         return f"sparse attention has no backend on {gpu.name}"
     is_wide = model.head_size > WIDEST_HEAD
-    needs_triton = model.latent is not None or is_wide or model.has_sinks
+    is_special = model.latent is not None or is_wide or model.has_sinks
+    needs_triton = is_special or generation < AMPERE
     is_small = model.kv_dtype_bytes == 1 and release.checks_fp8_cache
     if needs_triton and is_small and capability_of(gpu) < FP8_CAPABILITY:
-        return f"the attention backend of such a model has no FP8 cache on {gpu.name}"
+        return f"its attention backend has no FP8 cache on {gpu.name}"
     return ""
 
 

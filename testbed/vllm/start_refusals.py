@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from testbed.speculation.speculation import Speculation
 
 CACHE_TYPE, DTYPE = "--kv-cache-dtype", "--dtype"
+GPUS = "--tensor-parallel-size"
 SHARDS = "--decode-context-parallel-size"
 THRESHOLD = "--long-prefill-token-threshold"
 CHUNKS = "--enable-chunked-prefill"
@@ -57,6 +58,21 @@ def _check_shards_of_heads(
         raise reader.does_not_start(SHARDS, f"{queries} queries a head are no multiple of it")
 
 
+def check_divided_parts(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
+    """Raise InputError for parts beside attention that vLLM does not divide among so many GPUs: the
+    heads of a vision tower, which it makes for text alone too, and the groups of Mamba-2.
+    """
+    groups = model.states.num_groups if model.states else 0
+    if model.vision_heads is not None and model.vision_heads % num_gpus:
+        raise reader.does_not_start(
+            GPUS, f"the {model.vision_heads} heads of the encoder of images must be divisible by it"
+        )
+    if groups > 1 and groups % num_gpus:
+        raise reader.does_not_start(
+            GPUS, f"the {groups} groups of Mamba-2's layers must be divisible by it"
+        )
+
+
 def check_types(reader: OptionReader, model: ModelSpec, release: Release) -> None:
     """Raise InputError for types of weights and of cached values that no backend combines."""
     cached, computed = reader.value(CACHE_TYPE), reader.value(DTYPE)
@@ -72,15 +88,6 @@ def check_types(reader: OptionReader, model: ModelSpec, release: Release) -> Non
             raise reader.does_not_start(option, "sparse attention has no backend of float16")
     if release.checks_cache_type:
         _check_same_type(reader, cached, computed)
-
-
-def check_packed_cache(reader: OptionReader, model: ModelSpec, gpu: GpuSpec) -> None:
-    """Raise InputError for a cache of 16 bits where sparse attention packs FP8 with its scales."""
-    is_packed = model.latent is not None and model.latent.packed_bytes > 0
-    if is_packed and reader.value(CACHE_TYPE) in (*BFLOAT, *HALF):
-        raise reader.does_not_start(
-            CACHE_TYPE, f"sparse attention has no cache of 16 bits on {gpu.name}"
-        )
 
 
 def _check_same_type(reader: OptionReader, cached: str | None, computed: str | None) -> None:
