@@ -8,8 +8,9 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q aiperf==0.13.0
+export HOME="$folder" TMPDIR="$folder"
 cd "$folder"
-"$folder/venv/bin/python" - 2>/dev/null <<'END'
+"$folder/venv/bin/python" - 2>errors <<'END' || { cat errors >&2; exit 1; }
 import json
 import subprocess
 import sys
@@ -65,7 +66,8 @@ command += ["--url", f"http://127.0.0.1:{server.server_port}", "--endpoint-type"
 command += ["--custom-dataset-type", "multi_turn", "--input-file", "talks.jsonl"]
 command += ["--concurrency", "2", "--request-count", "24"]
 command += ["--tokenizer", "tokenizer", "--ui", "none"]
-subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+ran = subprocess.run(command, capture_output=True, text=True)
+assert ran.returncode == 0, ran.stdout + ran.stderr
 began, ended = min(spans)[0], max(end for _, end in spans)
 in_flight = sum(end - start for start, end in spans) / (ended - began)
 print("aiperf", version("aiperf"), "- 6 conversations of 4 turns with pauses of 1 s, --concurrency 2,")

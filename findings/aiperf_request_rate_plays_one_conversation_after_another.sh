@@ -8,8 +8,9 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q aiperf==0.13.0
+export HOME="$folder" TMPDIR="$folder"
 cd "$folder"
-"$folder/venv/bin/python" - 2>/dev/null <<'END'
+"$folder/venv/bin/python" - 2>errors <<'END' || { cat errors >&2; exit 1; }
 import json
 import subprocess
 import sys
@@ -65,7 +66,8 @@ command += ["--url", f"http://127.0.0.1:{server.server_port}", "--endpoint-type"
 command += ["--custom-dataset-type", "multi_turn", "--input-file", "talks.jsonl"]
 command += ["--request-rate", "1", "--arrival-pattern", "constant", "--request-count", "25"]
 command += ["--tokenizer", "tokenizer", "--ui", "none"]
-subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+ran = subprocess.run(command, capture_output=True, text=True)
+assert ran.returncode == 0, ran.stdout + ran.stderr
 changes = sum(one != other for one, other in zip(asked, asked[1:]))
 print("aiperf", version("aiperf"), "- 12 conversations of 5 turns, 1 request/s, answers after 0.1 s")
 print("conversations of the 25 requests, in order:", *asked)

@@ -10,7 +10,7 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q 'pydantic>=2.11,<3' pydantic-settings loguru click rich pyyaml numpy
 "$folder/venv/bin/pip" install -q --no-deps guidellm==0.8.1
 cd "$folder"
-"$folder/venv/bin/python" - 2>/dev/null <<'END'
+"$folder/venv/bin/python" - 2>errors <<'END' || { cat errors >&2; exit 1; }
 from importlib.metadata import version
 
 from guidellm.schemas.base.info import RequestInfo, RequestTimings

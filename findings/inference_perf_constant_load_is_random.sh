@@ -10,7 +10,7 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q numpy pydantic pydantic-settings aiohttp transformers==5.20.2 av pillow datasets uvloop google-cloud-storage boto3 prometheus-client
 "$folder/venv/bin/pip" install -q --no-deps --ignore-requires-python inference-perf==0.7.0
 cd "$folder"
-"$folder/venv/bin/python" - 2>/dev/null <<'END'
+"$folder/venv/bin/python" - 2>errors <<'END' || { cat errors >&2; exit 1; }
 from importlib.metadata import version
 
 import numpy as np

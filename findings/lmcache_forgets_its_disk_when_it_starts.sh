@@ -11,6 +11,7 @@ python3 -m venv "$folder/venv"
     aiofiles aiohttp blake3 cachetools cryptography httpx nvtx opentelemetry-api opentelemetry-sdk \
     prometheus-client psutil py-cpuinfo pyyaml pyzmq redis requests safetensors sortedcontainers
 "$folder/venv/bin/pip" install -q --no-deps lmcache==0.5.6
+export HOME="$folder" TMPDIR="$folder"
 cd "$folder"
 cat > start.py <<'END'
 import sys
@@ -91,4 +92,6 @@ assert sum(file.stat().st_size for file in files) == len(files) * CHUNK_BYTES
 END
 export LMCACHE_TRACK_USAGE=false LMCACHE_LOG_LEVEL=CRITICAL PYTHONHASHSEED=0
 echo "guess: the second start finds the 64 tokens of the first, and keeps 4 chunks"
-for number in 0 1 2; do "$folder/venv/bin/python" start.py $number 2>/dev/null; done
+for number in 0 1 2; do
+    "$folder/venv/bin/python" start.py $number 2>errors || { cat errors >&2; exit 1; }
+done

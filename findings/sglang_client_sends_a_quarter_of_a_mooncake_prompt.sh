@@ -11,7 +11,7 @@ python3 -m venv "$folder/venv"
     aiohttp msgspec orjson packaging pillow psutil pybase64 pydantic pyzmq requests starlette tqdm
 "$folder/venv/bin/pip" install -q --no-deps sglang==0.5.23
 cd "$folder"
-"$folder/venv/bin/python" - 2>/dev/null <<'END'
+"$folder/venv/bin/python" - 2>errors <<'END' || { cat errors >&2; exit 1; }
 import asyncio
 import json
 from importlib.metadata import version

@@ -9,7 +9,7 @@ trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q sglang-router==0.3.2
 cd "$folder"
-"$folder/venv/bin/python" - 2>/dev/null <<'END'
+"$folder/venv/bin/python" - 2>errors <<'END' || { cat errors >&2; exit 1; }
 import json
 import socket
 import subprocess
@@ -73,7 +73,8 @@ urls = [f"http://127.0.0.1:{worker.server_port}" for worker in workers]
 port, metrics = free_port(), free_port()
 command = [sys.executable, "-m", "sglang_router.launch_router", "--policy", "cache_aware"]
 command += ["--port", str(port), "--prometheus-port", str(metrics), "--worker-urls", *urls]
-with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as router:
+log = open("router.log", "w")
+with subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) as router:
     try:
         for _ in range(100):
             try:
@@ -81,6 +82,8 @@ with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVN
                 break
             except OSError:
                 time.sleep(0.3)
+        else:
+            raise SystemExit("the router does not answer: " + Path("router.log").read_text())
         seen.clear()
         random = Random(0)
         for _ in range(40):

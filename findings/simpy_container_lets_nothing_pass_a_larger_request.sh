@@ -9,7 +9,7 @@ trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q simpy==4.1.1
 cd "$folder"
-"$folder/venv/bin/python" - 2>/dev/null <<'END'
+"$folder/venv/bin/python" - 2>errors <<'END' || { cat errors >&2; exit 1; }
 from importlib.metadata import version
 
 import simpy

@@ -9,7 +9,7 @@ trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q vllm-router==0.1.17
 cd "$folder"
-"$folder/venv/bin/python" - 2>/dev/null <<'END'
+"$folder/venv/bin/python" - 2>errors <<'END' || { cat errors >&2; exit 1; }
 import json
 import socket
 import subprocess
@@ -76,7 +76,8 @@ urls = [f"http://127.0.0.1:{worker.server_port}" for worker in workers]
 port, metrics = free_port(), free_port()
 command = [str(Path(sys.executable).with_name("vllm-router")), "--policy", "cache_aware"]
 command += ["--port", str(port), "--prometheus-port", str(metrics), "--worker-urls", *urls]
-with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as router:
+log = open("router.log", "w")
+with subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) as router:
     try:
         for _ in range(100):
             try:
@@ -84,6 +85,8 @@ with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVN
                 break
             except OSError:
                 time.sleep(0.3)
+        else:
+            raise SystemExit("the router does not answer: " + Path("router.log").read_text())
         seen.clear()
         for turn in range(10):
             ask(f"question {turn}: what is a KV cache?")

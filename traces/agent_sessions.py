@@ -79,10 +79,10 @@ class SessionTurns:
         running: list[tuple[float, int]] = []  # end (s) and last turn of each sub-agent
         for request in session["requests"]:
             if request.get("type") == "subagent":
-                wait_s = max(0.0, request["t"] - request["duration_ms"] / 1000 - answered_s)
-                last_turn = self._chain(request, last, wait_s)
+                start_s, end_s = _span(request)
+                last_turn = self._chain(request, last, max(0.0, start_s - answered_s))
                 if last_turn is not None:
-                    running.append((request["t"], last_turn))
+                    running.append((end_s, last_turn))
                 continue
             if self._is_long(request):
                 return
@@ -132,13 +132,30 @@ class SessionTurns:
         return bool(request["in"] + max(1, request["out"]) >= self._max_len)
 
 
+def _has_session_times(subagent: Mapping[str, Any]) -> bool:
+    """True if the times of a sub-agent's requests are the session's, and not its own."""
+    return any(request.get("t", 0.0) >= subagent["t"] > 0 for request in subagent["requests"][:1])
+
+
+def _span(subagent: Mapping[str, Any]) -> tuple[float, float]:
+    """When a sub-agent's first request was sent and its last answer came, in s of the session.
+
+    If its requests have times of their own, `t` is its end, as in the files of kv-cache-tester.
+    """
+    if not _has_session_times(subagent):
+        return subagent["t"] - subagent["duration_ms"] / 1000, subagent["t"]
+    first, last = subagent["requests"][0], subagent["requests"][-1]
+    return first["t"], last["t"] + last.get("api_time", 0.0)
+
+
 class AgentSessions(Trace):
     """Sessions as github.com/callanjfox/kv-cache-tester publishes them, one JSON object a line.
 
     Every session is a chain of requests: `in` and `out` tokens, `hash_ids` of block_size prompt
     tokens each, `think_time` between the last answer and the request, `api_time` of the recorded
     server, in s. A request of type "subagent" is a separate chain, whose last answer came `t`
-    seconds after the session's start.
+    seconds after the session's start, or, if none of its requests has an earlier `t`, which began
+    with the first of them.
 
     Equal ids are equal content within one session or in the whole file: as its sessions say by
     hash_id_scope "local" or "global", or else as shared_ids says (None: within one session). A
@@ -256,15 +273,7 @@ def _request_problems(request: Any, block_size: int) -> Iterator[str | None]:
     is_subagent = request.get("type") == "subagent"
     yield unread_key(request, OF_SUBAGENT if is_subagent else OF_REQUEST)
     if is_subagent:
-        yield wrong_time(request, "t")
-        if wrong_time(request, "duration_ms") or not isinstance(request.get("requests"), list):
-            yield "a sub-agent needs duration_ms and a list 'requests'"
-        for sub_request in request["requests"]:
-            yield from (
-                f"of its sub-agent, {problem}"
-                for problem in _request_problems(sub_request, block_size)
-                if problem
-            )
+        yield from _subagent_problems(request, block_size)
     else:
         yield from (
             wrong_time(request, key)
@@ -273,6 +282,20 @@ def _request_problems(request: Any, block_size: int) -> Iterator[str | None]:
         yield wrong_count(request, "in")
         yield wrong_count(request, "out", least=0)
         yield _wrong_ids(request, block_size)
+
+
+def _subagent_problems(subagent: Mapping[str, Any], block_size: int) -> Iterator[str | None]:
+    yield wrong_time(subagent, "t")
+    if not isinstance(subagent.get("requests"), list):
+        yield "a sub-agent needs a list 'requests'"
+    for request in subagent["requests"]:
+        yield from (
+            f"of its sub-agent, {problem}"
+            for problem in _request_problems(request, block_size)
+            if problem
+        )
+    if not _has_session_times(subagent) and wrong_time(subagent, "duration_ms"):
+        yield "a sub-agent needs duration_ms, unless its requests have times of the session"
 
 
 def _wrong_ids(request: Mapping[str, Any], block_size: int) -> str | None:

@@ -316,9 +316,9 @@ def json_lines(
         raise InputError(key=path, problem="is empty", remedy="give a file with rows")
 
 
-def unread_key(item: Mapping[str, Any], known: Collection[str]) -> str | None:
+def unread_key(item: Mapping[str, Any], keys: Collection[str]) -> str | None:
     """The error in an item of JSON that has a key beside the known ones, or None."""
-    unread = next((key for key in item if key not in known), None)
+    unread = next((key for key in item if key not in keys), None)
     return None if unread is None else f"nothing reads {unread!r}, which the format lacks"
 
 

@@ -83,7 +83,7 @@ class MooncakeJsonl(FileTrace):
         )
 
     def _times(self, items: Sequence[Mapping[str, Any]]) -> Floats | None:
-        """The time of each request in s; None if the file has none."""
+        """The time of each request in s since the earliest; None if the file has none."""
         times = [item[TIME] for item in items if TIME in item]
         if 0 < len(times) < len(items):
             raise InputError(
@@ -91,7 +91,8 @@ class MooncakeJsonl(FileTrace):
             )
         if not times:
             return None
-        return in_seconds(self.path, np.array(times), self.time_unit, usual="ms")
+        since_first = np.array(times) - min(times)  # exact before the division, also since 1970
+        return in_seconds(self.path, since_first, self.time_unit, usual="ms")
 
     def _problems(self, item: Any) -> Iterator[str | None]:
         yield unread_key(item, (TIME, *LENGTHS, *OTHERS))

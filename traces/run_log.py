@@ -8,6 +8,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
+from testbed.traces.csv_lengths import RESULTS
 from testbed.traces.files import lengths, read_header, read_table, require, seconds, whole_numbers
 from testbed.traces.length_model import Floats
 
@@ -15,7 +16,6 @@ LENGTHS = ("prompt_len", "output_len")
 TIMES = ("arrival_s", "first_token_s", "finish_s")
 COUNTS = ("num_seqs", "num_swaps", "num_recomputes")
 NOT_SERVED = ("rejected", "cancelled_s")  # columns with a text if no whole answer came
-OTHERS = ("request_id", "hit_tokens", "ttft_s", "tpot_s", "itl_max_s", "e2e_s", "engine")
 
 
 class RunLog(NamedTuple):
@@ -37,7 +37,7 @@ def read_run(path: str) -> RunLog:
     place for, and for times out of order.
     """
     named = (*LENGTHS, *TIMES, *COUNTS)
-    table = read_table(path, named, (*NOT_SERVED, "session", "priority"), OTHERS)
+    table = read_table(path, named, (*NOT_SERVED, "session", "priority"), (*RESULTS, "engine"))
     served, num_left_out = _served(table)
     if not served[TIMES[0]]:
         raise InputError(

@@ -22,8 +22,8 @@ def checked_unit(unit: Any) -> TimeUnit | None:
     if unit is not None and unit not in PER_S:
         problem = f"must be one of {', '.join(get_args(TimeUnit))}"
         raise InputError(key=KEY, value=repr(unit), problem=problem)
-    found: TimeUnit | None = unit
-    return found
+    checked: TimeUnit | None = unit
+    return checked
 
 
 class BareTimes(FileTrace):

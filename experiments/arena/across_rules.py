@@ -28,7 +28,7 @@ class AcrossRules:
     def sentence(self) -> str:
         """The answer, with the numbers that it rests on."""
         systems = " and ".join(self.standings)
-        turned = ", ".join(f"{one} and {other}" for one, other in self.turned)
+        turned = ", ".join(f"{name} and {other}" for name, other in self.turned)
         answer = f"changes for {turned}" if turned else "does not change"
         return (
             f"Rank under {systems}: {answer}; of {self.pairs} pairs of entrants {self.alike} "
@@ -75,7 +75,7 @@ def _in_all(name: str, games: Mapping[str, Games]) -> bool:
     return all(name in some.rows for some in games.values())
 
 
-def _sign(cells: Mapping[str, Cells], one: str, other: str) -> int:
+def _sign(cells: Mapping[str, Cells], first: str, second: str) -> int:
     """1 if the first is faster, -1 if the second is, 0 if they do not separate."""
-    logs = [logs_of(cells[name], cells[LRU]) for name in (one, other)]
+    logs = [logs_of(cells[name], cells[LRU]) for name in (first, second)]
     return is_faster(*logs) - is_faster(*logs[::-1])

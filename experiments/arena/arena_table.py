@@ -107,17 +107,17 @@ def page_of(games: Games, rows: Sequence[Standing], num_seeds: int) -> str:
     return whole_page(title=f"Arena: {len(rows)} on suite {games.about['suite']}", parts=[part])
 
 
-def head_across(found: AcrossRules) -> list[str]:
+def head_across(answer: AcrossRules) -> list[str]:
     """The columns of `cells_across`."""
     columns = ("rank", "job time, % of LRU's", "hits")
-    return ["entrant", *(f"{name}, {rules}" for rules in found.standings for name in columns)]
+    return ["entrant", *(f"{name}, {rules}" for rules in answer.standings for name in columns)]
 
 
-def cells_across(found: AcrossRules) -> list[list[str]]:
+def cells_across(answer: AcrossRules) -> list[list[str]]:
     """A row for each entrant, by its place under the first rules: its rank, job time and hits under
     each.
     """
-    first, *others = (_three(rows) for rows in found.standings.values())
+    first, *others = (_three(rows) for rows in answer.standings.values())
     return [[name, *own, *_of_others(name, others)] for name, own in first.items()]
 
 
@@ -136,12 +136,12 @@ def _of_others(name: str, others: Sequence[Mapping[str, Sequence[str]]]) -> list
     return [cell for rows in others for cell in rows[name]]
 
 
-def page_across(found: AcrossRules) -> str:
+def page_across(answer: AcrossRules) -> str:
     """One page: the table of all rules, and the sentence."""
-    head = head_across(found)
-    table = Table("Standings", head, cells_across(found), ["", *[NUMBER] * (len(head) - 1)])
-    part = render("arena/arena.html", lines=[found.sentence], standings=table, cases=[])
-    return whole_page(title=f"Arena: {' and '.join(found.standings)}", parts=[part])
+    head = head_across(answer)
+    table = Table("Standings", head, cells_across(answer), ["", *[NUMBER] * (len(head) - 1)])
+    part = render("arena/arena.html", lines=[answer.sentence], standings=table, cases=[])
+    return whole_page(title=f"Arena: {' and '.join(answer.standings)}", parts=[part])
 
 
 def _of_standings(standings: Sequence[Standing]) -> Table:

@@ -125,9 +125,9 @@ def _problem(name: str, kinds: Sequence[str]) -> str:
     """The fault of a name."""
     if len(kinds) > 1:
         return f"is of several groups (say which, as in {kinds[0]}={name})"
-    known = [other for kind in KINDS for other in names_of(kind)]
+    names = [other for kind in KINDS for other in names_of(kind)]
     return (
-        f"is no part that the arena compares{did_you_mean(name, known)} (choose from `testbed list "
+        f"is no part that the arena compares{did_you_mean(name, names)} (choose from `testbed list "
         f"{' '.join(KINDS)}`, or give MODULE:CLASS or FILE.py:CLASS)"
     )
 

@@ -93,18 +93,18 @@ def differences(
     count.
     """
     about, rules = content["about"], Rules(str(content["about"].get("rules")))
-    found = _of_values(about, {"suite_hash": suite.identity})
-    found += [] if any_version else of_versions(about)
+    faults = _of_values(about, {"suite_hash": suite.identity})
+    faults += [] if any_version else of_versions(about)
     names = [name for name in content["entrants"] if name not in {b.name for b in BOUNDS}]
     entrants, out = admit(names, rules)
-    found += [f"{name}: {reason}" for name, reason in out.items() if name not in content["out"]]
+    faults += [f"{name}: {reason}" for name, reason in out.items() if name not in content["out"]]
     playing = {entrant.name: entrant for entrant in (*BOUNDS, *entrants)}
-    found += _of_entrants(content["entrants"], playing)
+    faults += _of_entrants(content["entrants"], playing)
     conditions = {condition.name: condition for condition in measure(suite, rules)}
     places = {(place, seed) for place in conditions for seed in suite.seeds}
-    found += _of_keys(content, playing, places)
-    if found:
-        return found
+    faults += _of_keys(content, playing, places)
+    if faults:
+        return faults
     rows = drawn(content["rows"], sample)
     jobs = [
         CellJob(folder, conditions[row["condition"]], playing[row["entrant"]], rules, row["seed"])
@@ -156,9 +156,9 @@ def _of_keys(
     has_all = [name for name in playing if name in bounds or name not in content["out"]]
     expected = {(name, *place) for name in has_all for place in places}
     keys = [(row["entrant"], row["condition"], row["seed"]) for row in content["rows"]]
-    found = [f"rows: {key} is not of the suite" for key in keys if key not in expected]
-    found += [f"rows: {key} is there twice" for key, times in Counter(keys).items() if times > 1]
-    return found + [f"rows: {key} is missing" for key in sorted(expected.difference(keys))]
+    faults = [f"rows: {key} is not of the suite" for key in keys if key not in expected]
+    faults += [f"rows: {key} is there twice" for key, times in Counter(keys).items() if times > 1]
+    return faults + [f"rows: {key} is missing" for key in sorted(expected.difference(keys))]
 
 
 def _of_row(row: Mapping[str, Any], again: Row | Failure) -> list[str]:

@@ -81,15 +81,17 @@ def capacity(
 
     numbers = seeds_of([*overrides], seeds)
     search = Search(share, low, high, precision, tuple(numbers), runs, sensitivity)
-    words_of = {name: search.words(one.words(overrides)) for name, one in served.each.items()}
+    words_of = {
+        name: search.words(command.words(overrides)) for name, command in served.each.items()
+    }
     notes = _with_one_source(words_of)
-    found = {name: search.answer(words, name) for name, words in words_of.items()}
-    if len(found) > 1:
-        answer = compared_capacities(found, notes)
-        return print_json(answer) if json else print(*compared_lines(answer.servers), sep="\n")
-    for name, one in found.items():
+    answers = {name: search.answer(words, name) for name, words in words_of.items()}
+    if len(answers) > 1:
+        compared = compared_capacities(answers, notes)
+        return print_json(compared) if json else print(*compared_lines(compared.servers), sep="\n")
+    for name, answer in answers.items():
         varied = _rule(words_of[name]) if sensitivity else ""
-        print_json(one) if json else print(*lines_of(one, varied), sep="\n")
+        print_json(answer) if json else print(*lines_of(answer, varied), sep="\n")
 
 
 @dataclass(frozen=True)

@@ -58,25 +58,27 @@ def mend(
     words = [*(f"--config-dir={folder}" for folder in config_dir or ()), *overrides]
     launcher = tuple(word for word in words if is_of_hydra(word))
     others = tuple(word for word in words if word not in launcher)
-    found = Search(command, others, tuple(range(seeds)), runs, launcher, by).found()
-    _print(found, json=json)
-    is_mended = not found.preempts or found.best is not None
+    mending = Search(command, others, tuple(range(seeds)), runs, launcher, by).found()
+    _print(mending, json=json)
+    is_mended = not mending.preempts or mending.best is not None
     return exit_codes.ANSWERED if is_mended else exit_codes.NO
 
 
-def _print(found: "Mending", *, json: bool) -> None:
+def _print(mending: "Mending", *, json: bool) -> None:
     from testbed.experiments.cli.json_answers import mend_answer
     from testbed.experiments.cli.output import plain_table, print_json, show
     from testbed.experiments.mend import mend_lines
 
     if json:
-        return print_json(mend_answer(found))
+        return print_json(mend_answer(mending))
     show(
-        *mend_lines.lines_of(found),
+        *mend_lines.lines_of(mending),
         "",
-        plain_table(mend_lines.head_of(found), mend_lines.rows_of(found)),
+        plain_table(mend_lines.head_of(mending), mend_lines.rows_of(mending)),
     )
-    if found.tried:
+    if mending.tried:
         show("", "differences from the server as it is, on the same seeds:")
-        show(plain_table(mend_lines.head_of_differences(found), mend_lines.differences_of(found)))
-    show(*mend_lines.remarks_of(found))
+        show(
+            plain_table(mend_lines.head_of_differences(mending), mend_lines.differences_of(mending))
+        )
+    show(*mend_lines.remarks_of(mending))

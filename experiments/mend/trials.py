@@ -82,13 +82,13 @@ class Mending:
     @property
     def best(self) -> Tried | None:
         """The best change that an option of vLLM makes; None if none betters the goal."""
-        return next((one for one in self.better if one.change.note != NOT_OF_VLLM), None)
+        return next((tried for tried in self.better if tried.change.note != NOT_OF_VLLM), None)
 
     @property
     def numbers(self) -> list[str]:
         """The names of the numbers that the server has, the goal's first."""
-        known = [name for name in NUMBERS if self.server.mean(name) is not None]
-        return sorted(known, key=lambda name: name != self.goal.number)
+        names = [name for name in NUMBERS if self.server.mean(name) is not None]
+        return sorted(names, key=lambda name: name != self.goal.number)
 
 
 @dataclass(frozen=True)

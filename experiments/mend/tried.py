@@ -30,8 +30,8 @@ class Tried:
 
     def _values(self, name: str) -> list[float] | None:
         values = [NUMBERS[name](summary) for summary in self.summaries]
-        known = [value for value in values if value is not None]
-        return known if len(known) == len(values) else None
+        present = [value for value in values if value is not None]
+        return present if len(present) == len(values) else None
 
     @property
     def num_overloaded(self) -> int:

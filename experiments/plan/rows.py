@@ -14,6 +14,8 @@ from testbed.experiments.runs.run_words import way_of
 class Row:
     """One deployment. Numbers that a verdict lacks are None; text cells are empty.
 
+    verdict: keeps, misses, dearer (simulated until that was certain) or pruned (not simulated).
+    limit: of the deployment, or the check that excluded it; reason: its numbers.
     rank: 1 for the cheapest that keeps the SLO. rate: requests/s of the runs, mean of the seeds.
     per_million_requests, per_million_tokens (of output): in the plan's unit, with half of the 95%
     interval of the former. difference: from the cheapest, seed by seed. per_gpu:

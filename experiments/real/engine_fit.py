@@ -34,8 +34,9 @@ NAMES = {
 
 @dataclass(frozen=True)
 class EngineFit:
-    """The answer of `testbed fits --json` for this engine; GiB on each GPU. host_gib: pinned in the
-    host's memory for each GPU, by the tiers below it.
+    """The answer of `testbed fits --json` for this engine; GiB on each GPU. held_gib: its parts by
+    name, with those of CUDA and NCCL. host_gib: pinned in the host's memory for each GPU, by the
+    tiers below it. num_slots: tokens of the KV cache.
     """
 
     model: str

@@ -1,7 +1,6 @@
 """Every error as a refusal, and as one line for people; paths by the ends that distinguish them."""
 
 import re
-import sysconfig
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 from testbed.core.errors import InputError
 
 # The project, Python's own library, and folders of what is installed
-NOT_PLUG_INS = (Path(__file__).parents[2], Path(sysconfig.get_path("stdlib")))
+NOT_PLUG_INS = (Path(__file__).parents[2], Path(traceback.__file__).parent)
 INSTALLED = {"site-packages", "dist-packages"}
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
 

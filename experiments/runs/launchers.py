@@ -72,12 +72,12 @@ def _settings(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
         yield override.key_or_group.removeprefix(above), override.value()
 
 
-def _check_settings(name: str, settings: Mapping[str, Any], known: Sequence[str]) -> None:
-    unknown = next((key for key in settings if key not in known), None)
+def _check_settings(name: str, settings: Mapping[str, Any], names: Sequence[str]) -> None:
+    unknown = next((key for key in settings if key not in names), None)
     if unknown is not None:
         raise InputError(
             key=f"hydra.launcher.{unknown}",
-            problem=f"is no setting of {LAUNCHER}={name}{did_you_mean(unknown, known)}",
+            problem=f"is no setting of {LAUNCHER}={name}{did_you_mean(unknown, names)}",
         )
 
 

@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
@@ -131,7 +132,11 @@ def stated(file: Path, changed_ns: int) -> Node:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(key=file, problem="is no text in UTF-8") from None
-    values = yaml_values(text)
+    try:
+        values = yaml_values(text)
+    except yaml.MarkedYAMLError as error:
+        place = f"{file}, line {error.problem_mark.line + 1}" if error.problem_mark else file
+        raise InputError(key=place, problem=f"is not valid YAML: {error.problem}") from None
     if not isinstance(values, dict):
         raise InputError(key=file, problem="must have values by name")
     header = HEADER.match(text)

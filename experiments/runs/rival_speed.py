@@ -96,9 +96,9 @@ def _rows(name: str, python: str, workload: Workload, repeats: int) -> Iterator[
             for ours in OURS:
                 served[ours].append(_by_us(ours, files))
     check_latencies(name, served)
-    best = min(one.cpu_s for one in served["AISimulate"])
+    best = min(times.cpu_s for times in served["AISimulate"])
     for simulator, measured in served.items():
-        times = [one.cpu_s for one in measured]
+        times = [served_once.cpu_s for served_once in measured]
         rate = f"{len(workload) / min(times):,.0f}"
         cells = f"{min(times):.3f}", f"{median(times):.3f}", rate, f"{best / min(times):.2f}"
         yield (name, simulator, *cells)
@@ -107,7 +107,7 @@ def _rows(name: str, python: str, workload: Workload, repeats: int) -> Iterator[
 def write_requests(workload: Workload, folder: Path) -> dict[str, Path]:
     """The requests as both simulators read them, all and a few."""
     files = {name: folder / name for name in ("all.csv", "few.csv", "all.jsonl", "spec")}
-    rows = [(one.prompt_len, one.output_len, one.arrival_ps) for one in workload]
+    rows = [(request.prompt_len, request.output_len, request.arrival_ps) for request in workload]
     for name, some in (("all.csv", rows), ("few.csv", rows[:FEW])):
         with files[name].open("w", newline="") as file:
             writer = csv.writer(file)

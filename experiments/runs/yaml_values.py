@@ -1,6 +1,6 @@
 """YAML as OmegaConf reads it: 1e-3 is a number, a date is text, and a key stands once.
 
-libyaml reads and writes it where PyYAML was built with it, several times as fast as Python.
+libyaml reads and writes it if PyYAML was built with it, several times as fast as Python.
 """
 
 import re
@@ -10,7 +10,7 @@ import yaml
 
 BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-DATE = "tag:yaml.org,2002:timestamp"
+TEXT, DATE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"
 EXPONENT = re.compile(r"[-+]?\d+(_\d+)*(\.[\d_]*)?[eE][-+]?\d+$")  # for which PyYAML wants a sign
 
 
@@ -24,8 +24,8 @@ class Loader(BASE):  # type: ignore[misc]
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """The values by key. Raises yaml.YAMLError for a key that is there twice."""
-        keys = set()
-        for key, _ in node.value:
+        keys = set[str]()
+        for key in (key for key, _ in node.value if key.tag == TEXT):
             if key.value in keys:
                 problem = f"found duplicate key {key.value}"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)

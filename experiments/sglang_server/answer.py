@@ -18,9 +18,10 @@ RELEASE = "0.5.23"
 class SglangFit:
     """The answer of `testbed fits --json` for a command of SGLang's; GiB on each GPU.
 
-    window_tokens: null if no layers have a pool of their own. host_tokens: of HiCache's pool in
-    host memory; 0 without one. expected_error_gib: of the pool,
-    if the command does not give it.
+    free_gib: before the weights. reserved_gib: kept free by mem_fraction_static. window_tokens:
+    null if no layers have a pool of their own. host_tokens: of HiCache's pool in host memory; 0
+    without one. smallest_tp_size: that starts. expected_error_gib: of the pool, if the command does
+    not give it.
     """
 
     release: str

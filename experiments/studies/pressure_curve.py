@@ -35,6 +35,7 @@ from testbed.run.parts import Part
 from testbed.run.simulate import run
 from testbed.study.cost_spread import rule
 from testbed.study.sensitivity import variations
+from testbed.traces.vllm_log import VllmLog
 from testbed.vllm.releases import MEASURED
 
 SEED = 20261128
@@ -273,17 +274,19 @@ def measured(logs: Path, name: str) -> list[dict[str, float]]:
 
 
 def _of_log(path: Path) -> dict[str, float]:
-    """The times by the engine's clock: a request arrives when the engine has queued it."""
-    rows = pd.read_json(path, lines=True)
-    several = rows[rows.output_toks > 1]
-    ttft_s = rows.first_token_ts - rows.queued_ts
-    generating_s = several.last_token_ts - several.first_token_ts
+    """The times from when the client asks, as a simulated request arrives, to the engine's tokens.
+
+    The engine takes a request in between two iterations only: its own `queued_ts` is after that
+    wait.
+    """
+    log = VllmLog(str(path))
+    times = log.times
     return {
-        "e2e_s": float((rows.last_token_ts - rows.queued_ts).mean()),
-        "ttft_s": float(ttft_s.mean()),
-        "ttft_p50_s": float(ttft_s.median()),
-        "tpot_s": float((generating_s / (several.output_toks - 1)).mean()),
-        "preemptions": float(rows.preemptions.sum()),
+        "e2e_s": float(times.e2e_s.mean()),
+        "ttft_s": float(times.ttft_s.mean()),
+        "ttft_p50_s": float(np.median(times.ttft_s)),
+        "tpot_s": float(times.tpot_s.mean()),
+        "preemptions": float(log.preemptions or 0),
     }
 
 

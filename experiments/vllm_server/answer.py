@@ -251,11 +251,11 @@ def longest(question: Question, server: Server) -> int:
     """The longest --max-model-len that starts; no longer than a batch if prompts are not cut."""
     any_length = question.updated("--max-model-len", "auto")
     if server.values.get(CHUNKS) == OFF and BUDGET in server.values:
-        found = any_length.updated(CHUNKS, ON).server.model.max_len
-        found = min(found, server.limits.max_num_batched_tokens)
+        max_len = any_length.updated(CHUNKS, ON).server.model.max_len
+        max_len = min(max_len, server.limits.max_num_batched_tokens)
     else:
-        found = any_length.server.model.max_len
-    return max(found, server.model.max_len)
+        max_len = any_length.server.model.max_len
+    return max(max_len, server.model.max_len)
 
 
 def _smallest(question: Question) -> int | None:

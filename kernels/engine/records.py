@@ -160,8 +160,8 @@ def write_run(
     """
     write_columns(folder / "requests.csv", request_columns(records.recorder))
     times = [
-        [f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s, one.launch_s)]
-        for one in records.iterations
+        [f"{x:.7f}" for x in (it.gpu_s, it.host_s, it.waited_s, it.launch_s)]
+        for it in records.iterations
     ]
     rows = [
         (*row, *work_cells(iteration.work))

@@ -89,13 +89,7 @@ def check(
         progress: follows how many histories of a policy are done.
         **parameters: of the plug-in's constructor, besides the pool.
     """
-    target: Any = plug_in
-    if isinstance(plug_in, str):
-        if ":" not in plug_in and "." not in plug_in:
-            raise InputError(
-                key="plug-in", value=plug_in, problem="is no class", remedy="give MODULE:CLASS"
-            )
-        target = locate(plug_in.replace(":", "."), "plug-in")
+    target = _located(plug_in)
     check_methods(target, "plug-in")
     Part(target, parameters).check_parameters(target, "")
     pools = _pools(num_slots, max_len, host_slots)
@@ -103,6 +97,17 @@ def check(
     return _check(target, pools, num_examples, parameters, progress) or follows_hashes(
         target, pools, _constructor_values(target, parameters)
     )
+
+
+def _located(plug_in: str | Callable[..., Any]) -> Any:
+    """The class or function itself. Raises InputError for a name that is none of a class."""
+    if not isinstance(plug_in, str):
+        return plug_in
+    if ":" not in plug_in and "." not in plug_in:
+        raise InputError(
+            key="plug-in", value=plug_in, problem="is no class", remedy="give MODULE:CLASS"
+        )
+    return locate(plug_in.replace(":", "."), "plug-in")
 
 
 def _constructor_values(target: Any, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -52,6 +52,28 @@ def vision_params(config: Mapping[str, Any]) -> int | None:
     return int(layers * hidden * (4 * hidden + gates * ffn) + embedded)
 
 
+def vision_heads(config: Mapping[str, Any], kind: str) -> int | None:
+    """Heads of a vision tower that vLLM's classes divide among GPUs; None without one, if its file
+    does not say them, and for those that it loads whole on each GPU (Gemma-4's).
+    """
+    vision = config.get("vision_config")
+    if not isinstance(vision, Mapping) or kind in types_with("whole_tower"):
+        return None
+    keys = ("num_heads", "num_attention_heads", "vt_num_attention_heads")
+    heads = next((vision[key] for key in keys if key in vision), None)
+    return heads if isinstance(heads, int) and heads > 0 else None
+
+
+def drafts_itself(text: Mapping[str, Any], kind: str) -> bool:
+    """True if vLLM finds layers that draft tokens in a checkpoint of this type: as many as a key of
+    its file says, or some by default for a type whose class has one.
+    """
+    if kind not in types_with("mtp"):
+        return False
+    named = "mtp_num_hidden_layers" if kind.startswith("qwen3_5") else "num_nextn_predict_layers"
+    return bool(text.get(named, kind not in types_with("counted_mtp")))
+
+
 def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """The part of a config.json that describes the language model, with a supported name of its
     type, and the name of its class in Transformers; of a multimodal model, of its text_config.
@@ -148,8 +170,9 @@ def _described(
         shape = replace(
             shape,
             vision_params=vision_params(config),
+            vision_heads=vision_heads(config, text["model_type"]),
             masks_images=masks or None,
-            drafts_itself=kind in types_with("mtp") or None,
+            drafts_itself=drafts_itself(text, kind) or None,
         )
         return shape, fields
     except InputError as error:
@@ -165,6 +188,21 @@ def _called(config: Mapping[str, Any], path: Path) -> str:
     ).lower()
 
 
+# Traits that a shape has by its type alone, and the list of these types
+TRAITS = {
+    "gated_attention": "gated",
+    "has_sinks": "sinks",
+    "repeats_embedding": "whole_embedding",
+    "caps_logits": "capped",
+    "needs_experts": "experts_on_stages",
+    "needs_range": "no_float16",
+}
+
+
+def _traits_of(kind: str) -> dict[str, Any]:
+    return {trait: True for trait, types_of in TRAITS.items() if kind in types_with(types_of)}
+
+
 def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
     """The shape that the values of a config.json describe, of a supported model type.
 
@@ -174,23 +212,17 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
     pattern = pattern_of(fields, kind)
     layers = pattern["M"] + pattern["*"] if pattern else fields.whole("num_hidden_layers")
     hidden = fields.whole("hidden_size")
-    heads = fields.whole("num_attention_heads")
-    _check_embedding(fields, kind, hidden)
+    _check_parts(fields, kind, hidden)
     dtype = dtype_bytes(fields)
     bits, expert_bits = weight_bits(fields)
     lengths = lengths_of(fields, kind)
     has_windows = kind not in ("opt", "nemotron_h")
-    _check_per_layer_parts(fields)
-    _check_tied(fields, kind)
     shape = ModelSpec(
         name=name,
         num_layers=layers,
         hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=num_kv_heads(fields, kind, heads),
-        head_size=head_size(fields, kind, hidden, heads),
-        ffn_size=_ffn_size(fields, kind),
-        ffn_matrices=2 if kind in types_with("two_matrices") else 3,
+        **_heads_of(fields, kind, hidden),
+        **_feed_forward(fields, kind, pattern),
         vocab_size=fields.whole("vocab_size"),
         max_len=lengths.longest,
         tied_embedding=bool(fields.get("tie_word_embeddings", False)),
@@ -198,25 +230,42 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         kv_dtype_bytes=kv_bytes(fields) if kind not in types_with("latent") else None,
         weight_bits=bits,
         fp8_products=fp8_products(fields),
-        num_ffn_layers=pattern["-"] + pattern["E"] if pattern else None,
-        gated_attention=True if kind in types_with("gated") else None,
         shared_kv=True if fields.get("attention_k_eq_v") else None,
-        has_sinks=True if kind in types_with("sinks") else None,
-        repeats_embedding=True if kind in types_with("whole_embedding") else None,
-        repeats_vocabulary=types()["whole_vocabulary"].get(kind),
-        caps_logits=True if kind in types_with("capped") else None,
-        needs_range=True if kind in types_with("no_float16") else None,
         rope=lengths.rope,
         window=window_of(fields, kind, layers) if has_windows else None,
         chunks=chunks_of(fields, kind, layers),
         latent=latent_of(fields, kind) if kind in types_with("latent") else None,
         experts=experts_in(fields, pattern, expert_bits) or experts_of(fields, kind, expert_bits),
         states=states_of(fields, kind, pattern, layers, dtype),
+        repeats_vocabulary=types()["whole_vocabulary"].get(kind),
+        **_traits_of(kind),
     )
     fields.check_memory()
-    if len(shape.groups) > 1 or shape.chunks:
-        return replace(shape, layer_order=order_of(fields, kind, layers))
-    return shape
+    has_order = len(shape.groups) > 1 or shape.chunks
+    return replace(shape, layer_order=order_of(fields, kind, layers)) if has_order else shape
+
+
+def _check_parts(fields: Fields, kind: str, hidden: int) -> None:
+    _check_embedding(fields, kind, hidden)
+    _check_per_layer_parts(fields)
+    _check_tied(fields, kind)
+
+
+def _heads_of(fields: Fields, kind: str, hidden: int) -> dict[str, Any]:
+    heads = fields.whole("num_attention_heads")
+    return {
+        "num_heads": heads,
+        "num_kv_heads": num_kv_heads(fields, kind, heads),
+        "head_size": head_size(fields, kind, hidden, heads),
+    }
+
+
+def _feed_forward(fields: Fields, kind: str, pattern: Mapping[str, int] | None) -> dict[str, Any]:
+    return {
+        "ffn_size": _ffn_size(fields, kind),
+        "ffn_matrices": 2 if kind in types_with("two_matrices") else 3,
+        "num_ffn_layers": pattern["-"] + pattern["E"] if pattern else None,
+    }
 
 
 def num_kv_heads(fields: Fields, kind: str, heads: int) -> int:

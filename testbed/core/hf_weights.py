@@ -1,7 +1,7 @@
 """Bits of a weight by a Hugging Face config.json, and the products of quantized weights."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -50,16 +50,25 @@ def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
 
 
 def _ignores_all_but_experts(config: Mapping[str, Any]) -> bool:
-    """True if a list of llm-compressor's names, some of them patterns, leaves routed experts alone
-    to be quantized (Kimi-K2).
+    """True if a list of llm-compressor's names leaves routed experts alone to be quantized
+    (Kimi-K2).
     """
-    ignored = [str(name) for name in config.get("ignore") or []]
-    patterns = [name.removeprefix("re:") for name in ignored if name.startswith("re:")]
+    names = [str(name) for name in config.get("ignore") or []]
     try:
-        found = [any(re.match(pattern, name) for pattern in patterns) for name in LINEAR_LAYERS]
+        leaves_layers = all(_is_ignored(layer, names) for layer in LINEAR_LAYERS)
+        return leaves_layers and not _is_ignored(ROUTED_EXPERT, names)
     except re.error:
         return False
-    return all(found) and not any(re.match(pattern, ROUTED_EXPERT) for pattern in patterns)
+
+
+def _is_ignored(layer: str, names: Sequence[str]) -> bool:
+    """True if a name is the layer's, or a pattern of its beginning, as in vLLM; the name of a
+    module above it, or the end of its own, is none.
+    """
+    return any(
+        bool(re.match(name[3:], layer)) if name.startswith("re:") else name == layer
+        for name in names
+    )
 
 
 def fp8_products(fields: Fields) -> bool | None:

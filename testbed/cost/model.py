@@ -203,6 +203,8 @@ class Affine(NamedTuple):
             elapsed_ps: picoseconds.
         """
         first, growth, _ = self
+        if not growth:
+            return -(-elapsed_ps // first) if elapsed_ps > first else 1
         slope = 2.0 * first - growth
         elapsed = float(max(elapsed_ps, 1))
         # total_ps(k) = elapsed_ps is a quadratic in k; its root in floating point is at most a few

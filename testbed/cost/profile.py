@@ -87,9 +87,7 @@ class ProfileCost(IterationCost):
         if server:
             self.fingerprint |= _stand_ins(profile, server, self.link)
         self.verifies_as_prompts = profile["fingerprint"].get(SYSTEM) == THIS_ENGINE
-        overheads_ps: dict[str, int] = {}
-        if has(profile, "overhead"):
-            overheads_ps = {key[0]: ps for key, ps in rows(profile, "overhead")}
+        overheads_ps = _overheads_ps(profile)
         self._software = charged(choices, num_gpus, overheads_ps, choices.overhead_per_worker_s)
         self.serving_ps = self._software.serving
         self.software = _system_of(choices, overheads_ps, profile["fingerprint"])
@@ -213,6 +211,13 @@ def _stand_ins(
     if server.tiers or measured_link:
         stand_ins["transfers"] = transfers_origin(server)
     return stand_ins
+
+
+def _overheads_ps(profile: Mapping[str, Any]) -> dict[str, int]:
+    """The software times of a profile, in picoseconds; none if it has no such section."""
+    if not has(profile, "overhead"):
+        return {}
+    return {key[0]: ps for key, ps in rows(profile, "overhead")}
 
 
 def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:

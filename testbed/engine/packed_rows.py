@@ -12,6 +12,7 @@ from testbed.core.request import PS
 
 Counts: TypeAlias = NDArray[np.int64]
 BLOCKS_AT_ONCE = 32  # of a table that is read in parts
+NARROW = ((16, np.int16), (32, np.int32))
 BATCH = 512  # rows buffered before packing: small enough for the L2 cache and GC generation 0
 
 
@@ -46,7 +47,7 @@ class PackedRows:
         self._pack()
         empty, places = np.empty(0, np.int64), map(self._names.index, names)
         return {
-            name: joined([empty, *[block[place] for block in self._blocks]])
+            name: np.concatenate([empty, *[block[place] for block in self._blocks]])
             for name, place in zip(names, places, strict=True)
         }
 
@@ -56,7 +57,9 @@ class PackedRows:
         places, empty = [*map(self._names.index, names)], np.empty(0, np.int64)
         for start in range(0, max(len(self._blocks), 1), BLOCKS_AT_ONCE):
             blocks = self._blocks[start : start + BLOCKS_AT_ONCE]
-            columns = [joined([empty, *[block[place] for block in blocks]]) for place in places]
+            columns = [
+                np.concatenate([empty, *[block[place] for block in blocks]]) for place in places
+            ]
             yield dict(zip(names, columns, strict=True))
 
     def columns_in_parts(self) -> Iterator[dict[str, NDArray[Any]]]:
@@ -96,16 +99,13 @@ def beyond_time(time_ps: int) -> InputError:
 
 def compact(values: NDArray[Any]) -> NDArray[Any]:
     """The column; if all its values are the same one, it takes the memory of one, and whole
-    numbers that 32 bits hold take no more.
+    numbers that 16 or 32 bits hold take no more.
     """
     if (values == values[0]).all():
         return np.broadcast_to(values[:1].copy(), len(values))
-    if values.dtype == np.int64 and max(-int(values.min()), int(values.max())) < 1 << 31:
-        return values.astype(np.int32)
+    if values.dtype == np.int64:
+        largest = max(-int(values.min()), int(values.max()))
+        for bits, narrow in NARROW:
+            if largest < 1 << (bits - 1):
+                return values.astype(narrow)
     return values if values.base is None else values.copy()
-
-
-def joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """The parts of a column, as `compact` has left them, behind each other."""
-    column = np.concatenate(parts)
-    return column.astype(np.int64) if column.dtype == np.int32 else column

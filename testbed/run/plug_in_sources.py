@@ -7,12 +7,11 @@ files of that package.
 
 import ast
 import importlib.util
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
 INSTALLED = {"site-packages", "dist-packages"}
-STANDARD = sysconfig.get_path("stdlib")
+STANDARD = Path(ast.__file__).parent  # the folder of Python's own library
 
 
 def plug_in_files(target: str) -> dict[str, Path]:

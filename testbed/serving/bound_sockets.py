@@ -11,10 +11,10 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
     or the port cannot be had.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         with ExitStack() as opened:
             sockets = [
-                opened.enter_context(_bound(family, address)) for family, *_, address in found
+                opened.enter_context(_bound(family, address)) for family, *_, address in infos
             ]
             opened.pop_all()  # they stay open
             return sockets

@@ -66,13 +66,13 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, student_t(count - 1) * deviation / sqrt(count), count)
 
 
-def within_step(found: Interval, step: float) -> Interval:
+def within_step(interval: Interval, step: float) -> Interval:
     """The interval of values that a search knows to a step: its half width is larger by the step,
     even if the values are equal.
     """
-    if found.half_width is None:
-        return found
-    return found._replace(half_width=found.half_width + step)
+    if interval.half_width is None:
+        return interval
+    return interval._replace(half_width=interval.half_width + step)
 
 
 def paired(values: Sequence[float], reference: Sequence[float]) -> Interval:

@@ -79,8 +79,8 @@ def figures_of(summary: Mapping[str, Any], slowness: float = 1.0) -> dict[str, f
     slowness: the run's unit of time, in the usual one.
     """
     latencies = {name: summary[latency][value] for name, (latency, value) in FIGURES.items()}
-    known = {name: slowness * x for name, x in latencies.items() if x is not None}
-    return known | {PREEMPTIONS: float(sum(summary["preemptions"].values()))}
+    present = {name: slowness * x for name, x in latencies.items() if x is not None}
+    return present | {PREEMPTIONS: float(sum(summary["preemptions"].values()))}
 
 
 def run_intervals(config: RunConfig, summary: Mapping[str, Any]) -> dict[str, Interval]:
@@ -95,9 +95,9 @@ def run_intervals(config: RunConfig, summary: Mapping[str, Any]) -> dict[str, In
     for varied, draw in zip(variations(config), draws(config), strict=True):
         every.append(figures_of(run(varied).summary, draw.slowness))
     return {
-        name: (min(one[name] for one in every), max(one[name] for one in every))
+        name: (min(figures[name] for figures in every), max(figures[name] for figures in every))
         for name in unchanged
-        if all(name in one for one in every)
+        if all(name in figures for figures in every)
     }
 
 

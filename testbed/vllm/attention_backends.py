@@ -14,7 +14,7 @@ from testbed.vllm.pages import Pages
 from testbed.vllm.releases import Release
 
 BLOCK_SIZE = 16
-HOPPER, BLACKWELL = 9, 10
+AMPERE, HOPPER, BLACKWELL, SMALL_BLACKWELL = 8, 9, 10, 12
 FP8_CAPABILITY = (8, 9)  # the first whose Triton kernels read FP8
 FLASH_MLA, FLASHINFER_MLA = 64, 32  # tokens that these backends take
 PACKED_ROW = 656  # bytes of a token in FP8 with its scales, and 16-bit positions (fp8_ds_mla)
@@ -48,9 +48,19 @@ def with_preferred_cache(model: ModelSpec, gpu: GpuSpec, release: Release) -> Mo
     prefers = latent.prefers_fp8 and release.prefers_fp8
     if prefers and model.kv_dtype_bytes is None and capability_of(gpu)[0] == BLACKWELL:
         return replace(model, kv_dtype_bytes=1)
-    is_small = latent.index_bytes and model.kv_dtype_bytes == 1
-    if is_small and capability_of(gpu)[0] == HOPPER:
+    generation = capability_of(gpu)[0]
+    is_small = generation == HOPPER and model.kv_dtype_bytes == 1
+    if latent.index_bytes and (is_small or generation == SMALL_BLACKWELL):
         return replace(model, latent=replace(latent, packed_bytes=PACKED_ROW))
+    return model
+
+
+def with_enough_range(model: ModelSpec, gpu: GpuSpec) -> ModelSpec:
+    """The model in the type that vLLM computes in on a GPU unless the command names one: float32
+    where the GPU has no bfloat16 and float16 has too small a range.
+    """
+    if model.needs_range and capability_of(gpu)[0] < AMPERE:
+        return replace(model, dtype_bytes=4)
     return model
 
 
@@ -67,13 +77,16 @@ def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
     does.
     """
     is_sparse = model.latent is not None and model.latent.index_bytes > 0
-    if is_sparse and capability_of(gpu)[0] < HOPPER:
+    generation = capability_of(gpu)[0]
+    lacks_packed = generation == SMALL_BLACKWELL and not release.has_packed_sparse
+    if is_sparse and (generation < HOPPER or lacks_packed):
         return f"sparse attention has no backend on {gpu.name}"
     is_wide = model.head_size > WIDEST_HEAD
-    needs_triton = model.latent is not None or is_wide or model.has_sinks
+    is_special = model.latent is not None or is_wide or model.has_sinks
+    needs_triton = is_special or generation < AMPERE
     is_small = model.kv_dtype_bytes == 1 and release.checks_fp8_cache
     if needs_triton and is_small and capability_of(gpu) < FP8_CAPABILITY:
-        return f"the attention backend of such a model has no FP8 cache on {gpu.name}"
+        return f"its attention backend has no FP8 cache on {gpu.name}"
     return ""
 
 

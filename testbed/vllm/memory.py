@@ -106,16 +106,12 @@ def memory_of(
     memory_terms, model = of or terms(), stage.model
     is_encoder = with_encoder and not stage.receives
     encoder = memory_terms.encoder_params.get(model.name, 0.0) if is_encoder else 0.0
-    weight_bytes = stage.weight_bytes - _experts_elsewhere(model, limits)
-    weights = (weight_bytes + encoder * model.dtype_bytes) / limits.num_gpus / GIB
-    copies = model.latent_params * (model.weight_bits or 8 * model.dtype_bytes) / 8 / GIB
-    weights += copies * (1 - 1 / limits.num_gpus)
     tables = memory_terms.rope_tables.get(model.name, 1)
     positions = num_positions or model.max_len
-    weights += beside_parameters_gib(model, positions, limits.num_gpus, tables)
+    beside = beside_parameters_gib(model, positions, limits.num_gpus, tables)
     return ServerMemory(
         budget=utilization * seen_gib(gpu, memory_terms).gib,
-        weights=weights,
+        weights=_weights_gib(stage, limits, encoder) + beside,
         activation=activation_gib(
             model,
             limits,
@@ -128,6 +124,15 @@ def memory_of(
         non_torch=_non_torch(limits.num_gpus * limits.num_stages, memory_terms),
         cuda_graphs=graphs_gib(limits, memory_terms) if graphs_are_part else 0.0,
     )
+
+
+def _weights_gib(stage: Stage, limits: Limits, encoder_params: float) -> float:
+    """A GPU's share of the parameters; the projections of latents are copied as a whole."""
+    model = stage.model
+    weight_bytes = stage.weight_bytes - _experts_elsewhere(model, limits)
+    weights = (weight_bytes + encoder_params * model.dtype_bytes) / limits.num_gpus / GIB
+    copies = model.latent_params * (model.weight_bits or 8 * model.dtype_bytes) / 8 / GIB
+    return weights + copies * (1 - 1 / limits.num_gpus)
 
 
 def _experts_elsewhere(model: ModelSpec, limits: Limits) -> float:

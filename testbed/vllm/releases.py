@@ -257,6 +257,13 @@ class Release:
             "v1/attention/backends/mla/flashmla_sparse.py FlashMLASparseBackend",
         ),
     ]
+    has_packed_sparse: Annotated[
+        bool,
+        Fact(
+            "sparse attention has a backend on compute capability 12, whose cache is scaled FP8",
+            "platforms/cuda.py _get_backend_priorities",
+        ),
+    ]
     checks_cache_type: Annotated[
         bool,
         Fact(
@@ -381,6 +388,7 @@ V0_19 = Release(
     checks_state_blocks=False,
     checks_fp8_cache=False,
     has_half_sparse=False,
+    has_packed_sparse=False,
     checks_cache_type=False,
     checks_threshold=False,
     looks_up_on_gpu=False,
@@ -436,6 +444,7 @@ V0_33 = Release(
     checks_state_blocks=True,
     checks_fp8_cache=True,
     has_half_sparse=True,
+    has_packed_sparse=True,
     checks_cache_type=True,
     checks_threshold=True,
     looks_up_on_gpu=True,

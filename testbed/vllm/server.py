@@ -19,6 +19,7 @@ from testbed.vllm.attention_backends import (
     cache_problem,
     checkpoint_alignment,
     with_cached_states,
+    with_enough_range,
     with_preferred_cache,
 )
 from testbed.vllm.chosen_backend import OPTION as ATTENTION
@@ -35,6 +36,7 @@ from testbed.vllm.stages import STAGES, Stage, check_alone, stages_of
 from testbed.vllm.start_refusals import (
     SHARDS,
     check_context_shards,
+    check_divided_parts,
     check_drafts,
     check_free_memory,
     check_prompts,
@@ -189,11 +191,19 @@ def server_with(
 
 def _model_of(reader: OptionReader, shape: ModelSpec, gpu: GpuSpec, release: Release) -> ModelSpec:
     """The shape as the command serves it on a GPU."""
-    model = with_preferred_cache(_served(reader, shape, release), gpu, release)
+    model = _on_gpu(reader, shape, gpu, release)
     check_types(reader, model, release)
     if reader.is_on("--language-model-only"):
         model = replace(model, masks_images=None, vision_params=None)
     return model
+
+
+def _on_gpu(reader: OptionReader, shape: ModelSpec, gpu: GpuSpec, release: Release) -> ModelSpec:
+    """The shape with the types that the options and the GPU give it."""
+    served = _served(reader, shape, release)
+    if reader.one_of("--dtype", DTYPE_BYTES) is None:
+        served = with_enough_range(served, gpu)
+    return with_preferred_cache(served, gpu, release)
 
 
 def _check(
@@ -201,6 +211,7 @@ def _check(
 ) -> None:
     """Raise InputError for a model that vLLM does not divide so, or has no backend for."""
     _check_heads(reader, model, num_gpus)
+    check_divided_parts(reader, model, num_gpus)
     if problem := cache_problem(model, gpu, release):
         raise InputError(
             key=reader.place("model"),
@@ -332,6 +343,8 @@ def _without_windows(reader: OptionReader, shape: ModelSpec, release: Release) -
         raise reader.refusal(
             NO_WINDOWS, f"sequences without windows in vLLM {release.number} are not modelled"
         )
+    if shape.window.is_required:
+        raise reader.does_not_start(NO_WINDOWS, "its layers need the size of their windows")
     if shape.has_uneven_heads:
         raise reader.does_not_start(NO_WINDOWS, "its layers with windows have heads of their own")
     max_len = min(shape.max_len, shape.window.size)
@@ -517,7 +530,7 @@ def block_size_with(
 ) -> int:
     """The tokens of a block of a command with this shape on this GPU, whether or not it starts."""
     reader = OptionReader(command)
-    model = with_preferred_cache(_served(reader, shape, release), sheet, release)
+    model = _on_gpu(reader, shape, sheet, release)
     num_gpus = reader.whole("--tensor-parallel-size", 1)
     return _block_size(reader, model, num_gpus, sheet, release)
 

@@ -293,6 +293,17 @@ def test_a_model_that_needs_range_is_not_served_in_float16(fit, kind):
     refuses("--dtype", fit, config, "--dtype float16")
 
 
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "glm4"])
+def test_a_model_that_needs_range_is_served_in_float32_where_bfloat16_is_not(fit, kind):
+    config = without(LLAMA, model_type=kind, tie_word_embeddings=kind != "glm4", head_dim=128)
+    config["num_hidden_layers"] = 4
+    newer, older = (fit(config, "--max-model-len 4096", gpu=gpu) for gpu in ("l4", "t4"))
+    assert older.weights_gib == pytest.approx(2 * newer.weights_gib, rel=0.01)
+    same = "--max-model-len 4096 --kv-cache-memory-bytes 4294967296"
+    newer, older = (fit(config, same, gpu=gpu) for gpu in ("l4", "t4"))
+    assert older.num_blocks == newer.num_blocks // 2
+
+
 @pytest.mark.parametrize("kind", ["gemma", "gemma2", "cohere2"])
 def test_an_output_projection_that_the_class_has_not_is_refused(shape, kind):
     config = without(LLAMA, model_type=kind, head_dim=128)
@@ -306,6 +317,25 @@ def test_a_rope_that_the_class_does_not_take_is_refused(shape):
     experts = {"num_local_experts": 8, "num_experts_per_tok": 2}
     gpt = without(LLAMA, model_type="gpt_oss", rope_scaling=linear, **experts)
     refuses("original_max_position_embeddings", shape, gpt)
+
+
+@pytest.mark.parametrize("words", ["", "--kv-cache-dtype fp8", "--kv-cache-dtype bfloat16"])
+def test_a_sparse_latent_has_scales_on_small_blackwells_whatever_its_type(fit, words):
+    answer = fit(SPARSE, f"{words} --kv-cache-memory-bytes 4294967296", gpu="rtx-pro-6000")
+    assert (answer.block_size, answer.num_blocks) == (64, (4 << 30) // (64 * 32 * (656 + 132)))
+
+
+@pytest.mark.parametrize("release", ["0.19", "0.20"])
+def test_sparse_attention_had_no_backend_on_small_blackwells(fit, release):
+    refuses("sparse attention", fit, SPARSE, gpu="rtx-pro-6000", release=release)
+
+
+@pytest.mark.parametrize("gpu", ["t4", "v100-32gb"])
+def test_no_fp8_cache_below_ampere_since_release_0_33(fit, gpu):
+    small = LLAMA | {"num_hidden_layers": 4}
+    refuses("FP8 cache", fit, small, "--kv-cache-dtype fp8", gpu=gpu)
+    assert fit(small, "--kv-cache-dtype fp8", gpu=gpu, release="0.19").num_blocks
+    assert fit(small, gpu=gpu).num_blocks
 
 
 @pytest.mark.parametrize(
@@ -345,3 +375,38 @@ def test_masks_of_images_take_larger_blocks_on_blackwell(fit, words, release, gp
 def test_layers_that_share_an_indexer_are_refused(shape):
     """GLM-5.2, whose keys of the indexer are in some layers only."""
     refuses("indexer_types", shape, SPARSE | {"indexer_types": ["full", "shared"]})
+
+
+def test_windows_that_the_class_needs_are_not_switched_off(fit):
+    config = without(COHERE2, sliding_window=4096, sliding_window_pattern=4)
+    assert fit(config).kv_tokens > 0
+    refuses("does not start", fit, config, "--disable-sliding-window")
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "drafts"),
+    [
+        ("glm4_moe_lite", None, False),
+        ("glm_moe_dsa", 0, False),
+        ("glm_moe_dsa", 1, True),
+        ("deepseek_v3", None, True),
+        ("deepseek_v3", 0, False),
+    ],
+)
+def test_layers_that_draft_are_those_that_the_file_or_its_class_counts(shape, kind, count, drafts):
+    config = without(SPARSE, model_type=kind, num_nextn_predict_layers=count)
+    if count is None:
+        del config["num_nextn_predict_layers"]
+    assert bool(shape(config).drafts_itself) == drafts
+
+
+@pytest.mark.parametrize("key", ["num_heads", "num_attention_heads", "vt_num_attention_heads"])
+def test_heads_of_a_vision_tower_are_divided_but_where_it_is_whole(shape, key):
+    text = without(LLAMA, model_type="qwen3")
+    config = {"model_type": "qwen3_vl", "text_config": text, "vision_config": {key: 12}}
+    assert shape(config).vision_heads == 12
+    assert shape(LLAMA).vision_heads is None
+    own = {"tie_word_embeddings": True, "hidden_size_per_layer_input": 0}
+    text = without(LLAMA, model_type="gemma4_text", **own)
+    config = {"model_type": "gemma4", "text_config": text, "vision_config": {key: 12}}
+    assert shape(config).vision_heads is None

@@ -24,7 +24,6 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ServerSpec
 from testbed.engine.arrivals import Gamma, Replay, Sessions, Slotted
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.error_lines import one_line
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
@@ -343,10 +342,10 @@ FILES = {
         "a negative think time": (turn(think_time=-1), ("request 1", "think_time=-1")),
         "no start": (agent(t=None), ("request 1", "t=None")),
         "no duration": (agent("duration_ms"), ("request 1", "duration_ms")),
-        "no requests": (agent("requests"), ("request 1", "duration_ms")),
+        "no requests": (agent("requests"), ("request 1", "list 'requests'")),
         "nothing but a start": (
             agent("duration_ms", "tool_tokens", "requests"),
-            ("request 1", "duration_ms"),
+            ("request 1", "list 'requests'"),
         ),
         "a request of a sub-agent": (
             agent(requests=[{**TURN, "t": "x", "in": 4, "hash_ids": [1]}]),
@@ -527,7 +526,7 @@ LINES = {
     "run foo": ("foo",),
     "run hydra.mode=MULTIRUN seed=0,1": ("hydra.mode=MULTIRUN", "-m"),
     "run --config-dir": ("--config-dir",),
-    "run --config-dir=mine model=odd server=h200": ("odd.yaml",),
+    "run --config-dir=mine model=odd server=h200": ("odd.yaml, line 2",),
     "run policy=prefix_caching eviction=arc": ("eviction=arc", "eviction@policy.eviction=arc"),
     "run +eviction=arc": ("eviction@policy.eviction=arc",),
     "run system=vllm-v1": ("+system=vllm-v1",),
@@ -734,7 +733,8 @@ def test_a_line_is_refused_by_key_and_value(refused, tmp_path, line, snapshot):
     assert message.startswith("testbed")
     assert ": error: " in message
     check_words(LINES[line], message)
-    assert message.replace(str(tmp_path), "FOLDER") == snapshot
+    if "odd" not in line:  # whose YAML libyaml names in other words than PyYAML
+        assert message.replace(str(tmp_path), "FOLDER") == snapshot
 
 
 @pytest.mark.parametrize("line", TOO_SMALL)
@@ -752,8 +752,8 @@ def test_a_value_outside_of_its_range_is_refused(line, snapshot):
     values = {override.key_or_group: override.value() for override in overrides}
     with pytest.raises(InputError) as caught:
         build(configured((), values))
-    check_words(VALUES[line], one_line(caught.value))
-    assert one_line(caught.value) == snapshot
+    check_words(VALUES[line], str(caught.value))
+    assert str(caught.value) == snapshot
 
 
 def test_debug_option_shows_the_traceback(testbed):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import check_words, refuses
 
 from testbed.cost.profile import PROFILES, read_profile
 from testbed.experiments.real.importers.known_shapes import gpu_named, model_named
@@ -106,8 +106,9 @@ def test_log_outside_the_fit_is_reported_as_such(testbed, tmp_path, profile):
     )
     other = simulated(tmp_path, "other.csv", MANY, profile, *base)
     _, output, _ = testbed("validate", other, *line, "cost.path=fitted.json")
-    assert "software times fitted on fitted.csv; this log was not among them" in output
-    assert "fitted on this very log" not in output
+    _, on_itself, _ = testbed("validate", log, *line, "cost.path=fitted.json")
+    assert "fitted.csv;" in output
+    assert "fitted.csv;" not in on_itself
 
 
 def test_a_profile_is_scaled_to_logs(testbed, tmp_path, profile):
@@ -163,8 +164,8 @@ def test_the_nearest_profile_is_carried_to_the_model_and_the_data_sheet(of_h200)
 def test_a_profile_without_a_data_sheet_is_not_carried_elsewhere(of_h200):
     fingerprint = {**of_h200["fingerprint"], "device": "Toy"}
     of_toy = {**of_h200, "gpu": None, "fingerprint": fingerprint}
-    reason = "--from: there is no data sheet of Toy, so no profile can be derived for l4"
-    refuses(reason, carried, of_toy, None, gpu_named("l4"))
+    reason = refuses("--from", carried, of_toy, None, gpu_named("l4"))
+    check_words(("Toy", "l4"), reason)
     assert carried(of_toy, None, None)["gpu"] is None
     assert carried({**of_h200, "gpu": None}, None, None)["gpu"]["name"] == "h200"
 
@@ -220,9 +221,7 @@ def test_a_log_is_halved_where_both_halves_have_enough(tmp_path):
         )
         assert [by_metric[f"{kind}_p50"].real for kind in kinds] == [1, 0.5, 2]
     few = VllmLog(write_log(tmp_path / "b.csv", rows[:15]))
-    refuses(
-        "7 of its requests end in its first half .give a second log to judge by", half_time, few
-    )
+    refuses("b.csv: 7", half_time, few)
 
 
 def test_recorded_number_of_blocks_sets_the_pool(testbed, tmp_path, profile):
@@ -236,10 +235,9 @@ def test_recorded_number_of_blocks_sets_the_pool(testbed, tmp_path, profile):
     (tmp_path / "meta.json").write_text(json.dumps(meta))
     line = (log, *SYSTEM, f"cost.path={profile}", "swap_space_gib=0.001")
     reported = testbed.done("validate", *line)
-    assert "meta.json: 77 KV blocks" in reported
-    assert "so 76 hold tokens" in reported
+    check_words(("meta.json", "77", "76"), reported)
     error = testbed.refused("validate", *line, "policy.block_size=32")
-    assert "meta.json says block_size 16, simulated with 32" in error
+    check_words(("meta.json", "block_size 16", "32"), error)
 
 
 def test_a_pool_given_in_gib_is_named_as_such(testbed, tmp_path):
@@ -338,11 +336,7 @@ def test_late_requests_are_left_out_and_profiles_slower_than_the_log_are_refused
         ["iteration"],
     )
     assert problem.progress() == "fitting: 0 simulations"
-    refuses(
-        "the profile: its costs are more than the logs took: none is left for software",
-        fit,
-        problem,
-    )
+    refuses("the profile", fit, problem)
     assert problem.progress() == "fitting: 30 simulations, 226.6% of a request's times remain"
 
 
@@ -365,7 +359,7 @@ def test_prompts_that_recur_are_refused_with_a_prefix_cache_until_a_file_has_the
     line = ("validate", again, *SYSTEM, *SMALL, f"cost.path={profile}")
     for cache in ([], ["policy=grouped_caching"], ["policy=tiered"]):
         error = testbed.refused(*line, *cache)
-        assert "100% of the prompts are as long as the one 8 requests before" in error
+        check_words(("100%", "8 requests"), error)
     testbed.done(*line, "policy=paged")
     prompts = [json.dumps({"input_tok_ids": [1] * int(length)}) for length in RECURRING]
     (tmp_path / "prompts.jsonl").write_text("\n".join(prompts) + "\n")

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from testbed.core.errors import InputError
 from testbed.core.request import Request, Rows, Workload
@@ -58,13 +59,12 @@ def test_prompts_without_contents_have_nothing_in_common():
 
 def test_what_vllm_cannot_be_asked_for_is_refused():
     none, some = Rows(np.array([], int), np.array([], int)), Rows(np.array([4]), np.array([4]))
-    with pytest.raises(InputError, match="no request"):
-        plain_requests(Workload(none, np.array([], int)))
-    with pytest.raises(InputError, match="several sequences"):
-        plain_requests(Workload(some, np.array([0]), num_seqs=2))
-    waits = BoundedWorkload(some, np.array([0]), max_in_flight=1)
-    with pytest.raises(InputError, match="wait for answers"):
-        plain_requests(waits)
+    for key, workload in (
+        ("the workload", Workload(none, np.array([], int))),
+        ("workload.num_seqs", Workload(some, np.array([0]), num_seqs=2)),
+        ("arrivals", BoundedWorkload(some, np.array([0]), max_in_flight=1)),
+    ):
+        refuses(f"^{key}: ", plain_requests, workload)
 
 
 def test_a_recorded_folder_is_what_validate_reads(testbed, tmp_path):

@@ -1,5 +1,6 @@
 """The error of a vLLM's profile at sizes left out, and the intervals made of it."""
 
+import gzip
 import json
 
 import numpy as np
@@ -18,6 +19,8 @@ from testbed.experiments.real.vllm_engine.left_out_sizes import left_out, table,
 from testbed.experiments.real.vllm_engine.logged_steps import read_steps
 from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
 from testbed.experiments.runs.compose import configured
+from testbed.experiments.studies.core_speed import main as core_speed
+from testbed.experiments.studies.pressure_curve import measured
 from testbed.study.cost_spread import OF_OTHER_HOSTS, RESAMPLINGS, draws, rule, spread_of
 
 MODEL = read_model("llama-3.1-8b")
@@ -120,11 +123,14 @@ def test_costs_that_say_nothing_of_their_error_are_moved_by_3_percent():
     assert {draw.slowness for draw in draws(config)} == {0.97, 1.0, 1.03}
 
 
-def test_the_front_end_is_what_the_client_waits_beyond_the_engine(tmp_path):
+def test_the_front_end_has_no_wait_for_the_next_plan_of_the_engine(tmp_path):
+    waits = [0.0, 0.0, *(0.006 * i / 20 for i in range(1, 19))]
     rows = [
-        {"wave": wave, "output_toks": 1, "asked_s": 1.0, "queued_ts": 1.001, "first_token_ts": 1.02,
-         "first_s": 1.02 + back, "last_token_ts": 1.02, "last_s": 1.02 + back}
-        for wave, back in (("prompts", 0.001), ("prompts among 128 decodes", 0.009))
+        {"wave": wave, "output_toks": 1, "asked_s": 1.0, "queued_ts": 1.001 + busy * wait,
+         "first_token_ts": 1.02, "first_s": 1.02 + back, "last_token_ts": 1.02,
+         "last_s": 1.02 + back}
+        for wave, back, busy in (("prompts", 0.001, 0), ("prompts among 128 decodes", 0.009, 1))
+        for wait in waits
     ]  # fmt: skip
     (tmp_path / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     points = {(part, load): us for part, load, us in front_end_section(tmp_path)["points"]}
@@ -137,3 +143,31 @@ def test_sweeps_without_the_clients_times_have_no_front_end(tmp_path):
     assert front_end_section(tmp_path) is None
     (tmp_path / "requests.jsonl").write_text('{"wave": "prompts", "output_toks": 1}\n')
     assert front_end_section(tmp_path) is None
+
+
+def test_loads_are_measured_from_when_the_client_asks(tmp_path):
+    """The engine takes the second request in 5 ms after it came, between two iterations."""
+    times = ((0.0, 0.0, 0.02, 0.1), (0.05, 0.055, 0.08, 0.2))  # asked, queued, first, last
+    rows = [
+        {"request_id": f"r{i}", "input_toks": 8, "output_toks": 9, "preemptions": i,
+         "arrival_time": 1e9 + asked, "queued_ts": queued, "first_token_ts": first,
+         "last_token_ts": last}
+        for i, (asked, queued, first, last) in enumerate(times)
+    ]  # fmt: skip
+    (tmp_path / "load-1").mkdir()
+    with gzip.open(tmp_path / "load-1" / "requests.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    (found,) = measured(tmp_path, "load")
+    assert found["ttft_s"] == pytest.approx((0.02 + 0.03) / 2, abs=1e-6)
+    assert found["e2e_s"] == pytest.approx((0.1 + 0.15) / 2, abs=1e-6)
+    assert found["preemptions"] == 1
+
+
+def test_the_speed_of_a_core_is_shown_and_kept(tmp_path, capsys):
+    out = tmp_path / "speed.csv"
+    core_speed(seconds=0.3, out=out)
+    assert "median speed" in capsys.readouterr().out
+    table = pd.read_csv(out)
+    assert list(table) == ["start_s", "repetitions"]
+    assert len(table) == 3
+    assert table.repetitions.min() > 0

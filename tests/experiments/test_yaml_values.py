@@ -35,12 +35,17 @@ def test_every_shipped_file_is_read_as_omegaconf_reads_it():
         assert repr(yaml_values(text)) == repr(by_omegaconf(text)), file
 
 
+@pytest.mark.parametrize("text", ["1: a\n1: b", "a: &x {b: 1}\nc: {<<: *x, d: 2}"])
+def test_other_keys_are_read_as_omegaconf_reads_them(text):
+    assert yaml_values(text) == by_omegaconf(text)
+
+
 @pytest.mark.parametrize("text", ["", "# nothing but a comment"])
 def test_a_text_without_values_is_an_empty_mapping(text):
     assert yaml_values(text) == {}
 
 
-@pytest.mark.parametrize("text", ["a: 1\na: 2", "b: {a: 1, a: 2}", "a: ["])
+@pytest.mark.parametrize("text", ["a: 1\na: 2", "b: {a: 1, a: 2}", "a: [", "? [a, b]\n: 1"])
 def test_what_omegaconf_refuses_is_refused(text):
     with pytest.raises(yaml.YAMLError):
         by_omegaconf(text)

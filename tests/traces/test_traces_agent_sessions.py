@@ -98,6 +98,16 @@ def test_session_turns_have_dependencies_think_times_and_content(read):
     )
 
 
+def test_a_sub_agent_whose_requests_have_times_of_the_session_begins_with_the_first(read):
+    chain = [request(3.0, 5, [7], api=1.0), request(6.0, 9, [7, 8], think=2.0, api=2.0)]
+    launched = {**sub_agent(2.5, 0, chain), "duration_ms": None, "status": "async_launched"}
+    parent = [request(0, 8, [1, 2], api=2.0), request(7.0, 9, [1, 2], think=5.0)]
+    after = request(10.0, 13, [1, 2, 3], think=2.0)
+    turns = read([session(parent[0], launched, parent[1], after)]).turns
+    assert turns.after == [(), (0,), (1,), (0,), (3, 2)]
+    assert turns.wait_s.tolist() == [0, 1, 2, 5, 2]
+
+
 def test_limits_and_defaults_of_times_are_read(read):
     """A sub-agent that ends when the parent goes on is waited for; without a think time it is what
     the clock says.

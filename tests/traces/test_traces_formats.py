@@ -86,6 +86,12 @@ def test_mooncake_keeps_hashes_and_times(tmp_path, name):
     assert (list(rows.prompt_ids), rows.tokens_per_id) == ([(0, 1), (0, 2)], 512)
 
 
+def test_milliseconds_since_1970_are_as_exact_as_those_since_the_first(tmp_path):
+    begin = 1_700_000_000_000
+    path = put(tmp_path, "m.jsonl", moon(begin) + moon(begin + 3) + moon(begin + 1001))
+    assert MooncakeJsonl(path).rows(None, 0).arrival_s.tolist() == [0.0, 0.003, 1.001]
+
+
 def test_the_first_requests_of_mooncake_are_those_of_the_file(tmp_path):
     path = put(tmp_path, "m.jsonl", moon() + moon(2500.0, 1024, 7, [0, 2]))
     assert pairs(MooncakeJsonl(path, num_requests=1).rows(None, 0)) == [(600, 5)]
@@ -94,8 +100,9 @@ def test_the_first_requests_of_mooncake_are_those_of_the_file(tmp_path):
 
 def test_numbers_and_paths_at_their_limits_are_read(tmp_path):
     most = 2**31 - 1
-    rows = MooncakeJsonl(put(tmp_path, "m.jsonl", moon(10**15, 512, most, [0]))).read()
-    assert (rows.output_len.tolist(), rows.arrival_s.tolist()) == ([most], [1e12])
+    lines = moon() + moon(10**15, 512, most, [0])
+    rows = MooncakeJsonl(put(tmp_path, "m.jsonl", lines)).read()
+    assert (rows.output_len.tolist(), rows.arrival_s.tolist()) == ([5, most], [0, 1e12])
     text = (
         f"p,o,n,beam,priority,arrival_s\n{most},1,1,1,{-most},-5\n1,{most},{most},0,{most},1e300\n"
     )

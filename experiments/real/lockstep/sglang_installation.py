@@ -271,7 +271,6 @@ def _give_memory(scheduler: Any, options: Options, hierarchy: Hierarchy | None) 
     A pool without a host pool behind it stores nothing.
     """
     import torch
-    from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
     from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
@@ -286,14 +285,7 @@ def _give_memory(scheduler: Any, options: Options, hierarchy: Hierarchy | None) 
     cache: Any = SimpleNamespace(device="cpu", dtype=torch.float16, store_dtype=torch.float16)
     if hierarchy is not None:
         cache = _smallest_cache(options)
-    if options.page_size == 1:
-        allocator = TokenToKVPoolAllocator(
-            options.total_tokens, dtype=torch.float16, device="cpu", kvcache=cache, need_sort=False
-        )
-    else:
-        allocator = PagedTokenToKVPoolAllocator(
-            options.total_tokens, options.page_size, torch.float16, "cpu", cache, need_sort=False
-        )
+    allocator = _allocator(options, cache)
     scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator = rows, allocator
     params = CacheInitParams(
         disable=options.disable_radix_cache,
@@ -307,6 +299,20 @@ def _give_memory(scheduler: Any, options: Options, hierarchy: Hierarchy | None) 
     )
     scheduler.tree_cache = UnifiedRadixCache(params)
     return params
+
+
+def _allocator(options: Options, cache: Any) -> Any:
+    """The allocator of tokens, or of pages, over a cache."""
+    import torch
+    from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+
+    if options.page_size == 1:
+        return TokenToKVPoolAllocator(
+            options.total_tokens, dtype=torch.float16, device="cpu", kvcache=cache, need_sort=False
+        )
+    return PagedTokenToKVPoolAllocator(
+        options.total_tokens, options.page_size, torch.float16, "cpu", cache, need_sort=False
+    )
 
 
 def _smallest_cache(options: Options) -> Any:

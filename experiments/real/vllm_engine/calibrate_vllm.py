@@ -189,7 +189,7 @@ def lines(profile: Mapping[str, Any]) -> Iterator[str]:
     if front := profile["sections"].get("front_end"):
         times = {(part, load): us / 1e3 for part, load, us in front["points"]}
         parts = [f"{ms:.2f} ms {load}" for (part, load), ms in times.items() if "before" in part]
-        yield f"client's TTFT beyond the engine's: {', '.join(parts)}"
+        yield f"front end, to the engine and back: {', '.join(parts)}"
     if off_by := (profile.get("fit") or {}).get("left_out"):
         yield (
             f"sizes of batch left out, standard deviations: launches {off_by['launches']:.1%}, "

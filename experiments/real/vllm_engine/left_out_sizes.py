@@ -114,14 +114,14 @@ def lone_left_out(steps: pd.DataFrame, machine: Machine) -> pd.DataFrame:
     """
     lone = lone_prompts(steps)
     lone = lone[lone.prompts == 1]
-    found = []
+    rows = []
     for tokens in sorted(lone.prompt_tokens.unique())[1:-1]:
         is_own = (steps.prompts == 1) & (steps.prompt_tokens == tokens) & (steps.decodes == 0)
         cost = _cost(profile_of(steps[~is_own], machine))
         own = lone[lone.prompt_tokens == tokens]
         predicted = np.median([lone_ms(cost, row) for row in own.itertuples()])
-        found.append((tokens, float(own.ms.median()), float(predicted)))
-    return pd.DataFrame(found, columns=["tokens", "real", "predicted"])
+        rows.append((tokens, float(own.ms.median()), float(predicted)))
+    return pd.DataFrame(rows, columns=["tokens", "real", "predicted"])
 
 
 def _cost(profile: dict[str, Any]) -> ProfileCost:

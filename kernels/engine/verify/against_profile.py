@@ -137,7 +137,7 @@ def compare(bench: Bench, batches: Sequence[Batch], cost: CostModel) -> list[Com
     """The rows of all batches: iterations with prompts, then decodes."""
     prompts, decodes = list[Compared](), list[Compared]()
     for number, iterations in enumerate(served(bench, batches)):
-        with_prompts = [one for one in iterations if one.work.prefill]
+        with_prompts = [it for it in iterations if it.work.prefill]
         prompts += [_compared(number, [iteration], cost) for iteration in with_prompts]
         together = decodes_of(len(batches[number].prompt_lens), iterations)
         decodes.append(_compared(number, together, cost))

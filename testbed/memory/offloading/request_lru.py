@@ -49,13 +49,13 @@ class RequestLru:
 
     def find(self, keys: Sequence[Key]) -> tuple[int, bool]:
         """The number of leading keys that are here, and if one of these is still being written."""
-        found, is_pending = 0, False
+        num_found, is_pending = 0, False
         for key in keys:
             if key not in self.blocks:
                 break
-            found += 1
+            num_found += 1
             is_pending = is_pending or key in self.arriving
-        return found, is_pending
+        return num_found, is_pending
 
     def has(self, key: Key) -> bool:
         """True if the key is here, or being written."""

@@ -333,7 +333,9 @@ class BlockMemory(LeasingPolicy):
         return SharedBlocks(self._tables)
 
     def _capacity(self) -> int:
-        return self._pool.num_blocks - sum(map(len, self._tables.prefixes.values()))
+        prefixes = self._tables.prefixes
+        pinned = sum(map(len, prefixes.values())) if prefixes else 0
+        return self._pool.num_blocks - pinned
 
     def _reserve(self) -> int:
         return self.reserve(self._tables.held.values())

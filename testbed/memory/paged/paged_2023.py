@@ -25,14 +25,16 @@ class GroupIndex(BlockIndex):
 
     def added(self, seq: Sequence) -> None:
         super().added(seq)
-        count = self.num_seqs[seq.request_id] = self.num_seqs.get(seq.request_id, 0) + 1
-        self.widest = max(self.widest, count)
+        request_id, num_seqs = seq.request_id, self.num_seqs
+        count = num_seqs[request_id] = num_seqs.get(request_id, 0) + 1
+        if count > self.widest:
+            self.widest = count
 
     def removed(self, seq: Sequence) -> None:
         super().removed(seq)
-        self.num_seqs[seq.request_id] -= 1
-        if not self.num_seqs[seq.request_id]:
-            del self.num_seqs[seq.request_id]
+        count = self.num_seqs.pop(seq.request_id) - 1
+        if count:
+            self.num_seqs[seq.request_id] = count
 
     def requested(self, num_steps: int, writers: Collection[BlockTable]) -> int:
         """Free blocks for num_steps steps in which each group in turn requires one for each of its
