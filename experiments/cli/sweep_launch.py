@@ -23,6 +23,7 @@ from testbed.experiments.runs.one_source import OF_ONE_SOURCE, WHY, sources_diff
 from testbed.experiments.runs.points import SEED, Point, differing
 from testbed.experiments.runs.progress import status_line
 from testbed.experiments.runs.quiet import QUIET
+from testbed.experiments.runs.replicated import COMMAND
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.sweep_files import table_for
 from testbed.experiments.runs.sweep_progress import SweepProgress
@@ -32,7 +33,6 @@ from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
 
 QUOTES = "'\""
 SWEEP_FOLDER = "hydra.sweep.dir"
-COMMAND = "command"  # the axis of several servers' commands
 
 
 class SweepPoint(NamedTuple):

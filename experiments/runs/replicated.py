@@ -10,6 +10,8 @@ from testbed.experiments.runs.quantities import Quantity, main_quantities, numbe
 from testbed.study.replications import NOT_DISTINGUISHABLE, Interval, interval, paired
 
 NUM_BLOCKS = "server.num_blocks"
+COMMAND = "command"  # the axis of several servers' commands
+EQUAL = "equal"  # on every seed
 Columns = Mapping[str, Sequence[str]]
 
 
@@ -50,13 +52,18 @@ def explained(groups: Sequence[Setting]) -> str:
 
 
 def mean_columns(groups: Sequence[Setting]) -> tuple[Columns, Columns]:
-    """The axes, and the main numbers with their intervals; a row for each setting."""
+    """The axes, and the main numbers with their intervals; a row for each setting. What follows
+    from a server's command is not named beside it.
+    """
     means = {
         quantity.title: [_mean(quantity, group) for group in groups]
         for quantity in main_quantities(quantities())
     }
     shown = {title: cells for title, cells in means.items() if any(cell != "-" for cell in cells)}
-    return _axes(groups), shown
+    left = _axes(groups)
+    if COMMAND in left:
+        left = {name: left[name] for name in [COMMAND, *_free_axes(groups, COMMAND)]}
+    return left, shown
 
 
 def difference_columns(groups: Sequence[Setting]) -> tuple[Columns, Columns]:
@@ -150,5 +157,5 @@ def _difference(quantity: Quantity, group: Setting, first: Setting) -> str:
         return "-"
     difference = paired(list(values.values()), [reference[seed] for seed in values])
     if difference.includes_zero:
-        return "equal" if values == reference else NOT_DISTINGUISHABLE
+        return EQUAL if values == reference else NOT_DISTINGUISHABLE
     return str(difference)

@@ -13,7 +13,7 @@ from testbed.experiments.look.pages.page import Chart, Series
 from testbed.experiments.look.plots import figure_of, save
 from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
 from testbed.experiments.runs.quantities import WINDOW, main_numbers, still_filling
-from testbed.experiments.runs.replicated import difference_columns, explained, mean_columns
+from testbed.experiments.runs.replicated import EQUAL, difference_columns, explained, mean_columns
 from testbed.experiments.runs.run_words import (
     future_read_by,
     remark_on_pools,
@@ -130,7 +130,9 @@ def replicated_tables(
     pairs, differences = difference_columns(groups)
     if pairs:
         title = "Differences on the same seeds"
-        tables.append(_table(pairs, varying(differences)[0], width, title=title))
+        different = {name: cells for name, cells in differences.items() if {*cells} != {EQUAL}}
+        shown = varying(different or differences)[0]
+        tables.append(_table(pairs, shown, width, title=title))
     return [*map(Text, texts), *tables]
 
 

@@ -1,6 +1,6 @@
 """YAML as OmegaConf reads it: 1e-3 is a number, a date is text, and a key stands once.
 
-libyaml reads and writes it where PyYAML was built with it, several times as fast as Python.
+libyaml reads and writes it if PyYAML was built with it, several times as fast as Python.
 """
 
 import re

@@ -5,7 +5,7 @@
 One process that stays on one core repeats the same work for S seconds, and counts how often it does
 so in each tenth of a second. On a core of its own the counts are level; on one whose physical core
 another machine or thread uses at times, they change by up to a factor of two and stay changed for
-seconds. What a host launches in such a time takes as much longer (experiments/ACCURACY.md).
+seconds. Launches of a host in such a time take as much longer (experiments/ACCURACY.md).
 """
 
 import os

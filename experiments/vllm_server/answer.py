@@ -22,6 +22,7 @@ GPUS_OF_HOST = 8
 BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
 ADAPTERS = "the time that adapters take is not modelled, only their memory"
+EQUAL_SHARES = 0.02  # by which tokens over a request's length and the concurrency may differ
 GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them later"
 
 
@@ -296,6 +297,7 @@ def lines_of(fit: Fit) -> list[str]:
         )
     texts += replica_lines(fit.num_replicas)
     texts += logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
+    texts += _shared_pages_lines(fit)
     if fit.offloaded_tokens:
         texts.append(f"CPU cache below the GPUs: {fit.offloaded_tokens:,} tokens")
     texts.append(f"largest --max-model-len that starts: {fit.longest_model_len:,}")
@@ -303,8 +305,34 @@ def lines_of(fit: Fit) -> list[str]:
     texts += _host_lines(max(fit.num_gpus, fit.smallest_tensor_parallel or 0))
     texts += [f"assumed: {note}" for note in fit.assumptions]
     if fit.adapters_gib:
-        texts.append(ADAPTERS)
+        texts.append(_adapters_line(fit))
     return [*texts, *(f"harmless, ignored: {note}" for note in fit.notes)]
+
+
+def _shared_pages_lines(fit: Fit) -> list[str]:
+    """The line that says why the two logged lines do not follow from one another, where groups of
+    layers share the pages and some keep fewer tokens than others; none if they do.
+    """
+    by_tokens = fit.kv_tokens / fit.max_model_len
+    if abs(by_tokens - fit.max_concurrency) <= EQUAL_SHARES * fit.max_concurrency:
+        return []
+    slots = fit.num_blocks * fit.block_size
+    return [
+        f"  (the {slots:,} tokens of all blocks over {slots / fit.kv_tokens:.3g} groups of layers; "
+        f"a request of {fit.max_model_len:,} takes {fit.num_blocks / fit.max_concurrency:,.0f} "
+        "blocks, for windows and states do not keep all of its tokens)"
+    ]
+
+
+def _adapters_line(fit: Fit) -> str:
+    """The least that adapters cost: the bytes of their slots, read beside the weights."""
+    if not fit.weights_gib or not fit.adapters_gib:
+        return ADAPTERS
+    share = fit.adapters_gib / fit.weights_gib
+    return (
+        f"{ADAPTERS}: a decode that has all of them reads {share:.1%} more weights, which is "
+        "the least that they cost; the launches of their kernels come on top"
+    )
 
 
 def _host_lines(num_gpus: int) -> list[str]:

@@ -27,8 +27,8 @@ class InputError(ValueError):
         remedy: str = "",
     ) -> None:
         super().__init__()
-        if key is None:
-            raise TypeError("an InputError names what is wrong")
+        if key is None or problem is None:
+            raise TypeError("an InputError names what is wrong, and why")
         self.key, self.problem, self.remedy = str(key), str(problem), remedy
         self.value = None if value is None else str(value)
 

@@ -52,6 +52,28 @@ def vision_params(config: Mapping[str, Any]) -> int | None:
     return int(layers * hidden * (4 * hidden + gates * ffn) + embedded)
 
 
+def vision_heads(config: Mapping[str, Any], kind: str) -> int | None:
+    """Heads of a vision tower that vLLM's classes divide among GPUs; None without one, if its file
+    does not say them, and for those that it loads whole on each GPU (Gemma-4's).
+    """
+    vision = config.get("vision_config")
+    if not isinstance(vision, Mapping) or kind in types_with("whole_tower"):
+        return None
+    keys = ("num_heads", "num_attention_heads", "vt_num_attention_heads")
+    heads = next((vision[key] for key in keys if key in vision), None)
+    return heads if isinstance(heads, int) and heads > 0 else None
+
+
+def drafts_itself(text: Mapping[str, Any], kind: str) -> bool:
+    """True if vLLM finds layers that draft tokens in a checkpoint of this type: as many as a key of
+    its file says, or some by default for a type whose class has one.
+    """
+    if kind not in types_with("mtp"):
+        return False
+    named = "mtp_num_hidden_layers" if kind.startswith("qwen3_5") else "num_nextn_predict_layers"
+    return bool(text.get(named, kind not in types_with("counted_mtp")))
+
+
 def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """The part of a config.json that describes the language model, with a supported name of its
     type, and the name of its class in Transformers; of a multimodal model, of its text_config.
@@ -148,8 +170,9 @@ def _described(
         shape = replace(
             shape,
             vision_params=vision_params(config),
+            vision_heads=vision_heads(config, text["model_type"]),
             masks_images=masks or None,
-            drafts_itself=kind in types_with("mtp") or None,
+            drafts_itself=drafts_itself(text, kind) or None,
         )
         return shape, fields
     except InputError as error:
@@ -171,6 +194,7 @@ TRAITS = {
     "has_sinks": "sinks",
     "repeats_embedding": "whole_embedding",
     "caps_logits": "capped",
+    "needs_experts": "experts_on_stages",
     "needs_range": "no_float16",
 }
 

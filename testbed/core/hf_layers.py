@@ -89,7 +89,7 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
         return None
     count = kinds.count(WINDOWED)
     if count and kind == "cohere2":  # its layers read the token and so many before it
-        return Window(fields.whole("sliding_window") + 1, count)
+        return Window(fields.whole("sliding_window") + 1, count, is_required=True)
     if not count or size is None:
         return None
     if kind == "gemma4_text":
@@ -269,7 +269,8 @@ def mamba(fields: Fields, count: int, dtype_bytes: int) -> States:
         fields.whole("mamba_head_dim"),
         fields.whole("hidden_size"),
     )
-    inner, width = heads * size, 2 * fields.whole("n_groups") * fields.whole("ssm_state_size")
+    groups = fields.whole("n_groups")
+    inner, width = heads * size, 2 * groups * fields.whole("ssm_state_size")
     kernel = fields.whole("conv_kernel")
     value_bytes = _state_bytes(fields, "mamba_ssm_cache_dtype", dtype_bytes)
     state = inner * fields.whole("ssm_state_size") * value_bytes
@@ -279,7 +280,15 @@ def mamba(fields: Fields, count: int, dtype_bytes: int) -> States:
     untyped = 0 if is_given else inner * fields.whole("ssm_state_size")
     state += (kernel - 1) * row
     chunk = fields.whole("mamba_chunk_size", fields.whole("chunk_size"))
-    return States(count, state, params, draft_bytes=row, chunk_size=chunk, untyped_values=untyped)
+    return States(
+        count,
+        state,
+        params,
+        draft_bytes=row,
+        chunk_size=chunk,
+        untyped_values=untyped,
+        num_groups=groups,
+    )
 
 
 def states_of(

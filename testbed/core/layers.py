@@ -34,6 +34,9 @@ class Window:
     num_layers: Annotated[PositiveCount, doc("layers with a window")]
     num_kv_heads: Annotated[PositiveCount | None, doc("heads of K and V; null: the model's")] = None
     head_size: Annotated[PositiveCount | None, doc("values of a head; null: the model's")] = None
+    is_required: Annotated[
+        bool | None, doc("whether vLLM fails if windows are switched off (Cohere2)")
+    ] = None
 
 
 @model
@@ -139,6 +142,9 @@ class States:
     untyped_values: Annotated[
         Count,
         doc("values of a state counted with the model's type, which the model's file does not say"),
+    ] = 0
+    num_groups: Annotated[
+        Count, doc("groups of a Mamba-2 layer, which vLLM divides among GPUs; 0: it has none")
     ] = 0
 
     def __post_init__(self) -> None:

@@ -18,7 +18,8 @@ def read_model(name: str) -> ModelSpec:
 
 def check_known_shape(model: ModelSpec) -> None:
     """A model with the name of one that ships must have its shape; a deployment chooses the values
-    CHOSEN alone. What pipeline stages read may be absent, as from a profile that was made before.
+    CHOSEN alone. Values that pipeline stages read may be absent, as in a profile that was made
+    before.
     """
     if model.name not in model_names():
         return

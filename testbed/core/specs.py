@@ -33,11 +33,13 @@ from testbed.core.units import (
 
 GIB = 1 << 30
 LAYERS: dict[str, type] = {"window": Window, "latent": Latent, "experts": Experts, "states": States}
-OF_STAGES = ("layer_order", "repeats_vocabulary", "repeats_embedding")  # of pipeline stages alone
+# Of pipeline stages alone
+OF_STAGES = ("layer_order", "repeats_vocabulary", "repeats_embedding", "needs_experts")
 VARIANTS = (
     "gated_attention",
     "shared_kv",
     "vision_params",
+    "vision_heads",
     "masks_images",
     "has_sinks",
     "needs_range",
@@ -104,6 +106,10 @@ class ModelSpec:
     vision_params: Annotated[
         PositiveCount | None, doc("weights of a vision tower, which no token of text goes through")
     ] = None
+    vision_heads: Annotated[
+        PositiveCount | None,
+        doc("heads of a vision tower that vLLM divides among GPUs; null: it divides none"),
+    ] = None
     masks_images: Annotated[
         bool | None, doc("whether tokens of an image attend to each other, later ones too")
     ] = None
@@ -139,6 +145,9 @@ class ModelSpec:
     ] = None
     repeats_embedding: Annotated[
         bool | None, doc("whether vLLM loads the embedding on every pipeline stage")
+    ] = None
+    needs_experts: Annotated[
+        bool | None, doc("whether vLLM refuses a pipeline stage without experts")
     ] = None
     rope: Annotated[Rope | None, doc("lengths of a rope that stretches positions")] = None
     window: Annotated[Window | None, doc("sliding windows")] = None
@@ -186,7 +195,7 @@ class ModelSpec:
         """True if both compute the same: neither the name nor the longest sequence is part of a
         shape, nor where its layers lie.
         """
-        free = ("name", "max_len", "tied_embedding", *OF_STAGES)
+        free = ("name", "max_len", "tied_embedding", "vision_heads", *OF_STAGES)
         return self == replace(other, **{name: getattr(self, name) for name in free})
 
     @property

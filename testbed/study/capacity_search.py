@@ -99,7 +99,7 @@ class Capacities:
 class CapacitySearch:
     """The runs of one search. Raises InputError for options with a rate or without an objective.
 
-    overrides, options: of every run, as in `testbed.simulate`; folder: where run folders are kept,
+    overrides, options: of every run, as in `testbed.simulate`; folder: that of run folders,
     None for none; seen: called as seen(rate, share_inside) after every run.
     """
 

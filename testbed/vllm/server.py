@@ -36,6 +36,7 @@ from testbed.vllm.stages import STAGES, Stage, check_alone, stages_of
 from testbed.vllm.start_refusals import (
     SHARDS,
     check_context_shards,
+    check_divided_parts,
     check_drafts,
     check_free_memory,
     check_prompts,
@@ -210,6 +211,7 @@ def _check(
 ) -> None:
     """Raise InputError for a model that vLLM does not divide so, or has no backend for."""
     _check_heads(reader, model, num_gpus)
+    check_divided_parts(reader, model, num_gpus)
     if problem := cache_problem(model, gpu, release):
         raise InputError(
             key=reader.place("model"),
@@ -341,6 +343,8 @@ def _without_windows(reader: OptionReader, shape: ModelSpec, release: Release) -
         raise reader.refusal(
             NO_WINDOWS, f"sequences without windows in vLLM {release.number} are not modelled"
         )
+    if shape.window.is_required:
+        raise reader.does_not_start(NO_WINDOWS, "its layers need the size of their windows")
     if shape.has_uneven_heads:
         raise reader.does_not_start(NO_WINDOWS, "its layers with windows have heads of their own")
     max_len = min(shape.max_len, shape.window.size)

@@ -122,6 +122,10 @@ def _layers_of(reader: OptionReader, model: ModelSpec, letters: str, span: range
     }
     if model.experts is not None:
         num_dense = part.count("-") if "-" in letters else _dense_in(model, span)
+        if model.needs_experts and num_dense == len(part):
+            raise reader.does_not_start(
+                STAGES, f"layers {span.start} to {span.stop - 1} are a stage without experts"
+            )
         layers["experts"] = replace(model.experts, num_dense_layers=num_dense)
     return replace(
         model,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from testbed.speculation.speculation import Speculation
 
 CACHE_TYPE, DTYPE = "--kv-cache-dtype", "--dtype"
+GPUS = "--tensor-parallel-size"
 SHARDS = "--decode-context-parallel-size"
 THRESHOLD = "--long-prefill-token-threshold"
 CHUNKS = "--enable-chunked-prefill"
@@ -55,6 +56,21 @@ def _check_shards_of_heads(
         )
     if queries % shards:
         raise reader.does_not_start(SHARDS, f"{queries} queries a head are no multiple of it")
+
+
+def check_divided_parts(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
+    """Raise InputError for parts beside attention that vLLM does not divide among so many GPUs: the
+    heads of a vision tower, which it makes for text alone too, and the groups of Mamba-2.
+    """
+    groups = model.states.num_groups if model.states else 0
+    if model.vision_heads is not None and model.vision_heads % num_gpus:
+        raise reader.does_not_start(
+            GPUS, f"the {model.vision_heads} heads of the encoder of images must be divisible by it"
+        )
+    if groups > 1 and groups % num_gpus:
+        raise reader.does_not_start(
+            GPUS, f"the {groups} groups of Mamba-2's layers must be divisible by it"
+        )
 
 
 def check_types(reader: OptionReader, model: ModelSpec, release: Release) -> None:

@@ -375,3 +375,38 @@ def test_masks_of_images_take_larger_blocks_on_blackwell(fit, words, release, gp
 def test_layers_that_share_an_indexer_are_refused(shape):
     """GLM-5.2, whose keys of the indexer are in some layers only."""
     refuses("indexer_types", shape, SPARSE | {"indexer_types": ["full", "shared"]})
+
+
+def test_windows_that_the_class_needs_are_not_switched_off(fit):
+    config = without(COHERE2, sliding_window=4096, sliding_window_pattern=4)
+    assert fit(config).kv_tokens > 0
+    refuses("does not start", fit, config, "--disable-sliding-window")
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "drafts"),
+    [
+        ("glm4_moe_lite", None, False),
+        ("glm_moe_dsa", 0, False),
+        ("glm_moe_dsa", 1, True),
+        ("deepseek_v3", None, True),
+        ("deepseek_v3", 0, False),
+    ],
+)
+def test_layers_that_draft_are_those_that_the_file_or_its_class_counts(shape, kind, count, drafts):
+    config = without(SPARSE, model_type=kind, num_nextn_predict_layers=count)
+    if count is None:
+        del config["num_nextn_predict_layers"]
+    assert bool(shape(config).drafts_itself) == drafts
+
+
+@pytest.mark.parametrize("key", ["num_heads", "num_attention_heads", "vt_num_attention_heads"])
+def test_heads_of_a_vision_tower_are_divided_but_where_it_is_whole(shape, key):
+    text = without(LLAMA, model_type="qwen3")
+    config = {"model_type": "qwen3_vl", "text_config": text, "vision_config": {key: 12}}
+    assert shape(config).vision_heads == 12
+    assert shape(LLAMA).vision_heads is None
+    own = {"tie_word_embeddings": True, "hidden_size_per_layer_input": 0}
+    text = without(LLAMA, model_type="gemma4_text", **own)
+    config = {"model_type": "gemma4", "text_config": text, "vision_config": {key: 12}}
+    assert shape(config).vision_heads is None

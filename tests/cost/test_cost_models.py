@@ -8,12 +8,12 @@ import pytest
 from refusals import refuses
 from tiny import OneMillisecond
 
-from testbed.core.layers import States
+from testbed.core.layers import States, Window
 from testbed.core.request import PS
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
 from testbed.cost.all_reduce_times import all_reduce
-from testbed.cost.analytic import AnalyticCost, Efficiencies, pairs_of
+from testbed.cost.analytic import AnalyticCost, Efficiencies, _query_share, pairs_of
 from testbed.cost.attention_times import MixedTable
 from testbed.cost.interpolation import Knots
 from testbed.cost.model import UNBOUNDED, Affine, Moved, WindowReads, Work
@@ -332,3 +332,14 @@ def test_roofline_hides_tier_transfers_behind_computing():
     assert times.transfer((move,)) == moving_ps
     added = times.iteration(DECODES._replace(moves=(move,))) - times.iteration(DECODES)
     assert added == moving_ps // 3
+
+
+def test_queries_of_layers_with_windows_have_their_own_size():
+    """As a share of those of full attention; 1 where the model says none of its own."""
+    window = Window(size=8, num_layers=2, num_kv_heads=4, head_size=50)
+    model = replace(MODEL, window=window)
+    full, windowed = model.groups
+    assert _query_share(model, full) == 1
+    assert _query_share(model, windowed) == 2
+    assert _query_share(replace(model, window=replace(window, head_size=None)), windowed) == 1
+    assert _query_share(MODEL, windowed) == 1

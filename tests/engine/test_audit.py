@@ -120,6 +120,11 @@ ANSWERS = {
         r"Odd: .*clause 10: footprint\(\) is None",
         LONG,
     ),
+    "a longest sequence of parts of tokens": (
+        odd(max_seq_len=lambda *_: 64.5),
+        r"Odd answered 64\.5; max_seq_len\(\)",
+        {},
+    ),
     "too many steps": (
         odd(guaranteed_steps=lambda *_: 1000),
         r"Odd promised \d+ more steps by guaranteed_steps\(\) and then answered",

@@ -128,6 +128,10 @@ def test_workload_without_requests_ends_at_once():
 def test_likely_order_keeps_turns_and_session_slots():
     links = turns([0, 0, 1, 2], [(), (0,), (), ()], [0, 10, 0, 0], [1, 1, 3, 1])
     assert likely_order(links, 2, 0.5).tolist() == [0, 2, 3, 1]
+    assert likely_order(links, 2, 4.0).tolist() == [0, 2, 3, 1]
+    apart = turns(range(4), [()] * 4, [0.0] * 4, [9, 1, 5, 1])
+    assert likely_order(apart, 2, 2.0).tolist() == [0, 1, 2, 3]
+    assert likely_order(apart, 3, 8.5).tolist() == [0, 1, 3, 2]
     taken = links.take(np.array([0, 2, 3, 1]))
     assert taken.after == [(), (), (), (0,)]
     assert taken.session.tolist() == [0, 1, 2, 0]

@@ -10,6 +10,7 @@ from tiny import MS, FastMillisecond, OneMillisecond
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows, Workload
+from testbed.core.sequence import SequenceGroup
 from testbed.cost.model import UNBOUNDED, Affine
 from testbed.engine.clients import OpenLoop
 from testbed.engine.overload import Overloaded, WatchfulRecorder
@@ -104,6 +105,18 @@ def test_a_run_stops_early_exactly_where_its_mean_latency_will_exceed_the_limit(
     with pytest.raises(Overloaded) as stopped:
         run(workload, COSTS[0], recorder=WatchfulRecorder(workload, mean / 10))
     assert mean / 10 < stopped.value.at_least < mean
+
+
+def test_a_request_without_a_latency_lifts_the_limit_of_a_mean():
+    """A prompt beyond the pool is rejected, and a request is cancelled: the run goes on."""
+    workload = Workload(Rows(np.append(999, np.full(127, 8)), np.full(128, 4)), np.arange(128) * MS)
+    recorder = WatchfulRecorder(workload, 1e-6)
+    run(workload, COSTS[0], recorder=recorder)
+    assert (recorder.totals.finished, recorder.totals.rejected) == (127, 1)
+    recorder = WatchfulRecorder(workload, 1e-6)
+    recorder.cancelled(PAIR[0], SequenceGroup(PAIR[0].incoming, []), 0)
+    run(list(workload)[1:], COSTS[0], recorder=recorder)
+    assert recorder.totals.finished == 127
 
 
 LAST_MS = 9_000_000_000  # of what may arrive; 64 bits count 223 days of milliseconds more
@@ -368,3 +381,43 @@ def test_an_unannounced_arrival_ends_the_span_at_the_next_boundary(at_ps, steps)
     clock.call_at(at_ps, engine.close)
     clock.env.run()
     assert engine.recorder.spans.columns()["iterations"].tolist()[:2] == [1, steps]
+
+
+def test_an_unannounced_arrival_ends_a_span_that_follows_another():
+    """Request 1 ends after 20 ms, and the arrival is in the span behind that."""
+    clock = SimClock()
+    engine = engine_on(clock)
+    for number, output_len in enumerate((200, 20)):
+        engine.submit(Request(number, arrival_ps=0, prompt_len=8, output_len=output_len))
+    clock.call_at(50 * MS + 1, lambda: engine.submit(Request(2, 50 * MS + 1, 8, 20)))
+    clock.call_at(50 * MS + 1, engine.close)
+    clock.env.run()
+    assert engine.recorder.spans.columns()["iterations"].tolist()[:3] == [1, 19, 31]
+
+
+def test_the_steps_that_reach_a_time_are_the_fewest_for_any_growth():
+    for first in (1, 7, 10**9):
+        for growth in (0, 1, 3, 2 * first, -1 if first > 100 else 0):
+            durations = Affine(first, growth, UNBOUNDED)
+            for elapsed in (-5, 0, 1, first, first + 1, 13 * first + 5, 10**4 * first - 1):
+                steps = durations.steps_to_reach(elapsed)
+                assert steps >= 1
+                assert durations.total_ps(steps) >= elapsed
+                assert steps == 1 or durations.total_ps(steps - 1) < elapsed
+
+
+def test_the_bound_of_a_mean_counts_what_has_arrived_and_is_not_finished():
+    """Those have been waited for since they arrived: the sum by the rows of the recorder."""
+    workload = Workload(Rows(np.full(256, 8), 4 + np.arange(256) % 9), np.arange(256) * MS // 4)
+    recorder = WatchfulRecorder(workload, 1e-4)
+    with pytest.raises(Overloaded) as stopped:
+        run(workload, COSTS[0], recorder=recorder)
+    done, now_ps = recorder.requests.columns(), stopped.value.now_ps
+    latency_ps = dict.fromkeys(np.flatnonzero(workload.arrival_ps <= now_ps).tolist())
+    for number in latency_ps:
+        latency_ps[number] = now_ps - workload.arrival_ps[number]
+    for number, end_ps in zip(done["request_id"], done["finish_ps"], strict=True):
+        latency_ps[number] = end_ps - workload.arrival_ps[number]
+    mean = sum(ps / workload.rows.output_len[n] for n, ps in latency_ps.items()) / 256 / PS
+    assert len(done["request_id"]) < len(latency_ps)
+    assert stopped.value.at_least == pytest.approx(mean)

@@ -154,3 +154,27 @@ def test_preempted_request_has_one_long_gap():
     longest = recorder.token_gaps().longest_of(np.array([0, 1, 2]))
     assert longest[1] > 3 * longest[0]  # it waits until the other one has ended
     assert longest[2] == -1
+
+
+def test_a_request_that_is_back_has_its_gap_with_the_next_step_of_the_batch():
+    """Tokens at 10, 30 (then paused until 50) and 60 ps: gaps of 20 and 30 ps."""
+    clock = TokenClock()
+    clock.is_back(0)  # was never here: nothing
+    clock.has_token(0, 10)
+    clock.stepped(1, 30)
+    clock.paused(0)
+    clock.is_back(0)
+    clock.stepped(1, 60)
+    clock.left(0)
+    clock.verified(0, 3, 70)  # has left meanwhile: nothing
+    spans = {
+        "decode_seqs": np.ones(2, int),
+        "start_ps": np.array([10, 50]),
+        "duration_ps": np.array([20, 10]),
+        "iterations": np.ones(2, int),
+        "growth_ps": np.zeros(2, int),
+    }
+    assert set(spans) == set(STEPS)
+    gaps = clock.gaps(lambda: [spans])
+    assert sorted(np.repeat(*gaps.runs.listed()).tolist()) == [20, 30]
+    assert gaps.longest_ps.tolist() == [30]

@@ -118,7 +118,7 @@ def test_differences_on_the_same_seeds_name_their_settings(testbed, tmp_path):
     assert abs(gap) < margin
     assert cells["ITL p99, s"] == "not distinguishable"
     assert margins["swaps"] == (0, 0)
-    assert cells["swaps"] == "equal"
+    assert "swaps" not in cells  # equal on every seed
 
 
 def test_runs_on_seeds_are_those_of_a_sweep(testbed, tiny, pair, tmp_path):

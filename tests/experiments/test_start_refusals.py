@@ -17,6 +17,9 @@ NGRAM = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 3
 THRESHOLD = "--long-prefill-token-threshold 2000 --max-model-len 1000"
 SPARSE = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 16 --max-num-seqs 64 --max-model-len 8192"
 SINKS = "vllm serve openai/gpt-oss-20b"
+GLM = "vllm serve zai-org/GLM-4.7 -tp 8 --max-model-len 8192"
+IMAGES = "vllm serve moonshotai/Kimi-K2.5 --max-model-len 8192 --kv-cache-memory-bytes 4G"
+MAMBA = "vllm serve nvidia/Nemotron-H-8B-Base-8K"
 
 
 def fits(words, release="0.33"):
@@ -39,6 +42,10 @@ def fits(words, release="0.33"):
         (f"{LLAMA} -tp 2 --enable-expert-parallel", "0.33", "no experts"),
         (f"{SPARSE} --kv-cache-dtype float16", "0.20", "sparse attention"),
         (f"{SPARSE} --dtype half", "0.19", "sparse attention"),
+        (f"{GLM} -pp 46", "0.33", "layers 0 to 1 are a stage without experts"),
+        (f"{IMAGES} -tp 32", "0.33", "16 heads of the encoder"),
+        (f"{IMAGES} -tp 32 --language-model-only", "0.33", "16 heads of the encoder"),
+        (f"{MAMBA} -tp 16", "0.33", "8 groups"),
     ],
 )
 def test_options_that_vllm_refuses(words, release, problem):
@@ -58,6 +65,9 @@ def test_options_that_vllm_refuses(words, release, problem):
         (f"{STATES} {MTP}", "0.33"),
         (f"{SINKS} -tp 8", "0.33"),
         (f"{SPARSE} --dtype half", "0.33"),
+        (f"{GLM} -pp 23", "0.33"),
+        (f"{IMAGES} -tp 16", "0.33"),
+        (f"{MAMBA} -tp 8", "0.33"),
         (f"{LLAMA} --disable-sliding-window", "0.33"),
     ],
 )

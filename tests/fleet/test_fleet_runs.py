@@ -1,6 +1,7 @@
 """Fleets by the command line's options: what is refused, what a router may answer, and faults."""
 
 from collections import Counter
+from copy import copy
 
 import pytest
 
@@ -14,6 +15,8 @@ from testbed.fleet.faults import Fault, parse_faults
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.router import Router
 from testbed.fleet.routers.vllm_balancer import VllmBalancer
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
 
 SHORT = {"rate": 3, "duration_s": 20}
 SHARED = tuple(range(100))
@@ -40,6 +43,13 @@ class Elsewhere(Router):
 
     def route(self, request, engines):
         return len(engines)
+
+
+class SomeOther(Router):
+    """Answers what looks like an engine, and is none that it was given."""
+
+    def route(self, request, engines):
+        return copy(engines[0])
 
 
 class LastEngine(Router):
@@ -169,6 +179,8 @@ def test_servers_that_make_no_sense_are_refused(words, message):
 def test_a_router_must_answer_an_engine():
     with pytest.raises(PlugInError, match=r"Elsewhere: route\(\) answered 2 for request 0"):
         simulate(replicas=2, router=Elsewhere, **SHORT)
+    with pytest.raises(PlugInError, match=r"SomeOther: route\(\) answered .* for request 0"):
+        simulate(replicas=2, router=SomeOther, **SHORT)
 
 
 @pytest.mark.parametrize(
@@ -321,3 +333,18 @@ def test_round_robin_goes_on_behind_an_engine_that_is_down():
         for engines in ([zero, one, two], [zero, two], [zero, one, two])
     ]
     assert chosen == [0, 2, 0]
+
+
+def test_a_router_of_caches_needs_a_policy_that_reports_its_cache():
+    options = {"router": "prefix_aware", "router.cache_age_s": 1, "policy": "paged"}
+    with pytest.raises(InputError) as caught:
+        simulate(replicas=2, trace=conversations(), **options)
+    assert (caught.value.key, caught.value.value) == ("policy", "Paged")
+
+
+def test_one_object_cannot_serve_several_engines():
+    policy = Paged(PoolSpec(6400, 2048))
+    with pytest.raises(InputError) as caught:
+        simulate(policy=policy, replicas=2, **SHORT)
+    assert caught.value.key == "replicas=2"
+    assert "policy is an object" in caught.value.problem

@@ -9,12 +9,13 @@ import pytest
 from tiny import MS
 
 from testbed import simulate
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import Request
-from testbed.core.slots import Copy
+from testbed.core.slots import Copy, Refusal
 from testbed.cost.model import UNBOUNDED, Affine, CostModel
 from testbed.engine.clients import OpenLoop
 from testbed.engine.engine_parts import EngineParts
+from testbed.engine.listeners import Listener
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.fleet.faults import Fault, Faults
@@ -46,12 +47,29 @@ class PrefillAndDecode(CostModel):
         return Affine(MS, 0, UNBOUNDED)
 
 
-def run(rule, requests, *, cancelled=(), faults=(), decode_slots=20_000, decode_block=16):
+class RefusesLong(Paged):
+    """Refuses prompts of more than 900 tokens, and says so when it is asked for slots alone."""
+
+    def admit(self, seqs, num_tokens):
+        return Refusal.NEVER if seqs[0].prompt_len > 900 else super().admit(seqs, num_tokens)
+
+
+def run(
+    rule,
+    requests,
+    *,
+    cancelled=(),
+    faults=(),
+    decode_slots=20_000,
+    decode_block=16,
+    kinds=(Paged, Paged),
+    listener=None,
+):
     """One prefill and one decode engine; the requests' rows by id, and the fleet."""
 
     def make_parts(number):
         slots, block_size = ((20_000, 16), (decode_slots, decode_block))[number]
-        policy = Paged(PoolSpec(slots, MAX_LEN), block_size=block_size, watermark=0)
+        policy = kinds[number](PoolSpec(slots, MAX_LEN), block_size=block_size, watermark=0)
         scheduler = MixedPrefill(
             policy, Recompute(), max_num_batched_tokens=10_000, max_num_seqs=100
         )
@@ -66,6 +84,8 @@ def run(rule, requests, *, cancelled=(), faults=(), decode_slots=20_000, decode_
         num_layers=NUM_LAYERS,
     )
     fleet = make_fleet(clock, make_parts, recorders, RoundRobin(), split=split)
+    if listener is not None:
+        fleet.listen(listener)
     OpenLoop(clock, fleet, requests).start()
     Faults(clock, fleet, faults).start()
     for at_ps, request_id in cancelled:
@@ -209,6 +229,18 @@ def test_a_prompt_that_the_decode_engine_can_never_store_is_rejected(reserves):
     assert [at_ps > 0 for at_ps in rows["finish_ps"]] == [False, True]
 
 
+@pytest.mark.parametrize("reserves", [False, True])
+def test_a_refusal_of_the_decode_engine_for_ever_ends_the_request_at_both_ends(reserves):
+    """It has arrived once; the request behind it gets its slots."""
+    requests = [
+        Request(i, 0, prompt_len=length, output_len=4) for i, length in enumerate((1000, 200))
+    ]
+    rows, fleet = run(Whole(2e9, reserves=reserves), requests, kinds=(Paged, RefusesLong))
+    assert totals_of(fleet, "arrived", "rejected", "finished") == [2, 1, 1]
+    assert [at_ps > 0 for at_ps in rows["finish_ps"]] == [False, True]
+    assert all(one.engine.scheduler.policy.usage().held == 0 for one in fleet.replicas)
+
+
 def test_a_request_that_is_cancelled_on_the_way_leaves_with_its_first_token():
     requests = [
         Request(0, arrival_ps=0, prompt_len=1000, output_len=50),
@@ -306,3 +338,25 @@ def test_schedulers_that_serve_by_rank_are_refused():
     ]
     with pytest.raises(InputError, match="serves in order of arrival"):
         simulate(replicas=2, prefill_replicas=1, order="priority", trace=requests)
+
+
+def test_a_lost_request_and_a_second_answer_are_noticed():
+    recorder = Recorder()
+    with pytest.raises(PlugInError, match="1 arrived, 0 are finished"):
+        check_conservation(1, [recorder])
+    check_conservation(0, [recorder, Recorder()])
+
+
+def test_listeners_of_a_fleet_hear_of_a_rejection_once():
+    """By its engine's reason, beside those that finish."""
+    heard, requests = [], [Request(0, 0, 9000, 4), Request(1, 0, 200, 4)]
+
+    class Heard(Listener):
+        def on_finished(self, request_id, time_ps):
+            heard.append((request_id, "finished"))
+
+        def on_rejected(self, request_id, reason, time_ps):
+            heard.append((request_id, reason))
+
+    run(Whole(2e9), requests, listener=Heard())
+    assert heard == [(0, "9004 tokens are more than the longest sequence of 4000"), (1, "finished")]

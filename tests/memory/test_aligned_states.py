@@ -93,3 +93,11 @@ def test_many_steps_at_once_equal_single_ones(release):
         )
         assert fast.requests.equals(slow.requests)
         assert fast.summary["counters"] == slow.summary["counters"]
+
+
+def test_a_chunk_behind_the_prompt_is_not_cut_and_one_within_a_block_takes_no_page():
+    for release in ("0.19", "0.33"):
+        chunks = StateChunks(RELEASES[release], 784, alignment=64)
+        assert chunks.cut(8000, 1, Prefill(8000, 8000), MOST) == 1
+        assert chunks.num_pages(785, 1568, 8000) == 0
+        assert chunks.num_pages(784, 785, 8000) == chunks.num_pages(785, 1569, 8000) == 1

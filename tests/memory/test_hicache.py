@@ -9,6 +9,7 @@ import pytest
 from manual_driver import LIMITS, ManualDriver
 from refusals import refuses
 from shared_beginnings import LONGEST, assert_fast_equals_slow, pool_and_cost, requests_of, served
+from tier_slots import tokens_below
 
 from testbed.checks.checking import check
 from testbed.core.request import Request
@@ -236,3 +237,25 @@ def run(seed, fast_forward):
 @pytest.mark.parametrize("seed", [*range(12), 219])  # 219 ends a request that lacks memory
 def test_fast_equals_slow(seed):
     assert_fast_equals_slow(partial(run, seed))
+
+
+def test_pages_on_the_host_are_listed_while_they_are_written_and_then():
+    served = Server(policy_of(672, 656))
+    served.add((*prompt(0), 7), output_len=9)
+    served.plan()
+    served.plan()
+    stored, written = tokens_below(served.policy, 656)
+    assert (stored, written) in ((0, 160), (160, 0))
+    served.plan()
+    served.plan()
+    assert tokens_below(served.policy, 656) == (160, 0)
+
+
+def test_prompts_without_tokens_are_of_their_own():
+    served = Server(policy_of(672, 656))
+    for number in range(2):
+        served.driver.add(Request(number, 0, 160, 1, max_new_tokens=1))
+        assert served.plan() == 160
+    served.plan()
+    served.plan()
+    assert tokens_below(served.policy, 656) == (320, 0)

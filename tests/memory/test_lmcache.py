@@ -17,6 +17,7 @@ from shared_beginnings import (
     served,
     vllms_scheduler,
 )
+from tier_slots import tokens_below
 
 from testbed.checks.checking import check
 from testbed.core.request import Request
@@ -185,3 +186,38 @@ def run(seed, fast_forward):
 @pytest.mark.parametrize("seed", range(12))
 def test_fast_equals_slow(seed):
     assert_fast_equals_slow(partial(run, seed))
+
+
+def test_whole_chunks_are_listed_below():
+    served = Server(policy_of(8, 5))
+    served.serve(prompt(1, 100))
+    assert tokens_below(served.policy, 5 * CHUNK) == (96, 0)
+    served.serve(prompt(2, 120))
+    assert tokens_below(served.policy, 5 * CHUNK) == (160, 0)
+
+
+def test_a_load_after_a_preemption_is_no_hit():
+    """A hit counts once a request, as vLLM's prefix cache has it; loads count each time."""
+    served = Server(policy_of(10, 40))
+    served.serve(prompt(1, 96))
+    served.serve(prompt(3, 150))
+    served.add(prompt(2, 32), output_len=120)
+    served.plan()
+    group = served.add(prompt(1, 100), output_len=40)
+    served.plan()
+    assert (served.count("loaded_tokens"), served.count("hit_tokens")) == (96, 96)
+    while served.driver.state.running or served.driver.state.waiting:
+        served.plan()
+    assert group.num_recomputes
+    assert served.count("loaded_tokens") > 96
+    assert served.count("hit_tokens") == 96
+
+
+def test_prompts_without_tokens_are_of_their_own():
+    served = Server(policy_of(8, 40))
+    for number in range(2):
+        served.driver.add(Request(number, 0, 100, 1))
+        assert served.plan() == {number: 100}
+        served.plan()
+    assert tokens_below(served.policy, 40 * CHUNK) == (192, 0)
+    assert served.count("hit_tokens") == served.count("loaded_tokens") == 0

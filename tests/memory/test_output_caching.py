@@ -2,12 +2,17 @@
 without a holder.
 """
 
+from itertools import islice
+
 import pytest
 from manual_driver import admit, admit_and_prefill, extend, fork, paged, release, sequence
 from releases import UNCACHED_FIRST
 
+from testbed.core.request import Incoming
+from testbed.core.sequence import Sequence
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.arc import Arc
+from testbed.memory.prefix_cache.hash_chain import block_contents, generated_contents
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.vllm.releases import DEFAULT
@@ -156,3 +161,21 @@ def test_a_found_block_leaves_the_queue_and_comes_back_at_its_end():
     policy.release(seq)
     admitted(policy, 3, 6, 7, 8, 9)  # what was never used and (3, 4) come before (1, 2)
     assert (found(policy, 3, 4, 9), found(policy, 1, 2, 9)) == (0, 2)
+
+
+@pytest.mark.parametrize(("block_size", "each"), [(4, 1), (4, 4), (4, 2), (4, 8), (1, 3)])
+def test_blocks_of_an_answer_are_those_of_a_prompt_that_contains_it(block_size, each):
+    """15 ids of prompt and answer; with names_next the id behind each block is part of it."""
+    ids, whole = tuple(range(5)), (*range(5), *range(-35, -25))
+    request = Incoming(0, 0, 5 * each, prompt_ids=ids, tokens_per_id=each, answer_id=-40)
+    first = 5 * each // block_size
+    expected = block_contents(whole, each, 15 * each, block_size)[first:-1]
+
+    def generated(**options):
+        return islice(generated_contents(Sequence(0, request), block_size, first, **options), 7)
+
+    assert list(generated())[: len(expected)] == list(expected)[:7]
+    named = generated(names_next=True)
+    for block, (content, plain) in enumerate(zip(named, expected, strict=False), first):
+        behind = whole[(block + 1) * block_size // each]
+        assert content == (*((plain,) if isinstance(plain, int) else plain), behind)

@@ -11,6 +11,7 @@ from histories import keeps_the_contract
 from manual_driver import admit_and_prefill, extend, release, sequence
 from refusals import refuses
 from same_runs import FEW_AND_MANY, assert_same
+from tier_slots import tokens_below
 from tiny import MODEL, analytic, server
 
 from testbed.checks.contract.search import POOLS
@@ -400,3 +401,34 @@ def test_a_tier_larger_than_the_one_that_was_given_is_reported():
                 )
             },
         )
+
+
+@pytest.mark.parametrize("name", ["write through", "exclusive", "write back"])
+def test_what_a_tier_stores_is_listed_and_found_below(name):
+    policy = POLICIES[name](PoolSpec(64, 128, (Tier("dram", 128),)))
+    story = list(range(56))
+    served(policy, 0, story)
+    served(policy, 1, list(range(100, 156)))
+    stored, written = tokens_below(policy, 128)
+    assert written == 0
+    assert 48 <= stored <= 128
+    hit = policy.lookup(prompt(2, story))
+    assert hit.num_below(56) == {"dram": 48 - hit.num_cached(56)}
+    loading = load(policy, prompt(2, story))
+    assert stored <= sum(tokens_below(policy, 128)) <= 128
+    assert land(policy, loading.ops) == 48 - hit.num_cached(56)
+
+
+@pytest.mark.parametrize("sizes", [(128, 256), (64, 256)])
+def test_a_failed_engine_leaves_nothing_pinned_in_the_tiers_that_it_was_reading(sizes):
+    tiers = tuple(Tier(name, size) for name, size in zip(("dram", "nvme"), sizes, strict=True))
+    policy = TieredCaching(PoolSpec(64, 128, tiers), block_size=8)
+    for number in range(3):
+        served(policy, number, range(100 * number, 100 * number + 56))
+    assert load(policy, prompt(9, range(56))).ops.background
+    hierarchy = policy._hierarchy
+    assert any(tier.pins for tier in hierarchy.tiers)
+    hierarchy.give_up()
+    assert not any(tier.pins for tier in hierarchy.tiers)
+    for tier in hierarchy.tiers:
+        tier.check()

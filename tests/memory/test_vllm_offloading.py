@@ -17,6 +17,7 @@ from shared_beginnings import (
     served,
     vllms_scheduler,
 )
+from tier_slots import tokens_below
 
 from testbed.checks.checking import check
 from testbed.core.request import Request
@@ -246,3 +247,36 @@ def run(seed, fast_forward):
 @pytest.mark.parametrize("seed", range(12))
 def test_fast_equals_slow(seed):
     assert_fast_equals_slow(partial(run, seed))
+
+
+def test_blocks_below_are_listed_while_they_are_written_and_then():
+    served = Server(policy_of(60, 100), delay=3)
+    served.add(prompt(1, 4), output_len=20)
+    served.plan()
+    assert tokens_below(served.policy, 100 * SIZE) == (0, 4 * SIZE)
+    while served.due:
+        served.plan()
+    assert tokens_below(served.policy, 100 * SIZE) == (4 * SIZE, 0)
+
+
+def test_prompts_without_tokens_are_of_their_own():
+    served = Server(policy_of(8, 100))
+    for number in range(2):
+        served.driver.add(Request(number, 0, 100, 1))
+        assert served.plan() == {number: 100}
+        served.plan()
+    assert (served.count("stored_blocks"), served.count("loaded_blocks")) == (12, 0)
+
+
+def test_a_cache_keeps_its_order_when_it_forgets_what_is_out_of_date():
+    """Of two blocks that 300 requests have read, that of the last one outlives the other."""
+    cache, keys = RequestLru("dram", 3, 1), [(i, i) for i in range(4)]
+    for number in range(300):
+        request, key = Holder(), keys[number % 3]
+        cache.stored([key] if cache.store([key], 0, request) else [])
+        cache.finished(request)
+        cache.check()
+    assert len(cache._queue) < 80
+    for left in (keys[2], keys[0]):  # of 297, 298 and 299 the oldest is evicted
+        cache.stored(keys[3:] if cache.store(keys[3:], 0, Holder()) else [])
+        assert cache.has(left) == (left == keys[2])

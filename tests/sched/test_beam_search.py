@@ -15,7 +15,7 @@ from testbed.memory.capabilities import capabilities_of
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.run.oracles import with_lengths
-from testbed.sched.beam_search import RecordedBeams, SyntheticBeams, pairs, survivors
+from testbed.sched.beam_search import RecordedBeams, SyntheticBeams, pairs, search, survivors
 from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
 
@@ -213,3 +213,12 @@ def test_a_fork_copies_all_extents_of_a_table():
     parent.num_slots = parent.num_stored = 10
     ops = capabilities_of(InPieces()).fork(parent, child)
     assert ops.copies == (Copy(0, 40, 4), Copy(20, 44, 2), Copy(22, 60, 2), Copy(8, 62, 2))
+
+
+def test_beams_of_a_width_are_searched_before_the_first_request():
+    search.cache_clear()
+    beams = SyntheticBeams(seed=9)
+    beams.prepare(3)
+    assert search.cache_info().currsize == 1
+    beams.parents(Request(0, 0, 8, 8, num_seqs=3), 2)
+    assert search.cache_info().misses == 1

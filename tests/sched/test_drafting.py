@@ -162,6 +162,15 @@ def test_acceptance_is_the_requests_and_not_the_policys():
     assert shown != [Markov(seed=4).accepted(5, position, 4) for position in range(50)]
 
 
+def test_seeds_draw_the_first_passage_of_a_request_too():
+    """All requests begin in hard passages as often as stated, others by another seed."""
+    begin = {"easy_rate": 1.0, "hard_rate": 0.0, "to_hard": 0.2, "to_easy": 0.2}
+    chains = [Markov(**begin, seed=seed) for seed in range(2)]
+    first, second = ([chain.accepted(n, 0, 1) for n in range(500)] for chain in chains)
+    assert np.mean(first) == pytest.approx(0.5, abs=0.07)
+    assert np.mean([a == b for a, b in zip(first, second, strict=True)]) < 0.6
+
+
 @pytest.mark.parametrize("rates", [[], [0.3, 0.5]])
 def test_rates_by_place_never_grow(rates):
     refuses("acceptance.rates", PerPosition, rates)

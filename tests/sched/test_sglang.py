@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 import pytest
+from manual_driver import ManualDriver
 from refusals import check_refusal
 
 import testbed as front
@@ -248,3 +249,98 @@ def test_a_run_says_what_it_cannot_follow():
 def test_the_plug_in_check_passes(kind):
     name = f"{kind.__module__}:{kind.__name__}"
     assert front.check(name, max_running_requests=6, context_length=200) is None
+
+
+def driven_by_hand(num_slots, kind, policy, requests, **options):
+    """A driver with these (prompt, output) requests, and their groups."""
+    limits = {"max_running_requests": 10, "context_length": 10**6, **options}
+    driver = ManualDriver(kind(policy(PoolSpec(num_slots, 10**6), 1), Recompute(), **limits))
+    groups = [
+        driver.add(Request(number, 0, prompt, output, max_new_tokens=output))
+        for number, (prompt, output) in enumerate(requests)
+    ]
+    return driver, groups
+
+
+@pytest.mark.parametrize("policy", [Radix, Paged])
+def test_the_only_request_left_ends_where_its_next_token_has_no_slot(policy):
+    driver, (group,) = driven_by_hand(12, SGLang, policy, [(10, 4)], schedule_conservativeness=0.3)
+    for _ in range(3):
+        assert not driver.step()[0].rejected
+    plan, outcome = driver.step()
+    assert plan.rejected == [group]
+    assert "too little memory" in plan.reasons[0]
+    assert plan.is_idle
+    assert not outcome.finished
+    assert driver.state.find(0) is None
+    driver.policy.check()
+    assert driver.policy.usage().held == 0
+
+
+def test_a_chunk_that_finds_no_slot_is_retracted_and_begins_anew_when_others_have_ended():
+    options = {"chunked_prefill_size": 2, "enable_mixed_chunk": True}
+    options |= {"schedule_conservativeness": 0.01, "new_token_ratio_decay_steps": 1}
+    driver, groups = driven_by_hand(30, OverlappedSGLang, Radix, [(7, 14), (13, 7)], **options)
+    prompts, preempted, ended = [], [], []
+    while len(ended) < 2:
+        plan, outcome = driver.step()
+        prompts += [sum(chunk.new for chunk in plan.chunks if chunk.group is groups[1])]
+        preempted += plan.preempted
+        ended += outcome.finished
+    assert prompts[4:20] == [1] * 12 + [0, 0, 2, 1]  # 10 of 13 are in the tree by then
+    assert preempted == [groups[1]]
+    assert ended == groups
+
+
+def test_a_cancelled_prompt_between_two_chunks_leaves_the_budget_to_others():
+    driver, groups = driven_by_hand(100, SGLang, Radix, [(20, 3), (6, 3)], chunked_prefill_size=8)
+    assert [chunk.new for chunk in driver.step()[0].chunks] == [8]
+    driver.scheduler.cancel(groups[0])
+    (chunk,) = driver.step()[0].chunks
+    assert (chunk.group, chunk.new) == (groups[1], 6)
+    driver.policy.check()
+    assert driver.policy.usage().held == 6
+
+
+def test_a_request_is_cancelled_while_its_token_is_on_its_way():
+    driver, groups = driven_by_hand(100, OverlappedSGLang, Radix, [(5, 9), (5, 3)])
+    plan = driver.plan()
+    driver.anticipate(plan)
+    assert driver.scheduler.outputs.in_flight == set(groups)
+    driver.scheduler.cancel(groups[0])
+    assert driver.scheduler.outputs.in_flight == {groups[1]}
+    driver.outputs.removed(0)
+    driver.conclude(plan)
+    finished = [group for _ in range(6) for group in driver.step()[1].finished]
+    assert finished == [groups[1]]
+    driver.policy.check()
+    assert driver.policy.usage().held == 0
+
+
+def test_without_a_tree_prompts_of_fixed_outputs_come_in_chunks_and_end_by_memory():
+    options = {"ignore_eos": True, "chunked_prefill_size": 8}
+    driver, groups = driven_by_hand(100, SGLang, Paged, [(12, 3), (10, 2), (90, 9)], **options)
+    chunks = []
+    for _ in range(4):
+        plan, _ = driver.step()
+        chunks.append({chunk.group.request.request_id: chunk.new for chunk in plan.chunks})
+    assert chunks == [{0: 8}, {0: 4, 1: 4}, {1: 6}, {}]  # the third never fits beside the others
+    assert driver.state.waiting[0] is groups[2]
+
+
+@pytest.mark.parametrize(
+    ("low_first", "priorities", "victim"),
+    [(True, (5, 1), 0), (True, (1, 5), 1), (False, (5, 1), 1), (False, (1, 5), 0)],
+)
+def test_the_least_urgent_is_retracted_first_by_the_policy_of_priorities(
+    low_first, priorities, victim
+):
+    """By tokens and prompts alone it would be request 0 each time."""
+    options = {"schedule_conservativeness": 0.01, "new_token_ratio_decay_steps": 1}
+    options |= {"enable_priority_scheduling": True, "retraction_policy": "priority"}
+    driven = Driven(40, schedule_low_priority_values_first=low_first, **options)
+    for prompt_len, priority in zip((10, 8), priorities, strict=True):
+        driven.add(prompt_len, 14, declared=20, priority=priority)
+    for _ in range(16):
+        driven.step()
+    assert driven.preempted == [victim]

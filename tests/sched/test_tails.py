@@ -6,7 +6,14 @@ import hypothesis.strategies as st
 import pytest
 from depth import examples
 from hypothesis import HealthCheck, given, settings
-from manual_driver import admit_and_prefill, extend, scheduler_of, sequence
+from manual_driver import (
+    ManualDriver,
+    admit_and_prefill,
+    extend,
+    paged,
+    scheduler_of,
+    sequence,
+)
 from refusals import refuses
 from same_runs import check_both_ways
 from strategies import MAX_LEN, mixed_workloads, policies, workloads
@@ -114,3 +121,19 @@ def test_only_paged_memory_without_a_cache_truncates():
     assert capabilities_of(Paged(pool)).truncates is not None
     for kind in (ContiguousMax, PrefixCaching, OutputCaching):
         assert capabilities_of(kind(pool)).truncates is None
+
+
+def test_one_group_alone_keeps_a_part_of_its_slots_until_it_is_cancelled():
+    driver = ManualDriver(scheduler_of(MixedPrefill, paged(16), RecomputeTail(4)))
+    first, second, third = (driver.add(Request(number, 0, 16, 9)) for number in range(3))
+    driver.step()
+    for group, held in ((third, 16 + 16 + 12), (second, 16 + 12)):
+        driver.state.leave_batch(group)
+        driver.state.preempt_tail(group, 4)
+        assert driver.state.partially_preempted is third
+        assert driver.policy.usage().held == held
+    assert list(driver.state.waiting) == [second, third]
+    driver.scheduler.cancel(third)
+    assert driver.state.partially_preempted is None
+    assert driver.policy.usage().held == first.sequences[0].num_slots == 16
+    driver.policy.check()

@@ -110,7 +110,7 @@ def _layers(
 def _beyond(
     linear: Mapping[int, float], decodes: DecodeFit, sizes: Sequence[int]
 ) -> dict[int, float]:
-    """What decodes take beyond linear, by their number: alike for all that are padded alike."""
+    """The time of decodes beyond linear, by their number: alike for all that are padded alike."""
     padded = [size for size in sizes if size <= decodes.num_seqs[-1]]
     counts = sorted({*padded, *decodes.num_seqs})
     of_decodes = np.interp(counts, decodes.num_seqs, decodes.at_zero)
