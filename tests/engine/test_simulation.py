@@ -383,6 +383,18 @@ def test_an_unannounced_arrival_ends_the_span_at_the_next_boundary(at_ps, steps)
     assert engine.recorder.spans.columns()["iterations"].tolist()[:2] == [1, steps]
 
 
+def test_an_unannounced_arrival_ends_a_span_that_follows_another():
+    """Request 1 ends after 20 ms, and the arrival is in the span behind that."""
+    clock = SimClock()
+    engine = engine_on(clock)
+    for number, output_len in enumerate((200, 20)):
+        engine.submit(Request(number, arrival_ps=0, prompt_len=8, output_len=output_len))
+    clock.call_at(50 * MS + 1, lambda: engine.submit(Request(2, 50 * MS + 1, 8, 20)))
+    clock.call_at(50 * MS + 1, engine.close)
+    clock.env.run()
+    assert engine.recorder.spans.columns()["iterations"].tolist()[:3] == [1, 19, 31]
+
+
 def test_the_steps_that_reach_a_time_are_the_fewest_for_any_growth():
     for first in (1, 7, 10**9):
         for growth in (0, 1, 3, 2 * first, -1 if first > 100 else 0):
