@@ -77,17 +77,22 @@ def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
     does.
     """
     is_sparse = model.latent is not None and model.latent.index_bytes > 0
-    generation = capability_of(gpu)[0]
-    lacks_packed = generation == SMALL_BLACKWELL and not release.has_packed_sparse
-    if is_sparse and (generation < HOPPER or lacks_packed):
+    if is_sparse and not _reads_sparse(gpu, release):
         return f"sparse attention has no backend on {gpu.name}"
+    is_small = model.kv_dtype_bytes == 1 and release.checks_fp8_cache
+    if not is_small or capability_of(gpu) >= FP8_CAPABILITY:
+        return ""
     is_wide = model.head_size > WIDEST_HEAD
     is_special = model.latent is not None or is_wide or model.has_sinks
-    needs_triton = is_special or generation < AMPERE
-    is_small = model.kv_dtype_bytes == 1 and release.checks_fp8_cache
-    if needs_triton and is_small and capability_of(gpu) < FP8_CAPABILITY:
+    if is_special or capability_of(gpu)[0] < AMPERE:
         return f"its attention backend has no FP8 cache on {gpu.name}"
     return ""
+
+
+def _reads_sparse(gpu: GpuSpec, release: Release) -> bool:
+    generation = capability_of(gpu)[0]
+    lacks_packed = generation == SMALL_BLACKWELL and not release.has_packed_sparse
+    return generation >= HOPPER and not lacks_packed
 
 
 def _block_of_heads(model: ModelSpec, gpu: GpuSpec, release: Release, backend: str) -> int:

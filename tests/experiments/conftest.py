@@ -51,7 +51,7 @@ def testbed(tmp_path, monkeypatch, capsys):
     def done(*arguments):
         """The output of a call that ends well, without complaints."""
         code, output, error = call(*arguments)
-        assert (code, error) == (0, "")
+        assert (code, error) == (0, ""), error
         return output
 
     def refusal(*arguments):
