@@ -181,6 +181,7 @@ GEMMA_3 = {
     "torch_dtype": "bfloat16",
     "vision_config": {
         "model_type": "siglip_vision_model",
+        "num_attention_heads": 16,
         "hidden_size": 1152,
         "intermediate_size": 4304,
         "num_hidden_layers": 27,
