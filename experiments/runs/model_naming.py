@@ -36,6 +36,8 @@ def _table() -> dict[str, Any]:
 
 def name_of(hf_name: str, models: Sequence[str]) -> Name:
     """A name of Hugging Face as one of ours; as it is, without its owner, if none is meant."""
+    if hf_name.lower() in _table()["other_weights"]:
+        return Name(hf_name)
     short = hf_name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
     bits = fp8 = None
     for quantiser in _table()["quantiser"]:

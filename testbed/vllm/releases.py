@@ -278,6 +278,14 @@ class Release:
             "config/scheduler.py SchedulerConfig.verify_max_model_len",
         ),
     ]
+    expert_tile: Annotated[
+        int,
+        Fact(
+            "columns of an MXFP4 expert on one GPU are a multiple of it on B200",
+            "model_executor/layers/fused_moe/oracle/mxfp4.py "
+            "mxfp4_round_up_hidden_size_and_intermediate_size",
+        ),
+    ]
     looks_up_on_gpu: Annotated[
         bool,
         Fact(
@@ -391,6 +399,7 @@ V0_19 = Release(
     has_packed_sparse=False,
     checks_cache_type=False,
     checks_threshold=False,
+    expert_tile=256,
     looks_up_on_gpu=False,
     counts_states=False,
     offloads_by_request=False,
@@ -447,6 +456,7 @@ V0_33 = Release(
     has_packed_sparse=True,
     checks_cache_type=True,
     checks_threshold=True,
+    expert_tile=128,
     looks_up_on_gpu=True,
     counts_states=True,
     offloads_by_request=True,

@@ -30,6 +30,7 @@ from testbed.vllm.lmcache import ChunkCache, lmcache_of
 from testbed.vllm.memory import ServerMemory, Terms, memory_of, seen_gib, terms
 from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
+from testbed.vllm.padded_experts import expert_padding_bytes
 from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.stages import STAGES, Stage, check_alone, stages_of
@@ -665,8 +666,8 @@ def _memory(
     drafter: DrafterMemory,
     num_positions: int,
 ) -> ServerMemory:
-    """The memory that vLLM's profiling finds on each GPU; a drafter's weights are among the
-    weights.
+    """The memory that vLLM's profiling finds on each GPU; a drafter's weights, and what experts
+    are padded by, are among the weights.
     """
     memory = memory_of(
         stage,
@@ -678,7 +679,8 @@ def _memory(
         of=of,
         num_positions=num_positions,
     )
-    more_weights = drafter.weight_bytes / limits.num_gpus / GIB
+    padding = expert_padding_bytes(stage.model, limits, gpu, release)
+    more_weights = (drafter.weight_bytes / limits.num_gpus + padding) / GIB
     return replace(memory, weights=memory.weights + more_weights)
 
 

@@ -92,6 +92,13 @@ def test_a_quantised_name_says_the_bits_of_a_weight(hf_name, shape, bits):
     assert name.fp8_products == ("-FP8" in hf_name or None)
 
 
+@pytest.mark.parametrize("kind", ["", "-Instruct"])
+def test_the_fp8_of_meta_is_no_other_quantisers(kind):
+    """It leaves attention in bf16, which its name does not say."""
+    refuses("no shape here", model_named, f"meta-llama/Llama-3.1-405B{kind}-FP8")
+    assert named(f"RedHatAI/Meta-Llama-3.1-405B{kind}-FP8").weight_bits == 8
+
+
 def test_a_name_with_a_training_date_may_have_a_longer_context():
     dated = named("Qwen/Qwen3-30B-A3B-Instruct-2507")
     assert (dated.model, dated.max_len, dated.weight_bits) == ("qwen3-30b-a3b", 262144, None)
