@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from testbed.study.replications import NOT_DISTINGUISHABLE, Interval
+from testbed.study.replications import Interval
 
 if TYPE_CHECKING:
     from testbed.experiments.cli.json_answers import CapacityAnswer, SeedCapacity, ServerCapacity
@@ -45,7 +45,7 @@ def compared_lines(servers: Sequence["ServerCapacity"]) -> list[str]:
     first, *others = servers
     for server in others:
         found = Interval(server.difference, server.difference_half_width, len(first.capacity.seeds))
-        text = NOT_DISTINGUISHABLE if found.includes_zero else f"{found} req/s"
+        text = found.as_difference("req/s")
         lines.append(f"{server.command} less {first.command}, on the same seeds: {text}")
     return lines
 

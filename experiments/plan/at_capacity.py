@@ -26,7 +26,7 @@ from testbed.experiments.plan.verdicts import (
     Verdict,
     refused,
 )
-from testbed.study.replications import NOT_DISTINGUISHABLE, paired, within_step
+from testbed.study.replications import paired, within_step
 
 WAVE = 8  # candidates that are challenged at a time, whatever the launcher
 DIGITS = 4  # of a rate
@@ -66,7 +66,7 @@ def difference_at_capacity(verdict: Keeps, best: Keeps) -> str:
     if verdict.costs == best.costs:
         return "equal"
     change = within_step(paired(verdict.costs, best.costs), max(verdict.step, best.step))
-    return NOT_DISTINGUISHABLE if change.includes_zero else f"+{change}"
+    return change.as_difference("a million requests")
 
 
 def searched(search: Search, candidates: Sequence[Candidate]) -> list[Verdict]:

@@ -14,7 +14,7 @@ from testbed.experiments.plan.jobs import Failure, Outcome
 from testbed.experiments.plan.plan_search import Search, per_million
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import Keeps, Misses, Pruned, Verdict, rate_of, refused
-from testbed.study.replications import NOT_DISTINGUISHABLE, Interval, paired
+from testbed.study.replications import paired
 
 DEARER = "dearer"
 ROUNDING = 1e-12
@@ -62,14 +62,10 @@ def difference_at_load(verdict: Keeps, best: Keeps) -> str:
         return f"+{verdict.hourly - best.hourly:g} an hour"
     shares = [[100 * outcome.share_inside for outcome in kept.outcomes] for kept in (verdict, best)]
     if shares[0] != shares[1]:
-        return _shown(paired(*shares), "% inside")
+        return paired(*shares).as_difference("% inside")
     if verdict.costs == best.costs:
         return "equal"
-    return _shown(paired(verdict.costs, best.costs), "a million requests")
-
-
-def _shown(change: Interval, unit: str) -> str:
-    return NOT_DISTINGUISHABLE if change.includes_zero else f"{change} {unit}"
+    return paired(verdict.costs, best.costs).as_difference("a million requests")
 
 
 def verdict_of(

@@ -44,6 +44,14 @@ class Interval(NamedTuple):
         """True if the data leave the mean's sign open."""
         return self.half_width is None or abs(self.mean) <= self.half_width
 
+    def as_difference(self, unit: str) -> str:
+        """The mean as a difference from another system: one seed says nothing of others, and the
+        interval of several may leave the sign open.
+        """
+        if self.half_width is None:
+            return f"{self.mean:+.3g} {unit} on one seed"
+        return NOT_DISTINGUISHABLE if self.includes_zero else f"{self} {unit}"
+
     @property
     def p_value(self) -> float:
         """The probability of a mean this far from zero if the true one is zero (two-sided)."""

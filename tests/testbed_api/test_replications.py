@@ -102,3 +102,9 @@ def test_holm_finds_no_difference_where_none_is_as_often_as_it_says():
     draws = np.random.default_rng(1).normal(0, 1, (500, 10, 5))
     smallest = [min(holm([interval(of.tolist()).p_value for of in search])) for search in draws]
     assert np.mean([p < 0.05 for p in smallest]) == pytest.approx(0.05, abs=0.03)
+
+
+def test_a_difference_of_one_seed_is_no_verdict():
+    assert paired([5.0], [2.0]).as_difference("req/s") == "+3 req/s on one seed"
+    assert paired([5.0, 2.0], [2.0, 5.0]).as_difference("req/s") == "not distinguishable"
+    assert paired([5.0, 5.2, 5.1], [2.0, 2.1, 2.2]).as_difference("req/s").endswith(" req/s")
