@@ -66,7 +66,9 @@ def difference_at_capacity(verdict: Keeps, best: Keeps) -> str:
     if verdict.costs == best.costs:
         return "equal"
     change = within_step(paired(verdict.costs, best.costs), max(verdict.step, best.step))
-    return change.as_difference("a million requests")
+    if change.half_width is None or change.includes_zero:
+        return change.as_difference("a million requests")
+    return f"+{change}"
 
 
 def searched(search: Search, candidates: Sequence[Candidate]) -> list[Verdict]:

@@ -115,11 +115,11 @@ def draw(
     table = np.maximum(table[table.sum(axis=1) <= LONGEST], 1)
     configs = {blocks: config_of(blocks, profile, server) for blocks in sorted({*POOLS, 8000})}
     knees = {blocks: _saturated(config, table, rng) for blocks, config in configs.items()}
+    asked = [(*pair, True) for pair in _drawn(rng)]
+    asked += [(*pair, False) for pair in OTHERS] if others else []
     loads = [
-        _load(
-            rng, table, blocks, factor, knees[blocks], span_s, in_question=number < 2 * len(POOLS)
-        )
-        for number, (blocks, factor) in enumerate((*_drawn(rng), *(OTHERS if others else ())))
+        _load(rng, table, blocks, factor, knees[blocks], span_s, in_question=in_question)
+        for blocks, factor, in_question in asked
     ]
     write_json(out, {"seed": seed, "knees": knees, "loads": [load._asdict() for load in loads]})
     for load in loads:
