@@ -37,7 +37,7 @@ def curves():
         for panel in load("fig16").panels
     ]
     changes = {"limit": 0.05, "precision": 0.3, "num_seeds": 2, "panels": panels}
-    return replace(small("fig16", "arrivals.duration_s=15", **changes))
+    return replace(small("fig16", "arrivals.duration_s=30", **changes))
 
 
 def prefixes():
@@ -78,7 +78,7 @@ def routers():
     return replace(study, settings=settings)
 
 
-SHORT = ("arrivals.duration_s=8", "window_s=[4,8]")
+SHORT = ("arrivals.duration_s=12", "window_s=[6,12]")
 STUDIES = {
     "table1": lambda: load("table1"),
     "fig1": lambda: small("fig1", "arrivals.duration_s=60", "window_s=[30,60]", batch_sizes=(2, 4)),
@@ -90,10 +90,10 @@ STUDIES = {
         "fig15", *SHORT, "cost.choices.overhead_per_sequence_s=0"
     ),  # a slow server has no batch yet
     "fig16": curves,
-    "fig18": lambda: small("fig18", "arrivals.duration_s=3", block_sizes=(8, 16, 64, 128)),
+    "fig18": lambda: small("fig18", "arrivals.duration_s=5", block_sizes=(8, 16, 64, 128)),
     "fig19": lambda: small(
         "fig19",
-        "arrivals.duration_s=8",
+        "arrivals.duration_s=15",
         "server.kv_memory_gib={opt-13b:2}",
         block_sizes=(8, 16, 128),
     ),
@@ -108,7 +108,7 @@ STUDIES = {
     "transfer_sizes": lambda: small("transfer_sizes", block_sizes=[16, 64]),
     "speculation": lambda: small(
         "speculation",
-        "arrivals.duration_s=2",
+        "arrivals.duration_s=4",
         drafters={"EAGLE-3": ["speculation=eagle3"]},
         acceptances=[0.7],
         num_drafts=[2],
