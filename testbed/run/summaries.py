@@ -10,7 +10,8 @@ CONTENTS = "contents_note"
 UNREAD = "unread_note"
 SAMPLES = "samples_note"
 ENGINES = "engines"  # of a fleet: some numbers of each engine
-LEFT_OUT = ("cost_profile", ENGINES)  # not in a summary's row: nested descriptions
+PROFILE = "cost_profile"  # the origin of the costs
+LEFT_OUT = (PROFILE, ENGINES)  # not in a summary's row: nested descriptions
 SOURCE = re.compile(r"\w+ \((.*)\)")  # of costs, behind the name of their code
 
 
@@ -33,6 +34,20 @@ def source_of_costs(cost: str) -> str:
     """
     match = SOURCE.fullmatch(cost)
     return match[1] if match else cost
+
+
+def origin_of(summary: Mapping[str, Any]) -> str:
+    """The measurements that a run's costs rest on, and the way from them: costs of two origins have
+    errors of their own.
+    """
+    profile = summary.get(PROFILE)
+    if not profile:
+        return "without a profile"
+    base = profile.get("from")
+    if base is None:
+        return "measured"
+    where = f"{base.get('model', 'a profile')} on {base.get('num_gpus', 1)} x {base.get('device')}"
+    return f"derived from {where} ({profile.get('way', 'other GPU')})"
 
 
 def flat(summary: Mapping[str, Any]) -> dict[str, Any]:
