@@ -256,6 +256,7 @@ class CapacityAnswer:
         future_read: what the runs read of the future, as no real server can; empty if they read
             nothing
         origin: the measurements that the costs rest on, and the way from them
+        about: the model, its GPUs and the workload
         seeds: the capacity with each seed
         intervals: with `--sensitivity` two rows for each seed
     """
@@ -268,6 +269,7 @@ class CapacityAnswer:
     costs: str
     future_read: str
     origin: str
+    about: str
     seeds: list[SeedCapacity]
     intervals: list[SensitiveCapacity]
 
@@ -609,7 +611,10 @@ def capacity_answer(
         for seed, of_seed in sensitivity.items()
         for name in ("rate", "share_inside")
     ]
-    rate, about = capacities.rate, (first.share, first.costs, first.future_read, first.origin)
+    rate, about = (
+        capacities.rate,
+        (first.share, first.costs, first.future_read, first.origin, first.about),
+    )
     found = (rate.mean, rate.half_width, capacities.step, capacities.filling)
     return CapacityAnswer(*found, *about, seeds, intervals)
 

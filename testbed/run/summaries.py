@@ -28,6 +28,13 @@ def costs_of(summary: Mapping[str, Any]) -> str:
     return f"{source_of_costs(run['cost'])}; error when tested: {run['cost_error']}"
 
 
+def about(summary: Mapping[str, Any]) -> str:
+    """The model, the GPUs of an engine, the number of engines and the workload of a run."""
+    run = summary[RUN]
+    engines = f"{run['replicas']} engines of " if "replicas" in run else ""
+    return f"{engines}{run['model']} on {run['num_gpus']} x {run['gpu']}; requests: {run['trace']}"
+
+
 def source_of_costs(cost: str) -> str:
     """The source of costs, without the name of the code that reads it; of a cost model that does
     not say it, the name.
