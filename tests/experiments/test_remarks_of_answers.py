@@ -98,18 +98,8 @@ def test_a_share_of_the_memory_is_raised_only_if_that_can_help():
 
 def test_answers_name_the_model_and_the_workload(testbed):
     load = ("gpu=h100-80gb", "model=llama-3.1-8b", "trace=random", "arrivals.duration_s=2")
-    search = [
-        "slo.ttft_s=0.2",
-        "--seeds",
-        "1",
-        "--precision",
-        "0.5",
-        "--low",
-        "20",
-        "--high",
-        "60",
-        "--quiet",
-    ]
+    search = ("slo.ttft_s=0.2", "--seeds", "1", "--precision", "0.5", "--quiet")
+    search += ("--low", "20", "--high", "60")
     answer = testbed("capacity", *load, *search)[1]
     assert answer.startswith("llama-3.1-8b on 1 x h100-80gb; requests: random")
     about = json.loads(testbed("capacity", *load, *search, "--json")[1])["about"]
