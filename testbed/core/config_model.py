@@ -25,7 +25,10 @@ from testbed.core.spelling import UnknownKey, dotted
 
 T = TypeVar("T")
 # No text stands for a number, no number for true; numbers are finite; every key is known.
-CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True)
+# A class is compiled at its first use: most runs use few of them.
+CONFIG = ConfigDict(
+    strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True
+)
 UNKNOWN = "unexpected_keyword_argument"
 PROBLEMS = {  # by the type of a pydantic error; its context and the field's unit are filled in
     "int_type": "must be a whole number",
