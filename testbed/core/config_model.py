@@ -38,7 +38,7 @@ PROBLEMS = {  # by the type of a pydantic error; its context and the field's uni
     "finite_number": "must be a finite number",
     "tuple_type": "must be a list of values",
     "list_type": "must be a list of values",
-    "dict_type": "must be a table of values by name (give {key}.NAME=VALUE)",
+    "dict_type": "must be a table of values by name (give '{key}={{NAME: VALUE}}')",
     "greater_than": "must be above {gt:,.12g}{unit}",
     "greater_than_equal": "must be at least {ge:,.12g}{unit}",
     "less_than_equal": "exceeds the maximum of {le:,.12g}{unit}",

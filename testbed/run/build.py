@@ -233,7 +233,7 @@ def _policy_and_pool(
             problem=(
                 f"counts blocks of all layers, and a server counts pages of {model.name}'s groups"
             ),
-            remedy="give server.kv_memory_gib",
+            remedy=f"give 'server.kv_memory_gib={{{model.name}: GIB}}'",
         )
     return policy, memory.pool_in_slots(pool)
 
