@@ -109,7 +109,7 @@ def read(cls: type[T], values: Any, key: str = "") -> T:
     unknown or missing, and for a value against its field's annotation.
     """
     try:
-        instance: T = validator_of(cls).validate_python(values)
+        instance: T = validator_of(cls).validate_python(values)  # type: ignore[arg-type]
         return instance
     except ValidationError as error:
         raise refusal_of(error, cls, key) from None
