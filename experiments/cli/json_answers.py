@@ -611,11 +611,9 @@ def capacity_answer(
         for seed, of_seed in sensitivity.items()
         for name in ("rate", "share_inside")
     ]
-    rate, about = (
-        capacities.rate,
-        (first.share, first.costs, first.future_read, first.origin, first.about),
-    )
-    found = (rate.mean, rate.half_width, capacities.step, capacities.filling)
+    rate = capacities.rate
+    found = (rate.mean, rate.half_width, capacities.step, capacities.filling, first.share)
+    about = (first.costs, first.future_read, first.origin, first.about)
     return CapacityAnswer(*found, *about, seeds, intervals)
 
 
