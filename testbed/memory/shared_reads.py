@@ -62,7 +62,7 @@ class SharedReads(BatchIndex):
 
     def __init__(self) -> None:
         self.readers: dict[int, int] = {}
-        self._again = 0
+        self._num_reads = 0  # by all members together
         self._counted: dict[int, list[int]] = {}
         self._forked: dict[int, Sequence] = {}
 
@@ -90,7 +90,7 @@ class SharedReads(BatchIndex):
         for seq in self._forked.values():
             self._count_anew(seq)
         self._forked.clear()
-        return self._again
+        return self._num_reads - len(self.readers)
 
     def again_with(self, others: Iterable[Sequence]) -> int:
         """The same if `others` read their blocks beside the members."""
@@ -115,17 +115,13 @@ class SharedReads(BatchIndex):
     def _count(self, blocks: list[int]) -> None:
         readers = self.readers
         for block in blocks:
-            count = readers.get(block, 0)
-            readers[block] = count + 1
-            if count:
-                self._again += 1
+            readers[block] = readers.get(block, 0) + 1
+        self._num_reads += len(blocks)
 
     def _discount(self, blocks: list[int]) -> None:
         readers = self.readers
         for block in blocks:
-            count = readers[block] - 1
+            count = readers.pop(block) - 1
             if count:
                 readers[block] = count
-                self._again -= 1
-            else:
-                del readers[block]
+        self._num_reads -= len(blocks)

@@ -152,8 +152,16 @@ class LastUsePool(CachingPool):
         holder, take = self.index.holder, self.queue.popitem
         taken = [take(False)[0] for _ in range(count)]
         nodes = [*map(holder.__getitem__, taken)]
-        self.were_cached = [node is not None for node in nodes]
-        self._drop_contents(taken, [*filter(None, nodes)])
+        cached = [*filter(None, nodes)]
+        self.were_cached = [True] * count
+        if len(cached) < count:
+            self.were_cached = [node is not None for node in nodes]
+        self.num_unreferenced -= len(cached)
+        self.evictions += len(cached)
+        if self.copies:
+            self.unpublish(taken)
+        else:
+            self.index.drop(cached)
         self.free[:0] = reversed(taken)  # behind those that were free before
 
     def evictable(self) -> list[int]:
@@ -172,17 +180,6 @@ class LastUsePool(CachingPool):
                 self.free.append(block)
             else:
                 queue[block] = None
-
-    def _drop_contents(self, taken: list[int], nodes: list[Node]) -> None:
-        """These blocks of the queue are evicted; `nodes` are of those that stored something."""
-        self.num_unreferenced -= len(nodes)
-        self.evictions += len(nodes)
-        if not self.copies:
-            self.index.drop(nodes)
-            return
-        for block in taken:
-            if self.index.holder[block] is not None:
-                self._drop_content(block)
 
     def _drop_content(self, block: int) -> None:
         """This copy of a content goes; the next one, if any, is found in its place."""

@@ -127,10 +127,11 @@ class PrefixIndex:
         """
         nodes, holder, hash_of = self._nodes, self.holder, self.hash_of
         for content, block in zip(contents, blocks, strict=False):
-            child = nodes.get((node, content))
+            key = node, content
+            child = nodes.get(key)
             if child is None:
                 code = hash_of((node.code, content))  # as `chained`
-                child = nodes[node, content] = holder[block] = Node(node, content, code, block)
+                child = nodes[key] = holder[block] = Node(node, content, code, block)
                 node.children += 1
                 if self.on_event is not None:
                     self.on_event(code, True)
