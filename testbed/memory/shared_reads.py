@@ -5,6 +5,7 @@ batch that gives the same without walking it.
 """
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Row
 from itertools import chain
@@ -61,7 +62,7 @@ class SharedReads(BatchIndex):
     """
 
     def __init__(self) -> None:
-        self.readers: dict[int, int] = {}
+        self.readers = Counter[int]()
         self._num_reads = 0  # by all members together
         self._counted: dict[int, list[int]] = {}
         self._forked: dict[int, Sequence] = {}
@@ -113,9 +114,7 @@ class SharedReads(BatchIndex):
         self._counted[seq.seq_id] = blocks
 
     def _count(self, blocks: list[int]) -> None:
-        readers = self.readers
-        for block in blocks:
-            readers[block] = readers.get(block, 0) + 1
+        self.readers.update(blocks)
         self._num_reads += len(blocks)
 
     def _discount(self, blocks: list[int]) -> None:

@@ -1,6 +1,7 @@
 """Block ids: their reference counts, and the free list."""
 
 from collections.abc import Sequence
+from itertools import filterfalse
 from typing import ClassVar
 
 
@@ -93,16 +94,16 @@ class BlockPool:
 
     def unshared(self, blocks: list[int]) -> list[int]:
         """`drop` each of the blocks; returns those whose count is 1, which have not changed."""
-        sharers, unshared = self.sharers, []
-        for block in blocks:
-            count = sharers.get(block)
-            if count is None:
-                unshared.append(block)
-            elif count == 2:
-                del sharers[block]
+        sharers = self.sharers
+        shared = [*filter(sharers.__contains__, blocks)]
+        unshared = [*filterfalse(sharers.__contains__, blocks)]
+        for block in shared:
+            count = sharers[block] - 1
+            if count > 1:
+                sharers[block] = count
             else:
-                sharers[block] = count - 1
-        self.num_saved -= len(blocks) - len(unshared)
+                del sharers[block]
+        self.num_saved -= len(shared)
         return unshared
 
     def ref_count(self, block: int) -> int:

@@ -168,18 +168,18 @@ class LastUsePool(CachingPool):
         return sorted(block for block in self.queue if self.index.holder[block] is not None)
 
     def _unheld(self, blocks: list[int]) -> None:
-        holder, queue, uncached_first = self.index.holder, self.queue, self.release.uncached_first
+        holder, queue, num_cached = self.index.holder, self.queue, 0
         for block in reversed(blocks):
             node = holder[block]
             if node is not None:
-                self.num_unreferenced += 1
+                num_cached += 1
                 if node.block == block:
                     node.evictable = True
-                queue[block] = None
-            elif uncached_first:
+            elif self.release.uncached_first:
                 self.free.append(block)
-            else:
-                queue[block] = None
+                continue
+            queue[block] = None
+        self.num_unreferenced += num_cached
 
     def _drop_content(self, block: int) -> None:
         """This copy of a content goes; the next one, if any, is found in its place."""
