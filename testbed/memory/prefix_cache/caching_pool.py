@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import ClassVar
 
 from testbed.memory.paged.block_pool import BlockPool
@@ -149,9 +150,10 @@ class LastUsePool(CachingPool):
 
     def evict(self, count: int) -> None:
         """Free the first `count` blocks of the queue, which must be there."""
-        holder, take = self.index.holder, self.queue.popitem
-        taken = [take(False)[0] for _ in range(count)]
-        nodes = [*map(holder.__getitem__, taken)]
+        taken = [*islice(self.queue, count)]
+        for block in taken:
+            del self.queue[block]
+        nodes = [*map(self.index.holder.__getitem__, taken)]
         cached = [*filter(None, nodes)]
         self.were_cached = [True] * count
         if len(cached) < count:
