@@ -95,15 +95,14 @@ class BlockPool:
     def unshared(self, blocks: list[int]) -> list[int]:
         """`drop` each of the blocks; returns those whose count is 1, which have not changed."""
         sharers = self.sharers
-        shared = [*filter(sharers.__contains__, blocks)]
         unshared = [*filterfalse(sharers.__contains__, blocks)]
-        for block in shared:
+        for block in filter(sharers.__contains__, blocks):
             count = sharers[block] - 1
             if count > 1:
                 sharers[block] = count
             else:
                 del sharers[block]
-        self.num_saved -= len(shared)
+        self.num_saved -= len(blocks) - len(unshared)
         return unshared
 
     def ref_count(self, block: int) -> int:
