@@ -200,7 +200,12 @@ def by_way(model: ModelSpec, server: ServerSpec, sources: Iterable[Known]) -> di
             profiles_by_way.setdefault(_way(candidate, shard, server.gpu), []).append(candidate)
 
     def rank(candidate: Known) -> tuple[float, bool]:
-        return distance(candidate.loads, shard), is_elsewhere(candidate, server.gpu)
+        """Ratios of a layer's weights, and of the width that its small kernels (norms, residual
+        adds) work on, whose time no bandwidth carries over; then whether it is of another GPU.
+        """
+        weights = abs(log(candidate.loads.layer / shard.layer))
+        width = abs(log(candidate.model.hidden_size / model.hidden_size))
+        return weights + width, is_elsewhere(candidate, server.gpu)
 
     ways = (MEASURED, OTHER_GPU, OTHER_MODEL)
     return {way: min(profiles_by_way[way], key=rank) for way in ways if way in profiles_by_way}
@@ -238,15 +243,6 @@ def _way(candidate: Known, shard: Loads, gpu: GpuSpec) -> str | None:
     if is_same_shape:
         return OTHER_GPU
     return OTHER_MODEL if abs(log(loads.layer / shard.layer)) < FARTHEST else None
-
-
-def distance(shard: Loads, other: Loads) -> float:
-    """The distance between shards, as logarithms of ratios: the weights of a layer, and the width
-    that its small kernels (norms, residual adds) work on, whose time no bandwidth carries over.
-    """
-    weights = abs(log(shard.layer / other.layer))
-    width = abs(log(shard.model.hidden_size / other.model.hidden_size))
-    return weights + width
 
 
 def carried(
