@@ -247,8 +247,6 @@ def _made(
 ) -> Any:
     """The object of a part; an oracle gets a view of the true output lengths."""
     part: Part = getattr(config, group)
-    if part.is_instance:
-        return part.make(group, *first)
     if is_oracle(part.maker(group)):
         part = part.updated(lengths=MappingProxyType(lengths))
     return part.updated(**served_parameters(config, group, speculation)).make(group, *first)
