@@ -4,13 +4,13 @@ else a roofline.
 The nearest profile is found by shapes and by GPU, never by a model's name.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import log
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
@@ -55,40 +55,38 @@ def auto_cost(
     those in whole iterations.
     """
     check_data_sheet(source, server.gpu, (*KERNELS_BY, "link_bandwidth"))
-    question = Question(
-        model,
-        server.gpu,
-        server.num_gpus,
-        source,
-        choices.software,
-        iterations,
-        attainable.get(server.gpu.name),
-        roofline.byte_kv_bandwidth,
+    best: Callable[..., Mapping[str, Any] | None] = best_shipped
+    if path is not None:
+        best = partial(best_profile, path=path)
+    profile = best(
+        model=model,
+        gpu=server.gpu,
+        num_gpus=server.num_gpus,
+        source=source,
+        software=choices.software,
+        iterations=iterations,
+        share=attainable.get(server.gpu.name),
+        byte_kv_bandwidth=roofline.byte_kv_bandwidth,
     )
-    profile = best_shipped(question) if path is None else best_profile(question, path)
     if profile is None:
         return _roofline_cost(model, server, choices, roofline, path)
     return ProfileCost(model, server, profile, adapted_choices(choices, profile))
 
 
-class Question(NamedTuple):
-    """The question that decides the best profile; `share` is the GPU's of `attainable`, the rest as
-    in auto_cost.
+def best_profile(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    num_gpus: int,
+    source: GpuSpec,
+    software: str | None,
+    iterations: str | None,
+    share: float | None,
+    byte_kv_bandwidth: float,
+    path: str | Path | None = None,
+) -> Mapping[str, Any] | None:
+    """The nearest profile, carried to the model and the GPU; None if none is near. share: the GPU's
+    of `attainable`; the rest as in auto_cost.
     """
-
-    model: ModelSpec
-    gpu: GpuSpec
-    num_gpus: int
-    source: GpuSpec
-    software: str | None
-    iterations: str | None
-    share: float | None
-    byte_kv_bandwidth: float
-
-
-def best_profile(question: Question, path: str | Path | None = None) -> Mapping[str, Any] | None:
-    """The nearest profile, carried to the model and the GPU; None if none is near."""
-    model, gpu, num_gpus, source, software, iterations, share, byte_kv_bandwidth = question
     server = ServerSpec("any", gpu, num_gpus)
     of_system = [] if path else of_systems(iterations, software, gpu)
     candidates = [*of_system, *profiles_at_hand(path, (source, gpu))]
