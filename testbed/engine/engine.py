@@ -281,7 +281,7 @@ class Engine:
     def _begin_next(self, now_ps: int) -> Flight | Plan:
         """Begin the next plan by the fused path; the plan if it takes the plain one."""
         fused, plan, state = self._fused_path, None, self.scheduler.state
-        if fused is not None and not self._takes_part:
+        if fused is not None:
             start_ps = self._ended_ps or now_ps
             arrivals = self._arrivals
             arrival_ps = UNBOUNDED if arrivals is None else arrivals.next_served_ps
