@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+from digests import row_of_run
 from same_runs import assert_same
 from tiny import MODEL, analytic, server
 
@@ -62,8 +63,11 @@ def served(requests, scheduler, cost, pool, fast_forward):
     return policy, recorder
 
 
-def assert_fast_equals_slow(run):
-    """run: a function of fast_forward, whose answer is a policy and a recorder."""
+def assert_fast_equals_slow(run, golden, case):
+    """run: a function of fast_forward, whose answer is a policy and a recorder. The golden row of
+    the case has what both recorded.
+    """
     (fast, one), (slow, other) = run(fast_forward=True), run(fast_forward=False)
     assert_same(one, other)
     assert fast.counters() == slow.counters()
+    golden("whole_runs.csv", case, row_of_run([one], fast.counters()))

@@ -1,0 +1,24 @@
+"""Golden rows of whole runs of every kind: what is recorded of each request, span and gap, exactly.
+A deliberate change is `pytest --update-golden`.
+"""
+
+from random import Random
+
+import pytest
+from digests import row_of_run
+from drawn_runs import BEAMS, KINDS, LONGEST
+from same_runs import lengths_of
+
+from testbed.engine.simulation import simulate
+
+NUM_SEEDS = 6
+
+
+@pytest.mark.parametrize("seed", range(NUM_SEEDS))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_whole_run_equals_the_golden_row(kind, seed, golden):
+    requests, scheduler, cost, options = KINDS[kind](Random(seed))
+    more = {"beams": BEAMS, "lengths": lengths_of(scheduler), **options}
+    recorder = simulate(list(requests), scheduler, cost, LONGEST, **more)
+    counters = scheduler.policy.counters()
+    golden("whole_runs.csv", f"{kind} {seed}", row_of_run([recorder], counters))
