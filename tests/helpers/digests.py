@@ -1,4 +1,4 @@
-"""Digests of all that a policy answers or a run records, for golden rows: one that differs says that
+"""Digests of all that a policy answers or a run records, for golden rows: another one says that
 something has changed, and the plain counts beside it hint at what.
 """
 
