@@ -5,7 +5,7 @@ A deliberate change is `pytest --update-golden`.
 from random import Random
 
 import pytest
-from digests import row_of_run
+from digests import noting_ops, row_of_run
 from drawn_runs import BEAMS, KINDS, LONGEST
 from same_runs import lengths_of
 
@@ -19,6 +19,7 @@ NUM_SEEDS = 6
 def test_a_whole_run_equals_the_golden_row(kind, seed, golden):
     requests, scheduler, cost, options = KINDS[kind](Random(seed))
     more = {"beams": BEAMS, "lengths": lengths_of(scheduler), **options}
+    ops = noting_ops(scheduler)
     recorder = simulate(list(requests), scheduler, cost, LONGEST, **more)
     counters = scheduler.policy.counters()
-    golden("whole_runs.csv", f"{kind} {seed}", row_of_run([recorder], counters))
+    golden("whole_runs.csv", f"{kind} {seed}", row_of_run(recorder, counters, ops))

@@ -35,13 +35,27 @@ def listed(rows):
     return {name: column.tolist() for name, column in rows.columns().items()}
 
 
-def row_of_run(recorders, counters):
-    """Plain counts of one run, by one engine or several, and the digest of all of it."""
-    totals = [recorder.totals for recorder in recorders]
+def noting_ops(scheduler):
+    """The copies and moves of all plans that the scheduler makes from now on."""
+    ops, plan = [], scheduler.plan
+
+    def noted():
+        built = plan()
+        ops.extend(built.ops)
+        return built
+
+    scheduler.plan = noted
+    return ops
+
+
+def row_of_run(recorder, counters, ops):
+    """Plain counts of one run, and the digests of all of it."""
+    totals = recorder.totals
     return {
-        "finished": sum(of_engine.finished for of_engine in totals),
-        "preempted": sum(of_engine.swaps + of_engine.recomputes for of_engine in totals),
-        "iterations": sum(of_engine.iterations for of_engine in totals),
-        "end_ps": max(recorder.end_ps for recorder in recorders),
-        "digest": digest_of(*map(recorded, recorders), counters),
+        "finished": totals.finished,
+        "preempted": totals.swaps + totals.recomputes,
+        "iterations": totals.iterations,
+        "end_ps": recorder.end_ps,
+        "recorded": digest_of(recorded(recorder), counters),
+        "ops": digest_of(ops),
     }
