@@ -61,6 +61,7 @@ ORDERS = (Lru, Fifo, Lfu, Arc, BySession, CostAware, Sieve, S3Fifo, TwoQueues, G
 EVICTIONS = (*ORDERS, WTinyLfu)
 STORES = (WriteThrough, WriteBack, OnReuse, partial(BeforeEviction, 4))
 LOADS = (LoadAlways, LoadAlways, partial(LoadIfFaster, 20_000))
+SGLANG_ORDERS = ("fcfs", "lof", "random", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 GROUPS = (
     KvGroup("full", num_layers=6, slot_bytes=64),
     KvGroup("window", num_layers=2, slot_bytes=64, window=20),
@@ -149,14 +150,15 @@ def of_sglang(random):
         max_prefill_tokens=random.choice([64, 512]),
         chunked_prefill_size=chunk,
         enable_mixed_chunk=chunk == 64,
-        schedule_policy=random.choice(["fcfs", "lpm", "hrrn", "lof", "dfs-weight", "random"]),
-        schedule_conservativeness=random.choice([0.1, 1.0]),
+        schedule_policy=random.choice(SGLANG_ORDERS),
+        schedule_conservativeness=random.choice([0.05, 1.0]),
         new_token_ratio_decay_steps=random.choice([5, 600]),
         retraction_policy=random.choice(["length", "priority"]),
         ignore_eos=random.random() < 0.5,
     )
-    requests = list(requests_of(random, pool.num_slots, declared=True))
-    return requests, scheduler, random.choice(COSTS), {}
+    requests = requests_of(random, pool.num_slots, declared=random.random() < 0.5)
+    crowd = [request._replace(arrival_ps=request.arrival_ps // 100) for request in requests]
+    return crowd, scheduler, random.choice(COSTS), {}
 
 
 def of_tiers(random):
