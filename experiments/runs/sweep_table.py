@@ -73,7 +73,8 @@ def shown(
     of_servers = [name for name in settled if group_of(name) not in OF_THE_LOAD] or settled
     head += remark_on_ways({_name_of(point, of_servers): point.summary for point in firsts})
     head += remark_on_pools(named)
-    head += [*overloads_of(groups, settled), *rejections_of(points), *fillings_of(firsts), WINDOW]
+    head += [*overloads_of(groups, settled), *rejections_of(points, names)]
+    head += [*fillings_of(firsts, settled), WINDOW]
     if are_replicated(points) and not per_seed:
         return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
@@ -100,13 +101,13 @@ def overloads_of(groups: Sequence[Setting], names: Sequence[str]) -> list[str]:
     return _first(lines)
 
 
-def rejections_of(points: Sequence[Point]) -> list[str]:
+def rejections_of(points: Sequence[Point], names: Sequence[str]) -> list[str]:
     """A line for each point whose server has rejected requests, which its latencies leave out; of
-    many such points the first ones.
+    many such points the first ones. names: the axes that name a point.
     """
     counted = [(point, point.summary["requests"]) for point in points]
     lines = [
-        f"{_name_of(point, axes(points))}: {counts['rejected']} of {counts['arrived']} requests "
+        f"{_name_of(point, names)}: {counts['rejected']} of {counts['arrived']} requests "
         "rejected, which latencies leave out"
         for point, counts in counted
         if counts.get("rejected")
@@ -114,9 +115,9 @@ def rejections_of(points: Sequence[Point]) -> list[str]:
     return _first(lines)
 
 
-def fillings_of(points: Sequence[Point]) -> list[str]:
+def fillings_of(points: Sequence[Point], names: Sequence[str]) -> list[str]:
     """A line for each of the first points whose server still fills in the second half of the
-    arrivals, without those that fall behind.
+    arrivals, without those that fall behind. names: the axes that name a point.
     """
     rates = [
         (point, point.summary.get(WHILE_ARRIVING))
@@ -125,7 +126,7 @@ def fillings_of(points: Sequence[Point]) -> list[str]:
     ]
     return _first(
         [
-            f"{_name_of(point, axes(points))}: {still_filling(part)}".removeprefix(": ")
+            f"{_name_of(point, names)}: {still_filling(part)}".removeprefix(": ")
             for point, part in rates
             if part and is_filling(part)
         ]
