@@ -372,15 +372,13 @@ def request_columns(recorder: Recorder) -> Columns:
         seconds = np.array(cancelled) / PS
         table["cancelled_s"] = np.where(seconds < 0, np.nan, seconds)
     arrival, first, finish = (table[name] for name in ("arrival_s", "first_token_s", "finish_s"))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        later = np.where(table["output_len"] > 1, table["output_len"] - 1, np.nan)
-        table |= {
-            "ttft_s": first - arrival,
-            "tpot_s": (finish - first) / later,
-            "itl_max_s": longest_s[order],
-            "e2e_s": finish - arrival,
-        }
-    return table
+    later = np.where(table["output_len"] > 1, table["output_len"] - 1, np.nan)
+    return table | {
+        "ttft_s": first - arrival,
+        "tpot_s": (finish - first) / later,
+        "itl_max_s": longest_s[order],
+        "e2e_s": finish - arrival,
+    }
 
 
 def longest_gaps_s(recorder: Recorder, request_ids: Counts) -> NDArray[np.float64]:
@@ -416,11 +414,7 @@ def in_seconds(columns: Mapping[str, NDArray[Any]]) -> Columns:
     table = {}
     for name, column in columns.items():
         if name.endswith("_ps"):
-            has_happened = column != NOT_YET
-            seconds = column / PS
-            table[f"{name[:-3]}_s"] = (
-                seconds if has_happened.all() else np.where(has_happened, seconds, np.nan)
-            )
+            table[f"{name[:-3]}_s"] = np.where(column != NOT_YET, column / PS, np.nan)
         else:
             table[name] = column
     return table

@@ -403,6 +403,7 @@ class Paged(BlockMemory):
         return GRANTED
 
 
+@lru_cache(1 << 10)
 def blocks_taken(first: int, count: int, size: int) -> Growth:
     """`growth_of` the steps first, first + size, ..., each of which takes a block of `size`
     slots.
