@@ -131,7 +131,7 @@ class Engine:
         self._arrived(request, reason)
         return not reason
 
-    def follow(self, requests: Iterable[Request], *, closes: bool = True) -> None:
+    def follow(self, requests: Iterable[Request], *, closes: bool) -> None:
         """Take these requests, in order of arrival, at the boundaries at or after their times: as
         if they were submitted then, for an engine whose queue nothing else sees. closes: it closes
         when the last one has come.
