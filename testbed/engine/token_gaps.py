@@ -109,9 +109,8 @@ class TokenClock:
         """The request has its whole output, or was cancelled."""
         member = self._members.pop(request_id, None)
         self._paused_ps.pop(request_id, None)
-        if member is not None and self.num_steps > member[0]:
-            first_step, last_ps = member
-            self._stays.append((request_id, first_step, self.num_steps, last_ps))
+        if member is not None:
+            self._keep(request_id, *member)
 
     def _keep(self, request_id: int, first_step: int, last_ps: int) -> None:
         if self.num_steps > first_step:
@@ -272,8 +271,6 @@ def _num_within(starts: Counts, stops: Counts, length: int) -> NDArray[np.int32]
 
 def _range_maxima(values: Counts, starts: Counts, stops: Counts) -> Counts:
     """The largest of values[start:stop] for each pair in order of start; 0 if there is none."""
-    if not len(starts):
-        return np.zeros(0, np.int64)
     bounds = np.column_stack([starts, stops]).ravel()
     maxima = np.maximum.reduceat(values, bounds)[::2]
     return np.where(stops > starts, maxima, 0)
