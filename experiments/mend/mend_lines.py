@@ -80,12 +80,12 @@ def _whether_it_keeps_up(best: Tried, mending: Mending) -> str:
 
 def _no_option(mending: Mending) -> str:
     name = mending.goal.number
-    remedy = "(--seeds N with more, or a longer run)"
+    remedy = " (--seeds N with more, or a longer run)"
     if mending.better:
         remedy = f"; {mending.better[0].change.name} would better it, which vLLM lacks"
     return (
         f"no option of vLLM ends the preemptions without worse {name}, or betters it "
-        f"distinguishably {remedy}".replace(" ;", ";")
+        f"distinguishably{remedy}"
     )
 
 

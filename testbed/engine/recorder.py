@@ -296,10 +296,7 @@ class Recorder:
         self._memory.clear()
         own = packed([*zip(running, internal, copies, strict=True)])
         firsts = self._firsts(accounts, *own)
-        # May be more than 64 bits hold; most runs have kinds of memory of which there never is any.
-        over_time = [
-            sum(map(mul, column.tolist(), durations_ps)) if column.any() else 0 for column in firsts
-        ]
+        over_time = [summed_products(column, counts[1]) for column in firsts]
         for i, more in zip(CHANGING, changes_ps, strict=True):
             over_time[i] += more
         sums = np.array(firsts) * steps
@@ -341,6 +338,14 @@ class Recorder:
         """Keep the totals as they stand now."""
         self.settle()
         self.snapshots[requested_ps] = Snapshot(now_ps, replace(self.totals))
+
+
+def summed_products(values: Counts, durations_ps: Counts) -> int:
+    """The sum of the products, exactly: in 64 bits if these surely hold it."""
+    largest = max(int(values.max()), -int(values.min()))
+    if largest * int(durations_ps.max()) * len(values) < 1 << 63:
+        return int(values @ durations_ps)
+    return sum(map(mul, values.tolist(), durations_ps.tolist()))
 
 
 def hits(request: Request, group: SequenceGroup) -> int:

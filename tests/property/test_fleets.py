@@ -39,7 +39,7 @@ from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulate
 from testbed.fleet.faults import Fault, Faults
 from testbed.fleet.fleet_records import check_conservation, together
-from testbed.fleet.fleet_simulation import make_fleet, run_to_end
+from testbed.fleet.fleet_simulation import make_fleet, run_to_end, simulate_fleet
 from testbed.fleet.handovers.by_layer import ByLayer
 from testbed.fleet.handovers.split import Split
 from testbed.fleet.handovers.whole import Whole
@@ -317,6 +317,22 @@ def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
         assert_same(alone, recorder)
         counters = done.replicas[number].engine.scheduler.policy.counters()
         assert parts.scheduler.policy.counters() == counters
+
+
+@settings(max_examples=examples(60))
+@given(fleets(), st.sampled_from((RoundRobin, RandomChoice)))
+def test_routing_ahead_is_routing_at_each_arrival(fleet, makes_router):
+    requests, make_parts, _, num_engines, *_ = fleet
+    ahead, at_arrivals = [[Recorder() for _ in range(num_engines)] for _ in range(2)]
+    done = simulate_fleet(requests, make_parts, ahead, makes_router())
+    plain = simulate_fleet(requests, make_parts, at_arrivals, makes_router(), fast_forward=False)
+    for record, other, replica, other_replica in zip(
+        ahead, at_arrivals, done.replicas, plain.replicas, strict=True
+    ):
+        assert_same(record, other)
+        policies = [each.engine.scheduler.policy for each in (replica, other_replica)]
+        assert policies[0].counters() == policies[1].counters()
+    check_engines_empty(done)
 
 
 @settings(max_examples=examples(60))
