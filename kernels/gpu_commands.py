@@ -75,12 +75,10 @@ def measure(name: str, **options: Any) -> None:
     imported("measure.timing", command).print_rows(command, measurement, options)
 
 
-def verify_engine(models: str | None, scenarios: str, out: Path | None) -> bool:
-    """True if the engine's logits are those of transformers, for models by comma-separated names
-    (None: all), in the scenarios whose name contains `scenarios`.
-    """
+def verify_engine(out: Path | None) -> bool:
+    """True if the engine's logits are those of transformers."""
     against = on_gpu("engine.verify.against_transformers", "gpu verify")
-    is_right: bool = against.verify(models, scenarios, out)
+    is_right: bool = against.verify(out)
     return is_right
 
 

@@ -124,7 +124,8 @@ def sweep(
     A list of requests is a trace and no axis; several are a list of lists. Columns: the axes, what
     each run was, then its summary, nested names joined by an underscore (ttft_s_p95: s). An axis
     that has the name of such a column leaves it the name `..._in_full`. The table is a data frame
-    with `.summary`, means over the axis `seed` with 95% intervals, and `.plot()`, a figure.
+    with `.summary`, means over the axis `seed` with 95% intervals, and `.plot()`, a figure. If not
+    all servers have measured iterations, the costs of all are derived, as a note on stderr says.
 
     Args:
         *overrides: words of the command line, such as `arrivals.rate=2`.
@@ -151,6 +152,8 @@ def sweep(
             remedy="give a value",
         )
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    fixed = {key: value for key, value in options.items() if key not in axes}
+    overrides = (*front_end().with_one_source(overrides, fixed, points),)
     workers = min(jobs or os.cpu_count() or 1, len(points))
     work = (delayed(measured)(overrides, {**options, **point}, folder) for point in points)
     named = [{key: _cell(value) for key, value in point.items()} for point in points]

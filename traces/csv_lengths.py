@@ -105,10 +105,13 @@ class CsvLengths(FileTrace):
         def column(name: str, read: Callable[[str, str, Sequence[str]], Any]) -> Any:
             return read(self.path, name, table[name]) if name in table else None
 
+        arrivals = column(self.arrival_column, seconds)
         rows = Rows(
             prompt_len=prompts,
             output_len=outputs,
-            arrival_s=column(self.arrival_column, self._arrivals),
+            arrival_s=(
+                None if arrivals is None else in_seconds(self.path, arrivals, self.time_unit)
+            ),
             prompt_ids=None if content is None else self._ids(content, prompts),
             tokens_per_id=1 if content is None else self.tokens_per_id,
             num_seqs=column(self.num_seqs_column, lengths),
@@ -121,9 +124,6 @@ class CsvLengths(FileTrace):
         if self.answer_of_column not in table:
             return rows
         return with_answers(self.path, rows, self._answered(table[self.answer_of_column]))
-
-    def _arrivals(self, path: str, column: str, texts: Sequence[str]) -> Any:
-        return in_seconds(path, seconds(path, column, texts), self.time_unit)
 
     def _answered(self, texts: Sequence[str]) -> list[int | None]:
         """The row whose answer each row contains; None if the cell is empty."""

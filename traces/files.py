@@ -5,7 +5,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -241,14 +241,11 @@ def require(
 
 def numbers(texts: Sequence[str]) -> NDArray[np.float64]:
     """Texts as numbers; a text that is no number becomes NaN."""
-
-    def number(text: str) -> float:
-        try:
-            return float(text)
-        except ValueError:
-            return np.nan
-
-    return np.array([number(text) for text in texts])
+    values = np.full(len(texts), np.nan)
+    for row, text in enumerate(texts):
+        with suppress(ValueError):
+            values[row] = float(text)
+    return values
 
 
 def read_json(path: str) -> Any:

@@ -105,7 +105,7 @@ class MooncakeJsonl(FileTrace):
             )
         yield from (wrong_count(item, key) for key in LENGTHS)
         ids = item.get("hash_ids") or []
-        if not isinstance(ids, list) or not all(type(block_id) is int for block_id in ids):
+        if not isinstance(ids, list) or not {int}.issuperset(map(type, ids)):
             yield "hash_ids is not a list of whole numbers"
         if any(key in item and type(item[key]) is not int for key in (CHAT, PARENT)):
             yield f"{CHAT} or {PARENT} is not a whole number"

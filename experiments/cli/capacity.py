@@ -78,6 +78,7 @@ def capacity(
     """
     from testbed.experiments.cli.json_answers import compared_capacities
     from testbed.experiments.cli.output import print_json
+    from testbed.experiments.runs.run_words import remark_on_origins
 
     numbers = seeds_of([*overrides], seeds)
     search = Search(share, low, high, precision, tuple(numbers), runs, sensitivity)
@@ -87,8 +88,10 @@ def capacity(
     notes = _with_one_source(words_of)
     answers = {name: search.answer(words, name) for name, words in words_of.items()}
     if len(answers) > 1:
-        compared = compared_capacities(answers, notes)
-        return print_json(compared) if json else print(*compared_lines(compared.servers), sep="\n")
+        remarks = [*remark_on_origins({name: answer.origin for name, answer in answers.items()})]
+        compared = compared_capacities(answers, [*notes, *remarks])
+        lines = [*remarks, *compared_lines(compared.servers)]
+        return print_json(compared) if json else print(*lines, sep="\n")
     for name, answer in answers.items():
         varied = _rule(words_of[name]) if sensitivity else ""
         print_json(answer) if json else print(*lines_of(answer, varied), sep="\n")

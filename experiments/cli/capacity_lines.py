@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from testbed.experiments.runs.part_words import part_words
 from testbed.study.replications import Interval
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
             f"{max(rates):.3g} in steps of {answer.step:.2g}"
         )
     needed = f"{100 * answer.share:g}% of the requests meet the SLO"
-    lines = [f"capacity: {text} at which {needed}: {how}"]
+    lines = [part_words(answer.about)] if answer.about else []
+    lines.append(f"capacity: {text} at which {needed}: {how}")
     lines += _filling_lines(answer.filling, answer.step / max(rates))
     for of_seed in answer.seeds:
         lines.append(_seed_line(of_seed))

@@ -81,10 +81,6 @@ def record(
 @app.command
 def verify(
     *,
-    models: Annotated[str | None, Parameter(metavar="NAME,NAME", help="default: all")] = None,
-    scenarios: Annotated[
-        str, Parameter(metavar="TEXT", help="only scenarios whose name contains TEXT")
-    ] = "",
     out: Annotated[Path | None, Parameter(metavar="DIR", help="folder of right.csv")] = None,
 ) -> int:
     """Check the GPU engine against transformers.
@@ -92,7 +88,7 @@ def verify(
     By logits: random models of every family, in scenarios that cover every path. Exit code 1 if
     a check fails.
     """
-    return int(not gpu_commands.verify_engine(models, scenarios, out))
+    return int(not gpu_commands.verify_engine(out))
 
 
 @app.command

@@ -255,6 +255,8 @@ class CapacityAnswer:
         costs: the source of the costs and their tested error; empty on a GPU
         future_read: what the runs read of the future, as no real server can; empty if they read
             nothing
+        origin: the measurements that the costs rest on, and the way from them
+        about: the model, its GPUs and the workload
         seeds: the capacity with each seed
         intervals: with `--sensitivity` two rows for each seed
     """
@@ -266,6 +268,8 @@ class CapacityAnswer:
     share: float
     costs: str
     future_read: str
+    origin: str
+    about: str
     seeds: list[SeedCapacity]
     intervals: list[SensitiveCapacity]
 
@@ -294,7 +298,7 @@ class ComparedCapacities:
 
     Attributes:
         servers: in the order of the command line
-        notes: on the costs, so that the servers compare
+        notes: on the costs: what makes them of one source, and what still sets them apart
     """
 
     servers: list[ServerCapacity]
@@ -358,6 +362,8 @@ class MendAnswer:
         seeds: the seeds of every change
         server: the server as it is
         changes: the best first
+        best: the change to make; null: no option of vLLM ends the preemptions without a worse goal,
+            or betters the goal
         failed: changes whose runs failed, each with the reason; they have no verdict
     """
 
@@ -367,6 +373,7 @@ class MendAnswer:
     seeds: list[int]
     server: MendChange
     changes: list[MendChange]
+    best: str | None
     failed: dict[str, str]
 
 
@@ -604,8 +611,9 @@ def capacity_answer(
         for seed, of_seed in sensitivity.items()
         for name in ("rate", "share_inside")
     ]
-    rate, about = capacities.rate, (first.share, first.costs, first.future_read)
-    found = (rate.mean, rate.half_width, capacities.step, capacities.filling)
+    rate = capacities.rate
+    found = (rate.mean, rate.half_width, capacities.step, capacities.filling, first.share)
+    about = (first.costs, first.future_read, first.origin, first.about)
     return CapacityAnswer(*found, *about, seeds, intervals)
 
 
@@ -644,6 +652,7 @@ def mend_answer(mending: "Mending") -> MendAnswer:
         list(mending.seeds),
         _mend_change(mending.server, mending),
         [_mend_change(tried, mending) for tried in mending.tried],
+        None if mending.best is None else mending.best.change.name,
         {change.name: reason for change, reason in mending.failed.items()},
     )
 

@@ -6,13 +6,23 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.run.metrics import WHILE_ARRIVING
-from testbed.run.while_arriving import COMPLETED
+from testbed.run.while_arriving import COMPLETED, LAST_ARRIVAL
 
 Summary = Mapping[str, Any]
 PREEMPTIONS, LATENCY = "preemptions/h", "latency, s"
 GOODPUT, INSIDE = "goodput, req/s", "inside SLO, %"
+
+
+def arrivals_s(summary: Summary) -> float:
+    """The seconds in which requests arrive, without the drain, which preempts less; those of the
+    whole run if all arrive at once.
+    """
+    window = summary.get(WHILE_ARRIVING)
+    return float(summary["simulated_s"] if window is None else window[LAST_ARRIVAL])
+
+
 NUMBERS: dict[str, Callable[[Summary], float | None]] = {
-    PREEMPTIONS: lambda of: 3600 * sum(of["preemptions"].values()) / of["simulated_s"],
+    PREEMPTIONS: lambda of: 3600 * sum(of["preemptions"].values()) / arrivals_s(of),
     INSIDE: lambda of: _percent(_of_slo(of, "share_inside")),
     GOODPUT: lambda of: _of_slo(of, "goodput_requests_per_s"),
     "TTFT p99, s": lambda of: of["ttft_s"]["p99"],

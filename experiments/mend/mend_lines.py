@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 
-from testbed.experiments.mend.change_verdicts import LEVEL, OTHER_COSTS, WORSE
+from testbed.experiments.mend.change_verdicts import LEVEL
+from testbed.experiments.mend.goals import PREEMPTIONS
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.runs.quantities import WINDOW
 from testbed.experiments.runs.replicated import cells_of
 from testbed.run.summaries import costs_of
 
+UNSEEN = 3.0  # events whose absence has a probability of 5% (Poisson)
 SMALLEST_P = 0.001  # below it the digits of a p-value say nothing more
 
 
@@ -40,15 +42,31 @@ def lines_of(mending: Mending) -> Iterator[str]:
 
 def _with_cost(tried: Tried, mending: Mending) -> str:
     word = mending.verdicts[tried.change].word
-    return f"{tried.change.name} ({word})" if word in (WORSE, OTHER_COSTS) else tried.change.name
+    return f"{tried.change.name} ({word})" if mending.worsens(tried) else tried.change.name
 
 
 def _conclusion(mending: Mending) -> str:
     if not mending.preempts:
-        return "the server preempts nothing at this load: nothing is to mend (raise the load)"
+        return _nothing_preempted(mending)
     if (best := mending.best) is None:
         return _no_option(mending)
-    return f"best: {best.change.name}; {_whether_it_keeps_up(best, mending)}"
+    word, name = mending.verdicts[best.change].word, mending.goal.number
+    left = f"leaves {best.mean(PREEMPTIONS)} of {mending.server.mean(PREEMPTIONS)} {PREEMPTIONS}"
+    effect = left if best.num_preempted else "ends the preemptions, on every seed"
+    return (
+        f"best: {best.change.name} {effect}; {name}: {word}; {_whether_it_keeps_up(best, mending)}"
+    )
+
+
+def _nothing_preempted(mending: Mending) -> str:
+    """The rate that a server without a preemption does not exceed, if they come one by one."""
+    most = 3600 * UNSEEN / mending.arrivals_s
+    return (
+        f"the server preempts nothing in {mending.arrivals_s:,.0f} s of arrivals, so less than "
+        f"{most:,.0f} times an hour (95%): nothing is to mend at this load. A server that preempts "
+        "more has other lengths, rates or a smaller pool (trace=, arrivals.rate=, "
+        "--num-gpu-blocks-override, --seeds)"
+    )
 
 
 def _whether_it_keeps_up(best: Tried, mending: Mending) -> str:
@@ -62,10 +80,13 @@ def _whether_it_keeps_up(best: Tried, mending: Mending) -> str:
 
 def _no_option(mending: Mending) -> str:
     name = mending.goal.number
+    remedy = " (--seeds N with more, or a longer run)"
     if mending.better:
-        other = mending.better[0].change.name
-        return f"no option of vLLM betters {name} distinguishably; {other} would, which it lacks"
-    return f"no change betters {name} distinguishably (--seeds N with more, or a longer run)"
+        remedy = f"; {mending.better[0].change.name} would better it, which vLLM lacks"
+    return (
+        f"no option of vLLM ends the preemptions without worse {name}, or betters it "
+        f"distinguishably{remedy}"
+    )
 
 
 def rows_of(mending: Mending) -> list[list[str]]:

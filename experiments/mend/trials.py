@@ -11,8 +11,15 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
-from testbed.experiments.mend.change_verdicts import BETTER, WORDS, Verdict, verdicts
-from testbed.experiments.mend.goals import NUMBERS, Goal, goal_of
+from testbed.experiments.mend.change_verdicts import (
+    BETTER,
+    OTHER_COSTS,
+    WORDS,
+    WORSE,
+    Verdict,
+    verdicts,
+)
+from testbed.experiments.mend.goals import NUMBERS, Goal, arrivals_s, goal_of
 from testbed.experiments.mend.server_changes import NONE, NOT_OF_VLLM, Change, changes_of
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.runs.compose import configured
@@ -81,8 +88,23 @@ class Mending:
 
     @property
     def best(self) -> Tried | None:
-        """The best change that an option of vLLM makes; None if none betters the goal."""
-        return next((tried for tried in self.better if tried.change.note != NOT_OF_VLLM), None)
+        """The best change that an option of vLLM makes: the first that ends all preemptions and
+        makes the goal no worse, else the first that betters the goal; None without either, as with
+        one seed, which separates nothing.
+        """
+        is_separated = len(self.seeds) > 1
+        ending = [tried for tried in self.without_preemptions if not self.worsens(tried)]
+        changes = (tried for tried in (*ending, *self.better) if is_separated)
+        return next((tried for tried in changes if tried.change.note != NOT_OF_VLLM), None)
+
+    def worsens(self, tried: Tried) -> bool:
+        """True if a change makes the goal worse, or is not compared."""
+        return self.verdicts[tried.change].word in (WORSE, OTHER_COSTS)
+
+    @property
+    def arrivals_s(self) -> float:
+        """The seconds of arrivals of all seeds of the server as it is."""
+        return sum(map(arrivals_s, self.server.summaries))
 
     @property
     def numbers(self) -> list[str]:

@@ -10,7 +10,7 @@ capacity` assumes.
 """
 
 from collections.abc import Sequence
-from math import floor, log10
+from math import expm1, floor, log, log10
 
 from testbed.experiments.plan.bottlenecks import broken, limit_of
 from testbed.experiments.plan.bounds import Reason
@@ -26,7 +26,7 @@ from testbed.experiments.plan.verdicts import (
     Verdict,
     refused,
 )
-from testbed.study.replications import paired, within_step
+from testbed.study.replications import NOT_DISTINGUISHABLE, paired, within_step
 
 WAVE = 8  # candidates that are challenged at a time, whatever the launcher
 DIGITS = 4  # of a rate
@@ -62,13 +62,20 @@ def rank_at_capacity(verdict: Keeps) -> tuple[float, ...]:
 
 
 def difference_at_capacity(verdict: Keeps, best: Keeps) -> str:
-    """The extra cost of a million requests, on the same seeds."""
+    """The extra cost of a request in percent, on the same seeds: the ratio of the costs, whose
+    logarithms are compared, since a deployment of few requests/s has costs that spread widely.
+    """
     if verdict.costs == best.costs:
         return "equal"
-    change = within_step(paired(verdict.costs, best.costs), max(verdict.step, best.step))
-    if change.half_width is None or change.includes_zero:
-        return change.as_difference("a million requests")
-    return f"+{change}"
+    logarithms = paired(*([log(cost) for cost in kept.costs] for kept in (verdict, best)))
+    change = within_step(logarithms, max(verdict.precision, best.precision))
+    if change.half_width is None:
+        return paired(verdict.costs, best.costs).as_difference("a million requests")
+    if change.includes_zero:
+        return NOT_DISTINGUISHABLE
+    ends = (change.mean - change.half_width, change.mean + change.half_width)
+    low, high = (f"{100 * expm1(end):,.0f}" for end in ends)
+    return f"{100 * expm1(change.mean):+,.0f}% ({low} to {high})"
 
 
 def searched(search: Search, candidates: Sequence[Candidate]) -> list[Verdict]:

@@ -33,7 +33,10 @@ class GpuHours:
     """Every GPU's hour counts one, of whatever type it is."""
 
     unit = "GPU h"
-    source = "GPU hours: a GPU's hour counts one, whatever its type (--prices FILE counts money)"
+    source = (
+        "cost: GPU hours, for no prices are given: an hour of one GPU costs 1 GPU h, of an H200 as "
+        "of an L4 (--prices FILE: your money per GPU hour)"
+    )
 
     def hourly(self, candidate: Candidate) -> float:
         return float(candidate.num_gpus)

@@ -8,6 +8,7 @@ from testbed.experiments.plan.jobs import Outcome
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses, Pruned, Simulated, rate_of
 from testbed.experiments.runs.run_words import way_of
+from testbed.run.summaries import origin_of
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ def _difference(verdict: Keeps, plan: Plan) -> str:
     if verdict is best:
         return "cheapest"
     text = plan.mode.difference(verdict, best)
-    is_of_one_way = way_of(verdict.outcomes[0].summary) == way_of(best.outcomes[0].summary)
-    return text if is_of_one_way else f"{text} (costs come another way)"
+    origins = {origin_of(kept.outcomes[0].summary) for kept in (verdict, best)}
+    return text if len(origins) == 1 else f"{text} (costs come another way)"
 
 
 def _kept(verdict: Keeps, rank: int, plan: Plan) -> Row:

@@ -20,6 +20,7 @@ from testbed.experiments.plan.deployment_plan import AT_LOAD, Plan
 from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
 from testbed.experiments.plan.space import label_of
 from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses
+from testbed.experiments.runs.part_words import part_words
 from testbed.experiments.runs.quantities import number
 from testbed.experiments.runs.run_words import (
     future_read_by,
@@ -53,6 +54,7 @@ def lines_of(plan: Plan) -> list[str]:
     return [
         f"SLO: {', '.join(objectives)} for {100 * question.share:g}% of the requests, with "
         f"{plan.mode.served}, {seeds}",
+        *_about(plan),
         plan.prices.source,
         _counts(plan),
         *([_tied(plan)] if plan.ranked else [_nearest(plan)]),
@@ -61,6 +63,15 @@ def lines_of(plan: Plan) -> list[str]:
         *_costs(plan),
         *([LIMITED] if plan.ranked or plan.misses or plan.dearer else []),
     ]
+
+
+def _about(plan: Plan) -> Iterator[str]:
+    """The model and the workload of the first simulated deployment."""
+    for verdict in plan.verdicts:
+        if isinstance(verdict, Keeps | Misses | Dearer):
+            run = verdict.outcomes[0].summary[DESCRIPTION]
+            yield f"model: {run['model']}; requests: {part_words(run['trace'])}"
+            return
 
 
 def _counts(plan: Plan) -> str:

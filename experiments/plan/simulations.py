@@ -41,8 +41,6 @@ class Simulations:
             RunJob(candidate.deployment.words, seed, rate, self._place)
             for candidate, seed, rate in wanted
         ]
-        for job in jobs:
-            self.counted.add((job.words, job.seed, job.rate))
         return self._launched(jobs, [candidate for candidate, *_ in wanted])
 
     def searches(self, wanted: Sequence[tuple[Candidate, int, float]]) -> list[Searched | Failure]:
@@ -60,24 +58,25 @@ class Simulations:
             )
             for candidate, seed, guess in wanted
         ]
-        results = self._launched(jobs, [candidate for candidate, *_ in wanted])
-        for job, result in zip(jobs, results, strict=True):
-            self.counted |= {(job.words, job.seed, rate) for rate in result.rates}
-        return results
+        return self._launched(jobs, [candidate for candidate, *_ in wanted])
 
     @property
     def _place(self) -> Place:
         return Place(self.runs.absolute(), Path.cwd())
 
     def _launched(
-        self, jobs: Sequence[RunJob] | Sequence[SearchJob], candidates: Sequence[Candidate]
+        self, jobs: Sequence[RunJob | SearchJob], candidates: Sequence[Candidate]
     ) -> list[Any]:
         """The results of the jobs; raises InputError if one has failed: a plan without it would
         rank the others as if it missed the SLO.
         """
         if not jobs:
             return []
-        results = [*launched(self.launcher, jobs, self._place.runs)]
+        results = []
+        for job, result in zip(jobs, launched(self.launcher, jobs, self._place.runs), strict=True):
+            rates = (job.rate,) if isinstance(job, RunJob) else result.rates
+            self.counted |= {(job.words, job.seed, rate) for rate in rates}
+            results.append(result)
         for candidate, result in zip(candidates, results, strict=True):
             if isinstance(result, Failure) and not result.is_answer:
                 raise result.error.within(candidate.deployment.name)

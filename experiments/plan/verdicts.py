@@ -7,18 +7,27 @@ from typing import Self
 from testbed.core.errors import InputError
 from testbed.experiments.plan.jobs import Failure, Outcome, Searched
 from testbed.experiments.plan.space import Candidate, Deployment
+from testbed.run.metrics import WHILE_ARRIVING
+from testbed.run.while_arriving import COMPLETED, LAST_ARRIVAL
 from testbed.study.replications import Interval, interval, within_step
 
 REFUSED = "refused"
 
 
 def rate_of(candidate: Candidate, outcome: Outcome) -> float:
-    """Requests/s that arrive in a run; of a trace, of a closed loop and of clients that wait for
-    answers (max_in_flight), those that are answered.
+    """Requests/s that arrive in a run; of a trace its answered requests over the time in which they
+    arrive, of a closed loop and of clients that wait for answers (max_in_flight) those that
+    complete in the second half of the arrivals. If all arrive at once, the drain is part of the
+    time.
     """
-    arrivals = candidate.config.arrivals.parameters
-    configured = None if arrivals.get("max_in_flight") else arrivals.get("rate")
-    answered = outcome.summary["throughput"]["requests_per_s"]
+    arrivals, summary = candidate.config.arrivals, outcome.summary
+    waits = arrivals.parameters.get("max_in_flight")
+    configured = None if waits else arrivals.parameters.get("rate")
+    answered = summary["throughput"]["requests_per_s"]
+    if window := summary.get(WHILE_ARRIVING):
+        of_trace = summary["requests"]["finished"] / window[LAST_ARRIVAL]
+        replays = getattr(arrivals.maker("arrivals"), "replays", False)
+        answered = of_trace if replays else window[COMPLETED]
     return float(outcome.rate or configured or answered or 0.0)
 
 

@@ -3,8 +3,11 @@ objects.
 """
 
 import reprlib
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,14 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, KEYS, names_of
 from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.experiments.runs.error_lines import flat
+from testbed.experiments.runs.one_source import (
+    COST,
+    OF_ONE_SOURCE,
+    OF_THE_LOAD,
+    WHY,
+    configs_differ,
+    group_of,
+)
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
 from testbed.experiments.sglang_server import translation as of_sglang
@@ -112,6 +123,31 @@ class HydraFrontEnd:
             requested.words.append("arrivals=replay")
         return _typed(requested, _composed(requested))
 
+    def with_one_source(
+        self,
+        overrides: Sequence[str],
+        options: Mapping[str, Any],
+        points: Sequence[Mapping[str, Any]],
+    ) -> Sequence[str]:
+        """The overrides, with a note and one word more if not all of these runs have measured
+        iterations: the costs of all are derived then. options: of every run, beside those of its
+        point. A key of costs is a choice already.
+        """
+        keys = [*map(key_of, overrides), *options, *(key for point in points for key in point)]
+        if any(group_of(key) == COST for key in keys):
+            return overrides
+        servers = {
+            tuple((key, repr(value)) for key, value in point.items() if not _is_of_load(key)): point
+            for point in points
+        }
+        configs = (self.configure(overrides, {**options, **point}) for point in servers.values())
+        with redirect_stderr(StringIO()):  # each run prints the notes on its command
+            differ = len(servers) > 1 and configs_differ(configs)
+        if not differ:
+            return overrides
+        print(f"testbed: note: {WHY}", file=sys.stderr)
+        return [*overrides, OF_ONE_SOURCE]
+
     def measure(self, config: RunConfig, folder: Path) -> dict[str, Any]:
         """The summary of a run, read from its folder below `folder` if the run is complete."""
         return run_into(config, folder).summary
@@ -128,6 +164,10 @@ class HydraFrontEnd:
         from testbed.experiments.look.notebook import result_views
 
         return result_views
+
+
+def _is_of_load(key: str) -> bool:
+    return group_of(SHORT.get(key, key)) in OF_THE_LOAD
 
 
 def _with_server_command(overrides: Sequence[str], options: dict[str, Any]) -> Sequence[str]:

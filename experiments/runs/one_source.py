@@ -1,9 +1,10 @@
 """Costs of one source for runs that are compared with one another."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from testbed.cost.sections import SYSTEM
 from testbed.experiments.runs.compose import configured
+from testbed.run.config import RunConfig
 from testbed.run.machine import ITERATIONS, cost_of
 from testbed.run.override_words import key_of
 
@@ -21,23 +22,26 @@ def sources_differ(runs: Sequence[Sequence[str]]) -> bool:
     not, so that the errors of their costs would be part of the differences. A word with cost. is
     a choice already.
     """
-    if any(_group(word) == COST for words in runs for word in words):
+    if any(group_of(key_of(word)) == COST for words in runs for word in words):
         return False
     servers = dict.fromkeys(
-        tuple(word for word in words if _group(word) not in OF_THE_LOAD) for words in runs
+        tuple(word for word in words if group_of(key_of(word)) not in OF_THE_LOAD) for words in runs
     )
-    if len(servers) < 2:
-        return False
-    return len({_takes_iterations(words) for words in servers}) > 1
+    return len(servers) > 1 and configs_differ(map(configured, servers))
 
 
-def _group(word: str) -> str:
-    return key_of(word).partition(".")[0]
+def configs_differ(configs: Iterable[RunConfig]) -> bool:
+    """True if some of these runs take measured iterations and others not."""
+    return len({_takes_iterations(config) for config in configs}) > 1
 
 
-def _takes_iterations(words: Sequence[str]) -> bool:
-    """True if a run of these words takes whole iterations that were measured."""
-    config = configured(words)
+def group_of(key: str) -> str:
+    """The config group of a key."""
+    return key.partition(".")[0]
+
+
+def _takes_iterations(config: RunConfig) -> bool:
+    """True if a run takes whole iterations that were measured."""
     if config.engine is not None or not config.cost.parameters.get(ITERATIONS):
         return False
     return SYSTEM in (cost_of(config).fingerprint or {})

@@ -7,8 +7,7 @@ a class is imported only if it is used.
 """
 
 import re
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +69,13 @@ class OwnOptions(ConfigSource):
         return config_path in (*GROUPS, "engine") or Path(self.path, config_path).is_dir()
 
     def is_config(self, config_path: str) -> bool:
-        return _maker(Path(self.path), config_path.removesuffix(".yaml")) is not None
+        return option_at(Path(self.path), config_path.removesuffix(".yaml")) is not None
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = config_path.removesuffix(".yaml")
-        make = _maker(Path(self.path), path)
-        assert make is not None
-        values = with_defaults(make(), path.partition("/")[0])
+        option = option_at(Path(self.path), path)
+        assert option is not None
+        values = with_defaults(option, path.partition("/")[0])
         header = {"package": values.pop(PACKAGE, None)}
         return ConfigResult(self.provider, f"{SCHEME}://{path}", OmegaConf.create(values), header)
 
@@ -143,48 +142,47 @@ def stated(file: Path, changed_ns: int) -> Node:
     return values | {PACKAGE: header["package"]} if header else values
 
 
-def _maker(folder: Path, path: str) -> Callable[[], Node] | None:
-    """The function that makes the option of a folder, or one that no file states; None if there is
+def option_at(folder: Path, path: str) -> Node | None:
+    """The values that the option of a folder states, or one that no file states; None if there is
     none.
     """
     file = folder / f"{path}.yaml"
     if file.is_file():
-        return partial(stated, file, file.stat().st_mtime_ns)
+        return stated(file, file.stat().st_mtime_ns)
     group, _, name = path.rpartition("/")
     if name == NOTHING:
         return None
     if path == "engine/gpu":
-        return dict
+        return {}
     if group == "model" and name in model_names():
-        return lambda: {**CHOICES, **shipped(name)["shape"]}
+        return {**CHOICES, **shipped(name)["shape"]}
     if group == "server":
-        return _server_maker(name)
-    return _plug_in_maker(group, name) if group in GROUPS else None
+        return _server(name)
+    return _plug_in(group, name) if group in GROUPS else None
 
 
-def _server_maker(name: str) -> Callable[[], Node] | None:
+def _server(name: str) -> Node | None:
     """A server of a GPU by its name, of several as one, and the server of a model that has no file
     of its own.
     """
     if name in files_of("gpu"):
-        return lambda: {"defaults": [{"/gpu@gpu": name}, "/memory@_here_"]}
+        return {"defaults": [{"/gpu@gpu": name}, "/memory@_here_"]}
     gpus = gpus_of_server(name)
     if gpus is not None:
         gpu, num_gpus = gpus
-        return lambda: {"defaults": [gpu, "_self_"], "num_gpus": num_gpus}
+        return {"defaults": [gpu, "_self_"], "num_gpus": num_gpus}
     if name.startswith(HIDDEN) and name.removeprefix(HIDDEN) in model_names():
-        return lambda: {"defaults": [ANY_SERVER]}
+        return {"defaults": [ANY_SERVER]}
     return None
 
 
-def _plug_in_maker(group: str, name: str) -> Callable[[], Node] | None:
+def _plug_in(group: str, name: str) -> Node | None:
     """An installed plug-in by its name, or MODULE:CLASS; it gets what `custom` has."""
     points = {point.name: point.value for point in plug_ins_of(group)}
     target = name if CLASS.fullmatch(name) else points.get(name)
     if target is None or CUSTOM not in files_of(group):
         return None
-    dotted = target.replace(":", ".")
-    return lambda: {"defaults": [CUSTOM], "_target_": dotted}
+    return {"defaults": [CUSTOM], "_target_": target.replace(":", ".")}
 
 
 def _names(group: str) -> set[str]:

@@ -177,7 +177,7 @@ def named(config: RunConfig) -> RunConfig:
     cannot record.
     """
     parts: dict[str, Any] = {key: _named(part, key) for key, part in config.parts.items()}
-    return replace(config, **parts)
+    return config if parts == config.parts else replace(config, **parts)
 
 
 def _named(part: Part, key: str) -> Part:

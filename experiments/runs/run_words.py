@@ -5,8 +5,7 @@ from typing import Any
 
 from testbed.experiments.runs.part_words import part_words
 from testbed.experiments.runs.quantities import number
-from testbed.run.simulate import PROFILE
-from testbed.run.summaries import RUN, source_of_costs
+from testbed.run.summaries import RUN, origin_of, source_of_costs
 
 SERVED = "model", "server", "num_gpus"
 ALIKE = 1.01  # pools of one memory in whole blocks of two sizes
@@ -87,14 +86,18 @@ def remark_on_pools(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A remark if the costs of some runs were measured and those of others derived or computed;
-    runs: simulated summaries by name.
+    """A remark if the costs of some runs were measured and those of others derived or computed, or
+    derived from another profile; runs: simulated summaries by name.
     """
-    ways = {name: way_of(summary) for name, summary in runs.items()}
-    if len(set(ways.values())) > 1:
+    yield from remark_on_origins({name: origin_of(summary) for name, summary in runs.items()})
+
+
+def remark_on_origins(origins: Mapping[str, str]) -> Iterator[str]:
+    """A remark if runs of these names have costs of several origins (`origin_of`)."""
+    if len(set(origins.values())) > 1:
         names = "; ".join(
-            f"{way}: {', '.join(name for name, other in ways.items() if other == way)}"
-            for way in dict.fromkeys(ways.values())
+            f"{origin}: {', '.join(name for name, other in origins.items() if other == origin)}"
+            for origin in dict.fromkeys(origins.values())
         )
         yield (
             f"the costs come in different ways ({names}), so that their errors are part of the "
@@ -104,7 +107,4 @@ def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 def way_of(summary: Mapping[str, Any]) -> str:
     """The derivation of a run's costs from measurements."""
-    profile = summary.get(PROFILE)
-    if not profile:
-        return "without a profile"
-    return "derived" if "from" in profile else "measured"
+    return origin_of(summary).partition(" from ")[0]

@@ -10,8 +10,17 @@ from rich.text import Text
 from testbed.experiments.runs.quantities import number, percent, still_filling
 from testbed.experiments.runs.run_words import future_read_by, run_words
 from testbed.run.metrics import WHILE_ARRIVING, in_words
-from testbed.run.simulate import OVERLOAD, PROFILE, STOPPED
-from testbed.run.summaries import CONTENTS, ENGINES, RUN, SAMPLES, UNREAD, costs_of, was_served
+from testbed.run.simulate import OVERLOAD, STOPPED
+from testbed.run.summaries import (
+    CONTENTS,
+    ENGINES,
+    PROFILE,
+    RUN,
+    SAMPLES,
+    UNREAD,
+    costs_of,
+    was_served,
+)
 from testbed.run.while_arriving import COMPLETED, is_filling
 
 LIMITS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "end to end"}

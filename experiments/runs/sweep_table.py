@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Group
+from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from testbed.experiments.look.pages.page import Chart, Series
 from testbed.experiments.look.plots import figure_of, save
+from testbed.experiments.runs.one_source import OF_THE_LOAD, group_of
 from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
 from testbed.experiments.runs.quantities import WINDOW, main_numbers, still_filling
 from testbed.experiments.runs.replicated import EQUAL, difference_columns, explained, mean_columns
@@ -21,13 +22,15 @@ from testbed.experiments.runs.run_words import (
 )
 from testbed.experiments.runs.sweep_metrics import panels_of, with_shares
 from testbed.experiments.runs.whole_files import write_cells
-from testbed.run.metrics import WHILE_ARRIVING
+from testbed.run.metrics import WHILE_ARRIVING, in_words
 from testbed.run.simulate import OVERLOAD
 from testbed.run.summaries import costs_of, flat, merge_axes
 from testbed.run.while_arriving import is_filling
 from testbed.study.replications import interval
 
 FEWEST = 3  # values of an axis that is drawn
+PADDING = 3  # characters of a column beside its cells
+WIDEST = 40  # characters of an axis's column
 FUTURE = "reads the future"  # the column of what no real server could know
 FACTOR = 20.0  # between the latencies of a chart with a logarithmic axis
 MOST_REMARKS = 8
@@ -67,8 +70,11 @@ def shown(
     firsts = [group.points[0] for group in groups]
     settled = [name for name in names if name != SEED]
     named = {_name_of(point, settled): point.summary for point in firsts}
-    head += [*remark_on_ways(named), *remark_on_pools(named)]
-    head += [*rejections_of(points), *fillings_of(firsts), WINDOW]
+    of_servers = [name for name in settled if group_of(name) not in OF_THE_LOAD] or settled
+    head += remark_on_ways({_name_of(point, of_servers): point.summary for point in firsts})
+    head += remark_on_pools(named)
+    head += [*overloads_of(groups, settled), *rejections_of(points, names)]
+    head += [*fillings_of(firsts, settled), WINDOW]
     if are_replicated(points) and not per_seed:
         return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
@@ -78,13 +84,30 @@ def shown(
     return Group(*map(Text, head), _table(columns, results, width))
 
 
-def rejections_of(points: Sequence[Point]) -> list[str]:
+def overloads_of(groups: Sequence[Setting], names: Sequence[str]) -> list[str]:
+    """A line for each setting whose server does not keep up with the arrivals, on how many seeds;
+    of many such settings the first ones. names: the axes that name a setting.
+    """
+    lines = list[str]()
+    for group in groups:
+        behind = [of for point in group.points if (of := point.summary.get(OVERLOAD))]
+        if behind:
+            name = _name_of(group.points[0], names)
+            on = f" on {len(behind)} of {len(group.points)} seeds" if len(group.points) > 1 else ""
+            lines.append(
+                f"{name}: overloaded{on}, so that latencies grow with arrivals.duration_s: "
+                f"{in_words(behind[0])}".removeprefix(": ")
+            )
+    return _first(lines)
+
+
+def rejections_of(points: Sequence[Point], names: Sequence[str]) -> list[str]:
     """A line for each point whose server has rejected requests, which its latencies leave out; of
-    many such points the first ones.
+    many such points the first ones. names: the axes that name a point.
     """
     counted = [(point, point.summary["requests"]) for point in points]
     lines = [
-        f"{_name_of(point, axes(points))}: {counts['rejected']} of {counts['arrived']} requests "
+        f"{_name_of(point, names)}: {counts['rejected']} of {counts['arrived']} requests "
         "rejected, which latencies leave out"
         for point, counts in counted
         if counts.get("rejected")
@@ -92,9 +115,9 @@ def rejections_of(points: Sequence[Point]) -> list[str]:
     return _first(lines)
 
 
-def fillings_of(points: Sequence[Point]) -> list[str]:
+def fillings_of(points: Sequence[Point], names: Sequence[str]) -> list[str]:
     """A line for each of the first points whose server still fills in the second half of the
-    arrivals, without those that fall behind.
+    arrivals, without those that fall behind. names: the axes that name a point.
     """
     rates = [
         (point, point.summary.get(WHILE_ARRIVING))
@@ -103,7 +126,7 @@ def fillings_of(points: Sequence[Point]) -> list[str]:
     ]
     return _first(
         [
-            f"{_name_of(point, axes(points))}: {still_filling(part)}".removeprefix(": ")
+            f"{_name_of(point, names)}: {still_filling(part)}".removeprefix(": ")
             for point, part in rates
             if part and is_filling(part)
         ]
@@ -153,9 +176,12 @@ def _table(
     width: int,
     title: str | None = None,
 ) -> Table:
-    """All columns of `left`, and behind them as many of the results as fit."""
+    """All columns of `left`, whose long cells take several lines, and behind them as many of the
+    results as fit.
+    """
     columns = dict(left)
-    space = width - 1 - sum(_width(name, cells) for name, cells in left.items())
+    wide = {name: min(_width(name, cells), WIDEST) for name, cells in left.items()}
+    space = width - 1 - sum(wide.values())
     for name, cells in results.items():
         space -= _width(name, cells)
         if space < 0:
@@ -163,14 +189,16 @@ def _table(
         columns[name] = cells
     table = Table(title=title, title_justify="left")
     for name in columns:
-        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
+        justify: JustifyMethod = "left" if name in left else "right"
+        most = WIDEST - PADDING if name in left else None
+        table.add_column(name, justify=justify, overflow="fold", max_width=most)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     return table
 
 
 def _width(name: str, cells: Sequence[str]) -> int:
-    return max(map(len, [name, *cells])) + 3
+    return max(map(len, [name, *cells])) + PADDING
 
 
 def futures_of(points: Sequence[Point]) -> dict[str, list[str]]:

@@ -32,8 +32,6 @@ from testbed.kernels import gpu_commands
 from testbed.run.build import build
 from testbed.run.machine import cost_of
 from testbed.run.simulate import run
-from testbed.study.cost_spread import draws, rule
-from testbed.study.sensitivity import variations
 from testbed.traces.files import plain_or_packed
 
 RATES, SECONDS, BLOCKS = (6.0, 12.0, 18.0), 20.0, 1024  # requests/s, of arrivals, of 16 tokens
@@ -76,10 +74,6 @@ class Figures(NamedTuple):
         """The figures of a run's summary."""
         preemptions = sum(summary["preemptions"].values())
         return cls(summary["tpot_s"]["mean"], summary["ttft_s"]["p50"], preemptions)
-
-    def slower(self, factor: float) -> "Figures":
-        """The same in a unit of time that is so many times as long."""
-        return Figures(factor * self.tpot_s, factor * self.ttft_p50_s, self.preemptions)
 
 
 def common_words(model: str, profile: Mapping[str, Any]) -> list[str]:
@@ -153,32 +147,6 @@ def compared(
         yield load, Figures.of(json.loads(path.read_text(encoding="utf-8"))), Figures.of(simulated)
 
 
-def intervals(load: Load, common: Sequence[str], profile: Path) -> tuple[Figures, Figures]:
-    """The smallest and largest simulated figures, by the rule of testbed.study.cost_spread."""
-    config = configured([*load.words(common), "cost=profile", f"cost.path={profile}"])
-    factors = [draw.slowness for draw in draws(config)]
-    varied = [
-        Figures.of(run(variation).summary).slower(factor)
-        for variation, factor in zip(variations(config), factors, strict=True)
-    ]
-    columns = list(zip(Figures.of(run(config).summary), *varied, strict=True))
-    return Figures(*map(min, columns)), Figures(*map(max, columns))
-
-
-def interval_table(loads: Sequence[Load], common: Sequence[str], profile: Path) -> Iterator[str]:
-    """The interval of each simulated figure in Markdown."""
-    yield "| planned | requests/s | TPOT, ms | TTFT p50, ms | preemptions |"
-    yield "|---|---|---|---|---|"
-    for load in loads:
-        low, high = intervals(load, common, profile)
-        times = [
-            f"{1e3 * least:.2f} to {1e3 * most:.2f}"
-            for least, most in ((low.tpot_s, high.tpot_s), (low.ttft_p50_s, high.ttft_p50_s))
-        ]
-        preemptions = f"{low.preemptions:,} to {high.preemptions:,}"
-        yield f"| {load.planning} | {load.rate:g} | {' | '.join((*times, preemptions))} |"
-
-
 def computing(
     loads: Sequence[Load], common: Sequence[str], profile: Path, out: Path
 ) -> Iterator[str]:
@@ -245,9 +213,6 @@ def main(
     limit_s: Annotated[
         float, Parameter(metavar="S", help="seconds after which no run begins")
     ] = 530.0,
-    sensitivity: Annotated[
-        bool, Parameter(help="print how far the figures move with costs and arrivals too")
-    ] = False,
 ) -> None:
     """Measure what the folder lacks, and print the table."""
     begun_s = time.monotonic()
@@ -259,10 +224,6 @@ def main(
     print(f"{time.monotonic() - begun_s:.0f} s: served", flush=True)
     print(*table(list(compared(LOADS, common, profile, out))), "", sep="\n")
     print(*computing(LOADS, common, profile, out), sep="\n")
-    if sensitivity:
-        costs = ["cost=profile", f"cost.path={profile}"]
-        varied = rule(configured([*LOADS[0].words(common), *costs]))
-        print(f"\nSimulated, {varied}:", *interval_table(LOADS, common, profile), sep="\n")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from testbed.run.config import RunConfig
 from testbed.run.parts import Part
 from testbed.run.simulate import run
 from testbed.study.cost_spread import rule
-from testbed.study.sensitivity import variations
+from testbed.study.sensitivity import run_intervals
 from testbed.traces.vllm_log import VllmLog
 from testbed.vllm.releases import MEASURED
 
@@ -207,20 +207,19 @@ def read_loads(path: Path) -> list[Load]:
 
 def _predicted(load: Load, profile: str, server: str) -> Prediction:
     config = replace(config_of(load.blocks, profile, server), trace=Part(load.workload))
-    every = [_figures(run(varied).summary) for varied in (config, *variations(config))]
-    return Prediction(
-        every[0],
-        {name: min(figures[name] for figures in every) for name in METRICS},
-        {name: max(figures[name] for figures in every) for name in METRICS},
-    )
+    summary = run(config).summary
+    intervals = run_intervals(config, summary, _figures)
+    lowest, highest = ({name: of[end] for name, of in intervals.items()} for end in (0, 1))
+    return Prediction(_figures(summary, 1.0), lowest, highest)
 
 
-def _figures(summary: Mapping[str, Any]) -> dict[str, float]:
+def _figures(summary: Mapping[str, Any], slowness: float) -> dict[str, float]:
+    """By METRICS. slowness: the run's unit of time, in the usual one."""
     return {
-        "e2e_s": summary["e2e_s"]["mean"],
-        "ttft_s": summary["ttft_s"]["mean"],
-        "ttft_p50_s": summary["ttft_s"]["p50"],
-        "tpot_s": summary["tpot_s"]["mean"],
+        "e2e_s": slowness * summary["e2e_s"]["mean"],
+        "ttft_s": slowness * summary["ttft_s"]["mean"],
+        "ttft_p50_s": slowness * summary["ttft_s"]["p50"],
+        "tpot_s": slowness * summary["tpot_s"]["mean"],
         "preemptions": float(sum(summary["preemptions"].values())),
     }
 

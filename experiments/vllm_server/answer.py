@@ -9,6 +9,7 @@ from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.expected_error import error_lines, unlogged_parts
 from testbed.experiments.vllm_server.named_server import server_of
+from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import OFF, ON, Command, read_command
 from testbed.vllm.memory import Terms, seen_gib, terms
 from testbed.vllm.option_table import options_of
@@ -21,6 +22,7 @@ LARGEST_PARALLELISM = 64
 GPUS_OF_HOST = 8
 BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
+TAKES_MEMORY = "--enable-lora", "--speculative-config"
 ADAPTERS = "the time that adapters take is not modelled, only their memory"
 EQUAL_SHARES = 0.02  # by which tokens over a request's length and the concurrency may differ
 GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them later"
@@ -34,8 +36,9 @@ class Fit:
     command gives the pool; activation_rmse_gib is the residual of their fit. drafter_gib is part of
     weights_gib. offloaded_tokens: of the CPU cache that the command asks for. assumptions: what is
     taken for a drafter whose shape is not at hand. unlogged: parts of the memory to which the error
-    says nothing, for no logged start-up has them. gpu_memory_gib: of one GPU, of which vLLM may use
-    gpu_memory_utilization; seen_by_torch: false if only its data sheet or driver says it.
+    says nothing, for no logged start-up has them. kv_tokens_without: kv_tokens of the same command
+    without an option that takes memory, by option. gpu_memory_gib: of one GPU, of which vLLM may
+    use gpu_memory_utilization; seen_by_torch: false if only its data sheet or driver says it.
     num_replicas: engines of data parallelism, to each of which all numbers apply. num_gpus: of an
     engine, in all num_stages pipeline stages; the memory is that of the stage with the smallest
     pool, the layers stage_layers.
@@ -73,6 +76,7 @@ class Fit:
     notes: tuple[str, ...]
     assumptions: tuple[str, ...]
     unlogged: tuple[str, ...]
+    kv_tokens_without: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,14 @@ class Question:
 
     def updated(self, option: str, value: str) -> "Question":
         """The same with another value of one option."""
-        values = {**self.command.values, option: value}
+        return self._with({**self.command.values, option: value})
+
+    def without(self, option: str) -> "Question":
+        """The same without one option."""
+        values = self.command.values
+        return self._with({name: value for name, value in values.items() if name != option})
+
+    def _with(self, values: dict[str, str]) -> "Question":
         command = replace(self.command, values=values, options=options_of(values))
         return replace(self, command=command)
 
@@ -148,7 +159,18 @@ def fit_of(
         notes=server.notes,
         assumptions=() if server.speculative is None else server.speculative.notes,
         unlogged=unlogged_parts(server),
+        kv_tokens_without=_tokens_without(question, server),
     )
+
+
+def _tokens_without(question: Question, server: Server) -> dict[str, int]:
+    """The tokens of the pool without each option that takes memory from it, by option; empty if
+    the command gives the pool.
+    """
+    taking = [name for name in TAKES_MEMORY if name in server.values]
+    if server.memory is None:
+        return {}
+    return {name: num_tokens(question.without(name).server) for name in taking}
 
 
 def _memory_of(server: Server, memory_terms: Terms) -> dict[str, Any]:
@@ -297,7 +319,16 @@ def lines_of(fit: Fit) -> list[str]:
         )
     texts += replica_lines(fit.num_replicas)
     texts += logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
+    texts += [
+        f"  without {option} {tokens:,} tokens: it takes {tokens - fit.kv_tokens:,}"
+        for option, tokens in fit.kv_tokens_without.items()
+    ]
     texts += _shared_pages_lines(fit)
+    if fit.block_size % BLOCK_SIZE:
+        texts.append(
+            f"blocks of {fit.block_size} tokens: FlexAttention serves them, since no other kernel "
+            "takes them; vLLM warns that it is slower, and testbed run refuses it"
+        )
     if fit.offloaded_tokens:
         texts.append(f"CPU cache below the GPUs: {fit.offloaded_tokens:,} tokens")
     texts.append(f"largest --max-model-len that starts: {fit.longest_model_len:,}")

@@ -136,7 +136,7 @@ def _pools(server: DictConfig) -> DictConfig:
             key="server.kv_memory_gib",
             value=repr(pools),
             problem="must be a table of values by name",
-            remedy="give server.kv_memory_gib.NAME=GIB",
+            remedy="give 'server.kv_memory_gib={NAME: GIB}'",
         )
     return pools
 

@@ -1,21 +1,14 @@
-"""The table of kernels/results/h100-speed.md, from the rows kept beside it.
+"""The tables of kernels/results/speed.md, from the rows kept in the FOLDERs beside it.
 
-    python -m testbed.kernels.measure.speed_beside_vllm
-
-A log of vLLM's steps has when each result was read. Under asynchronous scheduling the result of one
-iteration is read late if the next is being launched, and then the next seems short; so an
-iteration with prompts is also taken with its two neighbours, less twice a decode beside them.
+python -m testbed.kernels.measure.speed_beside_vllm FOLDER
 """
 
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-
-FOLDER = Path(__file__).parents[1] / "results" / "engine" / "speed"
-RUNS = ("full-8", "s2000-0.5", "s2000-sat")
-NEAR = 9  # iterations before a prompt among which its decodes are looked for
 
 
 class Log(NamedTuple):
@@ -29,30 +22,26 @@ class Log(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Output tokens a second, mean time per output token, and medians of iterations in ms: decodes,
-    those with prompts, and those with prompts as far as they lengthen their neighbours too.
-    """
+    """Output tokens a second, mean time per output token and the median decode, both in ms."""
 
     tokens_per_s: float
     tpot_ms: float
     decode_ms: float
-    prompt_ms: float
-    prompt_with_neighbours_ms: float
 
 
-def of_engine(name: str) -> Log:
+def of_engine(folder: Path, name: str) -> Log:
     """A run of the engine."""
-    requests = pd.read_csv(FOLDER / f"{name}-requests.csv.gz")
-    rows = pd.read_csv(FOLDER / f"{name}-iterations.csv.gz")
+    requests = pd.read_csv(folder / f"{name}-requests.csv.gz")
+    rows = pd.read_csv(folder / f"{name}-iterations.csv.gz")
     ends_s = (rows.start_s + rows.duration_s).to_numpy()
     renamed = requests.rename(columns={"arrival_s": "queued_s"})
     return Log(renamed, ends_s, (rows.prefill_tokens > 0).to_numpy())
 
 
-def of_vllm(name: str) -> Log:
+def of_vllm(folder: Path, name: str) -> Log:
     """The same requests, served by vLLM."""
-    requests = pd.read_csv(FOLDER / "vllm" / f"{name}-requests.csv.gz")
-    rows = pd.read_csv(FOLDER / "vllm" / f"{name}-steps.csv.gz").dropna(subset="result_s")
+    requests = pd.read_csv(folder / "vllm" / f"{name}-requests.csv.gz")
+    rows = pd.read_csv(folder / "vllm" / f"{name}-steps.csv.gz").dropna(subset="result_s")
     return Log(requests, rows.result_s.to_numpy(), (rows.prompt_tokens > 0).to_numpy())
 
 
@@ -68,38 +57,20 @@ def figures(log: Log) -> Figures:
         tokens_per_s=float(requests.output_len.sum() / serving_s),
         tpot_ms=1e3 * float(tpot_s.mean()),
         decode_ms=1e3 * float(np.median(lasting_s[decodes])),
-        prompt_ms=1e3 * float(np.median(lasting_s[prompts[1:]])),
-        prompt_with_neighbours_ms=1e3 * float(np.median(with_neighbours_s(log.ends_s, prompts))),
     )
 
 
-def with_neighbours_s(ends_s: np.ndarray, prompts: np.ndarray) -> list[float]:
-    """Of each iteration with prompts between two decodes on either side: these three, less twice
-    the median decode before them.
-    """
-    lasting_s = np.diff(ends_s, prepend=np.nan)
-    alone = [
-        i for i in range(3, len(ends_s) - 3) if prompts[i] and prompts[i - 2 : i + 3].sum() == 1
-    ]
-    times: list[float] = []
-    for i in alone:
-        before = range(max(1, i - NEAR - 1), i - 1)
-        near_s = [lasting_s[j] for j in before if not prompts[j] and not prompts[j - 1]]
-        if near_s:
-            times.append(ends_s[i + 1] - ends_s[i - 2] - 2 * float(np.median(near_s)))
-    return times
-
-
-def main() -> None:
-    """Print the table in Markdown."""
-    print("| run | system | output tokens/s | TPOT | decode | prompt | prompt, with neighbours |")
-    print("|---|---|---|---|---|---|---|")
-    for name in RUNS:
+def main(folder: Path) -> None:
+    """Print the table of a folder's runs in Markdown."""
+    print("| run | system | output tokens/s | TPOT | decode |")
+    print("|---|---|---|---|---|")
+    for path in sorted(folder.glob("*-requests.csv.gz")):
+        name = path.name.removesuffix("-requests.csv.gz")
         for system, read in (("vLLM", of_vllm), ("this engine", of_engine)):
-            tokens_per_s, *times_ms = figures(read(name))
+            tokens_per_s, *times_ms = figures(read(folder, name))
             cells = " | ".join(f"{time_ms:.2f}" for time_ms in times_ms)
             print(f"| {name} | {system} | {tokens_per_s:,.0f} | {cells} |")
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

@@ -17,7 +17,7 @@ from typing import (
 
 from annotated_types import Unit
 from pydantic import ConfigDict, ValidationError
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass, rebuild_dataclass
 from pydantic_core import core_schema
 
 from testbed.core.errors import InputError
@@ -25,7 +25,9 @@ from testbed.core.spelling import UnknownKey, dotted
 
 T = TypeVar("T")
 # No text stands for a number, no number for true; numbers are finite; every key is known.
-CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+CONFIG = ConfigDict(
+    strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True
+)
 UNKNOWN = "unexpected_keyword_argument"
 PROBLEMS = {  # by the type of a pydantic error; its context and the field's unit are filled in
     "int_type": "must be a whole number",
@@ -36,7 +38,7 @@ PROBLEMS = {  # by the type of a pydantic error; its context and the field's uni
     "finite_number": "must be a finite number",
     "tuple_type": "must be a list of values",
     "list_type": "must be a list of values",
-    "dict_type": "must be a table of values by name (give {key}.NAME=VALUE)",
+    "dict_type": "must be a table of values by name (give '{key}={{NAME: VALUE}}')",
     "greater_than": "must be above {gt:,.12g}{unit}",
     "greater_than_equal": "must be at least {ge:,.12g}{unit}",
     "less_than_equal": "exceeds the maximum of {le:,.12g}{unit}",
@@ -58,6 +60,7 @@ def model(cls: type[T]) -> type[T]:
 
     @wraps(checked)
     def __init__(self: Any, *positional: Any, **named: Any) -> None:
+        validator_of(checked_class)
         try:
             checked(self, *positional, **named)
         except ValidationError as error:
@@ -65,6 +68,17 @@ def model(cls: type[T]) -> type[T]:
 
     checked_class.__init__ = __init__
     return checked_class  # type: ignore[no-any-return]
+
+
+@cache
+def validator_of(cls: Any) -> Any:
+    """The validator of a model, compiled when it is first used, for a run uses few of the models.
+    The constructor stays, which pydantic would replace by its own.
+    """
+    constructor = cls.__init__
+    rebuild_dataclass(cls)
+    cls.__init__ = constructor
+    return cls.__pydantic_validator__
 
 
 def _schema(cls: type, source: type, handler: Any) -> Any:
@@ -95,7 +109,7 @@ def read(cls: type[T], values: Any, key: str = "") -> T:
     unknown or missing, and for a value against its field's annotation.
     """
     try:
-        instance: T = cls.__pydantic_validator__.validate_python(values)  # type: ignore[attr-defined]
+        instance: T = validator_of(cls).validate_python(values)  # type: ignore[arg-type]
         return instance
     except ValidationError as error:
         raise refusal_of(error, cls, key) from None

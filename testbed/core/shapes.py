@@ -3,6 +3,7 @@ kernels.
 """
 
 from dataclasses import fields
+from functools import cache
 
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names as model_names
@@ -12,7 +13,9 @@ from testbed.core.specs import OF_STAGES, SPECIAL, ModelSpec
 CHOSEN = ("max_len", "kv_dtype_bytes", "weight_bits", "fp8_products")
 
 
+@cache
 def read_model(name: str) -> ModelSpec:
+    """A model that ships, by its name."""
     return ModelSpec(**shipped(name)["shape"])
 
 

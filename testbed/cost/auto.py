@@ -4,13 +4,13 @@ else a roofline.
 The nearest profile is found by shapes and by GPU, never by a model's name.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import log
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
@@ -55,40 +55,38 @@ def auto_cost(
     those in whole iterations.
     """
     check_data_sheet(source, server.gpu, (*KERNELS_BY, "link_bandwidth"))
-    question = Question(
-        model,
-        server.gpu,
-        server.num_gpus,
-        source,
-        choices.software,
-        iterations,
-        attainable.get(server.gpu.name),
-        roofline.byte_kv_bandwidth,
+    best: Callable[..., Mapping[str, Any] | None] = best_shipped
+    if path is not None:
+        best = partial(best_profile, path=path)
+    profile = best(
+        model=model,
+        gpu=server.gpu,
+        num_gpus=server.num_gpus,
+        source=source,
+        software=choices.software,
+        iterations=iterations,
+        share=attainable.get(server.gpu.name),
+        byte_kv_bandwidth=roofline.byte_kv_bandwidth,
     )
-    profile = best_shipped(question) if path is None else best_profile(question, path)
     if profile is None:
         return _roofline_cost(model, server, choices, roofline, path)
     return ProfileCost(model, server, profile, adapted_choices(choices, profile))
 
 
-class Question(NamedTuple):
-    """The question that decides the best profile; `share` is the GPU's of `attainable`, the rest as
-    in auto_cost.
+def best_profile(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    num_gpus: int,
+    source: GpuSpec,
+    software: str | None,
+    iterations: str | None,
+    share: float | None,
+    byte_kv_bandwidth: float,
+    path: str | Path | None = None,
+) -> Mapping[str, Any] | None:
+    """The nearest profile, carried to the model and the GPU; None if none is near. share: the GPU's
+    of `attainable`; the rest as in auto_cost.
     """
-
-    model: ModelSpec
-    gpu: GpuSpec
-    num_gpus: int
-    source: GpuSpec
-    software: str | None
-    iterations: str | None
-    share: float | None
-    byte_kv_bandwidth: float
-
-
-def best_profile(question: Question, path: str | Path | None = None) -> Mapping[str, Any] | None:
-    """The nearest profile, carried to the model and the GPU; None if none is near."""
-    model, gpu, num_gpus, source, software, iterations, share, byte_kv_bandwidth = question
     server = ServerSpec("any", gpu, num_gpus)
     of_system = [] if path else of_systems(iterations, software, gpu)
     candidates = [*of_system, *profiles_at_hand(path, (source, gpu))]
@@ -200,7 +198,12 @@ def by_way(model: ModelSpec, server: ServerSpec, sources: Iterable[Known]) -> di
             profiles_by_way.setdefault(_way(candidate, shard, server.gpu), []).append(candidate)
 
     def rank(candidate: Known) -> tuple[float, bool]:
-        return distance(candidate.loads, shard), is_elsewhere(candidate, server.gpu)
+        """Ratios of a layer's weights, and of the width that its small kernels (norms, residual
+        adds) work on, whose time no bandwidth carries over; then whether it is of another GPU.
+        """
+        weights = abs(log(candidate.loads.layer / shard.layer))
+        width = abs(log(candidate.model.hidden_size / model.hidden_size))
+        return weights + width, is_elsewhere(candidate, server.gpu)
 
     ways = (MEASURED, OTHER_GPU, OTHER_MODEL)
     return {way: min(profiles_by_way[way], key=rank) for way in ways if way in profiles_by_way}
@@ -238,15 +241,6 @@ def _way(candidate: Known, shard: Loads, gpu: GpuSpec) -> str | None:
     if is_same_shape:
         return OTHER_GPU
     return OTHER_MODEL if abs(log(loads.layer / shard.layer)) < FARTHEST else None
-
-
-def distance(shard: Loads, other: Loads) -> float:
-    """The distance between shards, as logarithms of ratios: the weights of a layer, and the width
-    that its small kernels (norms, residual adds) work on, whose time no bandwidth carries over.
-    """
-    weights = abs(log(shard.layer / other.layer))
-    width = abs(log(shard.model.hidden_size / other.model.hidden_size))
-    return weights + width
 
 
 def carried(

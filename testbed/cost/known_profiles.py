@@ -57,28 +57,20 @@ def of_systems(iterations: str | None, system: str | None, gpu: GpuSpec) -> Iter
     """Shipped profiles of this GPU that no other model or GPU takes: whole iterations, then layers
     of a system. Raises InputError for a folder of iterations that does not ship.
     """
-    if iterations is not None:
-        if not shipped(iterations):
-            raise InputError(
-                key="cost.iterations",
-                value=iterations,
-                problem=(
-                    "no such folder of profiles ships (null: take none; cost.path=FILE: a profile "
-                    "of yours)"
-                ),
-            )
-        yield from profiles_of(iterations, gpu)
-    yield from profiles_of(system, gpu)
-
-
-def profiles_of(system: str | None, gpu: GpuSpec) -> Iterator[Known]:
-    """Shipped profiles of this GPU whose layers were measured on this system, such as the GPU
-    engine's fused ones.
-    """
-    for profile in shipped(system) if system else ():
-        candidate = Known(profile, gpu, ModelSpec(**profile["model"]), of_system=True)
-        if not is_elsewhere(candidate, gpu):
-            yield candidate
+    if iterations is not None and not shipped(iterations):
+        raise InputError(
+            key="cost.iterations",
+            value=iterations,
+            problem=(
+                "no such folder of profiles ships (null: take none; cost.path=FILE: a profile of "
+                "yours)"
+            ),
+        )
+    for folder in filter(None, (iterations, system)):
+        for profile in shipped(folder):
+            candidate = Known(profile, gpu, ModelSpec(**profile["model"]), of_system=True)
+            if not is_elsewhere(candidate, gpu):
+                yield candidate
 
 
 def check_shipped_sheet(fingerprint: Mapping[str, Any], gpu: GpuSpec) -> None:
@@ -93,19 +85,16 @@ def check_shipped_sheet(fingerprint: Mapping[str, Any], gpu: GpuSpec) -> None:
 
 @cache
 def shipped(system: str = "") -> tuple[Mapping[str, Any], ...]:
-    """The profiles that ship, read once: those of no system, or of this one."""
-    return tuple(
-        _named(read_profile(path), f"{system}/{path.stem}".lstrip("/"))
-        for path in sorted((PROFILES / system).glob("*.json"))
-    )
-
-
-def _named(profile: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """With its name in the fingerprint of whole iterations, which a summary quotes."""
-    fingerprint = profile["fingerprint"]
-    if SYSTEM not in fingerprint:
-        return profile
-    return {**profile, "fingerprint": {**fingerprint, NAME: name}}
+    """The profiles that ship, read once: those of no system, or of this one. The fingerprint of
+    whole iterations has the profile's name, which a summary quotes.
+    """
+    profiles = []
+    for path in sorted((PROFILES / system).glob("*.json")):
+        profile = read_profile(path)
+        if SYSTEM in profile["fingerprint"]:
+            profile["fingerprint"][NAME] = f"{system}/{path.stem}".lstrip("/")
+        profiles.append(profile)
+    return tuple(profiles)
 
 
 def is_elsewhere(candidate: Known, gpu: GpuSpec) -> bool:

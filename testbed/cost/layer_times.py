@@ -35,8 +35,10 @@ class Layers:
         def curve(section: str, times: int) -> Curve:
             if included(profile, section):
                 return _nothing
-            read = _stairs if jumps(profile, section) else _line
-            return table(profile, section, lambda points: read(points, times))
+            read = _stairs if jumps(profile, section) else Knots
+            return table(
+                profile, section, lambda points: read([(key[0], ps * times) for key, ps in points])
+            )
 
         self._linear = curve("linear", model.num_layers)
         self._write = curve("cache_write", model.num_layers)
@@ -126,14 +128,9 @@ def _nothing(count: int) -> int:
     return 0
 
 
-def _line(points: Rows, times: int) -> Curve:
-    return Knots((key[0], ps * times) for key, ps in points)
-
-
-def _stairs(points: Rows, times: int) -> Curve:
+def _stairs(points: list[tuple[int, int]]) -> Curve:
     """The time of the next measured count; beyond the last count its last line continues."""
-    beyond = _line(points, times)
-    measured = {key[0]: ps * times for key, ps in points}
+    beyond, measured = Knots(points), dict(points)
     counts = sorted(measured)
 
     def at(count: int) -> int:

@@ -25,13 +25,13 @@ class DueArrivals:
 
     def take(self, now_ps: int) -> list[tuple[Request, str]]:
         """The requests that have arrived by now, each with the reason why it could never run."""
-        taken = []
-        while self._ahead and self._ahead[-1][0].arrival_ps <= now_ps:
-            taken.append(self._ahead.pop())
-            if not self._ahead:
+        taken, ahead = [], self._ahead
+        while ahead and ahead[-1][0].arrival_ps <= now_ps:
+            taken.append(ahead.pop())
+            if not ahead:
                 self._look_ahead()
-        self.is_over = not self._ahead
-        self.next_ps = UNBOUNDED if self.is_over else self._ahead[-1][0].arrival_ps
+        self.is_over = not ahead
+        self.next_ps = ahead[-1][0].arrival_ps if ahead else UNBOUNDED
         return taken
 
     def _look_ahead(self) -> None:

@@ -105,6 +105,7 @@ class Engine:
         self._ended_ps: int | None = None  # of the last iteration, if nothing has slept since
         self._is_closed = False
         self._arrivals: DueArrivals | None = None
+        self._closes = True  # when the last of these has come
         self._arrival_ps = UNBOUNDED  # of the next of these
         self._is_alone = False  # nothing else happens on the clock, so it need not keep up
 
@@ -130,11 +131,13 @@ class Engine:
         self._arrived(request, reason)
         return not reason
 
-    def follow(self, requests: Iterable[Request]) -> None:
+    def follow(self, requests: Iterable[Request], *, closes: bool) -> None:
         """Take these requests, in order of arrival, at the boundaries at or after their times: as
-        if they were submitted then, for an engine whose queue nothing else sees.
+        if they were submitted then, for an engine whose queue nothing else sees. closes: it closes
+        when the last one has come.
         """
         self._arrivals = DueArrivals(requests, self.never_fits)
+        self._closes = closes
         self._arrival_ps = 0
         self._is_alone = self._transfers is None
 
@@ -143,7 +146,7 @@ class Engine:
         for request, reason in self._arrivals.take(now_ps):
             self._arrived(request, reason)
         self._arrival_ps = self._arrivals.next_ps
-        if self._arrivals.is_over:
+        if self._arrivals.is_over and self._closes:
             self.close()
 
     def _arrived(self, request: Request, reason: str) -> None:
@@ -278,7 +281,7 @@ class Engine:
     def _begin_next(self, now_ps: int) -> Flight | Plan:
         """Begin the next plan by the fused path; the plan if it takes the plain one."""
         fused, plan, state = self._fused_path, None, self.scheduler.state
-        if fused is not None and not self._takes_part:
+        if fused is not None:
             start_ps = self._ended_ps or now_ps
             arrivals = self._arrivals
             arrival_ps = UNBOUNDED if arrivals is None else arrivals.next_served_ps

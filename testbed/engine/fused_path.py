@@ -33,8 +33,8 @@ from testbed.sched.scheduler import Scheduler
 
 
 class FusedPath:
-    """Begins and ends the plans of one engine. One is under way at most: those of single sequences
-    have one `Flight`, and all others another one.
+    """Begins and ends the plans of one engine, of which one is under way at most. Those of
+    `begin_next`, others of single sequences, and all others have a `Flight` each.
 
     windows: the sizes of the model's sliding windows, in tokens.
     """
@@ -67,8 +67,10 @@ class FusedPath:
         self._is_checked = False  # this span is one of those whose cost and growth are checked
         self._flight = Flight(Plan())
         self._forking = Flight(Plan())
+        self._steady = Flight(Plan())  # of `begin_next`
+        self._steady.repeats = self._steady.is_promised = True
+        self._steady.num_swapped = 0
         self._is_steady = scheduler.is_steady and not windows
-        self._steps = Plan()  # of `begin_next`
         self._steps_to_end = 0  # from the beginning of a span, if it was asked
         assert scheduler.memory.predicts is not None, "a SpanMeter measures by footprints"
         self._promised = scheduler.memory.predicts.guaranteed_steps
@@ -86,18 +88,17 @@ class FusedPath:
         promised = 0 if state.stepwise else self._promised(state.batch)
         if type(promised) is not int or promised < 2 or len(state.running) != num_seqs:
             return None
-        plan, batch = self._steps, state.batch
+        flight, batch = self._steady, state.batch
+        plan = flight.plan
         plan.decode_seqs, plan.guaranteed_steps = num_seqs, promised - 1
         plan.ends_on_arrival = not state.waiting
         context, longest = batch.next_reads()
         plan.decode_context, plan.decode_max_context = context, longest
         if self._launches and self._is_launched(plan):
             return None
-        flight, usage = self._flight, self._policy.usage()
-        flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
-        flight.num_waiting, flight.num_swapped = len(state.waiting), 0
-        flight.repeats = flight.is_promised = True
-        flight.growing = num_seqs
+        usage = self._policy.usage()
+        flight.usage, flight.start_ps = usage, start_ps
+        flight.num_waiting, flight.growing = len(state.waiting), num_seqs
         repeated = 0
         if usage.saved:
             self._meter.begin_shared()
@@ -129,7 +130,7 @@ class FusedPath:
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
         if state.loading:
             flight.num_waiting += len(state.loading)
-        flight.repeats, flight.is_promised = repeats, False
+        flight.repeats = repeats
         flight.growing = len(state.batch.sequences)
         if plan.chunks:
             self._checks.tables(usage)
@@ -172,11 +173,11 @@ class FusedPath:
 
     def _set_one_step(self, flight: Flight) -> None:
         """The plan is carried out once."""
-        durations: Affine = record(Affine, (self._cost.iteration(flight.work), 0, 1))
-        if not are_durations(durations):
-            raise wrong_durations(self._cost, durations)
-        flight.steps, flight.durations = 1, durations
-        flight.end_ps = flight.start_ps + durations.first_ps
+        duration_ps = self._cost.iteration(flight.work)
+        flight.steps, flight.durations = 1, record(Affine, (duration_ps, 0, 1))
+        if type(duration_ps) is not int or duration_ps < 1:  # as `are_durations`
+            raise wrong_durations(self._cost, flight.durations)
+        flight.end_ps = flight.start_ps + duration_ps
 
     def _is_launched(self, plan: Plan) -> bool:
         """True if the cost model says how the host launches the plan's iterations."""
@@ -215,9 +216,9 @@ class FusedPath:
         first_ps, growth_ps, most = durations
         self._steps_to_end = self._outputs.steps_to_end()
         steps = min(1 + promised, self._steps_to_end, most)
-        if flight.usage.saved:
-            self._checks.repeated_reads(flight.work)
         if flight.usage.saved or flight is self._forking:
+            if flight.usage.saved:
+                self._checks.repeated_reads(flight.work)
             steps = min(steps, self._meter.max_steps(flight.usage))
         duration_ps = steps * first_ps + growth_ps * (steps * (steps - 1) // 2)
         by_ps = min(self._snapshots.next_ps, wake_ps, arrival_ps)

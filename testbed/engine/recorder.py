@@ -296,10 +296,7 @@ class Recorder:
         self._memory.clear()
         own = packed([*zip(running, internal, copies, strict=True)])
         firsts = self._firsts(accounts, *own)
-        # May be more than 64 bits hold; most runs have kinds of memory of which there never is any.
-        over_time = [
-            sum(map(mul, column.tolist(), durations_ps)) if column.any() else 0 for column in firsts
-        ]
+        over_time = [summed_products(column, counts[1]) for column in firsts]
         for i, more in zip(CHANGING, changes_ps, strict=True):
             over_time[i] += more
         sums = np.array(firsts) * steps
@@ -343,6 +340,14 @@ class Recorder:
         self.snapshots[requested_ps] = Snapshot(now_ps, replace(self.totals))
 
 
+def summed_products(values: Counts, durations_ps: Counts) -> int:
+    """The sum of the products, exactly: in 64 bits if these surely hold it."""
+    largest = max(int(values.max()), -int(values.min()))
+    if largest * int(durations_ps.max()) * len(values) < 1 << 63:
+        return int(values @ durations_ps)
+    return sum(map(mul, values.tolist(), durations_ps.tolist()))
+
+
 def hits(request: Request, group: SequenceGroup) -> int:
     """Prompt tokens that the cache had; NOT_YET if the trace does not name the content."""
     is_named = request.prompt_ids is not None or request.registered_prefix > 0
@@ -367,15 +372,13 @@ def request_columns(recorder: Recorder) -> Columns:
         seconds = np.array(cancelled) / PS
         table["cancelled_s"] = np.where(seconds < 0, np.nan, seconds)
     arrival, first, finish = (table[name] for name in ("arrival_s", "first_token_s", "finish_s"))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        later = np.where(table["output_len"] > 1, table["output_len"] - 1, np.nan)
-        table |= {
-            "ttft_s": first - arrival,
-            "tpot_s": (finish - first) / later,
-            "itl_max_s": longest_s[order],
-            "e2e_s": finish - arrival,
-        }
-    return table
+    later = np.where(table["output_len"] > 1, table["output_len"] - 1, np.nan)
+    return table | {
+        "ttft_s": first - arrival,
+        "tpot_s": (finish - first) / later,
+        "itl_max_s": longest_s[order],
+        "e2e_s": finish - arrival,
+    }
 
 
 def longest_gaps_s(recorder: Recorder, request_ids: Counts) -> NDArray[np.float64]:
@@ -411,11 +414,7 @@ def in_seconds(columns: Mapping[str, NDArray[Any]]) -> Columns:
     table = {}
     for name, column in columns.items():
         if name.endswith("_ps"):
-            has_happened = column != NOT_YET
-            seconds = column / PS
-            table[f"{name[:-3]}_s"] = (
-                seconds if has_happened.all() else np.where(has_happened, seconds, np.nan)
-            )
+            table[f"{name[:-3]}_s"] = np.where(column != NOT_YET, column / PS, np.nan)
         else:
             table[name] = column
     return table

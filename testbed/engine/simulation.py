@@ -63,7 +63,7 @@ def simulate(
     clock, recorder = SimClock(env), recorder or Recorder()
     engine = simulated_engine(clock, scheduler, cost, max_len, recorder, **options)
     if env is None and not isinstance(requests, AnswerDrivenWorkload):
-        engine.follow(requests)
+        engine.follow(requests, closes=True)
     else:
         client_of(clock, engine, requests).start()
     clock.env.run(until=clock.start(engine.serve()))

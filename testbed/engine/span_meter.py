@@ -234,9 +234,7 @@ class SpanMeter(Meter):
         """The changes in a span; first: the iteration whose slots `grown` begins with."""
         first_ps, growth_ps, _ = durations
         live, held, evicted = decode_seqs * self._slots_per_token, grown.growth, grown.evicted
-        for growth in (held, evicted):
-            if growth is NO_GROWTH:
-                continue
+        for growth in (held,) if evicted is NO_GROWTH else (held, evicted):
             slots, slot_steps, squared = growth
             if not type(slots) is type(slot_steps) is type(squared) is int:
                 raise wrong_answer(self.policy, growth, "a Growth has whole numbers (int)")

@@ -272,8 +272,6 @@ def _num_within(starts: Counts, stops: Counts, length: int) -> NDArray[np.int32]
 
 def _range_maxima(values: Counts, starts: Counts, stops: Counts) -> Counts:
     """The largest of values[start:stop] for each pair in order of start; 0 if there is none."""
-    if not len(starts):
-        return np.zeros(0, np.int64)
     bounds = np.column_stack([starts, stops]).ravel()
     maxima = np.maximum.reduceat(values, bounds)[::2]
     return np.where(stops > starts, maxima, 0)

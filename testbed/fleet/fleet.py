@@ -1,5 +1,6 @@
 """Several engines that share a clock, behind one door."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from testbed.core.request import PS, Request
@@ -8,6 +9,7 @@ from testbed.engine.listeners import Listener
 from testbed.fleet.cache_index import CacheIndex
 from testbed.fleet.fleet_parts import FleetParts
 from testbed.fleet.routers.router import routed
+from testbed.fleet.routing_ahead import routed_ahead
 from testbed.fleet.views import EngineView
 
 
@@ -46,6 +48,7 @@ class Fleet(Listener):
         self._held: dict[int, Request] = {}
         self._place: dict[int, Replica] = {}  # of each request that an engine has
         self._is_closed = False
+        self._end_ps = 0  # of the latest request that has ended
         self._index: CacheIndex | None = None
         if parts.num_engines > 1 and self.router.cache_age_s is not None:
             self._index = CacheIndex(self.clock, round(self.router.cache_age_s * PS))
@@ -72,6 +75,18 @@ class Fleet(Listener):
         """A request arrives now. False if its engine rejects it at once."""
         self.num_arrived += 1
         return self._route(request)
+
+    def follow(self, requests: Iterable[Request]) -> None:
+        """All requests of an open loop, as if each were submitted at its own time, for a router
+        that looks at no engine: each engine takes its own. None may fail, and nothing else may see
+        the fleet meanwhile.
+        """
+        shares = routed_ahead(self.router, requests, len(self.replicas))
+        for replica, share in zip(self.replicas, shares, strict=True):
+            self.num_arrived += len(share)
+            self._place |= {request.request_id: replica for request in share}
+            replica.engine.follow(share, closes=False)
+        self.close()
 
     def cancel(self, request_id: int) -> bool:
         """See Engine.cancel. A request whose engine has failed is cancelled by its next engine."""
@@ -114,19 +129,19 @@ class Fleet(Listener):
             self._replace(replica)
 
     def on_finished(self, request_id: int, time_ps: int) -> None:
-        self._forget(request_id)
+        self._forget(request_id, time_ps)
         for listener in self._listeners:
             listener.on_finished(request_id, time_ps)
         self._close_engines_at_end()
 
     def on_rejected(self, request_id: int, reason: str, time_ps: int) -> None:
-        self._forget(request_id)
+        self._forget(request_id, time_ps)
         for listener in self._listeners:
             listener.on_rejected(request_id, reason, time_ps)
         self._close_engines_at_end()
 
     def on_cancelled(self, request_id: int, time_ps: int) -> None:
-        self._forget(request_id)
+        self._forget(request_id, time_ps)
         for listener in self._listeners:
             listener.on_cancelled(request_id, time_ps)
         self._close_engines_at_end()
@@ -145,9 +160,10 @@ class Fleet(Listener):
             replica.engine.cancel(request.request_id)
         return is_accepted
 
-    def _forget(self, request_id: int) -> None:
+    def _forget(self, request_id: int, time_ps: int) -> None:
         """The request has ended."""
         del self._place[request_id]
+        self._end_ps = max(self._end_ps, time_ps)
         self._to_cancel.discard(request_id)
 
     def _failed(self, replica: Replica, requests: list[Request]) -> None:
@@ -195,6 +211,10 @@ class Fleet(Listener):
         self.processes.append(self._parts.begin(replica.engine.serve()))
 
     def _close_engines_at_end(self) -> None:
-        if self.has_ended:
-            for replica in self.replicas:
-                replica.engine.close()
+        if not self.has_ended:
+            return
+        if self._end_ps > self.clock.now_ps:  # engines that follow their arrivals are ahead
+            self.clock.call_at(self._end_ps, self._close_engines_at_end)
+            return
+        for replica in self.replicas:
+            replica.engine.close()

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED
+from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.clients import client_of
 from testbed.engine.engine import Engine
 from testbed.engine.engine_parts import MakeParts
@@ -16,6 +17,7 @@ from testbed.fleet.fleet_parts import FleetParts
 from testbed.fleet.fleet_records import check_conservation
 from testbed.fleet.handovers.split import Split, SplitFleet
 from testbed.fleet.routers.router import Router
+from testbed.fleet.routing_ahead import looks_at_engines
 from testbed.fleet.shared_tiers import SharedTiers
 
 
@@ -36,7 +38,8 @@ def simulate_fleet(
     """Serve `requests` by as many engines as there are recorders; the fleet, whose engines and
     recorders can be looked at. Raises PlugInError if a request is lost or answered twice, or a
     block of a shared tier is lost. env: SimPy's, whose events a caller may watch. The other
-    arguments: see `make_fleet`.
+    arguments: see `make_fleet`. Engines that do not meet, and of which the router looks at none,
+    take their own requests as they arrive; the records are the same.
     """
     clock = SimClock(env)
     fleet = make_fleet(
@@ -50,7 +53,12 @@ def simulate_fleet(
         stop_ps=stop_ps,
         snapshots_ps=snapshots_ps,
     )
-    client_of(clock, fleet, requests).start()
+    is_watched = env is not None or not fast_forward or stop_ps < UNBOUNDED
+    meet = looks_at_engines(router) or split is not None or faults or fleet.tiers.links
+    if is_watched or meet or isinstance(requests, AnswerDrivenWorkload):
+        client_of(clock, fleet, requests).start()
+    else:
+        fleet.follow(requests)
     Faults(clock, fleet, faults).start()
     fleet.start()
     run_to_end(clock, fleet, stop_ps)

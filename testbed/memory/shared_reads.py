@@ -5,6 +5,7 @@ batch that gives the same without walking it.
 """
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Row
 from itertools import chain
@@ -61,8 +62,8 @@ class SharedReads(BatchIndex):
     """
 
     def __init__(self) -> None:
-        self.readers: dict[int, int] = {}
-        self._again = 0
+        self.readers = Counter[int]()
+        self._num_reads = 0  # by all members together
         self._counted: dict[int, list[int]] = {}
         self._forked: dict[int, Sequence] = {}
 
@@ -90,7 +91,7 @@ class SharedReads(BatchIndex):
         for seq in self._forked.values():
             self._count_anew(seq)
         self._forked.clear()
-        return self._again
+        return self._num_reads - len(self.readers)
 
     def again_with(self, others: Iterable[Sequence]) -> int:
         """The same if `others` read their blocks beside the members."""
@@ -113,19 +114,13 @@ class SharedReads(BatchIndex):
         self._counted[seq.seq_id] = blocks
 
     def _count(self, blocks: list[int]) -> None:
-        readers = self.readers
-        for block in blocks:
-            count = readers.get(block, 0)
-            readers[block] = count + 1
-            if count:
-                self._again += 1
+        self.readers.update(blocks)
+        self._num_reads += len(blocks)
 
     def _discount(self, blocks: list[int]) -> None:
         readers = self.readers
         for block in blocks:
-            count = readers[block] - 1
+            count = readers.pop(block) - 1
             if count:
                 readers[block] = count
-                self._again -= 1
-            else:
-                del readers[block]
+        self._num_reads -= len(blocks)

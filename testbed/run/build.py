@@ -233,7 +233,7 @@ def _policy_and_pool(
             problem=(
                 f"counts blocks of all layers, and a server counts pages of {model.name}'s groups"
             ),
-            remedy="give server.kv_memory_gib",
+            remedy=f"give 'server.kv_memory_gib={{{model.name}: GIB}}'",
         )
     return policy, memory.pool_in_slots(pool)
 
@@ -247,8 +247,6 @@ def _made(
 ) -> Any:
     """The object of a part; an oracle gets a view of the true output lengths."""
     part: Part = getattr(config, group)
-    if part.is_instance:
-        return part.make(group, *first)
     if is_oracle(part.maker(group)):
         part = part.updated(lengths=MappingProxyType(lengths))
     return part.updated(**served_parameters(config, group, speculation)).make(group, *first)

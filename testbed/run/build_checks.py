@@ -107,11 +107,10 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
         _check_answers_are_found(scheduler.memory)
     if scheduler.ends_at_declared and workload.rows.max_new_tokens is not None:
         _check_fixed_outputs(workload.rows.max_new_tokens, workload.rows.output_len)
-    there = workload.optional_fields()
     readers = {"scheduler": scheduler, "policy.eviction": scheduler.memory.reads_columns}
     for part, reader in readers.items():
         columns = () if reader is None else reader.columns_read()
-        missing = [name for name in columns if name not in there]
+        missing = [name for name in columns if name not in workload.optional_fields()]
         if missing:
             raise InputError(
                 key=part,

@@ -132,22 +132,40 @@ def left_out(way: str, server: ServerSpec) -> str:
     """The errors of whole runs by this way, on one GPU or on several; for this GPU if it was
     tested, else for all.
     """
-    rows = [
-        row for row in left_out_rows() if row["way"] == way and row["source_by"] in (SHIPPED, "")
-    ]
-    rows = [row for row in rows if (row["num_gpus"] == "1") == (server.num_gpus == 1)]
-    here = [row for row in rows if row["gpu"] == server.gpu.name]
-    if not rows:
+    chosen = _tested_like(way, server)
+    if not chosen:
         return NOT_TESTED
     many = "on one GPU" if server.num_gpus == 1 else "on several GPUs"
-    chosen, whose = (
-        (here, f"profiles of {server.gpu.name} {many}") if here else (rows, f"profiles {many}")
-    )
+    is_here = all(row["gpu"] == server.gpu.name for row in chosen)
+    whose = f"profiles of {server.gpu.name} {many}" if is_here else f"profiles {many}"
     reported = []
     for name, column in WHOLE_RUNS.items():
         errors = [abs(float(row[column])) for row in chosen]
         reported.append(f"{name} {median(errors):.0f}% (largest {max(errors):.0f}%)")
     return f"{', '.join(reported)} in whole runs of {len(chosen)} {whose} left out (median)"
+
+
+def derived_error(cost: CostModel, server: ServerSpec) -> float | None:
+    """The median relative error of the latency of whole runs with such derived costs; of derived
+    costs that were not tested that of all others. None: the costs are not derived, or none were
+    tested.
+    """
+    fingerprint = cost.fingerprint or {}
+    if "from" not in fingerprint:
+        return None
+    rows = _tested_like(fingerprint.get("way", OTHER_GPU), server)
+    rows = rows or [row for way in (OTHER_GPU, OTHER_MODEL) for row in _tested_like(way, server)]
+    errors = [abs(float(row[WHOLE_RUNS["latency"]])) for row in rows]
+    return median(errors) / 100 if errors else None
+
+
+def _tested_like(way: str, server: ServerSpec) -> list[dict[str, str]]:
+    """The predictions by this way, on one GPU or on several; for this GPU if it was tested."""
+    rows = [
+        row for row in left_out_rows() if row["way"] == way and row["source_by"] in (SHIPPED, "")
+    ]
+    rows = [row for row in rows if (row["num_gpus"] == "1") == (server.num_gpus == 1)]
+    return [row for row in rows if row["gpu"] == server.gpu.name] or rows
 
 
 def left_out_rows() -> list[dict[str, str]]:

@@ -203,8 +203,21 @@ def fleet_of(config: RunConfig) -> dict[str, Any]:
 
 
 def _of_drafts(config: RunConfig) -> str:
-    """The time that the tests of costs leave out of a run with speculation."""
-    return "" if config.speculation is None else "; the time of drafts was not tested"
+    """The time that the tests of costs leave out of a run with speculation, and the share of drafts
+    that it assumes to be accepted.
+    """
+    if config.speculation is None:
+        return ""
+    from testbed.speculation.acceptance import ASSUMED  # few runs have drafts
+
+    acceptance = config.speculation.parameters.get("acceptance")
+    rate = ASSUMED if acceptance is None else getattr(acceptance, "parameters", {}).get("rate")
+    assumed = (
+        f"; each draft token accepted with probability {rate:g} is assumed (speculation.acceptance)"
+        if rate == ASSUMED
+        else ""
+    )
+    return f"; the time of drafts was not tested{assumed}"
 
 
 def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from testbed.run.build import Setup
 from testbed.run.fleet_setup import FleetSetup
 from testbed.run.metrics import filling_s
 from testbed.run.result import Result
-from testbed.run.simulate import COUNTERS, FILLING, OVERLOAD, PROFILE, STOPPED, Watch, behind
-from testbed.run.summaries import ENGINES, RUN
+from testbed.run.simulate import COUNTERS, FILLING, OVERLOAD, STOPPED, Watch, behind
+from testbed.run.summaries import ENGINES, PROFILE, RUN
 
 
 def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:

@@ -287,7 +287,7 @@ def _slots_of_blocks(
             value=num_blocks,
             problem=(
                 "needs a policy with a block_size (without one give "
-                f"server.kv_memory_gib.{model.name}=GIB)"
+                f"'server.kv_memory_gib={{{model.name}: GIB}}')"
             ),
         )
     if model.name in server.kv_memory_gib:

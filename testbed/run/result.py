@@ -60,6 +60,14 @@ class FrontEnd(Protocol):
     def configure(self, overrides: Sequence[str], options: Mapping[str, Any]) -> RunConfig:
         """The configuration of words of the command line and options by name."""
 
+    def with_one_source(
+        self,
+        overrides: Sequence[str],
+        options: Mapping[str, Any],
+        points: Sequence[Mapping[str, Any]],
+    ) -> Sequence[str]:
+        """The overrides that give runs which are compared costs of one source."""
+
     def measure(self, config: RunConfig, folder: Path) -> dict[str, Any]:
         """The summary of a run, from its folder below `folder` if it is complete there."""
 

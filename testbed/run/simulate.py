@@ -21,10 +21,9 @@ from testbed.run.config import RunConfig
 from testbed.run.metrics import WHILE_ARRIVING, filling_s, overload, summarize
 from testbed.run.result import Result
 from testbed.run.speculating import drafts_of
-from testbed.run.summaries import RUN
+from testbed.run.summaries import PROFILE, RUN
 
 STOPPED = "stopped_at_latency"
-PROFILE = "cost_profile"
 COUNTERS = "counters"
 OVERLOAD = "overload"
 FILLING = "filling_s"

@@ -10,7 +10,8 @@ CONTENTS = "contents_note"
 UNREAD = "unread_note"
 SAMPLES = "samples_note"
 ENGINES = "engines"  # of a fleet: some numbers of each engine
-LEFT_OUT = ("cost_profile", ENGINES)  # not in a summary's row: nested descriptions
+PROFILE = "cost_profile"  # the origin of the costs
+LEFT_OUT = (PROFILE, ENGINES)  # not in a summary's row: nested descriptions
 SOURCE = re.compile(r"\w+ \((.*)\)")  # of costs, behind the name of their code
 
 
@@ -27,12 +28,33 @@ def costs_of(summary: Mapping[str, Any]) -> str:
     return f"{source_of_costs(run['cost'])}; error when tested: {run['cost_error']}"
 
 
+def about(summary: Mapping[str, Any]) -> str:
+    """The model, the GPUs of an engine, the number of engines and the workload of a run."""
+    run = summary[RUN]
+    engines = f"{run['replicas']} engines of " if "replicas" in run else ""
+    return f"{engines}{run['model']} on {run['num_gpus']} x {run['gpu']}; requests: {run['trace']}"
+
+
 def source_of_costs(cost: str) -> str:
     """The source of costs, without the name of the code that reads it; of a cost model that does
     not say it, the name.
     """
     match = SOURCE.fullmatch(cost)
     return match[1] if match else cost
+
+
+def origin_of(summary: Mapping[str, Any]) -> str:
+    """The measurements that a run's costs rest on, and the way from them: costs of two origins have
+    errors of their own.
+    """
+    profile = summary.get(PROFILE)
+    if not profile:
+        return "without a profile"
+    base = profile.get("from")
+    if base is None:
+        return "measured"
+    where = f"{base.get('model', 'a profile')} on {base.get('num_gpus', 1)} x {base.get('device')}"
+    return f"derived from {where} ({profile.get('way', 'other GPU')})"
 
 
 def flat(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from testbed.core.request import PS, Column
 from testbed.engine.packed_rows import PackedRows
 
 COMPLETED, GOODPUT = "completed_requests_per_s", "goodput_requests_per_s"
+LAST_ARRIVAL = "last_arrival_s"
 LONGER = "share_longer_than_first_half"
 FEW = 0.05  # of the answers; more take part in the filling still
 
@@ -21,9 +22,10 @@ def while_arriving(
     inside: NDArray[np.bool_] | None = None,
     sessions: Column | None = None,
 ) -> dict[str, float | None] | None:
-    """The window in s, the requests that arrive and that complete in it and the output tokens of
-    these, per second; the share of the prompt tokens of its arrivals that were found in a cache
-    (None: contents unknown); the share of all answers that took longer than the first half.
+    """The window and the last arrival in s, the requests that arrive and that complete in the
+    window and the output tokens of these, per second; the share of the prompt tokens of its
+    arrivals that were found in a cache (None: contents unknown); the share of all answers that took
+    longer than the first half.
 
     num_arrived: of the whole run. inside: True for each request in the log that met the objectives;
     with it the rate of these too. sessions: that of each request by its id; the time ends if fewer
@@ -44,6 +46,7 @@ def while_arriving(
     return {
         "from_s": from_ps / PS,
         "to_s": to_ps / PS,
+        LAST_ARRIVAL: int(arrival_ps.max()) / PS,
         "arrived_requests_per_s": int(came.sum()) / seconds,
         COMPLETED: int(done.sum()) / seconds,
         "completed_output_tokens_per_s": int(output_tokens) / seconds,

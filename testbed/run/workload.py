@@ -67,25 +67,24 @@ def _timed(config: RunConfig, trace: Any) -> Workload | AnswerDrivenWorkload:
                 problem="counts arrivals beforehand, which a closed loop has not",
                 remedy="set it to null",
             )
-        rows = _rows_of_loop(trace, arrivals.num_requests, seed, options.max_len)
-        sampled_rows = sampled(rows, options, seed)
-        return arrivals.workload(sampled_rows, options.num_seqs, options.beam, seed)
+        rows = sampled(rows_of(trace, arrivals.num_requests, seed, options.max_len), options, seed)
+        return arrivals.workload(rows, options.num_seqs, options.beam, seed)
     if getattr(arrivals, "replays", False):
-        rows = _whole_trace(trace, seed, options.max_len)
+        rows = rows_of(trace, None, seed, options.max_len)
         _check_stamps(rows, getattr(arrivals, "speedup", 1.0))
         times = checked_times(arrivals, arrivals.times_ps(rows, seed))
     else:
         times = checked_times(arrivals, arrivals.times_ps(None, seed))
-        rows = checked_rows(trace, trace.rows(len(times), seed, options.max_len))
+        rows = rows_of(trace, len(times), seed, options.max_len)
     if len(rows) != len(times):
         raise InputError(
             key=_class(arrivals),
             problem=f"gave {len(times)} times, and {_class(trace)} {len(rows)} rows",
             remedy="give as many",
         )
-    workload = Workload(sampled(rows, options, seed), times, options.num_seqs, options.beam)
-    has_times = isinstance(trace, FileTrace) and trace.has_times
-    return replace(workload, has_unread_times=has_times and rows.arrival_s is None)
+    ignores_times = rows.arrival_s is None and isinstance(trace, FileTrace) and trace.has_times
+    rows = sampled(rows, options, seed)
+    return Workload(rows, times, options.num_seqs, options.beam, has_unread_times=ignores_times)
 
 
 def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:
@@ -119,8 +118,18 @@ def with_mix(rows: Rows, shares: Sequence[MixShare], rng: np.random.Generator) -
     return replace(rows, num_seqs=num_seqs[chosen], beam=beam[chosen])
 
 
-def checked_rows(trace: Any, rows: Any) -> Rows:
-    """The rows that a trace gave; raises InputError for an object of another type."""
+def rows_of(trace: Any, num_rows: int | None, seed: int, max_len: int | None) -> Rows:
+    """So many rows of a trace, or with None the whole one. Raises InputError for an object of
+    another type.
+    """
+    try:
+        rows = trace.rows(num_rows, seed, max_len)
+    except InputError as error:
+        if num_rows is not None or isinstance(trace, FileTrace):
+            raise
+        raise error.with_remedy(
+            "arrivals=replay and arrivals=sessions need a whole trace file"
+        ) from error
     if not isinstance(rows, Rows):
         raise InputError(
             key=f"{_class(trace)}.rows",
@@ -152,24 +161,6 @@ def checked_times(arrivals: Any, times: Any) -> Column:
             ),
         )
     return column.astype(np.int64)
-
-
-def _rows_of_loop(trace: Any, num_rows: int | None, seed: int, max_len: int | None) -> Rows:
-    """The rows that a closed loop sends: so many, or with None the whole trace."""
-    if num_rows is None:
-        return _whole_trace(trace, seed, max_len)
-    return checked_rows(trace, trace.rows(num_rows, seed, max_len))
-
-
-def _whole_trace(trace: Any, seed: int, max_len: int | None) -> Rows:
-    try:
-        return checked_rows(trace, trace.rows(None, seed, max_len))
-    except InputError as error:
-        if isinstance(trace, FileTrace):
-            raise
-        raise error.with_remedy(
-            "arrivals=replay and arrivals=sessions need a whole trace file"
-        ) from error
 
 
 def _check_stamps(rows: Rows, speedup: float) -> None:

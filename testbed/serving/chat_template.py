@@ -78,7 +78,7 @@ def chat_template(folder: Path | None) -> ChatTemplate:
     """The template of a folder; plain lines without a folder, or if it has no template."""
     if folder is None:
         return PlainLines()
-    config = _read_config(folder / CONFIG)
+    config = read_config(folder / CONFIG)
     path = folder / TEMPLATE
     source = path.read_text("utf-8") if path.is_file() else config.get("chat_template")
     if isinstance(source, list):  # several, by name
@@ -88,7 +88,8 @@ def chat_template(folder: Path | None) -> ChatTemplate:
     return FolderTemplate(source, _special_tokens(config), folder)
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """The values of a JSON file of a model's folder; none if there is no such file."""
     if not path.is_file():
         return {}
     try:

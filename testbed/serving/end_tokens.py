@@ -1,10 +1,10 @@
 """The tokens that end a text, from a folder in Hugging Face's format."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.serving.chat_template import read_config
 
 FILES = ("generation_config.json", "config.json")  # the first that says it counts
 KEY = "eos_token_id"
@@ -13,20 +13,10 @@ KEY = "eos_token_id"
 def end_tokens(folder: Path) -> frozenset[int]:
     """The ids of a folder's files; none if no file says it."""
     for name in FILES:
-        ids = _read(folder / name).get(KEY)
+        ids = read_config(folder / name).get(KEY)
         if ids is not None:
             return frozenset(_checked(ids if isinstance(ids, list) else [ids], folder / name))
     return frozenset()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        values = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise InputError(key=path, problem=str(error), remedy="give a model's folder") from None
-    return values if isinstance(values, dict) else {}
 
 
 def _checked(ids: list[Any], path: Path) -> list[int]:

@@ -1,20 +1,17 @@
 """The numbers of a command's options."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from testbed.core.errors import InputError
 from testbed.sglang.command import SERVE
 
+T = TypeVar("T")
+
 
 def number(values: Mapping[str, str], name: str) -> int | None:
     """The whole number of an option; None if it is not given."""
-    text = values.get(name)
-    if text is None:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise refusal(values, name, "is no whole number", "give one") from None
+    return _parsed(values, name, int, "is no whole number")
 
 
 def whole(values: Mapping[str, str], name: str) -> int | None:
@@ -27,13 +24,18 @@ def whole(values: Mapping[str, str], name: str) -> int | None:
 
 def decimal(values: Mapping[str, str], name: str) -> float | None:
     """The number of an option; None if it is not given."""
-    text = values.get(name)
-    if text is None:
+    return _parsed(values, name, float, "is no number")
+
+
+def _parsed(
+    values: Mapping[str, str], name: str, read: Callable[[str], T], problem: str
+) -> T | None:
+    if name not in values:
         return None
     try:
-        return float(text)
+        return read(values[name])
     except ValueError:
-        raise refusal(values, name, "is no number", "give one") from None
+        raise refusal(values, name, problem, "give one") from None
 
 
 def refusal(values: Mapping[str, str], name: str, problem: str, remedy: str = "") -> InputError:

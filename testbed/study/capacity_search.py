@@ -11,7 +11,7 @@ from testbed.run.metrics import WHILE_ARRIVING, in_words
 from testbed.run.override_words import key_of
 from testbed.run.result import front_end
 from testbed.run.simulate import FILLING, OVERLOAD, run
-from testbed.run.summaries import RUN, costs_of
+from testbed.run.summaries import RUN, about, costs_of, origin_of
 from testbed.run.while_arriving import COMPLETED
 from testbed.study.knee import NoRate, NotSustained, highest_rate
 from testbed.study.replications import Interval, interval, within_step
@@ -41,6 +41,8 @@ class Capacity:
         overload: in words, that the server did not keep up with the arrivals of the run at `rate`;
             empty if it did.
         precision: of the search.
+        about: the model, its GPUs and the workload.
+        origin: the measurements that the costs rest on, and the way from them.
         completed: requests/s that completed in the second half of the arrivals at `rate`; None if
             all arrive at once.
         filling: the share of the arrivals at `rate` in which the server, empty at first, filled: a
@@ -56,6 +58,8 @@ class Capacity:
     precision: float = 0.0
     filling: float = 0.0
     completed: float | None = None
+    origin: str = ""
+    about: str = ""
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -135,6 +139,8 @@ class CapacitySearch:
             precision=precision,
             filling=_filling(summaries[highest], highest),
             completed=(summaries[highest].get(WHILE_ARRIVING) or {}).get(COMPLETED),
+            origin=origin_of(summaries[highest]),
+            about=about(summaries[highest]),
         )
 
     def _share_inside(self, rate: float) -> float:

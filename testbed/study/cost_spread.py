@@ -1,8 +1,8 @@
 """The spread of a run's costs, and runs with costs that are off by as much.
 
 A profile of whole iterations says what it was off by at sizes of batch that it was fitted without:
-launches, and decodes alone. Such an error holds for a whole run, which stays near one size. Other
-costs say nothing of it, and are moved by COST_ERROR.
+launches, and decodes alone. Such an error holds for a whole run, which stays near one size. Derived
+costs are moved by the median error of such costs when tested, others by COST_ERROR.
 """
 
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from testbed.cost.model import CostModel
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import SYSTEM, THIS_ENGINE
 from testbed.run.config import RunConfig
+from testbed.run.cost_words import derived_error
 from testbed.run.machine import cost_of
 from testbed.run.parts import Part
 
@@ -71,11 +72,18 @@ def spread_of(cost: CostModel) -> Spread | None:
     return Spread(cost, launches, computing)
 
 
+def error_of(config: RunConfig) -> float:
+    """The relative error by which costs without a spread are moved, up and down."""
+    error = derived_error(cost_of(config), config.server)
+    return COST_ERROR if error is None else error
+
+
 def draws(config: RunConfig) -> Iterator[Draw]:
     """The runs that an interval is of, beside the unchanged one."""
     spread = spread_of(cost_of(config))
     if spread is None:
-        yield from (Draw(slowness=factor) for factor in (1 - COST_ERROR, 1 + COST_ERROR))
+        error = error_of(config)
+        yield from (Draw(slowness=factor) for factor in (1 - error, 1 + error))
         yield from (Draw(seed=seed) for seed in range(RESAMPLINGS))
         return
     deviations = [NormalDist().inv_cdf((i + 0.5) / RESAMPLINGS) for i in range(RESAMPLINGS)]
@@ -89,7 +97,7 @@ def extremes(config: RunConfig) -> Iterator[Draw]:
     spread = spread_of(cost_of(config))
     for sign in (-1, 1):
         if spread is None:
-            yield Draw(slowness=1 + sign * COST_ERROR)
+            yield Draw(slowness=1 + sign * error_of(config))
         else:
             yield Draw(spread.varied(sign * OUTERMOST, sign * OUTERMOST))
 
@@ -98,7 +106,7 @@ def rule_of_extremes(config: RunConfig) -> str:
     """The varied values of `extremes`, in words."""
     spread = spread_of(cost_of(config))
     if spread is None:
-        return f"all costs {COST_ERROR:.0%} up and down"
+        return _by_one_factor(config)
     return (
         f"costs short and long by {OUTERMOST} standard deviations of their errors (launches "
         f"{spread.launches:.1%}, computing {spread.computing:.1%})"
@@ -110,8 +118,14 @@ def rule(config: RunConfig) -> str:
     moved = f"{RESAMPLINGS} times arrivals moved by up to {1000 * MOVED_S:.0f} ms"
     spread = spread_of(cost_of(config))
     if spread is None:
-        return f"all costs {COST_ERROR:.0%} up and down, and {moved}"
+        return f"{_by_one_factor(config)}, and {moved}"
     return (
         f"{moved} and costs drawn by their errors (standard deviations: launches "
         f"{spread.launches:.1%}, computing {spread.computing:.1%})"
     )
+
+
+def _by_one_factor(config: RunConfig) -> str:
+    is_derived = derived_error(cost_of(config), config.server) is not None
+    why = " (the median error of derived costs when tested)" if is_derived else ""
+    return f"all costs {error_of(config):.0%} up and down{why}"

@@ -7,7 +7,7 @@ measured, and the arrivals, RESAMPLINGS times by up to MOVED_S. The interval of 
 its smallest to its largest value over these runs and the unchanged one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from testbed.study.knee import highest_rate
 
 NEAR = 1.1  # the search for a varied capacity begins within this factor of the unchanged one
 Interval = tuple[float, float]
+Figures = Callable[[Mapping[str, Any], float], Mapping[str, float]]  # of a summary, and its unit
 # Figures of a run that intervals are of, in s: a latency of its summary, and which value of it.
 FIGURES = {
     "e2e_mean_s": ("e2e_s", "mean"),
@@ -83,14 +84,16 @@ def figures_of(summary: Mapping[str, Any], slowness: float = 1.0) -> dict[str, f
     return present | {PREEMPTIONS: float(sum(summary["preemptions"].values()))}
 
 
-def run_intervals(config: RunConfig, summary: Mapping[str, Any]) -> dict[str, Interval]:
+def run_intervals(
+    config: RunConfig, summary: Mapping[str, Any], figures_of: Figures = figures_of
+) -> dict[str, Interval]:
     """The interval of each of a run's figures. summary: of the unchanged run.
 
     Raises:
         InputError: not all times of the run scale with its costs.
     """
     check_scalable(config)
-    unchanged = figures_of(summary)
+    unchanged = figures_of(summary, 1.0)
     every = [unchanged]
     for varied, draw in zip(variations(config), draws(config), strict=True):
         every.append(figures_of(run(varied).summary, draw.slowness))

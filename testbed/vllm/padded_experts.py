@@ -1,7 +1,8 @@
 """The padding of MXFP4 experts: their kernels take rows and columns of whole tiles.
 
 The kernels follow from the GPU's generation: Triton's on Hopper, TensorRT-LLM's on B200, Marlin's
-on others. Source: vLLM, model_executor/layers/fused_moe/oracle/mxfp4.py.
+on others. Source: vLLM, model_executor/layers/fused_moe/oracle/mxfp4.py, and for Triton's
+third_party/triton_kernels/tensor_details/layout_details/hopper_value.py and hopper_scale.py.
 """
 
 from typing import NamedTuple
@@ -22,11 +23,15 @@ class Tiles(NamedTuple):
     columns: int
 
 
-TRITON, MARLIN = Tiles(1, 64), Tiles(256, 128)
+TRITON_COLUMNS, MARLIN = 64, Tiles(256, 128)
+SCALED = 32  # values of a scale, which has a byte
+SCALE_TILE = Tiles(2, 256)  # scales of a row, and rows, of Triton's layout
+BIAS_BYTES = 4  # of a value: Triton's are in float32; a ModelSpec counts none
 
 
 def expert_padding_bytes(model: ModelSpec, limits: Limits, gpu: GpuSpec, release: Release) -> float:
-    """Bytes that padding adds on each GPU; 0 for experts of other types.
+    """Bytes that padding, and what a release keeps beside it, add on each GPU; 0 for experts of
+    other types.
 
     Raises:
         InputError: the GPU's generation is unknown, and the model has such experts.
@@ -34,20 +39,37 @@ def expert_padding_bytes(model: ModelSpec, limits: Limits, gpu: GpuSpec, release
     experts = model.experts
     if experts is None or experts.bits != MXFP4_BITS:
         return 0.0
-    tiles = _tiles(gpu, release)
     num_parts = 1 if limits.has_whole_experts else limits.num_gpus
     columns = ceil_div(experts.size, num_parts)
-    padded = _up(model.hidden_size, tiles.hidden) * _up(columns, tiles.columns)
-    added = model.ffn_matrices * (padded - model.hidden_size * columns)
+    loaded = model.ffn_matrices * model.hidden_size * columns * MXFP4_BITS / 8
+    added = _expert_bytes(model, columns, gpu, release) - loaded
     num_sharing = limits.num_expert_ranks * (limits.num_gpus // num_parts)
-    return added * MXFP4_BITS / 8 * model.num_expert_layers * experts.count / num_sharing
+    return added * model.num_expert_layers * experts.count / num_sharing
 
 
-def _tiles(gpu: GpuSpec, release: Release) -> Tiles:
+def _expert_bytes(model: ModelSpec, columns: int, gpu: GpuSpec, release: Release) -> float:
+    """Bytes of one expert's part with so many columns, as a GPU keeps it."""
     generation = capability_of(gpu)[0]
-    if generation == BLACKWELL:
-        return Tiles(MARLIN.hidden, release.expert_tile)
-    return TRITON if generation == HOPPER else MARLIN
+    if generation == HOPPER:
+        return _triton_bytes(model, _up(columns, TRITON_COLUMNS), release)
+    tiles = Tiles(MARLIN.hidden, release.expert_tile) if generation == BLACKWELL else MARLIN
+    padded = _up(model.hidden_size, tiles.hidden) * _up(columns, tiles.columns)
+    return model.ffn_matrices * padded * MXFP4_BITS / 8
+
+
+def _triton_bytes(model: ModelSpec, columns: int, release: Release) -> float:
+    """Bytes of the matrices of inputs x outputs: values whose rows are whole tiles, their scales,
+    also as they were loaded if the release keeps these, and biases.
+    """
+    total = 0.0
+    hidden, gated = model.hidden_size, (model.ffn_matrices - 1) * columns
+    for inputs, outputs in ((hidden, gated), (columns, hidden)):
+        scales = ceil_div(inputs, SCALED)
+        total += _up(inputs, release.expert_row_tile) * outputs / 2
+        total += _up(scales, SCALE_TILE.hidden) * _up(outputs, SCALE_TILE.columns)
+        total += scales * outputs if release.keeps_expert_scales else 0
+        total += BIAS_BYTES * outputs
+    return total
 
 
 def _up(count: int, multiple: int) -> int:

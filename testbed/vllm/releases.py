@@ -286,6 +286,22 @@ class Release:
             "mxfp4_round_up_hidden_size_and_intermediate_size",
         ),
     ]
+    expert_row_tile: Annotated[
+        int,
+        Fact(
+            "inputs of an MXFP4 expert's matrix are a multiple of it on Hopper",
+            "third_party/triton_kernels/tensor_details/layout_details/hopper_value.py "
+            "HopperMXValueLayout.swizzle_data",
+        ),
+    ]
+    keeps_expert_scales: Annotated[
+        bool,
+        Fact(
+            "scales of MXFP4 experts stay in memory as they were loaded, beside those of Triton's "
+            "layout",
+            "model_executor/layers/fused_moe/oracle/mxfp4.py convert_to_mxfp4_moe_kernel_format",
+        ),
+    ]
     looks_up_on_gpu: Annotated[
         bool,
         Fact(
@@ -400,6 +416,8 @@ V0_19 = Release(
     checks_cache_type=False,
     checks_threshold=False,
     expert_tile=256,
+    expert_row_tile=128,
+    keeps_expert_scales=True,
     looks_up_on_gpu=False,
     counts_states=False,
     offloads_by_request=False,
@@ -457,6 +475,8 @@ V0_33 = Release(
     checks_cache_type=True,
     checks_threshold=True,
     expert_tile=128,
+    expert_row_tile=64,
+    keeps_expert_scales=False,
     looks_up_on_gpu=True,
     counts_states=True,
     offloads_by_request=True,

@@ -35,6 +35,7 @@ from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.stages import STAGES, Stage, check_alone, stages_of
 from testbed.vllm.start_refusals import (
+    CONTEXT_GIB,
     SHARDS,
     check_context_shards,
     check_divided_parts,
@@ -575,7 +576,7 @@ def _blocks(
     """
     given = _given_blocks(reader, pages)
     if given is None:
-        num_blocks = _found_blocks(reader, memory, gpu, pages)
+        num_blocks = _found_blocks(reader, memory, gpu, pages, release)
     else:
         _check_room(reader, memory, release, gpu, given * pages.page_bytes / GIB)
         num_blocks = given
@@ -583,7 +584,7 @@ def _blocks(
     if release.checks_usable_blocks:
         num_checked -= 1
     elif reader.value(BLOCKS) is not None and not release.checks_override:
-        num_checked = _found_blocks(reader, memory, gpu, pages)
+        num_checked = _found_blocks(reader, memory, gpu, pages, release)
     return num_blocks, num_checked
 
 
@@ -620,7 +621,9 @@ def _given_blocks(reader: OptionReader, pages: Pages) -> int | None:
     return None if num_bytes is None else int(num_bytes) // pages.page_bytes
 
 
-def _found_blocks(reader: OptionReader, memory: ServerMemory, gpu: GpuSpec, pages: Pages) -> int:
+def _found_blocks(
+    reader: OptionReader, memory: ServerMemory, gpu: GpuSpec, pages: Pages, release: Release
+) -> int:
     """The pages that the memory has room for."""
     if memory.kv_cache <= 0:
         raise DoesNotStart(
@@ -631,12 +634,19 @@ def _found_blocks(reader: OptionReader, memory: ServerMemory, gpu: GpuSpec, page
                 f"of activation and {memory.non_torch:.2f} of other memory leave nothing of "
                 f"{memory.budget:.2f} GiB on each {gpu.name}"
             ),
-            remedy=(
-                f"raise {reader.named('--gpu-memory-utilization')} or "
-                f"{reader.named('--tensor-parallel-size')}"
-            ),
+            remedy=f"raise {_what_helps(reader, memory, release)}",
         )
     return int(memory.kv_cache * GIB) // pages.page_bytes
+
+
+def _what_helps(reader: OptionReader, memory: ServerMemory, release: Release) -> str:
+    """The options that make room for a cache: a larger share of the GPU only if its whole memory,
+    but for CUDA's context, is enough.
+    """
+    gpus = reader.named("--tensor-parallel-size")
+    most = memory.budget / _utilization(reader, release) - CONTEXT_GIB
+    is_enough = memory.kv_cache + most - memory.budget > 0
+    return f"{reader.named('--gpu-memory-utilization')} or {gpus}" if is_enough else gpus
 
 
 def _check_room(

@@ -91,6 +91,27 @@ def test_no_problem_contains_its_remedy():
     assert found_in_sources(refused_by_text) == {}
 
 
+def test_no_refusal_lacks_what_it_names():
+    """Each gives a key and a problem, and leaves out the remedy and the value that it has not."""
+    assert found_in_sources(refusals_of_none) == {}
+
+
+def refusals_of_none(source: str) -> list[int]:
+    """The lines of refusals that are given None, or no text at all."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "InputError"
+        for given in [{keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}]
+        if node.args or not {"key", "problem"} <= given.keys() or "None" in given.values()
+    ]
+
+
+def test_a_refusal_of_none_is_found():
+    given = ["key='x', problem=None", "key='x', problem='y', remedy=None", "key='x'", "None"]
+    assert [refusals_of_none(f"raise InputError({words})") for words in given] == [[1]] * 4
+
+
 def found_in_sources(search: Callable[[str], list[int]]) -> dict[str, list[int]]:
     """The lines that a search finds, by file."""
     return {

@@ -1,12 +1,16 @@
 """MXFP4 experts are padded to whole tiles of the kernels that a GPU has (vLLM 0.19 and 0.33)."""
 
+import sys
+from dataclasses import replace
+
 import pytest
 
 from testbed.core.shapes import read_model
+from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.named import gpu_named
 from testbed.vllm.limits import Limits
-from testbed.vllm.padded_experts import expert_padding_bytes
+from testbed.vllm.padded_experts import SCALE_TILE, _up, expert_padding_bytes
 from testbed.vllm.releases import release_numbered
 
 OF_120B = 36 * 128  # experts of gpt-oss-120b
@@ -34,14 +38,62 @@ def test_a_b200_pads_columns_by_release():
     assert padding_gib("gpt-oss-120b", "b200", "0.19") == pytest.approx(of_experts(3072, 3072))
 
 
-def test_hopper_pads_a_gpus_part_of_the_columns_alone():
-    assert padding_gib("gpt-oss-120b", "h100-80gb") == 0
-    quarters = 3 * 2880 * (768 - 720) * 4.25 / 8 * OF_120B / GIB
-    assert padding_gib("gpt-oss-120b", "h100-80gb", num_gpus=4) == pytest.approx(quarters)
+def of_triton(columns, kept, row=2880, count=OF_120B):
+    """GiB of Triton's layout beyond experts of 2,880 x `columns` as loaded. row: the values of a
+    whole row of 2,880, of either matrix; kept: the loaded scales stay.
+    """
+    values = (row - 2880) * 3 * columns / 2 if columns == 2880 else 0
+    scales = 90 * _up(2 * columns, 256) + columns // 32 * 3072 - 90 * 3 * columns
+    loaded = 90 * 3 * columns if kept else 0
+    return (values + scales + loaded + 4 * (2 * columns + 2880)) * count / GIB
+
+
+def test_triton_pads_scales_on_hopper_and_widens_biases():
+    assert padding_gib("gpt-oss-120b", "h100-80gb") == pytest.approx(of_triton(2880, kept=False))
     whole = {"num_gpus": 4, "has_whole_experts": True}
-    assert padding_gib("gpt-oss-120b", "h100-80gb", **whole) == 0
+    assert padding_gib("gpt-oss-120b", "h100-80gb", **whole) == pytest.approx(
+        of_triton(2880, kept=False) / 4
+    )
     shared = padding_gib("gpt-oss-120b", "l40s", **whole)
     assert shared == pytest.approx(of_experts(3072, 2944) / 4)
+
+
+def test_a_gpus_part_of_the_columns_is_whole_tiles_on_hopper():
+    quarter = 3 * 2880 * (768 - 720) * 4.25 / 8 * OF_120B / GIB
+    found = padding_gib("gpt-oss-120b", "h100-80gb", num_gpus=4)
+    assert found == pytest.approx(quarter + of_triton(768, kept=False))
+
+
+def test_older_releases_pad_rows_and_keep_the_loaded_scales_on_hopper():
+    found = padding_gib("gpt-oss-120b", "h100-80gb", "0.19")
+    assert found == pytest.approx(of_triton(2880, kept=True, row=2944))
+
+
+def test_a_start_up_of_gpt_oss_120b_logged_what_kept_scales_take():
+    """64.38 GiB on a Hopper by vLLM 0.14.1, whose layout of values has shorter tiles."""
+    release = replace(release_numbered("0.19"), expert_row_tile=64)
+    model = read_model("gpt-oss-120b")
+    added = expert_padding_bytes(model, Limits(1024, 8192), gpu_named("h100-80gb"), release)
+    assert (model.weight_bytes + added) / GIB == pytest.approx(64.38, rel=0.005)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(2880, 5760), (720, 2880), (64, 2880)])
+def test_tiles_are_those_of_the_installed_vllm(inputs, outputs):
+    """Its own layouts, which run on a CPU."""
+    vllm = pytest.importorskip("vllm")
+    torch = pytest.importorskip("torch")
+    sys.path.append(f"{vllm.__path__[0]}/third_party")
+    layouts = "triton_kernels.tensor_details.layout_details"
+    values = pytest.importorskip(f"{layouts}.hopper_value").HopperMXValueLayout
+    scales = pytest.importorskip(f"{layouts}.hopper_scale").HopperMXScaleLayout
+    release = release_numbered(".".join(vllm.__version__.split(".")[:2]))
+    packed = torch.zeros(1, inputs // 2, outputs, dtype=torch.uint8)
+    stored = values(packed.shape, mx_axis=1, mma_version=3).swizzle_data(packed)
+    assert stored.numel() == _up(inputs, release.expert_row_tile) * outputs / 2
+    scale = torch.zeros(1, ceil_div(inputs, 32), outputs, dtype=torch.uint8)
+    stored = scales(scale.shape, mx_axis=1, num_warps=8).swizzle_data(scale)
+    rows, columns = SCALE_TILE
+    assert stored.numel() == _up(scale.shape[1], rows) * _up(outputs, columns)
 
 
 @pytest.mark.parametrize("model", ["mixtral-8x7b", "qwen3-30b-a3b", "llama-3.1-8b"])

@@ -17,7 +17,6 @@ from testbed.cost.auto import (
     OTHER_CACHE,
     OTHER_GPU,
     OTHER_MODEL,
-    Question,
     auto_cost,
     best_profile,
     best_shipped,
@@ -275,20 +274,20 @@ def test_a_like_shape_is_the_best_way_where_no_profile_has_the_shard():
 
 @pytest.mark.parametrize("on", [server(), server(L4), server(num_gpus=2)])
 def test_a_profile_that_is_kept_for_the_next_run_equals_one_computed_anew(on):
-    question = Question(
-        model=LLAMA,
-        gpu=on.gpu,
-        num_gpus=on.num_gpus,
-        source=H200,
-        software="engine",
-        iterations=None,
-        share=0.8,
-        byte_kv_bandwidth=0.9,
-    )
-    kept = best_shipped(question)
+    asked = {
+        "model": LLAMA,
+        "gpu": on.gpu,
+        "num_gpus": on.num_gpus,
+        "source": H200,
+        "software": "engine",
+        "iterations": None,
+        "share": 0.8,
+        "byte_kv_bandwidth": 0.9,
+    }
+    kept = best_shipped(**asked)
     ProfileCost(LLAMA, on, kept, Choices()).iteration(Work(8, 4096, 512))
-    assert kept is best_shipped(question)
-    assert kept == best_profile(question)
+    assert kept is best_shipped(**asked)
+    assert kept == best_profile(**asked)
 
 
 def test_profile_is_found_by_shape_not_by_name():

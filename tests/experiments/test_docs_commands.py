@@ -34,7 +34,17 @@ SEVERAL = re.compile(r"[\w.]+=[\w.]+(,[\w.]+)+")  # of several values the quick 
 ALONE = ("check", "capacity")  # commands that neither need other lines nor are needed by them
 LONG = "arrivals.duration_s="  # the option by which the quick test makes simulations short
 INPUTS_LISTED = "experiments/REPRODUCING.md"  # its table of inputs says where the files are had
-SKIPPED = ("python ", "pip ", "pytest", "python3 -m venv", "git ", "vllm ", "mutmut ", "mkdocs ")
+SKIPPED = (
+    "python ",
+    "pip ",
+    "pytest",
+    "python3 -m venv",
+    "git ",
+    "vllm ",
+    "mutmut ",
+    "mkdocs ",
+    "guidellm ",
+)
 
 
 def lines_of(page):

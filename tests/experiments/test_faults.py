@@ -12,7 +12,7 @@ import sys
 from itertools import count
 
 import pytest
-from faults import ERRORS, KINDS, Faults, contents, injected
+from faults import ANSWERED, ERRORS, KINDS, REFUSED, Faults, Outcomes, contents, injected
 from wrong_files import check_one_line
 
 from testbed.experiments.runs.whole_files import MARK
@@ -33,7 +33,7 @@ COMMANDS = {
 CHANGING = ("timing.json", "multirun.yaml")  # whose contents differ from call to call
 OF_COMPLETE_POINTS = "runs/sweep.csv"  # a sweep that fails lists those that are complete
 PROGRESS = re.compile(r"\d+ of \d+(, .* runs/s)?(, about .* left)?\n")
-MOST_FAULTS = 60  # of a command; some make fewer calls
+MOST_FAULTS = 40  # of a command; some make fewer calls
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +78,16 @@ def settled(folder):
 
 
 def check_fault(place, words, undisturbed, kind, position, *, lasts, error):
-    """One fault: what the command says, what it leaves, and how the next call goes on."""
+    """One fault: what the command says, what it leaves, and how the next call goes on. The outcome
+    is its name.
+    """
     whole_output, whole_files = undisturbed
 
     def fault(folder):
         return Faults(folder, kind, position, lasts=lasts, error=error)
 
     code, output, errors, folder, _ = place(words, fault)
-    left = settled(folder)
+    left, refusal = settled(folder), REFUSED if code else ANSWERED
     assert "Traceback" not in errors
     if code == 0:
         assert output == whole_output
@@ -102,6 +104,7 @@ def check_fault(place, words, undisturbed, kind, position, *, lasts, error):
     assert code == 0
     assert output == whole_output or left == whole_files  # it says that the run is complete
     assert settled(folder) == whole_files
+    return refusal
 
 
 @pytest.fixture
@@ -146,18 +149,20 @@ def positions_of(numbers):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_300_faults_are_one_line_each(place, undisturbed, command):
-    """At every call of a command, or evenly among its calls."""
-    words, broken = COMMANDS[command], []
+    """At every call of a command, or evenly among its calls. `-rP` shows the outcomes."""
+    words, broken, outcomes = COMMANDS[command], [], Outcomes(command)
     expected, numbers = undisturbed(words)
     for kind, positions in positions_of(numbers).items():
         number = numbers[kind]
         for place_of_fault, position in enumerate(positions):
             options = {"lasts": place_of_fault % 2 == 0, "error": ERRORS[place_of_fault % 3]}
             try:
-                check_fault(place, words, expected, kind, position, **options)
+                outcome = check_fault(place, words, expected, kind, position, **options)
+                outcomes.add(kind, outcome)
             except AssertionError as error:
                 broken.append(f"{kind} {position} of {number} {options}: {str(error)[:300]}")
             gc.collect()  # the whole suite seldom does, and each call leaves cycles of large arrays
+    outcomes.show(broken)
     assert not broken, "\n".join(broken)
 
 
@@ -202,6 +207,7 @@ def check_limited_memory(words, folder, limits):
     smallest = folder / str(limits[0])
     assert called_with_memory(words, smallest, limits[-1]).returncode == 0
     assert settled(smallest) == settled(place)
+    return codes
 
 
 def test_a_workload_that_memory_cannot_hold_is_one_line(tmp_path):
@@ -216,4 +222,7 @@ def test_a_workload_that_memory_cannot_hold_is_one_line(tmp_path):
 @pytest.mark.slow  # small limits reach every import, and some libraries end the process themselves
 @pytest.mark.parametrize("command", ["run", "run -m", "capacity", "hits"])
 def test_any_limit_of_memory_is_one_line_or_the_answer(tmp_path, command):
-    check_limited_memory(COMMANDS[command], tmp_path, range(4, 130, 6))
+    outcomes = Outcomes(command)
+    for code in check_limited_memory(COMMANDS[command], tmp_path, range(4, 130, 6)):
+        outcomes.add("memory", REFUSED if code else ANSWERED)
+    outcomes.show()

@@ -17,10 +17,12 @@ from testbed.experiments.mend.change_verdicts import (
     verdicts,
 )
 from testbed.experiments.mend.goals import GOALS, GOODPUT, INSIDE, PREEMPTIONS
-from testbed.experiments.mend.server_changes import NONE, Change, changes_of
+from testbed.experiments.mend.mend_lines import lines_of
+from testbed.experiments.mend.server_changes import NONE, NOT_OF_VLLM, Change, changes_of
+from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.vllm_server.translation import served
-from testbed.run.while_arriving import COMPLETED
+from testbed.run.while_arriving import COMPLETED, LAST_ARRIVAL
 
 SERVER = "vllm serve meta-llama/Llama-3.1-8B-Instruct --num-gpu-blocks-override"
 LOAD = (
@@ -125,7 +127,7 @@ def summary(preemptions, latency_s, goodput=1.0, costs="a", rejected=0):
         "e2e_s": {"mean": latency_s},
         "ttft_s": {"p99": 1.0},
         "tpot_s": {"p99": 0.1},
-        "while_arriving": {COMPLETED: 2.0},
+        "while_arriving": {COMPLETED: 2.0, LAST_ARRIVAL: 3000.0},
         "slo": {"share_inside": goodput / 2, "goodput_requests_per_s": goodput},
     }
 
@@ -170,3 +172,35 @@ def test_verdicts_are_corrected_for_their_number():
     assert [verdict.word for verdict in several] == [UNKNOWN, UNKNOWN, EQUAL, UNKNOWN]
     assert several[1].p_value == pytest.approx(3 * alone.p_value)
     assert several[2].p_value is None
+
+
+def mending(*changes, goal="latency"):
+    """AS_IT_IS beside changes of these names and runs."""
+    named = [Tried(Change(name, note=note), runs.summaries) for name, note, runs in changes]
+    of_changes = zip(named, verdicts(named, AS_IT_IS, GOALS[goal]), strict=True)
+    return Mending(
+        GOALS[goal], range(3), AS_IT_IS, named, {of.change: of_it for of, of_it in of_changes}, {}
+    )
+
+
+FASTER = tried((50, 4.0), (51, 4.1), (52, 4.2))
+NONE_AND_ALIKE = tried((0, 4.9), (0, 5.3), (0, 5.15))
+
+
+def test_the_best_change_ends_the_preemptions_at_no_cost_if_one_does():
+    faster, ending = ("faster", "", FASTER), ("ending", "", NONE_AND_ALIKE)
+    assert mending(faster, ending).best.change.name == "ending"
+    assert mending(faster, ("later", "", FEWER_AND_LATER)).best.change.name == "faster"
+    assert mending(("later", "", FEWER_AND_LATER)).best is None
+    assert mending(("not vLLM's", NOT_OF_VLLM, NONE_AND_ALIKE), faster).best.change.name == "faster"
+
+
+def test_preemptions_an_hour_are_of_the_arrivals_without_the_drain():
+    """330 preemptions in three runs with 50 minutes of arrivals in an hour."""
+    assert AS_IT_IS.mean(PREEMPTIONS).mean == pytest.approx(110 * 3600 / 3000)
+
+
+def test_a_server_without_preemptions_says_how_few_it_has():
+    still = Mending(GOALS["latency"], range(3), NONE_AND_ALIKE, (), {}, {})
+    *_, line = lines_of(still)
+    assert f"less than {3600 * 3 / 9000:,.0f} times an hour" in line

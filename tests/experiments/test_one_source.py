@@ -5,6 +5,7 @@ import json
 import pytest
 from test_json_answers import check
 
+import testbed as testbed_api
 from testbed.experiments.cli.json_answers import ComparedCapacities
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.one_source import OF_ONE_SOURCE, sources_differ
@@ -59,6 +60,18 @@ def test_a_sweep_over_two_servers_says_that_all_costs_are_derived(testbed):
     assert "the costs come in different ways" in chosen[1]
 
 
+def test_a_sweep_in_python_has_costs_of_one_source_too(capsys):
+    servers = {"from_vllm": [LLAMA, FP8], "gpu": "h100-80gb", "trace": "random"}
+    options = {"duration_s": 1, "jobs": 1, "rate": [1, 2], **servers}
+    derived = testbed_api.sweep(**options)["cost"]
+    assert OF_ONE_SOURCE in capsys.readouterr().err
+    assert derived.str.contains("derived").all()
+    chosen = testbed_api.sweep("cost.iterations=vllm-0.20", **options)["cost"]
+    assert chosen.str.contains("derived").tolist() == [False, True, False, True]
+    one = testbed_api.sweep(**{**options, "from_vllm": LLAMA})["cost"]
+    assert not one.str.contains("derived").any()
+
+
 def test_capacities_of_two_servers_are_compared_on_the_same_seeds(testbed):
     words = ("capacity", "--from-vllm", LLAMA, "--from-vllm", FP8, *LOAD, "slo.ttft_s=0.2")
     words = (*words, "--seeds", "2", "--precision", "0.5", "--low", "20", "--high", "60")
@@ -67,6 +80,9 @@ def test_capacities_of_two_servers_are_compared_on_the_same_seeds(testbed):
     assert code == 0
     check(answer, ComparedCapacities, "compared")
     first, second = answer["servers"]
+    origins = [server["capacity"]["origin"] for server in answer["servers"]]
+    assert [origin.rpartition("(")[2] for origin in origins] == ["other GPU)", "other cache)"]
+    assert any(all(origin in note for origin in origins) for note in answer["notes"])
     assert (first["command"], second["command"]) == ("plain", "--kv-cache-dtype fp8")
     assert (first["difference"], first["difference_half_width"]) == (0, 0)
     means = [server["capacity"]["rate"] for server in answer["servers"]]

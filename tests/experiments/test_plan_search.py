@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from testbed.experiments.plan.at_capacity import difference_at_capacity
 from testbed.experiments.plan.deployment_plan import Request, planned
 from testbed.experiments.plan.prices import GpuHours, Prices
+from testbed.experiments.plan.verdicts import Keeps
 
 GPUS = ("a100-40gb", "a100-80gb", "a10g", "l40s", "h100-80gb", "h200", "a40", "l4")
 SMALL = (
@@ -94,3 +96,20 @@ def test_a_third_of_the_simulations_finds_the_optimum(tmp_path, seed, rate):
     counts = plan.num_simulations, everything.num_simulations
     print(f"space {seed}: {counts[0]} of {counts[1]} simulations")
     assert counts[0] <= counts[1] / 3
+
+
+@pytest.mark.parametrize(
+    ("costs", "said"),
+    [
+        ((1200.0, 3300.0, 5200.0), "+1,283% (105 to 9,206)"),  # few requests/s: a wide spread
+        ((210.0, 190.0, 205.0), "not distinguishable"),
+        ((230.0, 220.0, 234.0), "+15% (7 to 23)"),
+        ((200.0, 190.0, 205.0), "equal"),
+    ],
+)
+def test_a_dearer_deployment_is_so_by_the_ratio_of_the_costs(costs, said):
+    best, other = (
+        Keeps(None, 2.0, (), of_seeds, "decode", precision=0.05)
+        for of_seeds in ((200.0, 190.0, 205.0), costs)
+    )
+    assert difference_at_capacity(other, best) == said

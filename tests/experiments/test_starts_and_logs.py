@@ -53,7 +53,7 @@ GROUPED = [
     ("openai/gpt-oss-120b --max-model-len 131072", "b200", 2177670, 16.61),
     (f"{NEXT} -tp 4 --max-model-len 8192", "h100-80gb", 1948291, 237.83),
     (f"{NEMOTRON} --max-model-len 8192", "h100-80gb", 1093632, 133.5),
-    ("openai/gpt-oss-20b --max-model-len 16384", "h100-80gb", 1220108, 74.47),
+    ("openai/gpt-oss-20b --max-model-len 16384", "h100-80gb", 1219116, 74.41),
     ("Qwen/Qwen3.5-9B --max-model-len 16384 --max-num-seqs 256", "a100-80gb", 1433600, 87.5),
     (f"{GEMMA} --max-model-len 8192 --gpu-memory-utilization 0.95", "h100-80gb", 35602, 4.35),
 ]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tiny import MS, FastMillisecond
 
+from testbed.core.errors import PlugInError
 from testbed.core.request import Request, Rows, Turns
 from testbed.engine.arrivals import SessionWorkload
 from testbed.engine.engine_parts import EngineParts
@@ -140,3 +141,22 @@ def test_a_router_learns_of_an_eviction_in_the_iteration_that_needs_the_block(na
     seen, _ = run(requests, CacheReader(places), CACHES[name], fast_forward=fast_forward)
     first_engine = [views[0] for _, views in seen[2:]]
     assert first_engine == [48, 40, 32, 24]
+
+
+class Peeking(Planned):
+    """Its class says what is not true."""
+
+    looks_at_engines = False
+
+
+@pytest.mark.parametrize("look", [Peeking.look, CacheReader.look])
+def test_a_router_that_looks_at_no_engine_is_held_to_it(look):
+    router = Peeking({})
+    router.look = partial(look, router)
+    with pytest.raises(PlugInError, match="Peeking looks at an engine"):
+        run(
+            [Request(0, arrival_ps=0, prompt_len=1, output_len=1)],
+            router,
+            CACHES["device"],
+            fast_forward=True,
+        )

@@ -79,6 +79,7 @@ DELIBERATE = tuple(
         (r"model\.latent\.prefers_fp8", ABSENT, "null", DEFAULT),
         (r"model\.(\w+_params|layer_order|rope\.\w+|chunks\.\w+|states\.\w+)", ABSENT, ANY, FACTS),
         (r"model\.(has|needs|caps|masks|drafts|gated|repeats)_\w+", ABSENT, ANY, FACTS),
+        (r"model\.(vision_heads|window\.is_required)", ABSENT, ANY, FACTS),
         (r"model\.max_len", "131072", "10485760", "Llama 4 Scout's, by its config.json"),
         (r"model\.vocab_size", "262144", "262208", "Gemma 3 with images, by its config.json"),
         (r"policy\.(asks_ahead|uncached_first|frees_after_run)", ANY, ABSENT, OF_RELEASE),

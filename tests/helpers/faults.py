@@ -6,12 +6,30 @@ import builtins
 import errno
 import io
 import os
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
 KINDS = ("open", "write", "rename", "fsync", "mkdir")
 ERRORS = (errno.ENOSPC, errno.EACCES, errno.EIO)
+REFUSED, ANSWERED = "one line", "the answer"
+
+
+class Outcomes:
+    """The outcomes of a command's faults, by kind."""
+
+    def __init__(self, command):
+        self._command, self._counts = command, Counter()
+
+    def add(self, kind, outcome):
+        self._counts[kind, outcome] += 1
+
+    def show(self, broken=()):
+        """Print a row for each kind and outcome, and the faults with another one."""
+        for (kind, outcome), count in sorted(self._counts.items()):
+            print(f"{self._command:10} {kind:6} {outcome:10} {count:3}")
+        print(f"{self._command:10} {self._counts.total() + len(broken)} faults", *broken, sep="\n")
 
 
 class Faults:

@@ -2,6 +2,8 @@
 
 from dataclasses import asdict, dataclass, field
 
+from digests import digest_of
+
 from testbed.checks.contract.search import POOLS, Harness, check_policy, histories_of
 from testbed.core.slots import Grant, Ops, Refusal, Usage
 
@@ -84,12 +86,15 @@ def num_rejections(make, pool, calls):
 
 
 def row_of(make, pools=POOLS, num_histories=4):
-    """Counts of as many histories in each pool, drawn from one seed."""
-    counts = Counts()
+    """Counts of as many histories in each pool, drawn from one seed, and the digest of every answer
+    and of the pool after it.
+    """
+    counts, answers = Counts(), []
     for pool in pools:
         histories = histories_of(make, pool)
         for _ in range(num_histories):
             harness = Harness(make, pool)
             for answer in harness.run(histories.draw()):
                 counts.add(answer)
-    return counts.row()
+                answers.append(digest_of(answer))
+    return counts.row() | {"answers": digest_of(answers)}

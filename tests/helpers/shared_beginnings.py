@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+from digests import noting_ops, row_of_run
 from same_runs import assert_same
 from tiny import MODEL, analytic, server
 
@@ -53,17 +54,21 @@ def vllms_scheduler(random, policy, cost):
 
 
 def served(requests, scheduler, cost, pool, fast_forward):
-    """The recorder of a run of the requests that fit; the policy keeps nothing."""
+    """The policy, recorder and operations of a run of the requests that fit; nothing is kept."""
     fitting = [r for r in requests if r.final_len <= min(pool.num_slots, LONGEST)]
+    ops = noting_ops(scheduler)
     recorder = simulate(fitting, scheduler, cost, LONGEST, pool=pool, fast_forward=fast_forward)
     policy = scheduler.state.policy
     policy.check()
     assert policy.usage().held == 0
-    return policy, recorder
+    return policy, recorder, ops
 
 
-def assert_fast_equals_slow(run):
-    """run: a function of fast_forward, whose answer is a policy and a recorder."""
-    (fast, one), (slow, other) = run(fast_forward=True), run(fast_forward=False)
+def assert_fast_equals_slow(run, golden, case):
+    """run: a function of fast_forward, whose answer is that of `served`. The golden row of the
+    case has what both recorded.
+    """
+    (fast, one, _), (slow, other, ops) = run(fast_forward=True), run(fast_forward=False)
     assert_same(one, other)
     assert fast.counters() == slow.counters()
+    golden("whole_runs.csv", case, row_of_run(one, fast.counters(), ops))

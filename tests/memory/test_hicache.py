@@ -235,8 +235,8 @@ def run(seed, fast_forward):
 
 
 @pytest.mark.parametrize("seed", [*range(12), 219])  # 219 ends a request that lacks memory
-def test_fast_equals_slow(seed):
-    assert_fast_equals_slow(partial(run, seed))
+def test_fast_equals_slow(seed, golden):
+    assert_fast_equals_slow(partial(run, seed), golden, f"hicache {seed}")
 
 
 def test_pages_on_the_host_are_listed_while_they_are_written_and_then():

@@ -184,8 +184,8 @@ def run(seed, fast_forward):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_fast_equals_slow(seed):
-    assert_fast_equals_slow(partial(run, seed))
+def test_fast_equals_slow(seed, golden):
+    assert_fast_equals_slow(partial(run, seed), golden, f"lmcache {seed}")
 
 
 def test_whole_chunks_are_listed_below():

@@ -245,8 +245,8 @@ def run(seed, fast_forward):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_fast_equals_slow(seed):
-    assert_fast_equals_slow(partial(run, seed))
+def test_fast_equals_slow(seed, golden):
+    assert_fast_equals_slow(partial(run, seed), golden, f"vllm_offloading {seed}")
 
 
 def test_blocks_below_are_listed_while_they_are_written_and_then():

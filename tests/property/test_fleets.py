@@ -4,15 +4,19 @@ is lost or answered twice, and each engine does what it would do alone.
 
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from depth import examples
+from digests import digest_of, recorded
 from hypothesis import given, settings
 from same_runs import assert_same, lengths_of
+from shared_beginnings import LONGEST, requests_of
 from strategies import (
     MAX_LEN,
+    SMALL_TIER,
     bounded_workloads,
     of_one_sequence,
     policies,
@@ -35,7 +39,7 @@ from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulate
 from testbed.fleet.faults import Fault, Faults
 from testbed.fleet.fleet_records import check_conservation, together
-from testbed.fleet.fleet_simulation import make_fleet, run_to_end
+from testbed.fleet.fleet_simulation import make_fleet, run_to_end, simulate_fleet
 from testbed.fleet.handovers.by_layer import ByLayer
 from testbed.fleet.handovers.split import Split
 from testbed.fleet.handovers.whole import Whole
@@ -50,8 +54,12 @@ from testbed.fleet.routers.session_affinity import SessionAffinity
 from testbed.fleet.routers.vllm_balancer import VllmBalancer
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.tiers.tiered_caching import TieredCaching
+from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.preemption import Recompute
 from testbed.sched.vllm_v1 import AsyncVllmV1
 
 ROUTERS = (
@@ -312,6 +320,22 @@ def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
 
 
 @settings(max_examples=examples(60))
+@given(fleets(), st.sampled_from((RoundRobin, RandomChoice)))
+def test_routing_ahead_is_routing_at_each_arrival(fleet, makes_router):
+    requests, make_parts, _, num_engines, *_ = fleet
+    ahead, at_arrivals = [[Recorder() for _ in range(num_engines)] for _ in range(2)]
+    done = simulate_fleet(requests, make_parts, ahead, makes_router())
+    plain = simulate_fleet(requests, make_parts, at_arrivals, makes_router(), fast_forward=False)
+    for record, other, replica, other_replica in zip(
+        ahead, at_arrivals, done.replicas, plain.replicas, strict=True
+    ):
+        assert_same(record, other)
+        policies = [each.engine.scheduler.policy for each in (replica, other_replica)]
+        assert policies[0].counters() == policies[1].counters()
+    check_engines_empty(done)
+
+
+@settings(max_examples=examples(60))
 @given(fleets())
 def test_a_fleet_of_one_engine_is_the_run_without_a_fleet(fleet):
     requests, make_parts, makes_router, *_, shared = fleet
@@ -334,3 +358,47 @@ def test_a_fleet_of_one_engine_is_the_run_without_a_fleet(fleet):
             assert column.tolist() == recorder.requests.columns()[name].tolist(), name
         assert alone.totals == recorder.totals
         assert alone.end_ps == recorder.end_ps
+
+
+SEEN = (*ROUTERS, partial(PrefixAware, 0.5, 0.5, 0.01), partial(BalancedPrefix, 9, 0.01))
+GOLDEN = {
+    **{f"router {number}": (router, None) for number, router in enumerate(SEEN)},
+    **{f"handover {number}": (FewestTokens, rule) for number, rule in enumerate(HANDOVERS)},
+}
+
+
+def drawn_parts(random, shares):
+    """A function that makes an engine, of four with pools of their own and caches that differ."""
+    sizes = [8 * random.randint(20, 50) for _ in range(4)]
+    tiers = (SMALL_TIER,) if shares else ()
+
+    def make_parts(number):
+        pool = PoolSpec(sizes[number], LONGEST, (*host(200), *tiers))
+        kinds = [TieredCaching] if shares else [PrefixCaching, OutputCaching]
+        policy = kinds[number % len(kinds)](pool, 8)
+        limits = {"max_num_batched_tokens": 64, "max_num_seqs": 8}
+        scheduler = ChunkedPrefill(policy, Recompute(), **limits, prefetch=2 if shares else 0)
+        return EngineParts(scheduler, TIERED[0] if shares else COSTS[1], LONGEST)
+
+    return make_parts
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_a_fleet_equals_the_golden_row(case, golden):
+    """Every second fleet shares a tier."""
+    (router, rule), random, shares = GOLDEN[case], Random(case), int(case[-1]) % 2 > 0
+    requests = [r for r in requests_of(random, 200) if r.final_len < 160]
+    faults = () if rule else (Fault(1, 400 * MS, 700 * MS), Fault(2, 1600 * MS, None))
+    shared = ("dram",) if shares else ()
+    fleet = requests, drawn_parts(random, shares), router, 4, faults, shared
+    split = rule and (lambda decode: Split(2, rule, decode, slot_bytes=64, num_layers=2))
+    cancelled = [(r.arrival_ps + 5 * MS, r.request_id) for r in requests[::6]]
+    done, recorders, _ = run_fleet(fleet, cancelled, split=split, fast_forward=True)
+    counters = [dict(each.engine.scheduler.policy.counters()) for each in done.replicas]
+    row = {
+        "finished": [recorder.totals.finished for recorder in recorders],
+        "cancelled": [recorder.totals.cancelled for recorder in recorders],
+        "iterations": [recorder.totals.iterations for recorder in recorders],
+        "recorded": digest_of(*map(recorded, recorders), counters),
+    }
+    golden("fleets.csv", case, row)

@@ -4,6 +4,9 @@ own. They take minutes, and what they measure depends on what else the machine d
 
 import asyncio
 import json
+import re
+import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +22,10 @@ from served_elsewhere import call, client, rows_of, serving, train_tokenizer  # 
 from testbed.experiments.real.endpoint.address import address_of  # noqa: E402
 from testbed.experiments.real.endpoint.client import Ask, Client  # noqa: E402
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+QUESTIONS = ROOT / "experiments" / "QUESTIONS.md"
+LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
 NUM_REQUESTS, OUTPUT_LEN = 150, 60
 
 
@@ -89,6 +95,29 @@ def test_guidellm_measures_the_simulated_server(tokenizer, environments, tmp_pat
     _, own_tpot_ms = own_times(log)
     print(f"guidellm: TPOT {tpot_ms:.2f} of {own_tpot_ms:.2f}")
     assert is_near(tpot_ms, own_tpot_ms)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokenizer_option", "written"),
+    [
+        ("vllm", "--tokenizer={}", "bench.json"),
+        ("guidellm", "--tokenizer=kind=huggingface_auto,model={}", "guidellm.json"),
+    ],
+)
+def test_the_commands_of_the_questions_run_and_validate_reads_what_they_write(
+    name, tokenizer_option, written, tokenizer, environments, tmp_path, monkeypatch
+):
+    """As the page has them, with a tokenizer that needs no hub and 20 requests in place of 200."""
+    monkeypatch.chdir(tmp_path)
+    page = QUESTIONS.read_text("utf-8")
+    (line,) = re.findall(rf"^{name} (?:bench serve|run) .*", page, re.MULTILINE)
+    folder = client(name, environments)
+    with serving("--from-vllm", LLAMA, "gpu=h100-80gb", f"--tokenizer={tokenizer}") as url:
+        here = line.replace("http://127.0.0.1:8000", url).replace("200", "20")
+        _, *words = shlex.split(here)
+        call([folder / name, *words, tokenizer_option.format(tokenizer)])
+    validate = ["validate", written, "--from-vllm", LLAMA, "gpu=h100-80gb"]
+    call([sys.executable, "-m", "testbed.experiments.cli.main", *validate])
 
 
 def test_five_hundred_connections_are_held(tmp_path):

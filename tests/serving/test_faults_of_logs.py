@@ -8,7 +8,7 @@ import pytest
 for package in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(package, reason=f"serving needs {package}")
 
-from faults import KINDS, Faults, contents, injected  # noqa: E402
+from faults import ANSWERED, KINDS, REFUSED, Faults, Outcomes, contents, injected  # noqa: E402
 from served import running  # noqa: E402
 from wrong_files import check_one_line  # noqa: E402
 
@@ -123,5 +123,8 @@ def test_a_recorded_log_is_whole_or_not_there(record):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_whichever_call_on_a_recorded_log_fails_it_is_whole_or_not_there(record, kind):
+    outcomes = Outcomes("gpu record")
     for position in range(record(kind, None)[-1]):
-        check_whole_or_nothing(record, kind, position)
+        code = check_whole_or_nothing(record, kind, position)
+        outcomes.add(kind, REFUSED if code else ANSWERED)
+    outcomes.show()

@@ -1,6 +1,7 @@
 """The sensitivity of a capacity to costs and arrivals."""
 
 from dataclasses import replace
+from statistics import median
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from testbed.core.errors import InputError
 from testbed.cost.model import UNBOUNDED, Affine
 from testbed.experiments.runs.compose import configured
 from testbed.run.config import Slo
+from testbed.run.cost_words import left_out_rows
 from testbed.run.parts import Part
 from testbed.run.simulate import run
 from testbed.run.workload import make_workload
+from testbed.study.cost_spread import COST_ERROR, draws, error_of, rule
 from testbed.study.knee import highest_rate
 from testbed.study.sensitivity import (
     MOVED_S,
@@ -28,7 +31,13 @@ from testbed.study.sensitivity import (
 )
 
 WORDS = [
-    *("trace=random", "trace.input_len=400", "trace.output_len=20", "trace.input_ratio=0.5"),
+    *(
+        "gpu=h200",
+        "trace=random",
+        "trace.input_len=400",
+        "trace.output_len=20",
+        "trace.input_ratio=0.5",
+    ),
     *("slo.ttft_s=0.004", "arrivals.duration_s=20", "arrivals.rate=8"),
 ]
 
@@ -114,3 +123,14 @@ def test_runs_with_times_of_their_own_are_refused(config):
     loop = configured(["arrivals=closed_loop", "trace=random"])
     with pytest.raises(InputError, match="wait for answers"):
         check_scalable(loop)
+
+
+def test_derived_costs_are_moved_by_what_such_costs_were_off_by():
+    derived = configured([*WORDS, "gpu=l40s"])
+    error = error_of(derived)
+    rows = [row for row in left_out_rows() if row["gpu"] == "l40s" and row["num_gpus"] == "1"]
+    rows = [row for row in rows if (row["way"], row["source_by"]) == ("other GPU", "measured")]
+    assert error == pytest.approx(median(abs(float(row["latency_percent"])) for row in rows) / 100)
+    assert {1 - error, 1 + error} <= {draw.slowness for draw in draws(derived)}
+    assert f"{error:.0%}" in rule(derived)
+    assert error_of(configured(WORDS)) == COST_ERROR

@@ -20,6 +20,7 @@ from testbed.memory.prefix_cache.curves.policy_replay import replayed_hits
 from testbed.memory.prefix_cache.curves.stack_distances import lru_hits
 from testbed.memory.prefix_cache.replay import prompts_of
 from testbed.run.config import RunConfig
+from testbed.run.description import configured as configured_part
 from testbed.run.machine import block_size_of, make_pool
 from testbed.run.override_words import key_of
 from testbed.run.workload import make_workload
@@ -38,14 +39,16 @@ class HitCurves:
 
     sizes: blocks, ascending. hits: blocks found at each size, by order; BELADY is the bound of all
     orders. prompt_tokens: of all prompts. largest_prompt: blocks. stored_blocks: the different full
-    blocks of all prompts. pools: blocks of the configured server's memory by name, each with the
-    pools above it.
+    blocks of all prompts. trace: as it is configured. pools: blocks of the configured server's
+    memory by name, each with the pools above it.
     """
 
     num_prompts: int
     prompt_tokens: int
     largest_prompt: int
     stored_blocks: int
+    model: str
+    trace: str
     block_size: int
     block_bytes: int
     sizes: Sequence[int]
@@ -97,6 +100,8 @@ def hit_curves(
         prompt_tokens=int(rows.prompt_len.sum()),
         largest_prompt=largest,
         stored_blocks=stored,
+        model=config.model.name,
+        trace=configured_part(config.trace),
         block_size=size,
         block_bytes=size * spec.layer_bytes * spec.num_layers,
         sizes=shown,

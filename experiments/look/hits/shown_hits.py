@@ -5,6 +5,7 @@ from typing import Any
 
 from testbed.experiments.look.hits.hit_curves import BELADY, HitCurves
 from testbed.experiments.look.pages.page import NUMBER, Chart, Series, Table, render, whole_page
+from testbed.experiments.runs.part_words import part_words
 
 NAMES = {BELADY: "Belady (bound)", "lru": "LRU"}
 
@@ -17,11 +18,15 @@ def name_of(order: str) -> str:
 def lines_of(curves: HitCurves) -> list[str]:
     """The lines above the table."""
     lines = [
+        f"trace: {part_words(curves.trace)}",
         f"{curves.num_prompts:,} prompts of {curves.prompt_tokens:,} tokens, one at a time, in "
-        f"blocks of {curves.block_size} tokens ({curves.block_bytes / 2**20:,.4g} MiB)",
+        f"blocks of {curves.block_size} tokens of {curves.model} "
+        f"({curves.block_bytes / 2**20:,.4g} MiB)",
         f"{curves.stored_blocks:,} different full blocks: "
         f"{_gib(curves.gib(curves.stored_blocks))} GiB",
-        "cells: % of the prompts' tokens that are found; what requests generate is not stored",
+        "cells: % of the prompts' tokens that are found, without a clock; what requests generate "
+        "is not stored (testbed run's \"prompt found, %\" is the same share by the server's own "
+        "policy, with its requests at their times and in flight together)",
     ]
     too_small = [size for size in curves.sizes if size < curves.largest_prompt]
     if too_small:

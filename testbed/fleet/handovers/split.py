@@ -193,8 +193,8 @@ class SplitFleet(Fleet):
         handover.end_lease()
         handover.abandon_slots()
 
-    def _forget(self, request_id: int) -> None:
-        super()._forget(request_id)
+    def _forget(self, request_id: int, time_ps: int) -> None:
+        super()._forget(request_id, time_ps)
         handover = self._handovers.get(request_id)
         if handover is not None:  # it has ended at the prefill engine
             self._leave(handover)

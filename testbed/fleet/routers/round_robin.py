@@ -1,6 +1,7 @@
 """One engine after another."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from testbed.core.request import Incoming
 from testbed.fleet.routers.router import Router
@@ -9,6 +10,8 @@ from testbed.fleet.views import EngineView
 
 class RoundRobin(Router):
     """The engine behind the last one in order of number, whatever its load."""
+
+    looks_at_engines: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._last = -1

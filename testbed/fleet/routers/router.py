@@ -19,10 +19,13 @@ class Router(ABC):
             in seconds, of what it knows of the caches. An attribute of the class or of the object,
             which does not change.
         needs_sessions: it makes no sense for requests without sessions.
+        looks_at_engines: it reads more of them than their numbers. Each class says so itself: what
+            is derived from one that looks at none may look.
     """
 
     cache_age_s: float | None = None
     needs_sessions: ClassVar[bool] = False
+    looks_at_engines: ClassVar[bool] = True
 
     @abstractmethod
     def route(self, request: Incoming, engines: Sequence[EngineView]) -> EngineView:

@@ -1,6 +1,7 @@
 """Block ids: their reference counts, and the free list."""
 
 from collections.abc import Sequence
+from itertools import filterfalse
 from typing import ClassVar
 
 
@@ -93,15 +94,14 @@ class BlockPool:
 
     def unshared(self, blocks: list[int]) -> list[int]:
         """`drop` each of the blocks; returns those whose count is 1, which have not changed."""
-        sharers, unshared = self.sharers, []
-        for block in blocks:
-            count = sharers.get(block)
-            if count is None:
-                unshared.append(block)
-            elif count == 2:
-                del sharers[block]
+        sharers = self.sharers
+        unshared = [*filterfalse(sharers.__contains__, blocks)]
+        for block in filter(sharers.__contains__, blocks):
+            count = sharers[block] - 1
+            if count > 1:
+                sharers[block] = count
             else:
-                sharers[block] = count - 1
+                del sharers[block]
         self.num_saved -= len(blocks) - len(unshared)
         return unshared
 

@@ -189,14 +189,15 @@ class BlockMemory(LeasingPolicy):
 
     def usage(self) -> Usage:
         size, pool, live = self.block_size, self._pool, self._tables.live
-        others = pool.has_other_blocks
-        free, cached, in_transit = pool.counts() if others else (len(pool.free), 0, 0)
-        held, most = (pool.num_blocks - free - cached - in_transit) * size, (free + cached) * size
         total, saved = pool.num_blocks * size, pool.num_saved * size
-        return record(
-            Usage,
-            (total, live, held, held, cached * size, free * size, most, saved, in_transit * size),
-        )
+        if not pool.has_other_blocks:
+            free = len(pool.free) * size
+            held = total - free
+            return record(Usage, (total, live, held, held, 0, free, free, saved, 0))
+        num_free, num_cached, num_in_transit = pool.counts()
+        free, cached, in_transit = num_free * size, num_cached * size, num_in_transit * size
+        held, most = total - free - cached - in_transit, free + cached
+        return record(Usage, (total, live, held, held, cached, free, most, saved, in_transit))
 
     def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
         tables = self._tables
@@ -402,6 +403,7 @@ class Paged(BlockMemory):
         return GRANTED
 
 
+@lru_cache(1 << 10)
 def blocks_taken(first: int, count: int, size: int) -> Growth:
     """`growth_of` the steps first, first + size, ..., each of which takes a block of `size`
     slots.

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import ClassVar
 
 from testbed.memory.paged.block_pool import BlockPool
@@ -149,40 +150,38 @@ class LastUsePool(CachingPool):
 
     def evict(self, count: int) -> None:
         """Free the first `count` blocks of the queue, which must be there."""
-        holder, take = self.index.holder, self.queue.popitem
-        taken = [take(False)[0] for _ in range(count)]
-        nodes = [*map(holder.__getitem__, taken)]
-        self.were_cached = [node is not None for node in nodes]
-        self._drop_contents(taken, [*filter(None, nodes)])
+        taken = [*islice(self.queue, count)]
+        for block in taken:
+            del self.queue[block]
+        nodes = [*map(self.index.holder.__getitem__, taken)]
+        cached = [*filter(None, nodes)]
+        self.were_cached = [True] * count
+        if len(cached) < count:
+            self.were_cached = [node is not None for node in nodes]
+        self.num_unreferenced -= len(cached)
+        self.evictions += len(cached)
+        if self.copies:
+            self.unpublish(taken)
+        else:
+            self.index.drop(cached)
         self.free[:0] = reversed(taken)  # behind those that were free before
 
     def evictable(self) -> list[int]:
         return sorted(block for block in self.queue if self.index.holder[block] is not None)
 
     def _unheld(self, blocks: list[int]) -> None:
-        holder, queue, uncached_first = self.index.holder, self.queue, self.release.uncached_first
+        holder, queue, num_cached = self.index.holder, self.queue, 0
         for block in reversed(blocks):
             node = holder[block]
             if node is not None:
-                self.num_unreferenced += 1
+                num_cached += 1
                 if node.block == block:
                     node.evictable = True
-                queue[block] = None
-            elif uncached_first:
+            elif self.release.uncached_first:
                 self.free.append(block)
-            else:
-                queue[block] = None
-
-    def _drop_contents(self, taken: list[int], nodes: list[Node]) -> None:
-        """These blocks of the queue are evicted; `nodes` are of those that stored something."""
-        self.num_unreferenced -= len(nodes)
-        self.evictions += len(nodes)
-        if not self.copies:
-            self.index.drop(nodes)
-            return
-        for block in taken:
-            if self.index.holder[block] is not None:
-                self._drop_content(block)
+                continue
+            queue[block] = None
+        self.num_unreferenced += num_cached
 
     def _drop_content(self, block: int) -> None:
         """This copy of a content goes; the next one, if any, is found in its place."""

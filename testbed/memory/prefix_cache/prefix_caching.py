@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import ClassVar
 
 from testbed.core.sequence import Batch
@@ -68,12 +69,13 @@ class PromptHit(CacheHit):
 
     def on_device(self, num_tokens: int) -> list[Node]:
         """The nodes on the device that an admission for num_tokens tokens finds."""
-        readable = self.nodes
-        if not readable:
-            return readable
-        if self.contents is None or len(readable) <= len(self.contents):
-            readable = readable[: self.num_readable(num_tokens)]
-        return readable[: max(len(readable) - self.num_dropped, 0)]
+        nodes = self.nodes
+        if not nodes:
+            return nodes
+        end = len(nodes)
+        if self.contents is None or end <= len(self.contents):
+            end = min(end, self.num_readable(num_tokens))
+        return nodes[: max(end - self.num_dropped, 0)]
 
 
 @dataclass(slots=True)
@@ -117,6 +119,7 @@ class CacheCounts:
 
 
 COUNTS = tuple(field.name for field in fields(CacheCounts))
+IS_EVICTABLE = attrgetter("evictable")
 
 
 class PrefixCaching(BlockMemory):
@@ -294,7 +297,8 @@ class PrefixCaching(BlockMemory):
         could end a refusal.
         """
         num_slots = self._pool.available() - self._reserve() - total
-        num_slots += sum(not node.evictable for node in nodes[:requested])
+        first = nodes[:requested]
+        num_slots += len(first) - sum(map(IS_EVICTABLE, first))
         if num_slots < 0:
             return None
         for i in range(requested, len(nodes)):

@@ -125,15 +125,16 @@ class PrefixIndex:
         If a content is indexed already with another block, or as a tombstone, equal(its node,
         block) decides.
         """
-        nodes, holder, hash_of = self._nodes, self.holder, self.hash_of
+        nodes, holder, hash_of, on_event = self._nodes, self.holder, self.hash_of, self.on_event
         for content, block in zip(contents, blocks, strict=False):
-            child = nodes.get((node, content))
+            key = node, content
+            child = nodes.get(key) if node.children else None
             if child is None:
                 code = hash_of((node.code, content))  # as `chained`
-                child = nodes[node, content] = holder[block] = Node(node, content, code, block)
+                child = nodes[key] = holder[block] = Node(node, content, code, block)
                 node.children += 1
-                if self.on_event is not None:
-                    self.on_event(code, True)
+                if on_event is not None:
+                    on_event(code, True)
             elif child.block != block:
                 equal(child, block)
             node = child

@@ -63,19 +63,6 @@ def test_served_loads_are_simulated_by_the_same_words(folder, capsys):
     assert [float(cell.split("/")[0]) for cell in cells] == pytest.approx(sums, abs=1e-3)
 
 
-def test_intervals_have_slower_and_faster_costs_in_the_runs_own_time(folder):
-    profile = folder / engine_loads.PROFILE
-    common = words(profile)
-    low, high = engine_loads.intervals(LOADS[1], common, profile)
-    costs = ["cost=profile", f"cost.path={profile}"]
-    own = Figures.of(run(configured([*LOADS[1].words(common), *costs])).summary)
-    assert low.tpot_s == pytest.approx(0.97 * own.tpot_s, rel=0.02)
-    assert high.tpot_s == pytest.approx(1.03 * own.tpot_s, rel=0.02)
-    *_, row = engine_loads.interval_table(LOADS[1:], common, profile)
-    assert row.startswith("| in turn | 20 | ")
-    assert f"{1e3 * low.tpot_s:.2f} to {1e3 * high.tpot_s:.2f}" in row
-
-
 def test_loads_that_are_there_are_not_served_again(folder, monkeypatch):
     for load in LOADS:
         (folder / load.folder).mkdir()

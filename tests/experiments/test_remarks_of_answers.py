@@ -1,0 +1,111 @@
+"""Remarks that an answer carries: overload, assumptions, what takes memory, whose server it is."""
+
+import json
+
+import pytest
+
+from testbed.core.errors import DoesNotStart
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.vllm_server.answer import fit_of, lines_of
+from testbed.experiments.vllm_server.translation import expand
+from testbed.run.simulate import run
+
+LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 16384"
+EAGLE = (
+    f"""{LLAMA} --speculative-config '{{"method": "eagle3", "num_speculative_tokens": 3, """
+    """"model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}'"""
+)
+LOAD = ("gpu=h100-80gb", "trace=random", "outputs=summary")
+
+
+def fit(command, gpu="h100-80gb"):
+    return fit_of(command, gpu)
+
+
+@pytest.fixture
+def sweep(testbed):
+    """Lines of a small sweep over a server with drafts and one without, and its JSON."""
+
+    def call(*words):
+        line = ("run", "-m", "--from-vllm", LLAMA, "--from-vllm", EAGLE, *LOAD, *words, "--quiet")
+        code, printed, _ = testbed(*line)
+        assert code == 0
+        return printed.splitlines()
+
+    return call
+
+
+def test_a_sweep_names_the_settings_that_are_overloaded(sweep):
+    lines = sweep("arrivals.rate=1,300", "arrivals.duration_s=2", "--seeds", "2")
+    overloaded = [line for line in lines if "overloaded" in line]
+    assert len(overloaded) == 2
+    assert all("arrivals.rate=300: overloaded on 2 of 2 seeds" in line for line in overloaded)
+
+
+def test_a_long_command_leaves_room_for_the_numbers(sweep):
+    lines = sweep("arrivals.rate=1,2", "arrivals.duration_s=4", "--seeds", "2")
+    heads = [line for line in lines if "command" in line and "TPOT p50, s" in line]
+    assert len(heads) == 2  # of the means, and of the differences
+    assert max(map(len, heads)) <= 180
+
+
+def test_the_costs_say_that_the_acceptance_is_assumed_even_if_notes_are_quiet(sweep):
+    load = ("arrivals.rate=1,2", "arrivals.duration_s=2")
+    assert any("probability 0.7 is assumed" in line for line in sweep(*load))
+    words = expand(EAGLE, [*LOAD, *load[1:], "speculation.acceptance.rate=0.8"])
+    assert "is assumed" not in run(configured(words)).summary["run"]["cost_error"]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--enable-lora", f"{LLAMA} --enable-lora --max-loras 2 --max-lora-rank 16"),
+        ("--enable-lora", f"{LLAMA} --enable-lora --max-loras 8 --max-lora-rank 64"),
+        ("--speculative-config", EAGLE),
+    ],
+)
+def test_what_takes_memory_says_how_many_tokens_it_takes(option, words):
+    taken, plain = fit(words), fit(LLAMA).kv_tokens
+    assert taken.kv_tokens_without == {option: plain}
+    (line,) = (line for line in lines_of(taken) if line.startswith(f"  without {option}"))
+    assert line.endswith(f"{plain - taken.kv_tokens:,}")
+    if taken.adapters_gib:
+        of_bytes = taken.adapters_gib * 2**30 / taken.block_size / (128 << 10)
+        assert abs(of_bytes - (plain - taken.kv_tokens) / taken.block_size) <= 1
+
+
+def test_a_given_pool_loses_no_tokens():
+    words = f"{LLAMA} --num-gpu-blocks-override 2000 --enable-lora"
+    assert fit(words).kv_tokens_without == {}
+
+
+def test_blocks_that_flexattention_serves_are_named():
+    """As vLLM 0.19 warns; run on a CPU, its platform takes FLEX_ATTENTION for 24 and 8 tokens."""
+    for size in (8, 24):
+        assert any(
+            "FlexAttention" in line for line in lines_of(fit(f"{LLAMA} --block-size {size}"))
+        )
+    assert not any("FlexAttention" in line for line in lines_of(fit(f"{LLAMA} --block-size 48")))
+
+
+def test_a_share_of_the_memory_is_raised_only_if_that_can_help():
+    with pytest.raises(DoesNotStart, match="raise --gpu-memory-utilization or"):
+        fit("vllm serve Qwen/Qwen3-32B --gpu-memory-utilization 0.7")
+    with pytest.raises(DoesNotStart) as stopped:
+        fit("vllm serve deepseek-ai/DeepSeek-V3")
+    assert "--gpu-memory-utilization" not in str(stopped.value)
+
+
+def test_answers_name_the_model_and_the_workload(testbed):
+    load = ("gpu=h100-80gb", "model=llama-3.1-8b", "trace=random", "arrivals.duration_s=2")
+    search = ("slo.ttft_s=0.2", "--seeds", "1", "--precision", "0.5", "--quiet")
+    search += ("--low", "20", "--high", "60")
+    answer = testbed("capacity", *load, *search)[1]
+    assert answer.startswith("llama-3.1-8b on 1 x h100-80gb; requests: random")
+    about = json.loads(testbed("capacity", *load, *search, "--json")[1])["about"]
+    assert about.startswith("llama-3.1-8b on 1 x h100-80gb")
+    plan = testbed("plan", *load, "arrivals.rate=2", "slo.ttft_s=1", "--seeds", "1", "--quiet")[1]
+    assert "model: llama-3.1-8b; requests: random" in plan
+    hits = testbed("hits", "trace=chat_histories", "model=llama-3.1-8b", "--sizes", "100")[1]
+    assert hits.startswith("trace: chat histories")
+    assert "of llama-3.1-8b" in hits

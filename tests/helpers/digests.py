@@ -1,0 +1,61 @@
+"""Digests of all that a policy answers or a run records, for golden rows: another one says that
+something has changed, and the plain counts beside it hint at what.
+"""
+
+from dataclasses import asdict
+from hashlib import blake2b
+
+NUM_BYTES = 6
+
+
+def digest_of(*values):
+    """Of the values as Python prints them, so of values that equal ones print alike."""
+    return blake2b(repr(values).encode(), digest_size=NUM_BYTES).hexdigest()
+
+
+def recorded(recorder):
+    """All that a recorder has of a run: totals, requests, spans, gaps between tokens."""
+    gaps = recorder.token_gaps()
+    return (
+        asdict(recorder.totals),
+        recorder.end_ps,
+        recorder.snapshots,
+        recorder.rejections,
+        recorder.cancellations,
+        listed(recorder.requests),
+        listed(recorder.spans),
+        [column.tolist() for column in gaps.runs.listed()],
+        gaps.request_ids.tolist(),
+        gaps.longest_ps.tolist(),
+    )
+
+
+def listed(rows):
+    """The columns of a table of a recorder, by name."""
+    return {name: column.tolist() for name, column in rows.columns().items()}
+
+
+def noting_ops(scheduler):
+    """The copies and moves of all plans that the scheduler makes from now on."""
+    ops, plan = [], scheduler.plan
+
+    def noted():
+        built = plan()
+        ops.extend(built.ops)
+        return built
+
+    scheduler.plan = noted
+    return ops
+
+
+def row_of_run(recorder, counters, ops):
+    """Plain counts of one run, and the digests of all of it."""
+    totals = recorder.totals
+    return {
+        "finished": totals.finished,
+        "preempted": totals.swaps + totals.recomputes,
+        "iterations": totals.iterations,
+        "end_ps": recorder.end_ps,
+        "recorded": digest_of(recorded(recorder), counters),
+        "ops": digest_of(ops),
+    }
