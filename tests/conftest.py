@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, settings
 
 # An example may take long on a machine that is busy, which says nothing of the code. Every run has
 # the same examples, so that a change is refused for what it changed; `--hypothesis-profile=explore`
-# draws others, and twice as many.
+# draws others, and three times as many.
 ANY_LOAD = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("explore", max_examples=100, **ANY_LOAD)
-settings.register_profile("same examples", max_examples=50, derandomize=True, **ANY_LOAD)
+settings.register_profile("same examples", max_examples=30, derandomize=True, **ANY_LOAD)
 settings.load_profile("same examples")
 GOLDEN = Path(__file__).with_name("golden")
 

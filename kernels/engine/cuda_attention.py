@@ -4,6 +4,7 @@ for decodes.
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -15,11 +16,13 @@ from testbed.core.errors import InputError
 from testbed.kernels.engine.layout import Blocks, Extents, Ints, Place, Pools
 from testbed.kernels.engine.network import PlainAttention
 from testbed.kernels.engine.ragged import Ragged, Shapes, upload
+from testbed.kernels.engine.shared_runs import NO_RUN, Run, shared_run
 from testbed.kernels.engine.sizes import WORKSPACE_CHUNKS, WORKSPACE_SEQS
 from testbed.kernels.launch import attention, cache_ops
 from testbed.kernels.launch.attention import FP8_SIZES, Workspace, bind_decode, decode_workspace
+from testbed.kernels.launch.decode_plan import equal_shares, worth_sharing
 from testbed.kernels.launch.launch import Launch, stream_pointer
-from testbed.kernels.launch.prefill_attention import bind_prefill
+from testbed.kernels.launch.prefill_attention import bind_prefill, bind_prefix, reads_prefixes
 
 SKIP = -1  # a slot that write_cache leaves alone
 Step = Callable[[int, int], None]  # of a layer, on a stream
@@ -52,7 +55,11 @@ class CudaAttention(PlainAttention):
         self.num_prompt_tokens = 0
         self.longest_prompt = 0
         self.longest_context = 0
+        self.shares = False  # True: decodes read the first tokens of a run once
         self._workspace: Workspace | None = None
+        plain = pools.scales is None and layout.num_columns == 1 and not any(windows)
+        self._may_share = plain and reads_prefixes(keys)
+        self._token_bytes = 2 * keys[0].nbytes // layout.block_size  # of a layer
 
     def open(self, batch: Ragged) -> None:
         """Upload the arrays that the launches of all layers read."""
@@ -79,16 +86,31 @@ class CudaAttention(PlainAttention):
         self.num_prompt_tokens = sum(new[:n])
         self.longest_prompt = max(new[:n], default=0)
         self.longest_context = int(contexts[n:].max(initial=0))
+        self.shares = False
 
-    def open_decodes(self, arrays: dict[str, Tensor], longest: int) -> None:
-        """Prepare for capturing decode layers that read these arrays."""
-        self.now = arrays
+    def run_of(self, batch: Ragged) -> Run:
+        """The decodes of a batch of decodes whose first tokens are worth reading apart."""
+        if not self._may_share:
+            return NO_RUN
+        ids = [place.ids[0] for place in batch.places]
+        if all(one[0] != other[0] for one, other in pairwise(ids)):
+            return NO_RUN
+        run = shared_run(padded(ids), batch.positions + 1, self.layout.block_size)
+        return run if worth_sharing(run.repeated * self._token_bytes) else NO_RUN
+
+    def open_decodes(self, arrays: dict[str, Tensor], longest: int, shares: bool) -> None:
+        """Prepare for capturing decode layers that read these arrays. shares: those of a run
+        too.
+        """
+        self.now, self.shares = arrays, shares
         self.num_prompt_tokens, self.longest_context = 0, longest
 
     def decode_shapes(self, num_seqs: int, longest: int) -> Shapes:
         """The arrays that layers of decodes read, for batches up to this size and context."""
         shapes: dict[str, tuple[tuple[int, ...], DTypeLike]] = {
-            "decode_contexts": ((num_seqs,), np.int32)
+            "decode_contexts": ((num_seqs,), np.int32),
+            "run": ((2,), np.int32),
+            "prefixes": ((num_seqs,), np.int32),
         }
         tables, owners = (
             np.zeros((num_seqs, self.layout.table_width(longest)), np.int32),
@@ -104,11 +126,14 @@ class CudaAttention(PlainAttention):
 
     def clear(self, host: dict[str, Any]) -> None:
         """Set these arrays for an empty batch, which reads and writes nothing."""
-        host["decode_contexts"][:] = 0
+        for name in ("decode_contexts", "run", "prefixes"):
+            host[name][:] = 0
         for column in range(self.layout.num_columns):
             host[f"slots{column}"][:] = SKIP
 
-    def fill(self, host: dict[str, Any], batch: Ragged, before: list[Place]) -> None:
+    def fill(
+        self, host: dict[str, Any], batch: Ragged, before: list[Place], run: Run = NO_RUN
+    ) -> None:
         """Set the arrays of `decode_shapes` for a batch; entries past the batch keep the values of
         `clear`.
 
@@ -116,6 +141,8 @@ class CudaAttention(PlainAttention):
         """
         num = len(batch.parts)
         host["decode_contexts"][:num] = batch.positions + 1
+        host["run"][:] = run.first, run.last
+        host["prefixes"][run.first : run.last] = run.tokens
         for column in range(self.layout.num_columns):
             tables = host[f"decode_tables{column}"]
             for i, place in enumerate(batch.places):
@@ -131,6 +158,8 @@ class CudaAttention(PlainAttention):
         steps = [self._by_layer(partial(self._write, k, v), cache_ops)]
         if end:
             steps.append(self._by_layer(partial(self._prefill, out[:end], q[:end]), attention))
+        if end < len(q) and self.shares:
+            steps.append(self._by_layer(partial(self._prefix, q[end:]), attention))
         if end < len(q):
             steps.append(self._by_layer(partial(self._decode, out[end:], q[end:]), attention))
 
@@ -152,16 +181,27 @@ class CudaAttention(PlainAttention):
             out, q, *self.caches, *places, max_query_len=self.longest_prompt, **options
         )
 
-    def _decode(self, out: Tensor, q: Tensor, column: int, window: int | None) -> Launch:
-        if self._workspace is None:  # for the partial results of any launch
+    def _workspace_for(self, q: Tensor) -> Workspace:
+        """For the partial results of any launch."""
+        if self._workspace is None:
             shape = (max(WORKSPACE_SEQS, len(q)), *q.shape[1:])
             self._workspace = decode_workspace(q.new_empty(shape), WORKSPACE_CHUNKS)
+        return self._workspace
+
+    def _prefix(self, q: Tensor, column: int, window: int | None) -> Launch:
+        places = (self.now[name] for name in (f"decode_tables{column}", "run", "prefixes"))
+        options: dict[str, Any] = {"workspace": self._workspace_for(q), "max_run": len(q)}
+        return bind_prefix(q, *self.caches, *places, **options)
+
+    def _decode(self, out: Tensor, q: Tensor, column: int, window: int | None) -> Launch:
         places = self.now[f"decode_tables{column}"], self.now["decode_contexts"]
         options: dict[str, Any] = {
             "kv_scales": self.scales,
             "window": window,
-            "workspace": self._workspace,
+            "workspace": self._workspace_for(q),
         }
+        if self.shares:  # lengths behind the prefix are known on the device only
+            options |= {"prefixes": self.now["prefixes"], "plan": equal_shares(q.shape[2])}
         return bind_decode(
             out, q, *self.caches, *places, max_context_len=self.longest_context, **options
         )

@@ -16,6 +16,7 @@ from testbed.kernels.engine.cuda_attention import CudaAttention
 from testbed.kernels.engine.layout import Place
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.ragged import Arrays, Ragged, complete, fill_inputs, input_shapes
+from testbed.kernels.engine.shared_runs import NO_RUN, Run
 from testbed.kernels.engine.sizes import (
     BUCKETS,
     bucket,
@@ -62,8 +63,9 @@ class Captures:
 
 
 class Captured:
-    """One graph: up to num_seqs sequences of up to longest tokens. logits: that graphs which are
-    replayed one after the other write, [at least num_seqs, vocab_size].
+    """One graph: up to num_seqs sequences of up to longest tokens; shares: with a run that reads
+    its first tokens once. logits: that graphs which are replayed one after the other write, [at
+    least num_seqs, vocab_size].
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Captured:
         attention: CudaAttention,
         num_seqs: int,
         longest: int,
+        shares: bool,
         logits: Tensor,
         capture: Capture,
     ) -> None:
@@ -83,7 +86,7 @@ class Captured:
         self.arrays.send()
         self._places = [list[Place]() for _ in self.arrays.hosts]
         there = self.arrays.device
-        attention.open_decodes(there, longest)
+        attention.open_decodes(there, longest, shares)
 
         def run() -> None:
             inputs = there["tokens"], there["positions"], None
@@ -92,7 +95,7 @@ class Captured:
         with torch.inference_mode():
             self._graph = capture(run)
 
-    def fill(self, batch: Ragged) -> None:
+    def fill(self, batch: Ragged, run: Run) -> None:
         """Set the arrays of the next replay to this batch of decodes; those of the replay before
         may be under way.
         """
@@ -100,7 +103,7 @@ class Captured:
         host, turn = self.arrays.host, self.arrays.turn
         fill_inputs(host, batch)
         self.attention.clear(host)
-        self.attention.fill(host, batch, self._places[turn])
+        self.attention.fill(host, batch, self._places[turn], run)
         self._places[turn] = batch.places
 
     def replay(self, batch: Ragged) -> Tensor:
@@ -116,7 +119,8 @@ class DecodeGraphs:
     """Runs decode batches as graphs, captured at first use or before the start, and other batches
     by `otherwise`.
 
-    `launched` is called when an iteration's work on the GPU begins.
+    `launched` is called when an iteration's work on the GPU begins. share_prefixes: blocks that
+    neighbours begin with are read once for them, if that pays, in graphs of their own.
     """
 
     network: Network
@@ -125,7 +129,8 @@ class DecodeGraphs:
     otherwise: Callable[[Ragged], Tensor]
     launched: Callable[[], None]
     capture_one: Capture
-    _captured: dict[tuple[int, int], Captured] = field(default_factory=dict)
+    share_prefixes: bool = False
+    _captured: dict[tuple[int, int, bool], Captured] = field(default_factory=dict)
     _logits: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -137,14 +142,15 @@ class DecodeGraphs:
         if batch.num_prompts or len(batch.parts) > BUCKETS[-1]:
             return self.otherwise(batch)
         longest = int(batch.positions.max()) + 1
-        captured = self.captured(len(batch.parts), longest)
-        captured.fill(batch)
+        run = self.attention.run_of(batch) if self.share_prefixes else NO_RUN
+        captured = self.captured(len(batch.parts), longest, run != NO_RUN)
+        captured.fill(batch, run)
         self.launched()
         return captured.replay(batch)
 
-    def captured(self, num_seqs: int, longest: int) -> Captured:
+    def captured(self, num_seqs: int, longest: int, shares: bool = False) -> Captured:
         """The graph of the smallest bucket that fits the batch."""
-        key = bucket(num_seqs), context_bucket(longest, self.max_len)
+        key = bucket(num_seqs), context_bucket(longest, self.max_len), shares
         if key not in self._captured:
             parts = self.network, self.attention, *key, self._logits, self.capture_one
             self._captured[key] = Captured(*parts)

@@ -27,12 +27,14 @@ Forward = Callable[[Ragged], Tensor]  # the logits of a batch's wanted rows
 
 class Graphs(NamedTuple):
     """Work that is captured as CUDA graphs: iterations of up to prompt_tokens tokens, batches of up
-    to decode_seqs decodes with up to max_len tokens each; 0: none.
+    to decode_seqs decodes with up to max_len tokens each; 0: none. share_prefixes: see
+    DecodeGraphs.
     """
 
     decode_seqs: int
     prompt_tokens: int
     max_len: int
+    share_prefixes: bool = False
 
 
 class OnDevice(NamedTuple):
@@ -108,7 +110,7 @@ def with_graphs(
         forward = PromptGraphs(network, attention, most, forward, launched, capture).forward
     if graphs.decode_seqs:
         parts = network, attention, graphs.max_len, forward, launched, captures.sharing_memory()
-        decodes = DecodeGraphs(*parts)
+        decodes = DecodeGraphs(*parts, graphs.share_prefixes)
         decodes.capture(graphs.decode_seqs, graphs.max_len)
         forward = decodes.forward
     return forward

@@ -51,7 +51,7 @@ class Options:
     parallel samples the sequences of a request with several; registered is the length of the
     registered prefix; lengths: what the oracles of the run read, see `simulate`; launches_ahead:
     see GpuExecutor; prompt_graphs: the most tokens of an iteration with prompts that is launched
-    as graphs; drafter: the model that drafts, if one does.
+    as graphs; share_prefixes: see DecodeGraphs; drafter: the model that drafts, if one does.
     """
 
     debug: bool = False
@@ -65,6 +65,7 @@ class Options:
     lengths: dict[int, int] | None = None
     launches_ahead: bool = True
     prompt_graphs: int = 0
+    share_prefixes: bool = False
     drafter: Model | None = None
 
 
@@ -149,7 +150,7 @@ def _launch_by_graphs(
     runner: Runner, pool: PoolSpec, max_len: int, options: Options, lead: Alone
 ) -> None:
     """Capture the graphs, on all ranks at the same time; forward passes run on all from then on."""
-    graphs = Graphs(options.graphs, options.prompt_graphs, max_len)
+    graphs = Graphs(options.graphs, options.prompt_graphs, max_len, options.share_prefixes)
     captures = lead.build(pool, runner.tables.layout, graphs, debug=options.debug)
     otherwise = runner.eager, runner.timer.launched
     parts = runner.network, runner.attention, graphs, captures, *otherwise
@@ -287,6 +288,7 @@ def _chosen(setup: Setup, options: EngineConfig, clock: WallClock | None) -> Opt
         lengths=setup.lengths,
         launches_ahead=options.launches_ahead,
         prompt_graphs=options.prompt_graphs,
+        share_prefixes=options.share_prefixes,
         drafter=drafting_model(setup, options),
     )
 

@@ -25,7 +25,13 @@ import numpy as np
 
 from testbed.kernels.launch import launch
 from testbed.kernels.launch.compile import compute_capability, load, multiprocessors, require_gpu
-from testbed.kernels.launch.decode_plan import MAX_CHUNKS, MAX_WAVE, DecodePlan, plan_decode
+from testbed.kernels.launch.decode_plan import (
+    MAX_CHUNKS,
+    MAX_WAVE,
+    DecodePlan,
+    plan_decode,
+    prefix_chunks,
+)
 from testbed.kernels.launch.launch import (
     FP8,
     HALF,
@@ -59,8 +65,13 @@ def decode_workspace(q: Any, num_chunks: int) -> Workspace:
     """A workspace for decode launches with queries like `q` over up to `num_chunks` chunks per
     sequence.
     """
+    num_seqs, num_heads, _ = q.shape
+    return workspace_of_rows(q, num_seqs * num_heads * num_chunks if num_chunks > 1 else 1)
+
+
+def workspace_of_rows(q: Any, rows: int) -> Workspace:
+    """A workspace for so many rows of partial results."""
     num_seqs, num_heads, head_size = q.shape
-    rows = num_seqs * num_heads * num_chunks if num_chunks > 1 else 1
 
     def zeros(kind: str, *shape: int) -> Any:
         if launch.is_torch(q):
@@ -88,11 +99,14 @@ def bind_decode(
     workspace: Workspace | None = None,
     kv_scales: Any = None,
     window: int | None = None,
+    prefixes: Any = None,
 ) -> Launch:
     """PagedAttention: one query token per sequence; contexts are split as in Flash-Decoding.
 
     out, q: [num_seqs, num_heads, head_size]; context_lens: int32 [num_seqs], none above
     max_context_len. Blocks and extents differ only by layout. The caches' pointers may be replaced.
+    prefixes: int32 [num_seqs], tokens of each sequence to which a launch of `bind_prefix` with this
+    workspace has attended, multiples of TILE; then max_context_len counts those behind them.
     """
     s = check_attention(out, q, k_cache, v_cache, kv_scales, window)
     width = check_places(places, context_lens, s.num_rows, s.paged)
@@ -103,17 +117,36 @@ def bind_decode(
         s.num_rows, groups, s.head_size, max_context_len, num_sms, fp8, s.window
     )
     chunks = plan.num_chunks(max_context_len, s.window)
-    workspace = workspace or decode_workspace(q, chunks)
-    num_ctas = num_sms * plan.ctas_per_sm
-    num_teams = num_ctas // groups
-    _check_plan(plan, s, chunks, num_teams, workspace)
-    kernel = load("decode.cu", "decode", **s.defines, **plan.constants)
+    grid = plan.grid(s.num_rows, groups, chunks, num_sms)
+    of_prefix = 0 if prefixes is None else chunks_of_prefix(s)
+    needed = partial_rows(plan, s, grid, chunks, of_prefix)
+    workspace = workspace or workspace_of_rows(q, needed)
+    num_teams = num_sms * plan.ctas_per_sm // groups
+    _check_plan(plan, s, chunks, num_teams, needed, workspace)
+    prefixed = int(prefixes is not None)
+    kernel = load("decode.cu", "decode", **s.defines, **plan.constants, PREFIXED=prefixed)
     numbers = (s.q_stride, s.num_kv_heads, width, plan.chunk_tokens, s.num_rows, chunks, num_teams)
-    grid = (num_ctas,) if plan.wave else (groups, s.num_rows, chunks)
     addresses = pointers(out, q, k_cache, v_cache, places, context_lens, *workspace)
-    factor, window_arg = log2_scale(scale, s.head_size), np.int32(s.window)
-    arguments = (*addresses, factor, *map(np.int32, numbers), s.kv_scales, window_arg)
+    first = *addresses, log2_scale(scale, s.head_size), *map(np.int32, numbers)
+    arguments = *first, *pointers(prefixes), np.int32(of_prefix), s.kv_scales, np.int32(s.window)
     return Launch(kernel, grid, plan.num_warps * 32, arguments)
+
+
+def partial_rows(
+    plan: DecodePlan, s: "Shapes", grid: tuple[int, ...], chunks: int, of_prefix: int
+) -> int:
+    """Rows of partial results: of each thread block at most two, of up to 8 heads each, if those
+    have shares; else of each chunk if there are several, those of a prefix too.
+    """
+    rows = s.num_rows * s.num_heads
+    if plan.shares:
+        return 2 * grid[0] * min(8, s.num_heads // s.num_kv_heads) + rows * of_prefix
+    return rows * (chunks + of_prefix) if chunks + of_prefix > 1 else 1
+
+
+def chunks_of_prefix(s: "Shapes") -> int:
+    """The most chunks of a prefix that these rows share."""
+    return prefix_chunks(s.num_rows, s.num_heads, s.num_kv_heads, multiprocessors())
 
 
 def _check_width(s: "Shapes", width: int, max_context_len: int) -> None:
@@ -125,7 +158,7 @@ def _check_width(s: "Shapes", width: int, max_context_len: int) -> None:
 
 
 def _check_plan(
-    plan: DecodePlan, s: "Shapes", chunks: int, num_teams: int, workspace: Workspace
+    plan: DecodePlan, s: "Shapes", chunks: int, num_teams: int, needed: int, workspace: Workspace
 ) -> None:
     """Raise ValueError unless the plan and the workspace suit these shapes and chunks.
 
@@ -135,8 +168,8 @@ def _check_plan(
         raise ValueError(
             f"plan: {chunks} chunks of {plan.chunk_tokens} tokens, at most {MAX_CHUNKS}"
         )
-    needed, capacity = s.num_rows * s.num_heads * chunks, workspace.part_o.shape[0]
-    if chunks > 1 and capacity < needed:
+    capacity = workspace.part_o.shape[0]
+    if capacity < needed:
         raise ValueError(f"workspace: has {capacity} partial rows, the launch needs {needed}")
     if plan.wave and s.num_rows > min(MAX_WAVE, num_teams):
         raise ValueError(
@@ -182,9 +215,9 @@ class Shapes:
 def check_attention(
     out: Any, q: Any, k_cache: Any, v_cache: Any, kv_scales: Any = None, window: int | None = None
 ) -> Shapes:
-    """The shapes of queries, output and caches, in blocks or in rows. Raises ValueError if they
-    do not go together, or have a type or an alignment that the kernels do not read. kv_scales: of a
-    cache in e4m3; window: tokens that a query sees at most.
+    """The shapes of queries, output (None: of another type) and caches, in blocks or in rows.
+    Raises ValueError if they do not go together, or have a type or an alignment that the kernels do
+    not read. kv_scales: of a cache in e4m3; window: tokens that a query sees at most.
     """
     queries = _check_queries(out, q)
     num_rows, num_heads, head_size = queries.shape
@@ -223,7 +256,8 @@ def _check_queries(out: Any, q: Any) -> View:
     queries = check("q", q, (None, None, None), HALF, strided_dims=1, align=16)
     if queries.shape[2] not in HEAD_SIZES:
         raise ValueError(f"q: head size {queries.shape[2]} is not one of {HEAD_SIZES}")
-    check("out", out, queries.shape, (queries.dtype,), align=16)
+    if out is not None:
+        check("out", out, queries.shape, (queries.dtype,), align=16)
     return queries
 
 

@@ -12,6 +12,11 @@ MAX_WAVE = (
     32  # most sequences of a launch whose chunk length is computed on the device, one per lane
 )
 MAX_CHUNKS = 128  # of the second-stage reduction in decode.cu
+MAX_PREFIX_CHUNKS = 8  # of them, those of a prefix
+MOST_SHARES = MAX_CHUNKS - MAX_PREFIX_CHUNKS  # of a context
+Q_ROWS = 128  # of a tile of queries in prefill_tma.cu
+LEAST_SHARE = 256  # tokens
+MOST_ROWS = 3  # of each thread block
 SMALL_CHUNKS = 64  # of few heads of 64
 CTAS_PER_SM = {
     64: 5,
@@ -29,12 +34,16 @@ class DecodePlan:
 
     wave: chunks are so long that all of them run at once, at least chunk_tokens (decode_work.cuh);
     only for batches of up to MAX_WAVE sequences that would all run at once without chunks.
+
+    shares: as many thread blocks as run at once have an equal share each of all that the batch
+    reads, at least chunk_tokens (decode_shares.cuh).
     """
 
     num_warps: int
     ctas_per_sm: int
     chunk_tokens: int
     wave: bool = False
+    shares: bool = False
 
     @property
     def constants(self) -> dict[str, int]:
@@ -43,14 +52,51 @@ class DecodePlan:
             "NUM_WARPS": self.num_warps,
             "CTAS_PER_SM": self.ctas_per_sm,
             "WAVE": int(self.wave),
+            "SHARES": int(self.shares),
         }
+
+    def grid(self, num_seqs: int, groups: int, chunks: int, num_sms: int) -> tuple[int, ...]:
+        """The thread blocks of a launch."""
+        resident = num_sms * self.ctas_per_sm
+        return (resident,) if self.wave or self.shares else (groups, num_seqs, chunks)
 
     def num_chunks(self, max_context_len: int, window: int) -> int:
         """The most chunks of what is read of a context of this length; a window (0: none) may begin
         inside a tile.
         """
+        if self.shares:
+            return MOST_SHARES
         most_read = min(max_context_len, window + TILE - 1) if window else max_context_len
         return max(1, -(-most_read // self.chunk_tokens))
+
+
+def worth_sharing(num_bytes: int) -> bool:
+    """True if decodes should read a prefix once that they share: num_bytes of K and V of a layer
+    would be read again, mostly from the L2 cache. Less takes no longer than a second launch.
+    """
+    return num_bytes >= 64 << 20
+
+
+def equal_shares(head_size: int) -> DecodePlan:
+    """The plan for lengths that only the device knows."""
+    warps, ctas = (8, 2) if head_size == 64 else (4, CTAS_PER_SM[head_size])
+    return DecodePlan(warps, ctas, LEAST_SHARE, shares=True)
+
+
+def packed(group: int) -> int:
+    """Heads whose rows a tile of queries joins: all `group` heads of a kv head if that is a power
+    of two up to 8, else 1.
+    """
+    return group if group in (2, 4, 8) else 1
+
+
+def prefix_chunks(num_seqs: int, num_heads: int, num_kv_heads: int, num_sms: int) -> int:
+    """Chunks of a prefix that sequences share: as many as fill the GPU, at most
+    MAX_PREFIX_CHUNKS.
+    """
+    heads = packed(num_heads // num_kv_heads)
+    tiles = num_heads // heads * -(-num_seqs * heads // Q_ROWS)
+    return max(1, min(MAX_PREFIX_CHUNKS, num_sms // max(1, tiles)))
 
 
 def plan_decode(
@@ -70,6 +116,8 @@ def plan_decode(
     stays.
     """
     longest = min(max_context_len, window or max_context_len)
+    if not (fp8 or window) and _takes_shares(num_seqs * groups, head_size, longest, num_sms):
+        return equal_shares(head_size)
     plan = _plan(num_seqs, groups, head_size, longest, num_sms, fp8)
     if window:
         plan = replace(plan, chunk_tokens=plan.chunk_tokens + TILE)
@@ -105,6 +153,14 @@ def _plan(
     step = TILE * num_warps
     chunk = max(chunk, -(-max_context_len // MAX_CHUNKS), step)
     return DecodePlan(num_warps, ctas, -(-chunk // step) * step, wave)
+
+
+def _takes_shares(rows: int, head_size: int, max_context_len: int, num_sms: int) -> bool:
+    """True if equal shares end sooner than chunks, however even or ragged lengths are: for at
+    least one row a multiprocessor, and at most MOST_ROWS for each thread block that runs at once.
+    """
+    most = 2 * num_sms if head_size == 64 else MOST_ROWS * num_sms * CTAS_PER_SM[head_size]
+    return head_size in (64, 128) and max_context_len > 1024 and num_sms <= rows <= most
 
 
 def _thread_blocks(

@@ -15,15 +15,18 @@ import numpy as np
 from testbed.kernels.launch.attention import (
     ENDLESS,
     Shapes,
+    Workspace,
     check_attention,
     check_places,
+    chunks_of_prefix,
     log2_scale,
 )
 from testbed.kernels.launch.compile import compute_capability, load, multiprocessors, require_gpu
+from testbed.kernels.launch.decode_plan import Q_ROWS, packed
 from testbed.kernels.launch.launch import Launch, at_once, check, check_range, pointers, view
 
 # Of prefill_tma.cu.
-Q_ROWS = K_ROWS = 128
+K_ROWS = 128
 NUM_THREADS = 384
 NUM_COUNTERS = 4096
 # Least number per group: about two per multiprocessor, long ones first, so that all end together
@@ -146,14 +149,7 @@ def check_takes(s: Shapes, caches: Sequence[int]) -> None:
         )
 
 
-def packed(group: int, short: bool) -> int:
-    """Heads of an item: of short prompts all `group` heads of a kv head if that is a power of two
-    up to 8, else 1.
-    """
-    return group if short and group in (2, 4, 8) else 1
-
-
-def constants(group: int, block_size: int, short: bool) -> dict[str, int]:
+def constants(group: int, block_size: int, short: bool, prefix: bool = False) -> dict[str, int]:
     """The kernel's compile-time constants, without the shape; a box is copied from memory at
     once.
     """
@@ -161,7 +157,8 @@ def constants(group: int, block_size: int, short: bool) -> dict[str, int]:
     return {
         "BOX_ROWS": box_rows,
         "SHORT": int(short),
-        "PACK": int(packed(group, short) > 1),
+        "PACK": int((short or prefix) and packed(group) > 1),
+        "PREFIX": int(prefix),
     }
 
 
@@ -179,28 +176,92 @@ def bind_tma(
     pointers: of out, q, K and V cache, places, query starts and context lengths.
     """
     share = s.num_heads // s.num_kv_heads
-    chosen = constants(share, s.block_size, short)
-    kernel = load("prefill_tma.cu", "prefill", **s.defines, **chosen)
-    shared_bytes = (
-        6 * 128 * s.head_size * 2 + 128
-    )  # Q, two stages of K and of V, the output; and barriers
-    kernel.max_dynamic_shared_size_bytes = shared_bytes
-    device, origin, heads = (
-        require_gpu().cuda.runtime.getDevice(),
-        origin_of(pointers[2:4]),
-        packed(share, short),
-    )
+    heads = packed(share) if short else 1
     tiles, pairs = -(-max_query_len * heads // Q_ROWS), num_seqs * s.num_heads // heads
     longest = width * s.block_size if s.paged else max_query_len
     capacity = longest * s.head_size * 4 * s.num_kv_heads * heads // s.num_heads
     group = evenly(pairs, max(-(-ITEMS // tiles), L2_SHARE // capacity))
+    chosen = constants(share, s.block_size, short)
+    return _launch_tma(s, pointers, width, (num_seqs, tiles, group), scale, chosen)
+
+
+def bind_prefix(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    places: Any,
+    runs: Any,
+    prefixes: Any,
+    *,
+    workspace: Workspace,
+    max_run: int,
+    scale: float | None = None,
+) -> Launch:
+    """Attention of decodes to what they share, read once for all (Juravsky et al. 2024, Hydragen).
+    `bind_decode` with the same `workspace` and `prefixes` adds the rest of each.
+
+    q, caches, places: as in `bind_decode`, blocks only. runs: int32 [num_runs + 1], the first
+    sequence of each run, whose sequences have the same first blocks; empty runs are allowed.
+    prefixes: int32 [num_seqs], tokens in those blocks, the same in a run. max_run: sequences of the
+    longest run.
+    """
+    s = check_attention(None, q, k_cache, v_cache)
+    width = check_places(places, prefixes, s.num_rows, s.paged)
+    num_runs = view("runs", runs).shape[0] - 1
+    check("runs", runs, (num_runs + 1,), ("int32",))
+    check_range("max_run", max_run, 1, s.num_rows)
+    buffers = [0, *pointers(q, k_cache, v_cache, places, runs, prefixes)]
+    if not reads_prefixes(k_cache):
+        raise ValueError("prefixes: kind=tma alone reads them (see `takes`), in blocks")
+    check_takes(s, buffers[2:4])
+    share, chunks = s.num_heads // s.num_kv_heads, chunks_of_prefix(s)
+    heads = packed(share)
+    tiles = -(-max_run * heads // Q_ROWS) * chunks
+    sizes = num_runs, tiles, num_runs * s.num_heads // heads
+    chosen = constants(share, s.block_size, short=False, prefix=True)
+    partial = *pointers(workspace.part_o, workspace.part_state), np.int32(chunks)
+    return _launch_tma(s, buffers, width, sizes, scale, chosen, partial)
+
+
+prefix_attention = at_once(bind_prefix)
+
+
+def reads_prefixes(k_cache: Any) -> bool:
+    """True if `bind_prefix` reads caches of this shape here, whose blocks are parts of a tile or
+    whole ones.
+    """
+    shape = view("k_cache", k_cache).shape
+    return len(shape) == 4 and shape[2] in BLOCK_SIZES and has_wgmma(shape[3])
+
+
+def _launch_tma(
+    s: Shapes,
+    pointers: Sequence[int],
+    width: int,
+    sizes: tuple[int, int, int],
+    scale: float | None,
+    chosen: dict[str, int],
+    partial: Sequence[Any] = (0, 0, np.int32(0)),
+) -> Launch:
+    """A launch of prefill_tma.cu. sizes: sequences, tiles of each (sequence, heads) pair, pairs of
+    a group. partial: where to write partial results, and how many of a row.
+    """
+    num_seqs, tiles, group = sizes
+    kernel = load("prefill_tma.cu", "prefill", **s.defines, **chosen)
+    shared_bytes = (
+        7 * 128 * s.head_size * 2 + 192
+    )  # Q, K and V in six stages, the output; and barriers
+    kernel.max_dynamic_shared_size_bytes = shared_bytes
+    device, origin = require_gpu().cuda.runtime.getDevice(), origin_of(pointers[2:4])
     numbers = map(np.int32, (s.q_stride, s.num_kv_heads, width, num_seqs, tiles, group, s.window))
     rows = int(rows_of_memory(device, origin, s.head_size, chosen["BOX_ROWS"]).data.ptr)
     counter = next(
         counters(device)[1]
     )  # which none of the last NUM_COUNTERS - 1 launches uses; it ends as zero
-    arguments = (*pointers, rows, origin, counter, log2_scale(scale, s.head_size), *numbers)
-    grid = min(tiles * pairs, multiprocessors())
+    factor = log2_scale(scale, s.head_size)
+    arguments = (*pointers, rows, origin, counter, factor, *numbers, *partial)
+    heads = s.num_heads // s.num_kv_heads if chosen["PACK"] else 1
+    grid = min(tiles * num_seqs * s.num_heads // heads, multiprocessors())
     return Launch(kernel, (grid,), NUM_THREADS, arguments, shared_bytes)
 
 

@@ -3,7 +3,8 @@
 `testbed gpu measure attention-beside` times both in turn, several rounds of each, and prints the
 medians of the rounds. Prefill is compared with torch's scaled dot product attention, which reads
 contiguous memory; decode with every kernel for it that FlashInfer has on this GPU, whose results on
-the same caches of fp16 must be ours; decodes that share a prefix with FlashInfer's cascade too. A
+the same caches of fp16 must be ours; decodes that share a prefix with FlashInfer's cascade too
+(ours reads the prefix once for all if that pays). A
 case without a time is one that the kernel refuses, with the reason on stderr. FlashInfer is no
 dependency of this project: install flashinfer-python for kinds decode and shared.
 """
@@ -80,7 +81,7 @@ def decode_inputs(pools: Pools, case: Case) -> DecodeInputs:
 
 
 def _beside_flashinfer(case: Case, inputs: DecodeInputs, library: FlashInfer) -> Iterator[Row]:
-    ours = inputs.paged()
+    ours = inputs.sharing(case.prefix)
     ours[0]()
     for name, make in library.kernels(inputs, case.prefix // case.shape.block_size).items():
         try:

@@ -15,7 +15,8 @@ import torch
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.kernels.launch.attention import decode, decode_workspace, paper_decode
-from testbed.kernels.launch.prefill_attention import prefill
+from testbed.kernels.launch.decode_plan import worth_sharing
+from testbed.kernels.launch.prefill_attention import prefill, prefix_attention
 from testbed.kernels.measure.timing import num_rotations
 from testbed.kernels.verify.reference import PLAIN, Form, Shape, shuffled_tables
 
@@ -119,6 +120,31 @@ class DecodeInputs(Inputs):
         layers, options = formed(self.k_cache, self.v_cache, form)
         return self._decodes(layers, self.tables, **options)
 
+    def sharing(self, prefix: int) -> Calls:
+        """Calls of two kernels, of which the first reads the tokens that all sequences begin with
+        once for all, if that pays.
+        """
+        repeated = (len(self.lens) - 1) * prefix
+        if not worth_sharing(repeated * self.kv_bytes // sum(self.lens)):
+            return self.paged()
+        runs, prefixes = (
+            torch.tensor(values, dtype=torch.int32, device="cuda")
+            for values in ([0, len(self.lens)], [prefix] * len(self.lens))
+        )
+        options = {"workspace": self.workspace, "max_run": len(self.lens)}
+        rest = {"prefixes": prefixes, "max_context_len": self.longest - prefix}
+
+        def call(decode_rest: Callable[[], object], q: torch.Tensor, *kv: torch.Tensor) -> None:
+            prefix_attention(q, *kv, self.tables, runs, prefixes, **options)
+            decode_rest()
+
+        layers = list(zip(self.k_cache, self.v_cache, strict=True))
+        decodes = self._decodes(layers, self.tables, **rest)
+        return [
+            partial(call, decode_rest, q, *kv)
+            for decode_rest, q, kv in zip(decodes, self.q, layers, strict=True)
+        ]
+
     def contiguous(self) -> Calls:
         """Calls of the contiguous kernel on the same memory."""
         size = (self.layers, -1, self.shape.num_kv_heads, self.shape.head_size)
@@ -126,7 +152,7 @@ class DecodeInputs(Inputs):
         return self._decodes(layers, self.extents)
 
     def _decodes(self, layers: LayerCaches, places: torch.Tensor, **options: Any) -> Calls:
-        options |= {"max_context_len": self.longest, "workspace": self.workspace}
+        options = {"max_context_len": self.longest, "workspace": self.workspace} | options
         rows = zip(self.out, self.q, layers, strict=True)
         return [
             partial(decode, out, q, *kv, places, self.context_lens, **options)

@@ -9,14 +9,17 @@
 // Grid (groups, sequences, chunks), a group being up to 8 query heads that share one kv head. A thread block serves one
 // group over one chunk of the context; its warps take tiles of 16 tokens in turn, each with a separate softmax state.
 // WAVE: chunks are as long as lets all of them run at once, whatever the lengths (decode_work.cuh).
+// SHARES: thread blocks that all run at once take equal parts of all contexts, one after the other (decode_shares.cuh).
+// PREFIXED: another kernel has attended to the first tokens of each context, which neighbours share; its partial results
+// are merged with those of the rest (shared_prefix.cuh, prefill_tma.cu).
 // Scores are computed transposed, S^T[tokens x heads] = K q^T and O^T[dims x heads] = V^T P^T, with m16n8k16: K and
 // V go from global memory straight into A fragments (the order of the contracted index is free, so 16-byte loads fit
 // the fragment), V is transposed by byte permutes, P by movmatrix; K and V never touch shared memory.
 // The next K tile is loaded as soon as this one is consumed, likewise V: one to two tiles per warp are always in
 // flight. With several chunks, the last thread block of a (sequence, group) to finish reduces them.
 //
-// Compile-time: HEAD_SIZE, GROUP (query heads per kv head), BLOCK_SIZE (PAGED), NUM_WARPS, CTAS_PER_SM, WAVE, BF16, FP8
-// (HEAD_SIZE 64, 128, 256), WINDOWED.
+// Compile-time: HEAD_SIZE, GROUP (query heads per kv head), BLOCK_SIZE (PAGED), NUM_WARPS, CTAS_PER_SM, WAVE, SHARES,
+// PREFIXED, BF16, FP8 (HEAD_SIZE 64, 128, 256), WINDOWED.
 //
 // Measured (H200, fp16): 3 thread blocks of 4 warps an SM in 168 registers beat 4 in 128, of which a few spill (161.6 and
 // 171.0 us at 40 heads, 32x1024); the next tile's block id is fetched only if there is a next tile (158.1). e4m3 with 5 thread
@@ -33,6 +36,7 @@
 #define K_REST (ROW_BYTES % 64)       // 0 or 32: 8 bytes per lane
 #define V_FULL (ROW_BYTES / 128)      // steps of 16 bytes per lane
 #define V_REST (ROW_BYTES % 128)      // 0, 32 or 64: 4 or 8 bytes per lane
+#define MOST_SHARES 120               // SHARES: of a row; with those of a prefix at most MAX_CHUNKS
 #define ACCUMULATORS (HEAD_SIZE / 16)
 #define ONE_BLOCK_PER_TILE (BLOCK_SIZE % TILE == 0)
 
@@ -75,8 +79,10 @@ DEVICE void soften(State& state, float (&s)[4], unsigned (&p)[2], int hidden, in
   p[1] = transpose8x8(pack(s[2], s[3]));
 }
 
-#include "decode_merge.cuh"
+#include "shared_prefix.cuh"
 #include "decode_work.cuh"
+#include "decode_shares.cuh"
+#include "decode_merge.cuh"
 
 struct Batch {
   word16* out;
@@ -87,8 +93,10 @@ struct Batch {
   float2* part_state;
   int* counters;
   float scale_log2;
-  int q_stride, num_kv_heads, places_width, max_chunks;
+  int q_stride, num_kv_heads, places_width;
   const float* kv_scales;
+  const int* prefixes;
+  int prefix_chunks, num_seqs;
 };
 
 // One group of heads over one chunk of a context.
@@ -145,31 +153,41 @@ DEVICE void attend(Shared& shared, const Batch& b, const Work& work) {
   __syncthreads();
 
   long long row = (long long)seq * num_heads + head;
+  int of_prefix = PREFIXED ? chunks_of_prefix(start, b.prefix_chunks) : 0;
+  bool alone = work.num_chunks == 1 && !of_prefix;
+  Parts parts = work.parts;
+  if (PREFIXED) {
+    int of_prefixes = b.num_seqs * num_heads * b.prefix_chunks;  // which lie before those of this kernel
+    parts.first += of_prefixes, parts.rest += of_prefixes;
+    parts.own = work.num_chunks, parts.prefix = (int)row * b.prefix_chunks, parts.per_prefix = b.prefix_chunks;
+  }
   for (int e = threadIdx.x; e < heads_here * (HEAD_SIZE / 2); e += NUM_WARPS * 32) {
     int h = e / (HEAD_SIZE / 2), dim = e % (HEAD_SIZE / 2) * 2;
     float top, sum;
     float2 o = merge_warps(shared, h, dim, top, sum);
     if (FP8) o.x *= v_scale, o.y *= v_scale;
-    if (work.num_chunks == 1) {
+    if (alone) {
       float inverse = end ? 1 / sum : 0;
       if (!end) o = make_float2(0, 0);
       ((unsigned*)(b.out + row * HEAD_SIZE))[e] = pack(o.x * inverse, o.y * inverse);
     } else {
-      long long part = (row + h) * b.max_chunks + work.chunk;
+      long long part = part_of(parts, h, work.chunk);
       *(float2*)&b.part_o[part * HEAD_SIZE + dim] = o;
       if (dim == 0) b.part_state[part] = make_float2(top, sum);
     }
   }
-  if (work.num_chunks == 1) return;
+  if (alone) return;
   // One thread's atomic orders all writes before this barrier, and all reads after the next (PTX memory model).
   __syncthreads();
-  int* counter = b.counters + seq * b.num_kv_heads * HEAD_TILES + work.group;
-  if (threadIdx.x == 0) shared.is_last = add_in_order(counter, 1) == work.num_chunks - 1;
-  __syncthreads();
-  if (!shared.is_last) return;
-  if (threadIdx.x == 0) *counter = 0;
-  reduce_chunks(shared, (uint2*)(b.out + row * HEAD_SIZE), b.part_o + row * b.max_chunks * HEAD_SIZE,
-                b.part_state + row * b.max_chunks, work.num_chunks, b.max_chunks, heads_here);
+  if (work.num_chunks > 1) {
+    int* counter = b.counters + seq * b.num_kv_heads * HEAD_TILES + work.group;
+    if (threadIdx.x == 0) shared.is_last = add_in_order(counter, 1) == work.num_chunks - 1;
+    __syncthreads();
+    if (!shared.is_last) return;
+    if (threadIdx.x == 0) *counter = 0;
+  }
+  reduce_chunks(shared, (uint2*)(b.out + row * HEAD_SIZE), b.part_o, b.part_state, parts,
+                work.num_chunks + of_prefix, heads_here);
 }
 
 extern "C" __global__ void __launch_bounds__(NUM_WARPS * 32, CTAS_PER_SM)
@@ -187,17 +205,28 @@ decode(word16* out,             // [num_seqs, num_heads, HEAD_SIZE]
        int chunk_tokens,        // WAVE: at least
        int num_seqs, int max_chunks,
        int resident,            // WAVE: thread blocks that run at once, for each group
+       const int* prefixes,     // PREFIXED: [num_seqs] tokens that prefill_tma.cu attended to, whole tiles
+       int prefix_chunks,       // PREFIXED: in at most so many chunks
        const float* kv_scales,  // FP8: [2, num_kv_heads] of K, of V
        int window) {            // WINDOWED
   __shared__ __align__(16) Shared shared;
   Batch b = {out, q, k_cache, v_cache, places, part_o, part_state, counters, scale_log2, q_stride, num_kv_heads,
-             places_width, max_chunks, kv_scales};
-#if WAVE
-  Work work = work_of_wave(context_lens, num_seqs, num_kv_heads * HEAD_TILES, resident, chunk_tokens / TILE,
-                            window);
-#else
-  Work work = work_of(blockIdx.x, blockIdx.y, blockIdx.z, __ldg(context_lens + blockIdx.y), chunk_tokens,
-                      window);
-#endif
+             places_width, kv_scales, prefixes, prefix_chunks, num_seqs};
+  Contexts contexts = {context_lens, prefixes, num_seqs, window};
+  int groups = num_kv_heads * HEAD_TILES, num_heads = num_kv_heads * GROUP;
+#if SHARES
+  int share = share_of(contexts, groups, chunk_tokens / (TILE * NUM_WARPS));
+  for (int turn = blockIdx.x * share, stop = turn + share; turn < stop;) {
+    Work work = work_at(contexts, groups, share, turn, stop);
+    if (work.seq == num_seqs) break;
+    attend(shared, b, work);
+    __syncthreads();
+  }
+#elif WAVE
+  Work work = work_of_wave(contexts, groups, resident, chunk_tokens / TILE, num_heads, max_chunks);
   attend(shared, b, work);
+#else
+  Work work = work_of(blockIdx.x, blockIdx.y, blockIdx.z, contexts, chunk_tokens, num_heads, max_chunks);
+  attend(shared, b, work);
+#endif
 }

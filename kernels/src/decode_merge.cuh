@@ -43,8 +43,8 @@ DEVICE float2 merge_warps(const Shared& shared, int head, int dim, float& top, f
 
 // Second stage: weights of the chunks of each head, then their weighted sum. A thread block does this while all others
 // have ended, so what counts is latency: the loads of MERGED chunks are in flight at once, weights past the last are 0.
-DEVICE void reduce_chunks(Shared& shared, uint2* out, const float* part_o, const float2* part_state, int num_chunks,
-                          int max_chunks, int num_heads_here) {
+DEVICE void reduce_chunks(Shared& shared, uint2* out, const float* part_o, const float2* part_state,
+                          const Parts& parts, int num_chunks, int num_heads_here) {
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int h = warp; h < num_heads_here; h += NUM_WARPS) {
     float2 state[MAX_CHUNKS / 32];
@@ -52,7 +52,7 @@ DEVICE void reduce_chunks(Shared& shared, uint2* out, const float* part_o, const
 #pragma unroll
     for (int i = 0; i < MAX_CHUNKS / 32; i++) {
       int c = i * 32 + lane;
-      state[i] = c < num_chunks ? __ldcg(part_state + h * max_chunks + c) : make_float2(NEG_INF, 0);
+      state[i] = c < num_chunks ? __ldcg(part_state + part_of(parts, h, c)) : make_float2(NEG_INF, 0);
       top = fmaxf(top, state[i].x);
     }
     top = warp_max(top);
@@ -65,13 +65,14 @@ DEVICE void reduce_chunks(Shared& shared, uint2* out, const float* part_o, const
   __syncthreads();
   for (int e = threadIdx.x; e < num_heads_here * (HEAD_SIZE / 4); e += NUM_WARPS * 32) {
     int head = e / (HEAD_SIZE / 4);
-    const float4* part = (const float4*)part_o + head * max_chunks * (HEAD_SIZE / 4) + e % (HEAD_SIZE / 4);
+    const float4* part = (const float4*)part_o + e % (HEAD_SIZE / 4);
     float4 sum = {0, 0, 0, 0};
     for (int first = 0; first < num_chunks; first += MERGED) {
       float4 o[MERGED];
 #pragma unroll
       for (int i = 0; i < MERGED; i++)
-        o[i] = first + i < num_chunks ? __ldcg(part + (first + i) * (HEAD_SIZE / 4)) : make_float4(0, 0, 0, 0);
+        o[i] = first + i < num_chunks ? __ldcg(part + (long long)part_of(parts, head, first + i) * (HEAD_SIZE / 4))
+                                      : make_float4(0, 0, 0, 0);
 #pragma unroll
       for (int i = 0; i < MERGED; i++) {
         float weight = shared.weight[head][first + i];

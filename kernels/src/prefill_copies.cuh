@@ -1,4 +1,4 @@
-// Of prefill_tma.cu: the two warps that copy.
+// Of prefill_tma.cu: the three warps that copy.
 #pragma once
 
 // First token of the first box that is read.
@@ -76,39 +76,59 @@ DEVICE void copy_tile(unsigned tile, const Batch& b, const Item& item, const Cac
     copy_last_tile(tile, b, cache, rows, num_rows, filled, item.context_len >= first_box(item) + BOX_ROWS, full, lane);
 }
 
-// The copying warp: every tile of every item, as soon as a stage is free.
-DEVICE void copy_all(const Batch& b, char* shared, int num_items, int* counter) {
+// Stages in shared memory, of which the next to fill is `count` modulo `num`.
+struct Ring {
+  unsigned at, full, free;
+  int num, count;
+};
+
+// Tiles `begin` to `end` of an item's keys or values, each as soon as a stage is free. `padded`: zeros behind the last token.
+DEVICE void copy_tiles(Ring& ring, const Batch& b, const Item& item, const Cache& cache, int begin, int end, bool padded,
+                       int lane) {
+  if (begin >= end) return;
+  Rows rows = rows_of_boxes(b, item, begin, lane);
+  for (int tile = begin; tile < end; tile++, ring.count++) {
+    int stage = ring.count % ring.num;
+    Rows next = rows;
+    if (tile + 1 < end) next = rows_of_boxes(b, item, tile + 1, lane);
+    wait_barrier(ring.free + stage * 8, ring.count / ring.num % 2 ^ 1);
+    copy_tile(ring.at + stage * TILE_BYTES, b, item, cache, rows, rows_to_copy(item, tile),
+              padded ? item.context_len - tile * K_ROWS : K_ROWS, ring.full + stage * 8, lane);
+    rows = next;
+  }
+}
+
+// The warp that draws items and copies their keys.
+DEVICE void copy_keys(const Batch& b, char* shared, int num_items, int* counter) {
   unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
   int* item_numbers = (int*)(shared + ITEMS_AT);
-  int lane = threadIdx.x % 32, count = 0, items = 0, index = blockIdx.x;
+  int lane = threadIdx.x % 32, items = 0, index = blockIdx.x;
+  Ring ring = {base + K_AT, barriers + K_FULL, barriers + K_FREE, K_STAGES, 0};
   while (index < num_items) {
     Item item = item_of(b, index);
-    int drawn = item.end_tile ? 0 : draw_item(counter, num_items, lane);
     if (item.end_tile) {
-      int first_tile = item.low / K_ROWS;
-      Rows rows = rows_of_boxes(b, item, first_tile, lane);
       publish_item(item_numbers, barriers, index, items++, lane);
-      for (int tile = first_tile; tile < item.end_tile; tile++, count++) {
-        int stage = count % 2, parity = count / 2 % 2 ^ 1, num_rows = rows_to_copy(item, tile);
-        Rows next = rows;
-        if (tile + 1 < item.end_tile)
-          next = rows_of_boxes(b, item, tile + 1, lane);
-        else
-          drawn = draw_item(counter, num_items, lane);  // not earlier: the first free block takes the longest items
-        wait_barrier(barriers + K_FREE + stage * 8, parity);
-        // The rest of a block may be read: its scores are masked. What lies behind an extent may be no memory.
-        copy_tile(base + K_AT + stage * TILE_BYTES, b, item, b.k, rows, num_rows,
-                  PAGED ? K_ROWS : item.context_len - tile * K_ROWS, barriers + K_FULL + stage * 8, lane);
-        wait_barrier(barriers + V_FREE + stage * 8, parity);
-        copy_tile(base + V_AT + stage * TILE_BYTES, b, item, b.v, rows, num_rows, item.context_len - tile * K_ROWS,
-                  barriers + V_FULL + stage * 8, lane);
-        rows = next;
-      }
+      // The rest of a block may be read: its scores are masked. What lies behind an extent may be no memory.
+      copy_tiles(ring, b, item, b.k, item.low / K_ROWS, item.end_tile - 1, !PAGED, lane);
     }
+    int drawn = draw_item(counter, num_items, lane);  // not earlier: the first free block takes the longest items
+    if (item.end_tile) copy_tiles(ring, b, item, b.k, item.end_tile - 1, item.end_tile, !PAGED, lane);
     index = __shfl_sync(FULL_MASK, drawn, 0);
   }
   publish_item(item_numbers, barriers, -1, items, lane);
   if (lane == 0) end_draws(counter);
+}
+
+// The warp that copies values. They are read a step later than the keys of their tile: a warp that copied both would let
+// the next keys wait for a free stage of values.
+DEVICE void copy_values(const Batch& b, char* shared) {
+  unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
+  int lane = threadIdx.x % 32;
+  Ring ring = {base + V_AT, barriers + V_FULL, barriers + V_FREE, V_STAGES, 0};
+  for (int items = 0, index; (index = next_item(shared, barriers, items, lane)) >= 0; items++) {
+    Item item = item_of(b, index);
+    copy_tiles(ring, b, item, b.v, item.low / K_ROWS, item.end_tile, true, lane);
+  }
 }
 
 // The warp that fetches the queries of every item; rows past the sequence's end are zeros.
@@ -119,17 +139,18 @@ DEVICE void fetch_queries(const Batch& b, char* shared) {
     Item item = item_of(b, index);
     const word16* first = b.q + (long long)(item.start + item.first) * b.q_stride + item.head * HEAD_SIZE;
     int num_rows = (item.num_new - item.first) * HEADS;
-    wait_barrier(barriers + Q_FREE, items % 2 ^ 1);
+    int stage = items % Q_STAGES;
+    wait_barrier(barriers + Q_FREE + stage * 8, items / Q_STAGES % 2 ^ 1);
 #pragma unroll 4
     for (int i = lane; i < Q_ROWS * VECTORS; i += 32) {
       int r = i / VECTORS, vector = i % VECTORS;
       const word16* from = first + (long long)(r / HEADS) * b.q_stride + r % HEADS * HEAD_SIZE + vector * 8;
-      copy_async(base + place(r, vector), r < num_rows ? from : b.q, r < num_rows ? 16 : 0);
+      copy_async(base + stage * TILE_BYTES + place(r, vector), r < num_rows ? from : b.q, r < num_rows ? 16 : 0);
     }
     commit_copies();
     wait_copies();
     publish_shared();
     __syncwarp();
-    if (lane == 0) arrive(barriers + Q_FULL);
+    if (lane == 0) arrive(barriers + Q_FULL + stage * 8);
   }
 }

@@ -13,25 +13,38 @@ struct Batch {
   int q_stride;
   const int *places, *query_starts, *context_lens;
   int num_kv_heads, places_width, num_seqs, num_tiles, group, window;
+  int prefix_chunks;
 };
 
 // Q_TOKENS new tokens of HEADS heads of one sequence; end_tile is 0 where the sequence has none there. They read the
 // tokens from `low` to `end`.
 struct Item {
-  int seq, head, first, start, num_new, context_len, end_tile, low, end;
+  int seq, head, first, start, num_new, context_len, end_tile, low, end, chunk;
 };
 
 DEVICE int pairs_of(const Batch& b) { return b.num_seqs * b.num_kv_heads * (GROUP / HEADS); }
+
+// PREFIX: instead of sequences and their new tokens, runs of sequences and those sequences, of which each has one token.
+// All of a run read the same tokens, the first of the first one's context; an item is one chunk of them.
+DEVICE void cut_to_chunk(const Batch& b, Item& item, int chunk) {
+  int tokens = item.context_len, size = chunk_of_prefix(tokens, b.prefix_chunks);
+  item.chunk = chunk, item.low = chunk * size, item.end = min(item.low + size, tokens), item.seq = item.start;
+  item.end_tile = item.first < item.num_new && item.low < tokens ? (item.end + K_ROWS - 1) / K_ROWS : 0;
+}
 
 DEVICE Item item_of(const Batch& b, int index) {
   int heads = b.num_kv_heads * (GROUP / HEADS), span = b.num_tiles * b.group;
   int start_pair = index / span * b.group, in_group = index % span, size = min(b.group, pairs_of(b) - start_pair);
   Item item;
-  int pair = start_pair + in_group % size;
+  int pair = start_pair + in_group % size, tile = b.num_tiles - 1 - in_group / size;
   item.seq = pair / heads, item.head = pair % heads * HEADS;
-  item.first = (b.num_tiles - 1 - in_group / size) * Q_TOKENS;
+  item.first = (PREFIX ? tile / b.prefix_chunks : tile) * Q_TOKENS;
   item.start = b.query_starts[item.seq], item.num_new = b.query_starts[item.seq + 1] - item.start;
-  item.context_len = b.context_lens[item.seq];
+  item.context_len = PREFIX && !item.num_new ? 0 : b.context_lens[PREFIX ? item.start : item.seq];
+  if (PREFIX) {
+    cut_to_chunk(b, item, tile % b.prefix_chunks);
+    return item;
+  }
   item.end = item.context_len - item.num_new + min(item.first + Q_TOKENS, item.num_new);
   item.low = WINDOWED ? max(0, item.context_len - item.num_new + item.first + 1 - b.window) : 0;
   item.end_tile = item.first < item.num_new ? (item.end + K_ROWS - 1) / K_ROWS : 0;

@@ -69,3 +69,22 @@ DEVICE void store(float (&o)[HEAD_SIZE / 2], float (&sum)[2], char* staging, wor
       *(uint4*)(out + r / HEADS * out_stride + r % HEADS * HEAD_SIZE + vector * 8) = *(uint4*)(staging + place(r, vector));
   }
 }
+
+// PREFIX: writes the sums of rows from `first` on, not divided, with their maxima and denominators, for decode.cu to merge.
+// `part` is the place of row 0; a row has one for each chunk of the prefix.
+DEVICE void store_partial(const float (&o)[HEAD_SIZE / 2], const float (&top)[2], float (&sum)[2], float scale_log2,
+                          float* part_o, float2* part_state, int heads, int chunks, int first, int num_rows) {
+  int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    sum[r] += __shfl_xor_sync(FULL_MASK, sum[r], 1);
+    sum[r] += __shfl_xor_sync(FULL_MASK, sum[r], 2);
+    int row = first + r * 8 + lane / 4;
+    if (row >= num_rows) continue;
+    long long part = (long long)(row / HEADS * heads + row % HEADS) * chunks;
+    if (lane % 4 == 0) part_state[part] = make_float2(top[r] * scale_log2, sum[r]);
+#pragma unroll
+    for (int d = 0; d < VECTORS; d++)
+      *(float2*)&part_o[part * HEAD_SIZE + d * 8 + lane % 4 * 2] = make_float2(o[4 * d + 2 * r], o[4 * d + 2 * r + 1]);
+  }
+}

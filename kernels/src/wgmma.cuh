@@ -10,6 +10,11 @@ DEVICE void init_barrier(unsigned barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 
+// Barriers of so many stages, one behind the other.
+DEVICE void init_stages(unsigned barrier, int stages, int arrivals) {
+  for (int stage = 0; stage < stages; stage++) init_barrier(barrier + stage * 8, arrivals);
+}
+
 DEVICE void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 DEVICE void arrive(unsigned barrier) {

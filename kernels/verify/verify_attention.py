@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import torch
@@ -22,12 +22,18 @@ from testbed.kernels.launch.attention import (
     HEAD_SIZES,
     Shapes,
     decode,
+    decode_workspace,
     paper_decode,
 )
 from testbed.kernels.launch.compile import precompile
-from testbed.kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
+from testbed.kernels.launch.decode_plan import CTAS_PER_SM, MAX_PREFIX_CHUNKS, TILE, DecodePlan
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
-from testbed.kernels.launch.prefill_attention import constants, has_wgmma, prefill
+from testbed.kernels.launch.prefill_attention import (
+    constants,
+    has_wgmma,
+    prefill,
+    prefix_attention,
+)
 from testbed.kernels.verify import reference
 from testbed.kernels.verify.reference import PLAIN, Batch, Form, Shape, random_batch, to_extents
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS
@@ -75,6 +81,12 @@ SMALL_CASES = (
         plan=DecodePlan(8, 1, 128, wave=True),
         longest=900,
     ),
+    Case(
+        shape=Shape(12, 3, 128, 16, torch.float16),
+        seed=8,
+        plan=DecodePlan(4, 3, 64, shares=True),
+        longest=900,
+    ),
 )
 
 
@@ -86,7 +98,8 @@ def cases(rounds: int) -> Iterator[Case]:
         heads, kv_heads = HEADS[number % len(HEADS)]
         num_warps = (2, 4, 8)[number % 3] if head_size <= 128 else 4
         ctas = max(1, CTAS_PER_SM[head_size] * 4 // num_warps)
-        plan = DecodePlan(num_warps, ctas, (128, 256, 1024)[number // 3 % 3], wave=number % 5 == 4)
+        kind = {"wave": number % 5 == 4, "shares": number % 5 == 3}
+        plan = DecodePlan(num_warps, ctas, (128, 256, 1024)[number // 3 % 3], **kind)
         yield Case(Shape(heads, kv_heads, head_size, block_size, dtype), number, plan)
 
 
@@ -98,7 +111,12 @@ def variants(
     for size in (shape.block_size, ENDLESS):
         bf16 = int(shape.dtype == torch.bfloat16)
         here = Shapes(0, *heads, 0, size, 0, bf16, int(form.fp8), form.window or 0).defines
-        sources.append(("decode.cu", here | plan.constants))
+        shares = in_shared_form(shape, size, form)
+        for prefixed in range(1 + shares):
+            sources.append(("decode.cu", here | plan.constants | {"PREFIXED": prefixed}))
+        if shares:
+            chosen = constants(here["GROUP"], size, short=False, prefix=True)
+            sources.append(("prefill_tma.cu", here | chosen))
         for kind, short in prefill_kinds(shape.head_size, size, form).values():
             if kind == "tma":
                 sources.append(("prefill_tma.cu", here | constants(here["GROUP"], size, short)))
@@ -112,6 +130,17 @@ def variants(
                 )
             )
     return sources
+
+
+def in_shared_form(shape: Shape, block_size: int, form: Form) -> bool:
+    """True if decodes of this shape and form can attend to a shared prefix once for all."""
+    whole = block_size % TILE == 0 or TILE % block_size == 0
+    return (
+        form == PLAIN
+        and block_size != ENDLESS
+        and whole
+        and "tma" in prefill_kinds(shape.head_size, block_size)
+    )
 
 
 def in_paper_layout(shape: Shape, form: Form) -> bool:
@@ -138,6 +167,8 @@ def check_forms(case: Case) -> dict[str, float]:
     for form in case.forms:
         errors_of |= check_decode(case, form)
         errors_of |= check_prefill(case, form)
+    if in_shared_form(case.shape, case.shape.block_size, PLAIN):
+        errors_of |= check_shared(case)
     return errors_of
 
 
@@ -180,6 +211,34 @@ def check_decode(case: Case, form: Form) -> dict[str, float]:
             out, batch.q, *caches, batch.block_tables, batch.context_lens, max_context_len=max(lens)
         )
     return errors(batch.q, want, runs)
+
+
+def check_shared(case: Case) -> dict[str, float]:
+    """Errors of decodes of which runs have the same first blocks, which are attended to once."""
+    rng, s, plan = np.random.default_rng(case.seed + 2_000_000), case.shape, case.plan
+    lens = [max(1, n) for n in random_lens(rng, min(case.longest, plan.chunk_tokens * 128))]
+    batch = random_batch(rng, s, lens)
+    inner = np.flatnonzero(rng.random(len(lens) - 1) < 0.3) + 1
+    runs, prefixes = [0, *inner.tolist(), len(lens), len(lens)], np.zeros(len(lens), np.int32)
+    for first, last in pairwise(runs[:-1]):
+        step = max(TILE, s.block_size)
+        most = (min(lens[first:last]) - 1) // step
+        prefixes[first:last] = tokens = step * int(rng.integers(0, most + 1))
+        blocks = tokens // s.block_size
+        batch.block_tables[first:last, :blocks] = batch.block_tables[first, :blocks].clone()
+    ones, own = [1] * len(lens), max(lens) - int(prefixes.min())
+    want = reference.paged_prefill(batch.q, *batch.values, batch.block_tables, ones, lens)
+    caches = layouts(batch, PLAIN, ones)["paged"]
+    places = reference.on_device(np.array(runs, np.int32)), reference.on_device(prefixes)
+
+    def run(out: torch.Tensor) -> None:
+        workspace = decode_workspace(batch.q, 128 + MAX_PREFIX_CHUNKS)
+        options = {"workspace": workspace, "max_run": len(lens)}
+        prefix_attention(batch.q, *caches, *places, **options)
+        options = {"workspace": workspace, "max_context_len": own, "plan": plan}
+        decode(out, batch.q, *caches, batch.context_lens, **options, prefixes=places[1])
+
+    return errors(batch.q, want, {"shared_prefix_decode": run})
 
 
 def check_prefill(case: Case, form: Form) -> dict[str, float]:

@@ -109,8 +109,9 @@ class TokenClock:
         """The request has its whole output, or was cancelled."""
         member = self._members.pop(request_id, None)
         self._paused_ps.pop(request_id, None)
-        if member is not None:
-            self._keep(request_id, *member)
+        if member is not None and self.num_steps > member[0]:
+            first_step, last_ps = member
+            self._stays.append((request_id, first_step, self.num_steps, last_ps))
 
     def _keep(self, request_id: int, first_step: int, last_ps: int) -> None:
         if self.num_steps > first_step:

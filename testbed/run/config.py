@@ -207,6 +207,10 @@ class EngineConfig:
         bool,
         doc("launch an iteration while another runs, if the scheduler plans ahead"),
     ] = True
+    share_prefixes: Annotated[
+        bool,
+        doc("decodes read the first blocks that they share once, which cost models do not expect"),
+    ] = False
     warm: Annotated[
         tuple[Count, ...],
         AS_LIST,

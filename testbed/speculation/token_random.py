@@ -6,7 +6,7 @@ MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
 
-def uniform(seed: int, request_id: int, position: int, stream: int = 0) -> float:
+def uniform(seed: int, request_id: int, position: int, stream: int) -> float:
     """A number in [0, 1) of the request's output token at `position`; streams are independent.
 
     It depends on its arguments alone, so a token has the same number under each policy, and again

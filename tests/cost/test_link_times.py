@@ -295,7 +295,7 @@ def test_experts_take_the_distribution_that_is_chosen():
         Work(prefill=((4096, 0),))
     )
     assert skewed - balanced == pytest.approx(4 * 90 * 10**6, rel=1e-4)
-    with pytest.raises(InputError, match="experts=other: the profile has balanced, skewed"):
+    with pytest.raises(InputError, match=r"experts=other: "):
         ProfileCost(MODEL, None, profile(), Choices(experts="other"))
     with pytest.raises(InputError, match="llama-3-8b has no experts"):
         ProfileCost(

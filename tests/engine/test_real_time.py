@@ -123,6 +123,7 @@ def test_a_simulation_that_is_too_slow_says_how_far_it_is_behind():
 
         clock = SimClock()
         real = RealTimeClock(clock, 1.0, now_s)
+        assert real.max_lag_s == 0
         for i in range(5):
             clock.call_at(i * MS, lambda: None)
         real.close()

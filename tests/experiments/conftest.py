@@ -28,50 +28,54 @@ def as_in_a_pipe(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
+class CommandLine:
+    """`testbed ARGUMENTS`, called in this process: a call answers the exit code, and what went to
+    standard output and standard error.
+    """
+
+    def __init__(self, capsys):
+        self._capsys = capsys
+
+    def __call__(self, *arguments):
+        self._capsys.readouterr()  # what fixtures have printed
+        try:
+            code = main(list(arguments))
+        except SystemExit as end:  # help leaves by itself
+            code = end.code or 0
+        return code, *self._capsys.readouterr()
+
+    def done(self, *arguments):
+        """The output of a call that ends well, without complaints."""
+        code, output, error = self(*arguments)
+        assert (code, error) == (0, ""), error
+        return output
+
+    def refused(self, *arguments):
+        """The one line of a call that is refused, and prints nothing else."""
+        return self._line(arguments, expected=2)
+
+    def no(self, *arguments):
+        """The one line of a call whose answer is no, which prints nothing else."""
+        return self._line(arguments, expected=1)
+
+    def _line(self, arguments, expected):
+        code, output, error = self(*arguments)
+        check_one_line(code, error, expected=expected)
+        check_ways_out(arguments, error)
+        assert output == ""
+        return error
+
+
 @pytest.fixture
 def testbed(tmp_path, monkeypatch, capsys):
-    """Call `testbed ARGUMENTS`: the exit code, and what went to standard output and standard
-    error.
-    """
+    """The command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
     before = set(sys.modules)
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as the command sets it; restored afterwards
     monkeypatch.setattr(progress, "SPEAK_S", 1e6)  # a slow machine gets no more than a fast one
-
-    def call(*arguments):
-        capsys.readouterr()  # what fixtures have printed
-        try:
-            code = main(list(arguments))
-        except SystemExit as end:  # help leaves by itself
-            code = end.code or 0
-        return code, *capsys.readouterr()
-
-    def done(*arguments):
-        """The output of a call that ends well, without complaints."""
-        code, output, error = call(*arguments)
-        assert (code, error) == (0, ""), error
-        return output
-
-    def refusal(*arguments):
-        """The one line of a call that is refused, and prints nothing else."""
-        code, output, error = call(*arguments)
-        check_one_line(code, error)
-        check_ways_out(arguments, error)
-        assert output == ""
-        return error
-
-    def no(*arguments):
-        """The one line of a call whose answer is no, which prints nothing else."""
-        code, output, error = call(*arguments)
-        check_one_line(code, error, expected=1)
-        check_ways_out(arguments, error)
-        assert output == ""
-        return error
-
-    call.done, call.refused, call.no = done, refusal, no
-    yield call
+    yield CommandLine(capsys)
     for name in set(sys.modules) - before:  # another test's plug-in may have the same name
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(f"{tmp_path}/"):
             del sys.modules[name]

@@ -56,7 +56,7 @@ class Trips(Paged):
 """
 
 
-SMALL = ("--examples", "3", "--slots", "200", "--max-len", "64")
+SMALL = ("--examples", "1", "--slots", "64", "--max-len", "32")
 
 
 @pytest.fixture
@@ -65,6 +65,7 @@ def check(testbed, tmp_path):
     return lambda *arguments: testbed("check", *arguments)
 
 
+@pytest.mark.usefixtures("in_one_process")
 def test_example_policy_keeps_the_contract_and_leaves_no_files(check, tmp_path):
     code, output, _ = check("example_policy:Slabs", "slab_size=8", *SMALL)
     assert (code, output) == (0, "example_policy:Slabs keeps the contract\n")
@@ -74,9 +75,9 @@ def test_example_policy_keeps_the_contract_and_leaves_no_files(check, tmp_path):
 @pytest.mark.usefixtures("in_one_process")
 def test_progress_counts_the_histories(check, monkeypatch):
     monkeypatch.setattr(progress, "SPEAK_S", 1e-3)
-    _, _, said = check("example_policy:Slabs", "--examples", "3", "--slots", "200")
-    assert re.search(r": \d+ of 15 histories \([\d.]+/s, about \d+ s left\), \d+ s\n", said)
-    assert re.search(r": 15 of 15 histories, then the last checks, \d+ s\n$", said)
+    _, _, said = check("example_policy:Slabs", *SMALL)
+    assert re.search(r": \d+ of 9 histories \([\d.]+/s, about \d+ s left\), \d+ s\n", said)
+    assert re.search(r": 9 of 9 histories, then the last checks, \d+ s\n$", said)
 
 
 def test_a_constructor_that_fails_is_named_in_one_line(check):
@@ -116,7 +117,7 @@ def test_what_cannot_be_checked_is_refused_with_the_way_out(check, call, words):
 
 
 def test_difference_of_fast_and_slow_simulations_is_reported(check):
-    code, output, _ = check("faulty:CountsCalls", "--examples", "3")
+    code, output, _ = check("faulty:CountsCalls", "--examples", "1")
     assert code == 1
     assert "clause 7" in output
     assert "counters()" in output
@@ -124,5 +125,4 @@ def test_difference_of_fast_and_slow_simulations_is_reported(check):
 
 @pytest.mark.usefixtures("in_one_process")
 def test_policies_of_several_groups_are_checked_by_name(check):
-    small = ("--examples", "1", "--slots", "200", "--max-len", "64")
-    assert check("testbed.memory.groups.grouped_caching:GroupedCaching", *small)[0] == 0
+    assert check("testbed.memory.groups.grouped_caching:GroupedCaching", *SMALL)[0] == 0

@@ -228,9 +228,9 @@ def test_other_runs_take_no_profile_of_a_system(words):
 
 
 def test_what_whole_iterations_do_not_read_is_refused():
-    with pytest.raises(InputError, match=r"cost\.iterations=nope: no such folder"):
+    with pytest.raises(InputError, match=r"cost\.iterations=nope: "):
         cost_with("cost.iterations=nope")
-    with pytest.raises(InputError, match=r"overhead_s=0\.01: nothing reads it, for the costs are"):
+    with pytest.raises(InputError, match=r"overhead_s=0\.01: "):
         of_system("vllm-v1", *VLLM_ON_H100, "software.overhead_s=0.01")
 
 

@@ -2,7 +2,6 @@
 needs more.
 """
 
-import os
 import re
 import runpy
 import shlex
@@ -91,8 +90,8 @@ def short(words):
     command, *options = words
     options = [word for word in options if word != "hydra/launcher=joblib"]
     if command == "check":
-        return [*words, "--examples", "5", "--slots", "200", "--max-len", "64"]  # one pool
-    if "-m" in options:
+        return [*words, "--examples", "2", "--slots", "64", "--max-len", "32"]  # one pool
+    if "-m" in options or command == "plan":
         options = [
             ",".join(word.split(",")[:2]) if SEVERAL.fullmatch(word) else word for word in options
         ]
@@ -101,7 +100,7 @@ def short(words):
     if "--seeds" in options:
         options[options.index("--seeds") + 1] = "2"
     elif command == "capacity":
-        options += ["--seeds", "1"]
+        options += ["--seeds", "1", "--precision", "0.5"]
     if command in ("run", "capacity", "plan", "hits") and timed:
         seconds = 120 if is_named(options) else 5
         options = [word for word in options if not word.startswith(LONG)] + [f"{LONG}{seconds}"]
@@ -214,25 +213,24 @@ def test_readme_names_only_existing_files():
         assert (ROOT / path).exists(), path
 
 
-def run_script(folder, code):
-    """Run Python code as a script of its own, in the folder; what it prints."""
-    (folder / "example.py").write_text(code, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "example.py"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def script(tmp_path, monkeypatch, capsys):
+    """Call Python code as a script in an empty folder; what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(code):
+        Path("example.py").write_text(code, encoding="utf-8")
+        runpy.run_path("example.py", run_name="__main__")
+        return capsys.readouterr().out
+
+    return call
 
 
-def test_the_python_example_runs(tmp_path):
+def test_the_python_example_runs(script, tmp_path):
     page = ROOT / "experiments" / "site" / "pages" / "api.md"
     [code] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     code = code.replace("1], duration_s=600", "1], duration_s=20, jobs=1")  # no further process
-    output = run_script(tmp_path, code.replace("duration_s=600", "duration_s=20"))
+    output = script(code.replace("duration_s=600", "duration_s=20"))
     assert float(output.splitlines()[-1]) > 0.5
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
@@ -305,13 +303,8 @@ ANSWER = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 
 
 @pytest.mark.parametrize("answer", ANSWER.findall(COOKBOOK))
-def test_python_answers_of_the_cookbook_run(answer, tmp_path, monkeypatch, capsys):
-    """As they are pasted beside a clone's files; the page shows what they print. The example of the
-    API's page runs in a process of its own.
-    """
+def test_python_answers_of_the_cookbook_run(answer, script, tmp_path):
+    """As they are pasted beside a clone's files; the page shows what they print."""
     clone(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    answer, printed = answer
-    (tmp_path / "example.py").write_text(answer, encoding="utf-8")
-    runpy.run_path("example.py", run_name="__main__")
-    assert capsys.readouterr().out == printed
+    code, printed = answer
+    assert script(code) == printed

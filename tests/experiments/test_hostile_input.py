@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from refusals import check_refusal, check_words
-from trace_files import put
+from trace_files import BENCH, put
 
 import testbed as front
 from testbed.core.errors import InputError
@@ -57,14 +57,6 @@ BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 TIMED = "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n"
 PACKED = gzip.compress((LENGTHS + "21,518\n" * 5000).encode())
 MOON = {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}
-BENCH = {
-    "input_lens": [7, 9, 5],
-    "output_lens": [3, 1, 0],
-    "ttfts": [0.25, 0.5, 0.0],
-    "itls": [[0.25, 0.5], [], []],
-    "start_times": [10.5, 10.0, 11.0],
-    "errors": ["", "", "refused"],
-}
 STATS = {
     "input_toks": 1,
     "output_toks": 2,

@@ -32,7 +32,7 @@ LOAD = (
     "trace.output_tokens=300",
     "trace.output_tokens_stdev=150",
     "arrivals.rate=6",
-    "arrivals.duration_s=15",
+    "arrivals.duration_s=12",
 )
 
 

@@ -127,4 +127,4 @@ def test_all_pairs_are_simulated_tabulated_and_drawn(tmp_path, monkeypatch, caps
     )
     (tmp_path / "measured.csv").write_text("series,load,seed\nother,1,0\n")
     refuses("has no measured run of a pair", call, "validate pairs", ["--runs", "."])
-    refuses("--figure f.doc: must end in", call, "validate pairs", ["--figure", "f.doc"])
+    refuses("--figure f.doc: ", call, "validate pairs", ["--figure", "f.doc"])

@@ -68,6 +68,6 @@ def test_a_file_that_is_no_object_is_refused_by_name(tmp_path, text):
 
 def test_what_no_file_says_must_be_given(tmp_path):
     folder = sweeps_in(tmp_path / "a", about={"vllm": "0.20.2"})
-    with pytest.raises(InputError, match="--device: is missing"):
+    with pytest.raises(InputError, match=r"--device: "):
         fitted(folder)
     assert fitted(folder, device=H100)["fingerprint"]["device"] == H100

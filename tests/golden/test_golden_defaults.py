@@ -2,9 +2,11 @@
 other numbers for the same command, so it changes only by `pytest --update-golden`.
 """
 
+import csv
 import importlib
 import inspect
 import pkgutil
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +50,9 @@ def test_defaults_equal_the_golden_rows(room, golden):
         if defaults := defaults_of(owner):
             shown = {key: shown_of(default) for key, default in defaults.items()}
             golden("defaults.csv", name, {"defaults": shown})
+
+
+def test_every_golden_row_is_of_something():
+    names = {name for room in ROOMS for name, owner in owners(room) if defaults_of(owner)}
+    with Path(__file__).with_name("defaults.csv").open(newline="") as rows:
+        assert {row["case"] for row in csv.DictReader(rows)} == names

@@ -141,7 +141,7 @@ def of_vllm(random):
 
 def of_sglang(random):
     """SGLang's scheduler, overlapped or not, over its radix cache."""
-    pool, page = pool_of(random), random.choice([1, 8])
+    pool, page = pool_of(random), random.choice([1, 2, 8])
     chunk = random.choice([None, 16, 64])
     scheduler = random.choice([SGLang, OverlappedSGLang])(
         Radix(pool, page),

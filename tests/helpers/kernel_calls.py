@@ -124,3 +124,15 @@ def rotate_call(**changes):
 def silu_call(**changes):
     """Seven tokens through a feed-forward layer of 5,008 channels."""
     return {"y": FakeArray(7, 5008), "x": FakeArray(7, 10016)} | changes
+
+
+def prefix_call(num_seqs=128, num_heads=32, num_kv_heads=8, head_size=128, **changes):
+    """Decodes in blocks of 16, in at most two runs that begin alike."""
+    return {
+        "q": rows_of_product(num_seqs, num_heads, head_size),
+        **caches(4000, num_kv_heads, 16, head_size),
+        "places": int32(num_seqs, 70),
+        "runs": int32(3),
+        "prefixes": int32(num_seqs),
+        "max_run": num_seqs,
+    } | changes

@@ -6,6 +6,16 @@ import gzip
 
 import pytest
 
+# Of `vllm bench serve`: two requests that were answered, and one that was refused
+BENCH = {
+    "input_lens": [7, 9, 5],
+    "output_lens": [3, 1, 0],
+    "ttfts": [0.25, 0.5, 0.0],
+    "itls": [[0.25, 0.5], [], []],
+    "start_times": [10.5, 10.0, 11.0],
+    "errors": ["", "", "refused"],
+}
+
 
 def put(folder, name, text):
     """The path of a file with this text, packed if its name says so."""

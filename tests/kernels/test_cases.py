@@ -81,7 +81,9 @@ def names(shape, form=PLAIN):
 def test_variants_of_a_shape_that_all_kernels_read():
     shape = Shape(32, 8, 128, 16, torch.float16)
     assert names(shape) == [
+        ("decode.cu", "blocks"),  # with and without a shared prefix
         ("decode.cu", "blocks"),
+        ("prefill_tma.cu", "blocks"),  # for a shared prefix
         ("prefill.cu", "blocks"),
         ("prefill_tma.cu", "blocks"),  # for long prompts, and for short ones
         ("prefill_tma.cu", "blocks"),
@@ -91,12 +93,12 @@ def test_variants_of_a_shape_that_all_kernels_read():
         ("prefill_tma.cu", "extents"),
         ("prefill_tma.cu", "extents"),
     ]
-    short_and_packed = [
-        (defines["SHORT"], defines["PACK"])
+    short_packed_prefix = [
+        (defines["SHORT"], defines["PACK"], defines["PREFIX"])
         for source, defines in variants(shape, DecodePlan(4, 3, 64))
         if source == "prefill_tma.cu"
     ]
-    assert short_and_packed == [(0, 0), (1, 1), (0, 0), (1, 1)]
+    assert short_packed_prefix == [(0, 1, 1), (0, 0, 0), (1, 1, 0), (0, 0, 0), (1, 1, 0)]
 
 
 @pytest.mark.parametrize(

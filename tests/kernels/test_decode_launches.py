@@ -43,6 +43,8 @@ def test_decode_of_blocks_binds_tables_and_strides(gpu):
         "NUM_WARPS": 8,
         "CTAS_PER_SM": 2,
         "WAVE": 0,
+        "SHARES": 0,
+        "PREFIXED": 0,
     }
     assert launch.grid == (2, 2, 1)  # groups of heads, sequences, chunks of a context
     assert (launch.threads, launch.shared_bytes) == (8 * 32, 0)

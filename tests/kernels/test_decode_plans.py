@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 from depth import examples
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -16,6 +16,7 @@ from testbed.kernels.launch.decode_plan import (
     CTAS_PER_SM,
     MAX_CHUNKS,
     MAX_WAVE,
+    MOST_SHARES,
     TILE,
     DecodePlan,
     plan_decode,
@@ -34,7 +35,9 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [("MAX_CHUNKS", MAX_CHUNKS), ("TILE", TILE)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("MAX_CHUNKS", MAX_CHUNKS), ("TILE", TILE), ("MOST_SHARES", MOST_SHARES)]
+)
 def test_limits_are_those_of_the_kernel(name, value):
     in_source = re.search(rf"#define {name} (\d+)", source_text("decode.cu"))
     assert int(in_source[1]) == value
@@ -57,6 +60,7 @@ def test_every_token_that_is_read_is_in_one_chunk(
 ):
     """A launch has as many chunks as its longest context needs; a shorter one leaves some empty."""
     plan = plan_decode(num_seqs, groups, head_size, longest, num_sms, fp8, window)
+    assume(not plan.shares)  # which the device cuts: test_emulated_kernels.py
     num_chunks = plan.num_chunks(longest, window)
     for context_len in {longest, max(1, round(longest * share))}:
         read = []
@@ -84,6 +88,7 @@ def test_plans_fit_the_kernel(num_seqs, groups, head_size, longest, num_sms, fp8
 def test_chunks_are_even(num_seqs, groups, head_size, longest, num_sms, fp8, window):
     """One chunk less would be too long: no chunk has twice the mean, or a turn of warps more."""
     plan = plan_decode(num_seqs, groups, head_size, longest, num_sms, fp8, window)
+    assume(not plan.shares)
     num_chunks = plan.num_chunks(longest, window)
     tokens_read = min(longest, window + TILE - 1) if window else longest
     turn = TILE * plan.num_warps + (TILE if window else 0)
@@ -127,7 +132,8 @@ def four_warps(chunk_tokens, *, ctas_per_sm=3):
 
 def test_heads_of_64_take_eight_warps_up_to_two_rows_a_multiprocessor():
     eight = partial(eight_warps, ctas_per_sm=2)
-    assert planned(264, head_size=64, longest=4096) == eight(1024)
+    assert planned(131, head_size=64, longest=4096) == eight(1024)
+    assert planned(264, head_size=64, longest=1024) == eight(1024)
     # 9 chunks of 456, but at least 512 tokens
     assert planned(265, head_size=64, longest=4096) == four_warps(512, ctas_per_sm=5)
 
@@ -176,11 +182,27 @@ def test_two_chunks_of_each_row_that_nearly_fill_a_wave_are_one_wave():
 def test_rows_that_fill_the_gpu_have_few_chunks():
     assert planned(132, longest=1024) == four_warps(1024)
     assert planned(131, longest=1024) == four_warps(256)
-    # 9 chunks of 911 tokens in 3 waves
-    assert planned(132, longest=8192) == four_warps(960)
+    # 8 chunks in 24 waves and more
+    assert planned(1189, longest=8192) == four_warps(1024)
     # Five times all resident thread blocks; below that 8 chunks
     assert planned(1980, longest=8192) == four_warps(2048)
     assert planned(1979, longest=8192) == four_warps(1024)
+
+
+def test_up_to_three_rows_a_thread_block_have_equal_shares():
+    shares = DecodePlan(4, 3, 256, shares=True)
+    assert planned(132, longest=8192) == planned(1188, longest=1025) == shares
+    for rows, longest in ((131, 8192), (1189, 8192), (132, 1024)):
+        assert not planned(rows, longest=longest).shares
+    # Of heads of 64 two rows a multiprocessor
+    few = DecodePlan(8, 2, 256, shares=True)
+    assert planned(132, head_size=64, longest=8192) == few
+    assert planned(264, head_size=64, longest=8192) == few
+    assert not planned(265, head_size=64, longest=8192).shares
+    # Not measured
+    assert not planned(132, head_size=96, longest=8192).shares
+    assert not plan_decode(132, 1, 128, 8192, NUM_SMS, fp8=True).shares
+    assert not plan_decode(132, 1, 128, 8192, NUM_SMS, window=4096).shares
 
 
 def test_many_short_rows_take_two_warps_which_end_more_evenly():
@@ -221,5 +243,11 @@ def test_a_window_is_planned_as_a_context_of_its_length(window):
 
 
 def test_the_shape_of_a_plan_is_compiled_in():
-    assert DecodePlan(8, 2, 128).constants == {"NUM_WARPS": 8, "CTAS_PER_SM": 2, "WAVE": 0}
+    assert DecodePlan(8, 2, 128).constants == {
+        "NUM_WARPS": 8,
+        "CTAS_PER_SM": 2,
+        "WAVE": 0,
+        "SHARES": 0,
+    }
     assert DecodePlan(4, 3, 256, wave=True).constants["WAVE"] == 1
+    assert DecodePlan(4, 3, 256, shares=True).constants["SHARES"] == 1

@@ -16,6 +16,7 @@ import torch
 from emulated_gpu import COMPILER, NUM_SMS, EmulatedKernel, EmulatedLaunch, LaunchFailed, translated
 
 from testbed.kernels.launch import attention, cache_ops, launch, prefill_attention, sampling
+from testbed.kernels.launch.decode_plan import DecodePlan
 from testbed.kernels.verify import reference, verify_attention, verify_draws, verify_moves
 from testbed.kernels.verify.reference import PLAIN, Shape
 from testbed.kernels.verify.verify_attention import (
@@ -25,6 +26,7 @@ from testbed.kernels.verify.verify_attention import (
     check_decode,
     check_forms,
     check_prefill,
+    check_shared,
     layouts,
 )
 from testbed.kernels.verify.verify_draws import check_draws
@@ -70,7 +72,7 @@ def gpu(monkeypatch, libraries):
         monkeypatch.setattr(module, "DEVICE", "cpu")
     monkeypatch.setattr(verify_attention, "layouts", aligned_layouts)
     # A GPU's allocator gives a workspace without a holder to later work of its stream only.
-    monkeypatch.setattr(attention, "decode_workspace", cache(attention.decode_workspace))
+    monkeypatch.setattr(attention, "workspace_of_rows", cache(attention.workspace_of_rows))
 
 
 def aligned_layouts(*batch):
@@ -96,6 +98,14 @@ def assert_right(errors, case):
 
 def test_attention_kernels_equal_their_reference(gpu):
     assert_right(check_decode(OF_BLOCKS, PLAIN) | check_prefill(OF_BLOCKS, PLAIN), OF_BLOCKS)
+
+
+def test_decodes_that_share_a_prefix_equal_their_reference(gpu):
+    """Thread blocks with equal shares merge what they read with what was read for all."""
+    plan = DecodePlan(4, 3, 64, shares=True)
+    for seed in range(3):
+        case = Case(OF_BLOCKS.shape, seed, plan, 400)
+        assert_right(check_shared(case), case)
 
 
 @pytest.mark.slow
@@ -159,7 +169,7 @@ def test_draws_by_the_kernel_are_those_of_torch(gpu, dtype, vocab_size):
     "statement",
     [
         pytest.param(r"wait_barrier\(barriers \+ Q_FREE[^;]*;", id="wait for queries to be read"),
-        pytest.param(r"wait_barrier\(barriers \+ V_FREE[^;]*;", id="wait for values to be read"),
+        pytest.param(r"wait_barrier\(ring\.free[^;]*;", id="wait for tiles to be read"),
         pytest.param(r"wait_barrier\(at\.barriers \+ K_FULL[^;]*;", id="wait for keys"),
         pytest.param(r"if \(at\.lane == 0\) arrive\(at\.barriers \+ V_FREE[^;]*;", id="arrival"),
     ],

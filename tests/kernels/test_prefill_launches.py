@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from fake_gpu import FIRST_ADDRESS, NUM_SMS, int32, launched, place_apart
 from kernel_calls import caches, e4m3_prefill_call, prefill_call
 
-from testbed.kernels.launch import prefill_attention
+from testbed.kernels.launch import decode_plan, prefill_attention
 from testbed.kernels.launch.attention import ENDLESS, Shapes
 from testbed.kernels.launch.prefill_attention import (
     BLOCK_SIZES,
@@ -38,11 +38,12 @@ def test_prefill_of_blocks_on_hopper(gpu):
         "BOX_ROWS": 16,
         "SHORT": 0,  # prompts of more than 256 tokens
         "PACK": 0,
+        "PREFIX": 0,
     }
     assert launch.grid == (NUM_SMS,)  # 3 x 96 items for as many thread blocks as run at once
     assert launch.threads == 384
-    # Tiles of 128 rows of 128 fp16 values: Q, two stages of K and of V, the output; barriers.
-    assert launch.shared_bytes == 6 * 128 * 128 * 2 + 128
+    # Tiles of 128 rows of 128 fp16 values: six stages of Q, K and V, the output; barriers.
+    assert launch.shared_bytes == 7 * 128 * 128 * 2 + 192
     arguments = launch.arguments
     for name, address in addresses.items():
         assert arguments[name] == address, name
@@ -86,7 +87,7 @@ def test_long_prompts_are_worked_off_in_groups_that_fit_the_l2_cache(gpu):
     launch, _ = launched(gpu, bind_prefill, call)
     assert launch.arguments["num_tiles"] == 33
     assert launch.arguments["group"] == 72  # a third of 9 x 24
-    assert launch.shared_bytes == 6 * 128 * 64 * 2 + 128
+    assert launch.shared_bytes == 7 * 128 * 64 * 2 + 192
 
 
 def test_kind_and_variant_for_short_prompts_can_be_chosen(gpu):
@@ -195,8 +196,7 @@ def test_kernel_compiles_without_spills_or_serialized_wgmma(head_size, block_siz
     ("heads_per_kv_head", "packed"), [(1, 1), (2, 2), (4, 4), (7, 1), (8, 8), (16, 1)]
 )
 def test_query_heads_are_packed_in_powers_of_two(heads_per_kv_head, packed):
-    assert prefill_attention.packed(heads_per_kv_head, True) == packed
-    assert prefill_attention.packed(heads_per_kv_head, False) == 1
+    assert decode_plan.packed(heads_per_kv_head) == packed
 
 
 @pytest.mark.parametrize(

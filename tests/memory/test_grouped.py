@@ -243,9 +243,7 @@ def test_page_sizes_are_those_of_the_rules():
         (10 * 16, [10, 9, 9, 9, 9, 8, 8]),
     ]
     assert LargePages(10**6, read_model("gemma-3-27b").groups, 16)._large == 260 * 16
-    with pytest.raises(
-        InputError, match=r"block_size=16: a page is smaller than a state \(give 536 or more\)"
-    ):
+    with pytest.raises(InputError, match=r"block_size=16: "):
         OnePageSize(10**6, read_model("qwen3-next-80b-a3b").groups, 16)
 
 

@@ -295,7 +295,7 @@ def test_300_split_fleets_are_fast_and_slow_alike(fleet_and_split, cancelled):
     check_fleet(fleet_and_split[0], cancelled, fleet_and_split[1])
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(20))
 @given(fleets().filter(lambda fleet: not isinstance(fleet[0], AnswerDrivenWorkload)))
 def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
     """Without faults and shared tiers the engines meet in the router alone."""

@@ -18,6 +18,7 @@ from testbed.sched.preemption import Recompute
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.speculation.acceptance import Constant, Markov, PerPosition
 from testbed.speculation.draft_model import DraftModel
+from testbed.speculation.drafter_memory import drafter_memory
 from testbed.speculation.heads import Heads
 from testbed.speculation.ngram import NGram
 from testbed.vllm.releases import V0_19, V0_33
@@ -206,18 +207,18 @@ def configured(*words):
     return HydraFrontEnd().configure([*WORDS, *words], {})
 
 
-def test_drafters_take_memory_of_the_pool():
-    """A block has K and V of the model's 32 layers and of the drafter's."""
-    words = "~server.kv_memory_gib", "server.num_blocks=null"
-    plain, heads, model = (
-        build(configured(*words, *more)).pool
-        for more in ((), ("speculation=heads",), ("speculation=draft_model",))
-    )
-    token_bytes = 32 * 4096
-    assert plain.layer_bytes * plain.num_layers == token_bytes
-    assert heads.layer_bytes * heads.num_layers == 33 * 4096
-    assert model.layer_bytes * model.num_layers == token_bytes + 16 * 2048
-    assert plain.num_slots > heads.num_slots > model.num_slots
+@pytest.mark.parametrize(("drafter", "more_bytes"), [("heads", 4096), ("draft_model", 16 * 2048)])
+def test_drafters_take_memory_of_the_pool(drafter, more_bytes):
+    """A token has K and V of the model's 32 layers and of the drafter's, and weights take room."""
+    config = configured("~server.kv_memory_gib", "server.num_blocks=null", f"speculation={drafter}")
+    parts = build(config)
+    weight_bytes = drafter_memory(parts.scheduler.drafter, config.model, 1).weight_bytes
+    assert weight_bytes > 10**8
+    token_bytes = 32 * 4096 + more_bytes
+    assert parts.pool.layer_bytes * parts.pool.num_layers == token_bytes
+    room = config.server.kv_pool_bytes(config.model) - weight_bytes
+    num_slots = parts.pool.num_slots + config.null_blocks * parts.scheduler.memory.block_size
+    assert num_slots == room // token_bytes
 
 
 @pytest.mark.parametrize(

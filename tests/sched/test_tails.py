@@ -97,7 +97,7 @@ def test_a_tail_ends_where_a_block_begins(tail_tokens, recomputed):
 
 
 def test_a_tail_of_no_tokens_is_refused():
-    refuses("tail_tokens=0: must be at least 1 token", RecomputeTail, tail_tokens=0)
+    refuses("tail_tokens=0: ", RecomputeTail, tail_tokens=0)
 
 
 def test_a_shrunk_sequence_keeps_its_blocks_and_fits_with_them():

@@ -5,7 +5,7 @@ those of another host with the same vLLM, scaled to meet there. All else is the 
 by what both launch for a lone prompt: within the graphs, which decodes are too, and beyond.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,29 +38,38 @@ def with_launches_of(profile: Profile, other: Mapping[str, Any]) -> Profile:
     of_decodes = WITHIN if profile["cuda_graph_sizes"] else BEYOND
     _check_kinds(own, others, of_decodes)
     scales = {kind: own[kind].us(WHOLE, 1) / others[kind].us(WHOLE, 1) for kind in own}
-    longest_us = _decodes_us(profile)
-    prompts = [
-        [part, own[kind].num_tokens, seqs, round(us, 3)]
-        for kind in own
-        for part, seqs, us in _joined(own[kind], others[kind], scales[kind])
-    ]
-    decodes = [
-        [part, seqs, round(min(us * scales[of_decodes], longest_us(seqs)), 3)]
+    points = {
+        "launch_prompts": [
+            [part, own[kind].num_tokens, seqs, round(us, 3)]
+            for kind in own
+            for part, seqs, us in _joined(own[kind], others[kind], scales[kind])
+        ],
+        "launch_decodes": _scaled_decodes(other, scales[of_decodes], _decodes_us(profile)),
+    }
+    changed = {name: {**other["sections"][name], "points": rows} for name, rows in points.items()}
+    origin = {"launches_from": _origin(other, own, scales), **profile["fingerprint"]}
+    return {**profile, "fingerprint": origin, "sections": {**sections, **changed}}
+
+
+def _scaled_decodes(
+    other: Mapping[str, Any], scale: float, longest_us: Callable[[int], float]
+) -> list[list[Any]]:
+    """The other's launches of decodes, by part and requests, each at most the whole iteration."""
+    return [
+        [part, seqs, round(min(us * scale, longest_us(seqs)), 3)]
         for part, seqs, us in other["sections"]["launch_decodes"]["points"]
     ]
+
+
+def _origin(
+    other: Mapping[str, Any], own: Mapping[str, "Launches"], scales: Mapping[str, float]
+) -> str:
+    """The other's host and the factors, as the fingerprint states them."""
     factors = ", ".join(
         f"{scale:.2f} {kind} by lone prompts (own up to {max(own[kind].parts[WHOLE])} requests)"
         for kind, scale in scales.items()
     )
-    origin = {
-        "launches_from": f"{other['fingerprint']['host']}, times {factors}",
-        **profile["fingerprint"],
-    }
-    changed = {
-        "launch_prompts": {**other["sections"]["launch_prompts"], "points": prompts},
-        "launch_decodes": {**other["sections"]["launch_decodes"], "points": decodes},
-    }
-    return {**profile, "fingerprint": origin, "sections": {**sections, **changed}}
+    return f"{other['fingerprint']['host']}, times {factors}"
 
 
 class Launches(NamedTuple):

@@ -60,7 +60,7 @@ class Scenario:
     The first `distinct` prompts are sent again and again. ahead: iterations are planned, and but
     for the debug mode launched, while another runs, prompts by graphs. speculation: the drafter, in
     place of that; a model that drafts is the one that serves. below: slots of the swap space and of
-    a tier.
+    a tier. share_prefixes: see DecodeGraphs.
     """
 
     name: str
@@ -78,6 +78,7 @@ class Scenario:
     max_num_seqs: int = 64
     below: int = LARGE
     speculation: Speculation | None = None
+    share_prefixes: bool = False
 
     def pool(self) -> PoolSpec:
         """The device's pool, the swap space and the tier."""
@@ -192,6 +193,7 @@ def record(
         graphs=graphs,
         lengths=lengths,
         prompt_graphs=prompt_graphs,
+        share_prefixes=scenario.share_prefixes,
         drafter=Model(short, weights) if isinstance(scenario.speculation, DraftModel) else None,
     )
     engine = assemble(scenario.scheduler(policy), pool, short, weights, options, lead)

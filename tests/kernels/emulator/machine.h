@@ -358,6 +358,12 @@ inline int __reduce_add_sync(unsigned, int value) {
   return sum;
 }
 
+inline int __reduce_max_sync(unsigned, int value) {
+  int most = value;
+  for (uint64_t x : machine::together(machine::to_bits(value), "__reduce_max_sync")) most = max(most, machine::from_bits<int>(x));
+  return most;
+}
+
 inline int atomicAdd(int* place, int value) {
   int before = *place;
   *place += value;

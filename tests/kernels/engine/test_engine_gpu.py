@@ -2,6 +2,8 @@
 on the CPU.
 """
 
+from dataclasses import replace
+
 import pytest
 
 pytestmark = pytest.mark.gpu
@@ -16,10 +18,18 @@ from generating import MODEL, small  # noqa: E402
 from testbed.core.request import Request  # noqa: E402
 from testbed.core.specs import ModelSpec  # noqa: E402
 from testbed.experiments.runs.compose import configured  # noqa: E402
+from testbed.kernels.engine import cuda_attention  # noqa: E402
 from testbed.kernels.engine.architecture import Architecture  # noqa: E402
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths, rotary_table  # noqa: E402
+from testbed.kernels.engine.random_weights import random_weights  # noqa: E402
 from testbed.kernels.engine.served_run import make_engine  # noqa: E402
+from testbed.kernels.engine.verify.against_plain import (  # noqa: E402
+    by_tokens,
+    largest_difference,
+)
+from testbed.kernels.engine.verify.scenarios import Scenario, record  # noqa: E402
 from testbed.kernels.engine.weights import Affine  # noqa: E402
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
 from testbed.run.build import build  # noqa: E402
 
 
@@ -81,6 +91,26 @@ def test_rotary_embedding_equals_torch(size):
 @pytest.mark.parametrize("policy", FAULTS)
 def test_planted_faults_are_caught(policy):
     assert "slot" in caught(policy, FAULTS[policy], "cuda", torch.float16)
+
+
+def test_decodes_that_read_a_shared_prefix_once_have_the_same_logits(monkeypatch):
+    arch = Architecture(ModelSpec("x", 2, 1024, 8, 2, 128, 256, 3, 512, 512), "llama")
+    weights = random_weights(arch, 0, "cuda", torch.float16)
+    scenario = Scenario(
+        "prefix", PrefixCaching, common=100, num_requests=24, happened="hit_tokens", ahead=True
+    )
+    apart = by_tokens(record(scenario, arch, weights, graphs=64))
+    launches, bind_prefix = [], cuda_attention.bind_prefix
+    counted = lambda *arguments, **options: (  # noqa: E731
+        launches.append(options["max_run"]) or bind_prefix(*arguments, **options)
+    )
+    monkeypatch.setattr(cuda_attention, "bind_prefix", counted)
+    monkeypatch.setattr(cuda_attention, "worth_sharing", bool)
+    together = by_tokens(record(replace(scenario, share_prefixes=True), arch, weights, graphs=64))
+    assert max(launches) >= 8
+    assert len(apart.keys() & together.keys()) >= 24
+    largest = max(float(logits.abs().max()) for logits in apart.values())
+    assert largest_difference(apart, together) <= 1e-2 * largest
 
 
 def serves_a_request(words):
