@@ -5,6 +5,8 @@ something has changed, and the plain counts beside it hint at what.
 from dataclasses import asdict
 from hashlib import blake2b
 
+from testbed.engine.recorder import request_columns, span_columns
+
 NUM_BYTES = 6
 
 
@@ -14,7 +16,7 @@ def digest_of(*values):
 
 
 def recorded(recorder):
-    """All that a recorder has of a run: totals, requests, spans, gaps between tokens."""
+    """All that a recorder has of a run, as it counts and as a table shows it."""
     gaps = recorder.token_gaps()
     return (
         asdict(recorder.totals),
@@ -22,17 +24,19 @@ def recorded(recorder):
         recorder.snapshots,
         recorder.rejections,
         recorder.cancellations,
-        listed(recorder.requests),
-        listed(recorder.spans),
+        listed(recorder.requests.columns()),
+        listed(recorder.spans.columns()),
+        listed(request_columns(recorder)),
+        listed(span_columns(recorder)),
         [column.tolist() for column in gaps.runs.listed()],
         gaps.request_ids.tolist(),
         gaps.longest_ps.tolist(),
     )
 
 
-def listed(rows):
-    """The columns of a table of a recorder, by name."""
-    return {name: column.tolist() for name, column in rows.columns().items()}
+def listed(columns):
+    """The kind of each column, of texts or numbers, and its values."""
+    return {name: (column.dtype.kind, column.tolist()) for name, column in columns.items()}
 
 
 def noting_ops(scheduler):
