@@ -37,6 +37,9 @@ def _functions(module: ModuleType) -> Iterator[tuple[str, int]]:
 
 
 def _code(name: str, value: Any) -> Iterator[tuple[str, int]]:
-    function = getattr(value, "__func__", getattr(value, "fget", value))
-    if isinstance(function, FunctionType):
-        yield name, id(function.__code__)
+    if isinstance(value, classmethod | staticmethod):
+        value = value.__func__
+    elif isinstance(value, property):
+        value = value.fget
+    if isinstance(value, FunctionType):
+        yield name, id(value.__code__)

@@ -6,7 +6,12 @@ import time
 from functools import partial
 
 import pytest
-from broken_policies import BROKEN, CachesRejectedDrafts
+from broken_policies import (
+    BROKEN,
+    CachesRejectedDrafts,
+    DoesNotPublishAfterSwapIn,
+    ReadsBackFirst,
+)
 from histories import keeps_the_contract, num_rejections
 from releases import UNCACHED_FIRST
 from same_runs import FEW_AND_MANY
@@ -107,15 +112,19 @@ GROUPS = (
 )
 
 
+SOONEST = {ReadsBackFirst: search.POOLS, DoesNotPublishAfterSwapIn: POOLS}
+
+
 def found_in(policy, **options):
     """The search's finds, in the pools in which it shows soonest."""
     pools = POOLS[::-1] if issubclass(policy, PrefixCaching | ContiguousMax) else POOLS
     if issubclass(policy, TieredCaching | TwoTiers):
         pools = search.POOLS[1:] + search.POOLS[:1]
+    pools = SOONEST.get(policy, pools)
     if issubclass(policy, Grouped):
         pools = [PoolSpec(150, 64, layer_bytes=64, num_layers=2, groups=GROUPS)]
     # Histories with drafts come after the others.
-    max_examples = 100 if policy is CachesRejectedDrafts else 300
+    max_examples = 20 if policy is CachesRejectedDrafts else 300
     return check_policy(lambda pool: policy(pool, block_size=8), pools, max_examples, **options)
 
 

@@ -679,10 +679,7 @@ TOO_SMALL = {
     "run ~server.kv_memory_gib server.num_blocks=999999": ("server.num_blocks", "a100-40gb"),
     # a preset that would not start
     "run +system=vllm-v1 model=llama-3.1-8b gpu=l4": ("model.max_len 33136",),
-    "run +system=vllm-v1 model=llama-3-70b gpu=h100-80gb": (
-        "server.memory_utilization",
-        "server.num_gpus",
-    ),
+    "run +system=vllm-v1 model=llama-3-70b gpu=h100-80gb": ("server.num_gpus",),
     "run +system=vllm-v1 model=llama-3.1-8b gpu=h100-80gb server.num_gpus=3": (
         "server.num_gpus=3",
     ),
