@@ -3,7 +3,7 @@ check of their values.
 """
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -101,12 +101,12 @@ class Parameters(NamedTuple):
     has_others: bool
 
 
-def _signature(owner: Any) -> Iterable[inspect.Parameter]:
+def _signature(owner: Any) -> Sequence[inspect.Parameter]:
     """The parameters of a function or a class; those of a model are its fields, because its
     signature is that of any class until its validator is compiled.
     """
     if not is_pydantic_dataclass(owner):
-        return inspect.signature(owner).parameters.values()
+        return [*inspect.signature(owner).parameters.values()]
     return [
         inspect.Parameter(
             field.name,
