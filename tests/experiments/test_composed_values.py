@@ -1,11 +1,14 @@
 """Options composed once, with values set afterwards, are what Hydra composes from all words."""
 
+from dataclasses import fields
+
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from refusals import check_words
 
 from testbed.core.errors import InputError
+from testbed.core.specs import TierSpec
 from testbed.cost.model import Work
 from testbed.experiments.runs import own_options
 from testbed.experiments.runs.choice_names import CONF
@@ -44,6 +47,11 @@ def test_values_set_afterwards_are_those_that_hydra_sets(words):
     assert (config, OmegaConf.to_container(config, resolve=True)) == by_hydra(
         [*read.choices, *read.values]
     )
+
+
+def test_an_option_has_every_key_of_the_model_that_it_makes():
+    dram = composed("run", WORDS[4]).server.tiers.dram
+    assert set(dram) == {"_target_", *[field.name for field in fields(TierSpec)]}
 
 
 WRONG = [
