@@ -68,6 +68,7 @@ DELIBERATE = tuple(
         (r"trace\.(first_|delay_m|time_unit|vocab_size)\w*", ABSENT, "null", DEFAULT),
         (r"trace\.shared_ids", "false", "null", "null decides by the file, false where none has"),
         (r"speculation\.takes_memory", ABSENT, "true", DEFAULT),
+        (r"engine\.share_prefixes", ABSENT, "false", DEFAULT),
         (r"model\.(chunks|rope)", ABSENT, "null", DEFAULT),
         (
             r"model\.(experts\.latent_size|states\.(chunk_size|untyped_values))",
@@ -88,6 +89,7 @@ DELIBERATE = tuple(
         (r"scheduler\.(cuts_lone_prompt|drafts_as)", ANY, ABSENT, OF_RELEASE),
         (r"policy\.block_size", ANY, ANY, "the page that vLLM's start chooses for the model"),
         (r"server\.(num_blocks|kv_memory_gib\..*)", ANY, ANY, POOL, 0.025),
+        (r"server\.kv_memory_gib\.gpt-oss-120b", ANY, ANY, "Triton's experts on Hopper", 0.08),
         ("release", ABSENT, '"0.33"', "in place of a system of its own"),
         (r"policy\.slab_size", ABSENT, "16", "the default of a plug-in's constructor is shown"),
         (r"scheduler\.order\..*", ABSENT, ANY, ORDER),
