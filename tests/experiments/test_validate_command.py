@@ -280,7 +280,7 @@ def test_one_rate_of_a_file_of_guidellms_is_validated(testbed, tmp_path):
 
     content = {"benchmarks": [of([80]), of([70, 60])]}
     (tmp_path / "two.json").write_text(json.dumps(content))
-    assert "give trace.benchmark=0 to 1" in testbed.refused("validate", "two.json", *SERVER)
+    assert "trace.benchmark" in testbed.refused("validate", "two.json", *SERVER)
     reported = testbed.done("validate", "two.json", *SERVER, "trace.benchmark=1")
     assert "all at once, up to 2 of them running, prompts of up to 70" in reported
     for log, number in (("two.json", 2), ("two.json", "x"), ("log.csv", 0)):

@@ -303,7 +303,7 @@ def test_a_given_pool_needs_room_beside_the_weights(pool, num_gpus):
     those of each.
     """
     command = f"vllm serve meta-llama/Llama-3.1-70B-Instruct --max-model-len 4096 {pool}"
-    refuses(f"--tensor-parallel-size {num_gpus} starts", fit_of, command, "a100-80gb")
+    refuses(f"--tensor-parallel-size {num_gpus}", fit_of, command, "a100-80gb")
     fit = fit_of(f"{command} -tp {num_gpus}", "a100-80gb")
     assert fit.smallest_tensor_parallel == num_gpus
 

@@ -210,7 +210,7 @@ def test_a_column_of_another_name_is_never_taken_for_another(tmp_path, name, col
 def test_a_second_copy_of_a_run_in_one_file_is_refused(tmp_path, name):
     kind, file, written, rows, _ = READERS[name]
     (tmp_path / file).write_text(written([*rows, *rows]))
-    refuses("remove the copies", lengths, kind, tmp_path / file)
+    refuses(file, lengths, kind, tmp_path / file)
 
 
 def scaled(value, factor):

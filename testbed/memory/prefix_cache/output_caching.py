@@ -122,11 +122,13 @@ class OutputCaching(PrefixCaching):
 
     def _match(self, seq: Seq, contents: Sequence[Content]) -> list[Node]:
         """Generated blocks too: see PromptHit.on_device for what is found of the prompt alone."""
+        nodes = super()._match(seq, contents)
+        if len(nodes) < len(contents):
+            return nodes
         behind = self._generated(seq, len(contents))
         if seq.answer_id is not None:  # others may have published more than it has generated
             behind = islice(behind, max(self._num_named.get(seq.seq_id, 0) - len(contents), 0))
         return self._cache.index.match(chain(contents, behind))
 
     def _generated(self, seq: Seq, first: int) -> Iterator[Content]:
-        named = bool(self._num_behind)
-        yield from generated_contents(seq, self.block_size, first, names_next=named)
+        return generated_contents(seq, self.block_size, first, names_next=bool(self._num_behind))
