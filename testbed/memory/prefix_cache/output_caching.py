@@ -97,11 +97,10 @@ class OutputCaching(PrefixCaching):
         is_stored = prompt is not None and prompt.alone and seq.seq_id in self._tables.held
         if prompt is not None and is_stored and keep is not Keep.NOTHING:
             of_prompt, full = prompt.contents, seq.num_stored // self.block_size
+            new = islice(self._generated(seq, len(of_prompt)), max(full - len(of_prompt), 0))
             if seq.answer_id is not None:
                 self._num_named[seq.seq_id] = full
-            if full > len(of_prompt):
-                new = islice(self._generated(seq, len(of_prompt)), full - len(of_prompt))
-                prompt.contents = [*of_prompt, *new]
+            prompt.contents = [*of_prompt, *new]
             self.publish(seq, seq.num_stored)
         super()._give_back(seq, keep)
 
@@ -122,9 +121,6 @@ class OutputCaching(PrefixCaching):
 
     def _match(self, seq: Seq, contents: Sequence[Content]) -> list[Node]:
         """Generated blocks too: see PromptHit.on_device for what is found of the prompt alone."""
-        nodes = super()._match(seq, contents)
-        if len(nodes) < len(contents):
-            return nodes
         behind = self._generated(seq, len(contents))
         if seq.answer_id is not None:  # others may have published more than it has generated
             behind = islice(behind, max(self._num_named.get(seq.seq_id, 0) - len(contents), 0))
