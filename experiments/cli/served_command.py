@@ -36,13 +36,14 @@ class ServedCommand:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name under which the command serves its model; none without a command."""
+        """The names under which the command serves its model; none without a command."""
         from testbed.sglang import command as of_sglang
         from testbed.vllm import command as of_vllm
 
         if self.from_vllm is not None:
             command = of_vllm.read_command(self.from_vllm)
             name = command.values.get(NAME, command.model)
+            return () if name is None else tuple(name.split())
         elif self.from_sglang is not None:
             values = of_sglang.read_command(self.from_sglang).values
             name = values.get(NAME, values.get("--model-path"))

@@ -1,6 +1,7 @@
 """The words of a command that starts vLLM's server, in each form that engineers have it in."""
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,8 +55,9 @@ def _read(words: Sequence[str]) -> Command:
     """The model and the options of these words; those of --config come before them, as in vLLM."""
     model: str | None = None
     values, options = dict[str, str](), dict[str, Option]()
-    rest = iter(words)
-    for word in rest:
+    rest = deque(words)
+    while rest:
+        word = rest.popleft()
         if not word.startswith("-"):
             if model is not None:
                 raise InputError(
@@ -77,12 +79,12 @@ def _read(words: Sequence[str]) -> Command:
     return Command(model or named, values, options)
 
 
-def _given(word: str, rest: Iterator[str]) -> Iterator[tuple[Option, str]]:
-    """The option of a word and its value, which may be the word behind it."""
+def _given(word: str, rest: deque[str]) -> Iterator[tuple[Option, str]]:
+    """The option of a word and its value, which may be words behind it: these leave `rest`."""
     name, equals, value = word.partition("=")
     if name.startswith("--") and "." in name:
         name, _, key = name.partition(".")  # --compilation-config.mode 3
-        value = value if equals else next(rest, "")
+        value = value if equals else _value_in(rest)
         yield option_named(name, SERVE)[0], f"{key}={value}"
         return
     if re.fullmatch(r"-O\d", name):  # -O3
@@ -97,10 +99,24 @@ def _given(word: str, rest: Iterator[str]) -> Iterator[tuple[Option, str]]:
         yield option, OFF if is_off else ON
         return
     if not equals:
-        value = next(rest, "")
-    if not value or (value.startswith("-") and not NEGATIVE_NUMBER.fullmatch(value)):
+        value = _value_in(rest, takes_several=option.takes_several)
+    if not value or _is_option(value):
         raise InputError(key=f"{SERVE}: {name}", problem="has no value", remedy="give one")
     yield option, value
+
+
+def _value_in(rest: deque[str], *, takes_several: bool = False) -> str:
+    """The first word of `rest`, which it leaves, or all up to the next option, with spaces between;
+    empty without any.
+    """
+    words = [rest.popleft()] if rest else []
+    while takes_several and rest and not _is_option(rest[0]):
+        words.append(rest.popleft())
+    return " ".join(words)
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and not NEGATIVE_NUMBER.fullmatch(word)
 
 
 def _config_words(path: str) -> list[str]:
@@ -123,6 +139,8 @@ def _config_words(path: str) -> list[str]:
             )
         if isinstance(value, bool):
             words += [f"--{key}"] if value else [f"--no-{key}"]
+        elif isinstance(value, list):
+            words += [f"--{key}", *map(str, value)]
         else:
             words.append(f"--{key}={value}")
     return words

@@ -17,6 +17,7 @@ COUNTED = "counted"  # for_memory of an option whose memory is in the answer
 class Option(NamedTuple):
     """An option of vLLM's parser. `reason` says why it is harmless, or which part is not modelled.
 
+    takes_several: all words up to the next option are its values.
     neutral: values that mean what vLLM does without the option. for_memory: what to know if only
     memory is asked for, of one that changes the time of iterations; empty: it is refused there too.
     """
@@ -25,6 +26,7 @@ class Option(NamedTuple):
     kind: str
     reason: str
     is_switch: bool
+    takes_several: bool = False
     neutral: tuple[str, ...] = ()
     for_memory: str = ""
 
@@ -39,11 +41,11 @@ def _file() -> dict[str, Any]:
 def options() -> dict[str, Option]:
     """The options by name."""
     values = _file()
-    switches, neutral = set(values["switches"]), values["neutral"]
+    switches, several = set(values["switches"]), set(values["several"])
     table = {name: Option(name, UNDERSTOOD, "", name in switches) for name in values["understood"]}
     for part in values[HARMLESS]:
         for name in part["options"]:
-            table[name] = Option(name, HARMLESS, part["reason"], name in switches)
+            table[name] = Option(name, HARMLESS, part["reason"], name in switches, name in several)
     for part in values[REFUSED]:
         for name in part["options"]:
             table[name] = Option(
@@ -51,7 +53,8 @@ def options() -> dict[str, Option]:
                 kind=REFUSED,
                 reason=part["part"],
                 is_switch=name in switches,
-                neutral=tuple(neutral.get(name, ())),
+                takes_several=name in several,
+                neutral=tuple(values["neutral"].get(name, ())),
                 for_memory=part.get("for_memory", ""),
             )
     return table

@@ -10,6 +10,7 @@ from testbed.core.errors import InputError
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.translation import expand
+from testbed.vllm.command import read_command
 
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
 NEXT = "vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct"
@@ -20,6 +21,19 @@ def overrides(command, gpu="h100-80gb"):
     words = expand(command, [f"gpu={gpu}"])
     configured(words)
     return words
+
+
+def test_an_option_of_several_values_takes_all_words_up_to_the_next_option(tmp_path):
+    several = "--lora-modules a=/x b=/y --max-num-seqs 4 --served-model-name chat chat-v2"
+    values = read_command(f"{LLAMA} {several}").values
+    assert values["--lora-modules"] == "a=/x b=/y"
+    assert values["--max-num-seqs"] == "4"
+    (tmp_path / "server.yaml").write_text("served-model-name: [chat, chat-v2]\nmax-num-seqs: 4\n")
+    from_file = read_command(f"{LLAMA} --config {tmp_path}/server.yaml").values
+    assert from_file["--served-model-name"] == values["--served-model-name"] == "chat chat-v2"
+    with pytest.raises(InputError) as refusal:
+        read_command(f"{LLAMA} --max-num-seqs 4 8")
+    assert refusal.value.key == "vllm serve: 8"
 
 
 @pytest.mark.parametrize(

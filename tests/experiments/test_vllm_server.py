@@ -76,6 +76,10 @@ def test_the_parser_of_the_installed_release_has_no_other_option(monkeypatch):
     words = {word for action in parser._actions for word in action.option_strings}
     for word in words - {"-h", "--help"}:
         option_named(word, "installed")
+    for action in parser._actions:
+        for word in action.option_strings:
+            if word.startswith("--") and not word.startswith("--no-") and word != "--help":
+                assert option_named(word, "installed")[0].takes_several == (action.nargs == "+")
 
 
 def _imported(name):

@@ -15,6 +15,7 @@ HF = "meta-llama/Llama-3.1-8B-Instruct"
 NAMES = {
     f"vllm serve {HF}": (HF,),
     f"vllm serve {HF} --served-model-name chat": ("chat",),
+    f"vllm serve {HF} --served-model-name chat chat-v2 --port 80": ("chat", "chat-v2"),
     f"vllm serve --model {HF} --port 80": (HF,),
 }
 
