@@ -1,5 +1,6 @@
 """A run in words for the terminal and for pages: from the part `run` of its summary."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -107,4 +108,4 @@ def remark_on_origins(origins: Mapping[str, str]) -> Iterator[str]:
 
 def way_of(summary: Mapping[str, Any]) -> str:
     """The derivation of a run's costs from measurements."""
-    return origin_of(summary).partition(" from ")[0]
+    return re.split(" from |, ", origin_of(summary))[0]

@@ -12,6 +12,7 @@ from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.known_profiles import NAME
 from testbed.cost.model import NO_SOFTWARE, CostModel
+from testbed.cost.profile import ENGINE
 from testbed.cost.sections import SYSTEM, THIS_ENGINE
 from testbed.cost.transfer_times import transfers_origin
 from testbed.run.config import RunConfig
@@ -79,7 +80,8 @@ def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
         taken = f": {fingerprint[NAME]} (cost.iterations=null: none)" if NAME in fingerprint else ""
         return iterations + taken
     if name is not None:
-        return f"software time of {name}"
+        whose = " (this project's)" if name == ENGINE else ""
+        return f"software time of {name}{whose}"
     return (
         "software time fitted on logs"
         if "software_fitted_on" in fingerprint

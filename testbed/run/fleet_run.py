@@ -17,7 +17,7 @@ from testbed.run.fleet_setup import FleetSetup
 from testbed.run.metrics import filling_s
 from testbed.run.result import Result
 from testbed.run.simulate import COUNTERS, FILLING, OVERLOAD, STOPPED, Watch, behind
-from testbed.run.summaries import ENGINES, PROFILE, RUN
+from testbed.run.summaries import ENGINES, PROFILE, RUN, profile_of
 
 
 def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
@@ -34,7 +34,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
         STOPPED: None,
         OVERLOAD: behind(merged),
         FILLING: filling_s(merged.requests),
-        PROFILE: setup.cost.fingerprint,
+        PROFILE: profile_of(setup.cost),
         COUNTERS: counters_of([engine for replica in done.replicas for engine in replica.engines]),
     }
     summary = {

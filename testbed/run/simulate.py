@@ -21,7 +21,7 @@ from testbed.run.config import RunConfig
 from testbed.run.metrics import WHILE_ARRIVING, filling_s, overload, summarize
 from testbed.run.result import Result
 from testbed.run.speculating import drafts_of
-from testbed.run.summaries import PROFILE, RUN
+from testbed.run.summaries import PROFILE, RUN, profile_of
 
 STOPPED = "stopped_at_latency"
 COUNTERS = "counters"
@@ -99,7 +99,7 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
         STOPPED: overloaded,
         OVERLOAD: behind(recorder),
         FILLING: filling_s(recorder.requests),
-        PROFILE: setup.cost.fingerprint,
+        PROFILE: profile_of(setup.cost),
         COUNTERS: dict(setup.scheduler.policy.counters()),
         **drafts_of(setup.scheduler),
     }

@@ -4,6 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from testbed.cost.model import CostModel
+from testbed.cost.sections import SYSTEM
+
 RUN = "run"
 ID = "id"
 CONTENTS = "contents_note"
@@ -11,6 +14,7 @@ UNREAD = "unread_note"
 SAMPLES = "samples_note"
 ENGINES = "engines"  # of a fleet: some numbers of each engine
 PROFILE = "cost_profile"  # the origin of the costs
+SOFTWARE = "charged_software"  # of it: the system whose software times come on top
 LEFT_OUT = (PROFILE, ENGINES)  # not in a summary's row: nested descriptions
 SOURCE = re.compile(r"\w+ \((.*)\)")  # of costs, behind the name of their code
 
@@ -43,18 +47,29 @@ def source_of_costs(cost: str) -> str:
     return match[1] if match else cost
 
 
+def profile_of(cost: CostModel) -> dict[str, Any] | None:
+    """The fingerprint of the profile that costs rest on, and the system whose software times they
+    charge beside it; None without a profile.
+    """
+    if not cost.fingerprint:
+        return None
+    charged = None if SYSTEM in cost.fingerprint else cost.software
+    return {**cost.fingerprint, SOFTWARE: charged}
+
+
 def origin_of(summary: Mapping[str, Any]) -> str:
-    """The measurements that a run's costs rest on, and the way from them: costs of two origins have
-    errors of their own.
+    """The measurements that a run's costs rest on, the way from them, and the system whose software
+    times are added: costs of two origins have errors of their own.
     """
     profile = summary.get(PROFILE)
     if not profile:
         return "without a profile"
-    base = profile.get("from")
+    base, charged = profile.get("from"), profile.get(SOFTWARE)
+    software = f", software time of {charged}" if charged else ""
     if base is None:
-        return "measured"
+        return f"measured{software}"
     where = f"{base.get('model', 'a profile')} on {base.get('num_gpus', 1)} x {base.get('device')}"
-    return f"derived from {where} ({profile.get('way', 'other GPU')})"
+    return f"derived from {where} ({profile.get('way', 'other GPU')}){software}"
 
 
 def flat(summary: Mapping[str, Any]) -> dict[str, Any]:
