@@ -228,6 +228,12 @@ def check_key(key: str, config: DictConfig, also: Sequence[str] = ()) -> None:
     """
     above, _, last = key.rpartition(".")
     node = OmegaConf.select(config, above) if above else config
+    if node is None and above in GROUPS:
+        raise InputError(
+            key=key,
+            problem=f"nothing reads it, for {above} is null",
+            remedy=f"choose {above}=NAME; testbed list {above} has the names",
+        )
     if not isinstance(node, DictConfig) or last not in list(node):
         values = OmegaConf.to_container(config)
         raise UnknownKey(key, [*also, *_keys(values), *GROUPS, *OF_HYDRA])

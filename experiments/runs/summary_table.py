@@ -73,7 +73,9 @@ def summary_table(summary: dict[str, Any]) -> Group:
 
 def _served_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The requests, whether the run was stopped or overloaded, its length and its throughput."""
-    yield "requests", _counts(summary["requests"])
+    requests = summary["requests"]
+    why = " (longer than the server takes, which latencies leave out)"
+    yield "requests", f"{_counts(requests)}{why if requests.get('rejected') else ''}"
     if (latency := summary.get(STOPPED)) is not None:
         yield "stopped early", STOPPED_TEXT.format(number(latency))
     if summary.get(OVERLOAD):

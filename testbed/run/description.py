@@ -195,11 +195,20 @@ def fleet_of(config: RunConfig) -> dict[str, Any]:
     faults = {} if config.faults is None else {"faults": config.faults}
     split = {}
     if config.prefill_replicas is not None:
-        rule = "Whole()" if config.handover is None else configured(config.handover)
-        split = {"prefill_replicas": config.prefill_replicas, "handover": rule}
+        split = {"prefill_replicas": config.prefill_replicas, "handover": _handover(config)}
     shared = ", ".join(config.server.shared_tiers)
     tiers = {"shared_tiers": shared} if shared else {}
     return {"replicas": config.replicas, "router": router, **faults, **split, **tiers}
+
+
+def _handover(config: RunConfig) -> str:
+    """The rule of hand-overs with its parameters, also that of a run which names none."""
+    if config.handover is not None:
+        return configured(config.handover)
+    from testbed.fleet.handovers.whole import Whole  # of few runs
+
+    usual = Whole()
+    return _part(Part(usual), usual)
 
 
 def _of_drafts(config: RunConfig) -> str:

@@ -626,11 +626,12 @@ def _found_blocks(
 ) -> int:
     """The pages that the memory has room for."""
     if memory.kv_cache <= 0:
+        adapters = f"{memory.adapters:.2f} of LoRA adapters, " if memory.adapters else ""
         raise DoesNotStart(
             key=reader.place("the server"),
             problem=(
                 "vLLM does not start: no available memory for the cache blocks: "
-                f"{memory.weights + memory.adapters:.2f} GiB of weights, {memory.activation:.2f} "
+                f"{memory.weights:.2f} GiB of weights, {adapters}{memory.activation:.2f} "
                 f"of activation and {memory.non_torch:.2f} of other memory leave nothing of "
                 f"{memory.budget:.2f} GiB on each {gpu.name}"
             ),
@@ -644,6 +645,8 @@ def _what_helps(reader: OptionReader, memory: ServerMemory, release: Release) ->
     but for CUDA's context, is enough.
     """
     gpus = reader.named("--tensor-parallel-size")
+    if memory.adapters and memory.kv_cache + memory.adapters > 0:
+        gpus += f", or lower {reader.named('--max-loras')} or {reader.named('--max-lora-rank')}"
     most = memory.budget / _utilization(reader, release) - CONTEXT_GIB
     is_enough = memory.kv_cache + most - memory.budget > 0
     return f"{reader.named('--gpu-memory-utilization')} or {gpus}" if is_enough else gpus

@@ -10,7 +10,9 @@ import json
 import pytest
 from hf_configs import SMALL
 
+from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
+from testbed.experiments.vllm_server.answer import fit_of
 from testbed.vllm.adapters import adapter_bytes
 from testbed.vllm.command import read_command
 from testbed.vllm.option_reader import OptionReader
@@ -102,3 +104,12 @@ def test_fewer_adapters_in_host_memory_than_on_the_gpu_do_not_start(testbed):
 def test_a_run_with_adapters_names_what_counts_their_memory(testbed):
     server = "vllm serve Qwen/Qwen3-8B --enable-lora"
     assert "testbed fits" in testbed.refused("run", "--from-vllm", server, "gpu=h100-80gb")
+
+
+def test_a_server_without_room_for_its_adapters_names_them_and_their_options():
+    command = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 16384 --enable-lora"
+    with pytest.raises(InputError) as refusal:
+        fit_of(f"{command} --max-loras 32 --max-lora-rank 256", "l40s")
+    assert "44.04" in refusal.value.problem
+    assert "--max-loras" in refusal.value.remedy
+    assert fit_of(f"{command} --max-loras 8 --max-lora-rank 256", "l40s").adapters_gib < 44.04 / 3

@@ -26,6 +26,7 @@ WAYS_OUT = {
     "run server.num_blocks=10": "~server.kv_memory_gib",
     "run policy=tiered": "+tier@server.tiers.dram=dram",
     "run router=round_robin": "replicas=2",
+    "run replicas=2 prefill_replicas=1 handover.bandwidth=2e9": "handover=whole",
     "run speculation=heads": "scheduler=vllm_v1",
     "run speculation=heads scheduler=vllm_v1 preemption=swap": "preemption=recompute",
     "run +tier@server.tiers.dram=dram policy=tiered server.tiers.dram.shared=true "
