@@ -34,6 +34,7 @@ from testbed.traces.run_log import is_run, read_run
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 UNREAD = ("server_arrival_s",)  # of `testbed gpu record --url`: by the clock of the server
+SIMULATED = "simulated"  # true: of `testbed serve` without a GPU
 ARRIVAL = "arrival_time"  # by the client's clock
 PREEMPTIONS = "preemptions"  # of each request, or in meta.json of all
 KNOWN = (  # what a line of requests.jsonl may have
@@ -44,6 +45,7 @@ KNOWN = (  # what a line of requests.jsonl may have
     "scheduled_ts",
     *TIMES,
     PREEMPTIONS,
+    SIMULATED,
     "cached_toks",
     "session_id",
     "priority",
@@ -163,6 +165,8 @@ class VllmLog(FileTrace):
             items = [item for _, item in json_lines(self.path, _problems)]
             rows, times = _vllm(items)
             self._preemptions = _preemptions(items)
+            if any(item.get(SIMULATED) for item in items):
+                self.remarks = ["simulated by testbed serve: its times are no server's"]
         elif self._is_aiperf:
             rows, times, self.remarks = read_aiperf(self.path)
         elif self._is_json:

@@ -84,7 +84,7 @@ def _simulated(
     lengths = OutputLengths(options.output_lengths, setup.config.seed)
     prompts = _prompts(options.tokenizer)
     speed = 1.0 if options.speed is None else options.speed
-    live = LiveSimulation(setup, metrics, speed, _log(options))
+    live = LiveSimulation(setup, metrics, speed, _log(options, simulated=True))
     return live, Simulated(lengths), prompts
 
 
@@ -100,7 +100,7 @@ def _generated(
     prompts = _prompts(options.tokenizer or folder)
     _check_vocabulary(prompts.tokenizer, setup)
     end_ids = frozenset[int]() if folder is None else end_tokens(folder)
-    log = _log(options)
+    log = _log(options, simulated=False)
     process = EngineProcess(serve_connection, setup.config)
     live = LiveGpu(process, setup.model.max_len, metrics, log)
     return live, Generated(prompts.tokenizer, end_ids, process.vocab_size), prompts
@@ -138,8 +138,8 @@ def _prompts(folder: Path | None) -> Prompts:
     return Prompts(tokenizer, chat_template(folder))
 
 
-def _log(options: ServeOptions) -> RequestLog | None:
-    return None if options.log is None else RequestLog(options.log)
+def _log(options: ServeOptions, *, simulated: bool) -> RequestLog | None:
+    return None if options.log is None else RequestLog(options.log, simulated=simulated)
 
 
 def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:

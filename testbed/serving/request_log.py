@@ -13,7 +13,7 @@ class RequestLog:
     """Writes a requests.jsonl, which `testbed validate` reads. Times are simulated seconds.
 
     A line is in the file when its request has ended. Prompts are not written, nor the number of
-    sequences, which the format lacks.
+    sequences, which the format lacks. simulated: each line says that no server was measured.
 
     Attributes:
         failure: why the file lacks a request; None while it has them all. Nothing is written
@@ -21,9 +21,11 @@ class RequestLog:
         on_failure: called once, then.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, simulated: bool = False) -> None:
         if not path.name.endswith(".jsonl"):
-            raise InputError(key="--log", value=path, problem="must end in .jsonl")
+            raise InputError(
+                key="--log", value=path, problem="must end in .jsonl", remedy="FILE.jsonl"
+            )
         try:
             self._file = path.open("xb", buffering=0)
         except OSError as error:
@@ -31,6 +33,7 @@ class RequestLog:
                 key="--log", value=path, problem=error.strerror, remedy="give a new file"
             ) from error
         self._path = path
+        self._mark = {"simulated": True} if simulated else {}
         self._num_bytes = 0
         self.failure: InputError | None = None
         self.on_failure: Callable[[], None] = lambda: None
@@ -45,7 +48,7 @@ class RequestLog:
         times = {"queued_ts": queued_ps, "first_token_ts": first_ps, "last_token_ts": last_ps}
         seconds = {name: time_ps / PS for name, time_ps in times.items()}
         try:
-            self._append(f"{json.dumps({**lengths, **seconds})}\n".encode())
+            self._append(f"{json.dumps({**lengths, **seconds, **self._mark})}\n".encode())
         except OSError as error:
             with suppress(OSError):  # a disk that fails keeps the part of a line that it has
                 self._file.truncate(self._num_bytes)

@@ -19,6 +19,7 @@ from stalls import stalls_measured  # noqa: E402
 
 from testbed.experiments.cli.main import main  # noqa: E402
 from testbed.serving.client_limits import Limits  # noqa: E402
+from testbed.traces.vllm_log import VllmLog  # noqa: E402
 
 RUNNING = f'num_requests_running{{model_name="{MODEL}"}} 1.0'
 BODY = {"model": MODEL, "prompt": "a b c", "max_tokens": 3}
@@ -132,6 +133,13 @@ def test_prompts_are_not_in_the_log(tmp_path):
     assert row["output_toks"] == 3
 
 
+def read_log(path):
+    """The log as `testbed validate` reads it."""
+    log = VllmLog(str(path))
+    log.read()
+    return log
+
+
 def test_the_log_of_a_server_that_is_killed_has_every_answer(tmp_path):
     log = tmp_path / "requests.jsonl"
     with started("model=opt-13b", f"--log={log}", "--speed=100") as (server, url):
@@ -139,6 +147,7 @@ def test_the_log_of_a_server_that_is_killed_has_every_answer(tmp_path):
             httpx.post(f"{url}/v1/completions", json=BODY, timeout=LONG_S).raise_for_status()
         server.kill()
     assert [row["output_toks"] for row in rows_of(log)] == [3] * 30
+    assert any("simulated" in remark for remark in read_log(log).remarks)
 
 
 @pytest.mark.parametrize("num_bytes", [490, *MORE_ROOMS])
