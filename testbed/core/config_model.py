@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import cache, partial, wraps
+from threading import RLock
 from types import UnionType
 from typing import (
     Annotated,
@@ -28,6 +29,7 @@ T = TypeVar("T")
 CONFIG = ConfigDict(
     strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True
 )
+COMPILING = RLock()  # held while pydantic's constructor stands in a model's place
 UNKNOWN = "unexpected_keyword_argument"
 PROBLEMS = {  # by the type of a pydantic error; its context and the field's unit are filled in
     "int_type": "must be a whole number",
@@ -75,9 +77,10 @@ def validator_of(cls: Any) -> Any:
     """The validator of a model, compiled when it is first used, for a run uses few of the models.
     The constructor stays, which pydantic would replace by its own.
     """
-    constructor = cls.__init__
-    rebuild_dataclass(cls)
-    cls.__init__ = constructor
+    with COMPILING:
+        constructor = cls.__init__
+        rebuild_dataclass(cls)
+        cls.__init__ = constructor
     return cls.__pydantic_validator__
 
 
