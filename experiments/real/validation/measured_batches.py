@@ -40,7 +40,7 @@ def as_csv(table: pd.DataFrame) -> str:
     first = table.columns.get_loc("predicted_ms")
     names = [*COLUMNS, "beam_width", "device", "latency_ms", *table.columns[first:]]
     kept = table[names].drop(columns="is_decoding")
-    return kept.round(4).to_csv(index=False)
+    return str(kept.round(4).to_csv(index=False))
 
 
 def latencies(path: Path, values: Sequence[str], device: str | None) -> pd.DataFrame:
