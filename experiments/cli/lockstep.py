@@ -251,7 +251,6 @@ def _differs(server: str, name: str, overrides: Sequence[str], requests: Any) ->
     """True if a run decides anything differently; prints the report. requests: None if the
     configuration has some.
     """
-    from testbed.experiments.real.lockstep.capacities import third_column
     from testbed.experiments.real.lockstep.comparison import (
         ITERATION_PS,
         compare,
@@ -267,8 +266,6 @@ def _differs(server: str, name: str, overrides: Sequence[str], requests: Any) ->
     sides = make()
     comparison = compare(sides, taken, ITERATION_PS)
     lines = report(sides, comparison)
-    if server == "vllm":
-        lines += third_column(setup, taken, ITERATION_PS)
     if left_out:
         lines.append(f"{left_out:,} requests never fit the pool, and are left out")
     print(name + lines[0], *lines[1:], sep="\n", flush=True)

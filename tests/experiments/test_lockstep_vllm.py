@@ -1,28 +1,20 @@
 """`testbed lockstep vllm`: its output if vLLM and ours differ; broken managers of vLLM's.
-Tests that need vLLM or AISimulate are skipped if it is not installed.
+Tests that need vLLM are skipped if it is not installed.
 """
 
-import json
 from dataclasses import asdict, replace
 from itertools import count
-from pathlib import Path
 
 import pytest
 from refusals import check_refusal, check_words
 
 from testbed.core.request import Request
-from testbed.experiments.real.lockstep.capacities import (
-    block_size,
-    fitting,
-    slot_bytes,
-    third_column,
-)
+from testbed.experiments.real.lockstep.capacities import block_size, fitting, slot_bytes
 from testbed.experiments.real.lockstep.sides import served, sides_of
 from testbed.experiments.real.lockstep.vllm_installation import options_of
 from testbed.experiments.vllm_server.translation import expand
 
 WORDS = ("+system=vllm-v1", "policy.watermark=0", "~server.kv_memory_gib", "server.num_blocks=40")
-MS = 10**9  # in picoseconds
 
 
 def setup_of(*words, requests=()):
@@ -326,58 +318,3 @@ def test_a_log_that_differs_is_shown(lockstep, monkeypatch):
     code, output, _ = lockstep("--capacity")
     assert code == 1
     check_words(("llama-3.2-1b a100-80gb 2048 ", "here Logged(", "num_tokens=7"), output)
-
-
-SIMULATED = [
-    Request(0, 3 * MS, 9, 3, prompt_ids=(5, 6, 7, 8, 9), tokens_per_id=2),
-    Request(1, 4 * MS + 7, 8, 2),
-    Request(2, 12 * MS, 12, 1, prompt_ids=(5, 6, 7, 8, 9, 1), tokens_per_id=2),
-    Request(3, 13 * MS, 8, 4, prompt_ids=(0, 6, 7, 8), tokens_per_id=2),
-]
-SMALL = (
-    "policy.block_size=4",
-    "scheduler.max_num_seqs=7",
-    "scheduler.max_num_batched_tokens=30",
-)
-
-
-@pytest.fixture
-def synchronous():
-    """A server without asynchronous scheduling, if AISimulate is installed."""
-    pytest.importorskip("dynamo")
-    return setup_of(*SMALL, "scheduler=vllm_v1", "scheduler.long_prefill_token_threshold=0")
-
-
-def test_aisimulate_is_given_blocks_by_content_and_the_servers_limits(synchronous, monkeypatch):
-    given = {}
-
-    def replayed(paths, **options):
-        given["rows"] = [json.loads(line) for line in Path(paths[0]).read_text().splitlines()]
-        given["engine"] = options["extra_engine_args"]["engine"]
-        return {"per_request": []}
-
-    monkeypatch.setattr("dynamo._core.run_mocker_trace_replay", replayed)
-    check_words(("0 of 4 requests",), " ".join(third_column(synchronous, SIMULATED, 7 * MS)))
-    assert [row["hash_ids"] for row in given["rows"]] == [[1, 2, 3], [4, 5], [1, 2, 6], [7, 8]]
-    assert [row["timestamp"] for row in given["rows"]] == [0, 1, 9, 10]
-    assert given["engine"]["num_gpu_blocks"] == 39  # vLLM keeps one block for itself
-    assert given["engine"]["max_num_batched_tokens"] == 30
-
-
-def test_aisimulate_ends_requests_when_ours_do(synchronous):
-    remarks = " ".join(third_column(synchronous, SIMULATED, 7_300_000_000))
-    check_words(("4 of 4 requests have their last token when ours have it",), remarks)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("scheduler=vllm_v1_async",),
-        ("scheduler=vllm_v1", "scheduler.long_prefill_token_threshold=8"),
-        ("scheduler=vllm_v1", "scheduler.enable_chunked_prefill=false"),
-    ],
-)
-def test_schedulers_that_aisimulate_lacks_are_left_out(words):
-    pytest.importorskip("dynamo")
-    setup = setup_of(*SMALL, *words, "scheduler.max_num_batched_tokens=64")
-    check_words(("left out",), " ".join(third_column(setup, SIMULATED, 7 * MS)))

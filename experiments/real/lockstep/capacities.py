@@ -1,36 +1,19 @@
-"""Two more comparisons: vLLM's blocks for the shapes that ship, and the times of AISimulate.
+"""The blocks of the shapes that ship, beside those of the installed vLLM."""
 
-AISimulate is compared only if it is installed.
-"""
-
-import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from testbed.core.model_files import model_names
-from testbed.core.request import PS, Request
 from testbed.core.shapes import read_model
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
-from testbed.cost.model import CostModel, Work
-from testbed.engine.simulation import simulate
 from testbed.experiments.real.lockstep import vllm_installation as vllm
-from testbed.experiments.real.lockstep.vllm_installation import Options, options_of
 from testbed.experiments.runs.compose import configured
 from testbed.memory.groups.page_rules import OnePageSize
-from testbed.memory.prefix_cache.hash_chain import block_contents
-from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
 from testbed.run.machine import make_pool
 from testbed.vllm.pages import pages_of
 
-MS = PS // 1000
-PS_PER_US = PS // 10**6
-TIMES = ("arrival", "finish")
 # Blocks of vLLM's kernels are multiples of so many tokens; by whether the model caches latents.
 ALIGNED = {False: 16, True: 64}
 GPUS = (1, 2, 4, 8, 16, 32)
@@ -233,109 +216,3 @@ def spec_of(
         if group.window
         else FullAttentionSpec(**shape)
     )
-
-
-class FixedTimes(CostModel):
-    """An iteration takes step_ps if it decodes, and step_ps more if it computes prompts."""
-
-    def __init__(self, step_ps: int) -> None:
-        self.step_ps = step_ps
-
-    def iteration(self, work: Work) -> int:
-        return self.step_ps * (bool(work.decode_seqs) + bool(work.prefill))
-
-
-def third_column(setup: Setup, requests: Sequence[Request], step_ps: int) -> Iterator[str]:
-    """A line on how many requests of AISimulate have their last token when ours have it.
-
-    Yields nothing if AISimulate is not installed.
-    """
-    try:
-        import dynamo._core as core
-    except ImportError:
-        return
-    options = options_of(setup)
-    if (
-        options.asynchronous
-        or options.long_prefill_token_threshold
-        or not options.enable_chunked_prefill
-    ):
-        yield (
-            "AISimulate: has neither asynchronous scheduling nor thresholds nor whole prompts; "
-            "left out"
-        )
-        return
-    start_ps = requests[0].arrival_ps  # where its clock begins
-    requests = [request._replace(arrival_ps=request.arrival_ps - start_ps) for request in requests]
-    built = build(setup.config)
-    rows = simulate(
-        requests, built.scheduler, FixedTimes(step_ps), built.model.max_len
-    ).requests.columns()
-    arrival_us, finish_us = (
-        [round(ps / PS_PER_US) for ps in rows[f"{name}_ps"].tolist()] for name in TIMES
-    )
-    lengths = rows["prompt_len"].tolist(), rows["output_len"].tolist()
-    ours: Counter[tuple[int, ...]] = Counter(zip(arrival_us, *lengths, finish_us, strict=True))
-    equal = sum((ours & _aisimulated(core, options, requests, step_ps)).values())
-    yield (
-        f"AISimulate: {equal:,} of {len(requests):,} requests have their last token when ours have "
-        "it"
-    )
-
-
-def _aisimulated(
-    core: Any, options: Options, requests: Sequence[Request], step_ps: int
-) -> Counter[tuple[int, ...]]:
-    """Arrival (us), prompt and output length, and last token (us) of each request in AISimulate."""
-    engine = {
-        "num_gpu_blocks": options.num_blocks - 1,
-        "block_size": options.block_size,
-        "max_num_seqs": options.max_num_seqs,
-        "max_num_batched_tokens": options.max_num_batched_tokens,
-        "enable_prefix_caching": options.caches,
-        "timing_model": {"type": "fixed", "prefill_ms": step_ps / MS, "decode_ms": step_ps / MS},
-    }
-    with TemporaryDirectory(prefix="lockstep-") as folder:
-        path = Path(folder, "trace.jsonl")
-        path.write_text("\n".join(_lines(requests, options.block_size)), encoding="utf-8")
-        result = core.run_mocker_trace_replay(
-            [str(path)],
-            extra_engine_args={"engine": engine},
-            trace_block_size=options.block_size,
-            capture_per_request=True,
-        )
-    names = ("arrival_time_ms", "input_length", "output_length", "last_token_ms")
-    rows = result["per_request"] if isinstance(result, dict) else result.per_request
-    return Counter(
-        (round(row[names[0]] * 1000), row[names[1]], row[names[2]], round(row[names[3]] * 1000))
-        for row in rows
-    )
-
-
-def _lines(requests: Sequence[Request], block_size: int) -> Iterator[str]:
-    """The lines of AISimulate's trace.
-
-    Blocks have equal ids if their contents and all contents before them are equal.
-    """
-    numbers = count(1)
-    ids_of = defaultdict[Any, int](numbers.__next__)
-    for request in requests:
-        contents: Iterable[Any] = ()
-        if request.prompt_ids is not None:
-            contents = block_contents(
-                request.prompt_ids, request.tokens_per_id, request.prompt_len, block_size
-            )
-        ids = list[int]()
-        previous = 0
-        for content in contents:
-            previous = ids_of[previous, content]
-            ids.append(previous)
-        ids += [next(numbers) for _ in range(-(-request.prompt_len // block_size) - len(ids))]
-        yield json.dumps(
-            {
-                "timestamp": request.arrival_ps / MS,
-                "input_length": request.prompt_len,
-                "output_length": request.output_len,
-                "hash_ids": ids,
-            }
-        )
