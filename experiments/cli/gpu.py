@@ -178,8 +178,8 @@ def pairs(
     """Run on a GPU what is compared with its simulation.
 
     Around and beyond the sustainable load. FOLDER gets measured.csv with a line of figures for each
-    run, software.csv with the engine's software times, and runs.tar with the raw rows. testbed
-    validate pairs simulates them and writes the table, without a GPU.
+    run, and runs.tar with the raw rows. testbed validate pairs simulates them and writes the table,
+    without a GPU.
     """
     missing = gpu_commands.run_pairs(out, limit_s)
     if missing.failed:

@@ -8,7 +8,12 @@ from typing import Any
 from testbed.core.request import Request
 from testbed.experiments.real.lockstep import sglang_installation as sglang
 from testbed.experiments.real.lockstep.comparison import Iteration, SideFailed, Sides, answer_place
-from testbed.experiments.real.lockstep.sglang_installation import STOP, Options, options_of
+from testbed.experiments.real.lockstep.sglang_installation import (
+    STOP,
+    Hierarchy,
+    Options,
+    options_of,
+)
 from testbed.experiments.real.lockstep.sides import Ours
 from testbed.run.build import Setup, build
 from testbed.run.result import front_end
@@ -21,10 +26,11 @@ class TheirsOfSGLang:
     later prompts contain.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, hierarchy: Hierarchy | None = None) -> None:
         self.name = f"sglang {sglang.installed_release()}"
         self.options = options
-        self.scheduler = sglang.make_scheduler(options)
+        self.scheduler = sglang.make_scheduler(options, hierarchy)
+        self.in_flight: Any = None  # with overlap the batch whose results are not processed
         self._new = count(FIRST)
         self._known = defaultdict[tuple[int, int], int](lambda: next(self._new))
         self._requests: dict[str, Request] = {}
@@ -38,25 +44,32 @@ class TheirsOfSGLang:
         With overlap a batch is planned when the one before begins, whose results are processed
         afterwards; else when that one has ended.
         """
-        arriving, in_flight, now_ps = deque(requests), None, 0
+        arriving, now_ps = deque(requests), 0
         while True:
             while arriving and arriving[0].arrival_ps <= now_ps:
-                self._add(arriving.popleft())
+                self.add(arriving.popleft())
             batch = self._next_batch()
             if batch is not None:
-                yield self._iteration(
-                    batch, now_ps + (iteration_ps if in_flight is not None else 0)
-                )
-            if self.options.overlaps:
-                batch, in_flight = in_flight, None if batch is None else batch.copy()
-            if batch is not None:
-                sglang.finish(self.scheduler, batch, self._sample)
+                begins_ps = now_ps + (iteration_ps if self.in_flight is not None else 0)
+                yield self.iteration(batch, begins_ps)
+            if self.process(batch):
                 now_ps += iteration_ps
-            elif in_flight is None:
-                self.scheduler.new_token_ratio_tracker.reset()  # on_idle
+            elif self.in_flight is None:
                 if not arriving:
                     return
                 now_ps = max(now_ps, arriving[0].arrival_ps)
+
+    def process(self, batch: Any) -> bool:
+        """Process the results of a batch, with overlap of the one before it; whether there are
+        any.
+        """
+        if self.options.overlaps:
+            batch, self.in_flight = self.in_flight, None if batch is None else batch.copy()
+        if batch is not None:
+            sglang.finish(self.scheduler, batch, self._sample)
+        elif self.in_flight is None:
+            self.scheduler.new_token_ratio_tracker.reset()  # on_idle
+        return batch is not None
 
     def _next_batch(self) -> Any:
         try:
@@ -64,9 +77,13 @@ class TheirsOfSGLang:
         except RuntimeError as error:  # as if a chunk goes on without memory for it
             raise SideFailed(f"{self.name}: {str(error).splitlines()[0]}") from error
 
-    def _iteration(self, batch: Any, begins_ps: int) -> Iteration:
-        """Tokens that a batch computes, with the retractions since the one before."""
+    def iteration(self, batch: Any, begins_ps: int) -> Iteration:
+        """Tokens that a batch computes, with the retractions since the one before; None: no
+        batch.
+        """
         retracted, self._retracted = tuple(self._retracted), []
+        if batch is None:
+            return Iteration(begins_ps, {}, retracted)
         names = [int(req.rid) for req in batch.reqs]
         if not batch.forward_mode.is_extend():
             return Iteration(begins_ps, dict.fromkeys(names, 1), retracted)
@@ -101,7 +118,8 @@ class TheirsOfSGLang:
             self._retracted.append(int(req.rid))
         self._enqueue(req, is_retracted)
 
-    def _add(self, request: Request) -> None:
+    def add(self, request: Request) -> None:
+        """The request arrives."""
         options = self.options
         req = sglang.make_request(
             request.request_id,

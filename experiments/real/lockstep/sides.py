@@ -1,7 +1,7 @@
 """Our scheduler and vLLM's, each driven by its engine's loop, with iterations of constant time."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, islice, product
 from typing import Any, ClassVar
 
@@ -158,11 +158,16 @@ class Theirs:
     later prompts contain.
     """
 
-    def __init__(self, options: Options, speculation: Speculation | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        speculation: Speculation | None = None,
+        offloading: Mapping[str, Any] | None = None,
+    ) -> None:
         self.speculation = speculation
         self.name = f"vllm {vllm.installed_release()}"
         self.options = options
-        self.scheduler = vllm.make_scheduler(options)
+        self.scheduler = vllm.make_scheduler(options, offloading)
         behind = getattr(self.scheduler, "num_hash_lookahead_tokens", 0)  # since 0.33
         size = options.block_size
         self._hasher = vllm.block_hasher(size, behind) if options.caches else None
@@ -184,11 +189,11 @@ class Theirs:
         depth = 2 if self.options.asynchronous else 1
         while True:
             while arriving and arriving[0].arrival_ps <= now_ps:
-                self._add(arriving.popleft())
+                self.add(arriving.popleft())
             output = self.scheduler.schedule() if self.scheduler.has_requests() else None
             if output is not None:
                 self._preempted += map(int, output.preempted_req_ids or ())
-                planned.append((output, self._sampling(output)))
+                planned.append((output, self.sampling(output)))
                 if output.total_num_scheduled_tokens:
                     yield self._iteration(output, now_ps + iteration_ps * (len(planned) - 1))
                     if len(planned) < depth:
@@ -196,13 +201,13 @@ class Theirs:
             if planned:
                 ended, sampling = planned.popleft()
                 now_ps += iteration_ps if ended.total_num_scheduled_tokens else 0
-                self._update(ended, sampling)
+                self.update(ended, sampling)
             elif arriving:
                 now_ps = arriving[0].arrival_ps
             else:
                 return
 
-    def _sampling(self, output: Any) -> set[str]:
+    def sampling(self, output: Any) -> set[str]:
         """The requests that get an output token: all but those with more of the prompt to do."""
         scheduled = self.scheduler.requests
         names = output.num_scheduled_tokens
@@ -230,7 +235,8 @@ class Theirs:
         )
         return [*lines, "waiting " + (", ".join(waiting) or "none")]
 
-    def _add(self, request: Request) -> None:
+    def add(self, request: Request) -> None:
+        """The request arrives."""
         tokens = self._prompt(request) if self.options.caches else [0] * request.prompt_len
         most = request.output_len if self.options.ignore_eos else self.options.max_model_len
         stop = None if self.options.ignore_eos else STOP
@@ -250,17 +256,16 @@ class Theirs:
         places = product(request.prompt_ids, range(request.tokens_per_id))
         return [self._known[place] for place in islice(places, request.prompt_len)]
 
-    def _update(self, output: Any, sampling: set[str]) -> None:
-        from vllm.v1.outputs import ModelRunnerOutput
-
-        names = list(output.num_scheduled_tokens)
-        drafts = self._num_drafts(output)
-        sampled = [
-            self._sampled(name, drafts.get(name, 0)) if name in sampling else [] for name in names
-        ]
-        self.scheduler.update_from_output(
-            output, ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
-        )
+    def update(self, output: Any, sampling: set[str], connector_output: Any = None) -> None:
+        """An iteration has ended, in which these requests got an output token. connector_output:
+        vLLM's KVConnectorOutput, if it has a connector.
+        """
+        names, drafts = list(output.num_scheduled_tokens), self._num_drafts(output)
+        sampled = {
+            name: self._sampled(name, drafts.get(name, 0)) if name in sampling else []
+            for name in names
+        }
+        vllm.update(self.scheduler, output, sampled, connector_output)
         if self.speculation is not None and not self.options.asynchronous:
             self._draft([name for name in names if name in sampling], len(names))
 

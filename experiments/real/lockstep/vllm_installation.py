@@ -454,6 +454,20 @@ def block_hasher(block_size: int, num_behind: int = 0) -> Any:
     return get_request_block_hasher(block_size, hash_fn, *behind)
 
 
+def update(
+    scheduler: Any, output: Any, sampled: Mapping[str, list[int]], connector_output: Any
+) -> None:
+    """Let the scheduler see an iteration's results. sampled: the output tokens of each request that
+    was scheduled. connector_output: vLLM's KVConnectorOutput, or None.
+    """
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    places = {name: place for place, name in enumerate(sampled)}
+    results = ModelRunnerOutput([*sampled], places, [*sampled.values()])
+    results.kv_connector_output = connector_output
+    scheduler.update_from_output(output, results)
+
+
 def make_request(
     request_id: int,
     tokens: list[int],
