@@ -121,14 +121,12 @@ def fit_of(
     release: Release = DEFAULT,
     of: Terms | None = None,
     *,
-    scratch_by_slot: bool = False,
     model: str | None = None,
     folders: Sequence[Path] = (),
 ) -> Fit:
     """The answer for a command; raises InputError if vLLM would not start.
 
-    scratch_by_slot: the concurrency is that of `Pages.concurrency_by_slot`. model: whose shape the
-    command's has; None: the command's own. folders: of a user's options.
+    model: whose shape the command's has; None: the command's own. folders: of a user's options.
     """
     command = read_command(text)
     asked = replace(command, model=model or command.model)
@@ -151,7 +149,7 @@ def fit_of(
         max_num_seqs=server.limits.max_num_seqs,
         max_num_batched_tokens=server.limits.max_num_batched_tokens,
         max_model_len=server.model.max_len,
-        max_concurrency=_concurrency_by_slot(server) if scratch_by_slot else concurrency(server),
+        max_concurrency=concurrency(server),
         longest_model_len=longest(question, server),
         smallest_tensor_parallel=_smallest(question),
         activation_rmse_gib=memory_terms.rmse_gib,
@@ -228,26 +226,6 @@ def num_tokens(server: Server) -> int:
 def _offloaded_tokens(server: Server) -> int:
     """Tokens of the cache below the device; 0: there is none."""
     return 0 if server.offloading is None else server.offloading.num_blocks * server.block_size
-
-
-def _concurrency_by_slot(server: Server) -> float:
-    pages, num_seqs = server.pages, server.limits.max_num_seqs
-    if not pages.scratch:
-        raise InputError(
-            key="--scratch-by-slot",
-            problem="the server has no states of drafts",
-            remedy="a model with states, and --speculative-config",
-        )
-    if num_seqs * pages.scratch >= server.num_blocks:
-        raise InputError(
-            key="--scratch-by-slot",
-            problem=(
-                f"{num_seqs} running slots of {pages.scratch} pages leave nothing of "
-                f"{server.num_blocks}"
-            ),
-            remedy="a smaller --max-num-seqs",
-        )
-    return pages.concurrency_by_slot(server.num_blocks, server.model.max_len, num_seqs)
 
 
 def kv_lines(server: Server) -> list[str]:

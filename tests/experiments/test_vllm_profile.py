@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import planted_vllm as planted
 import pytest
 
@@ -24,15 +23,6 @@ from testbed.experiments.real.vllm_engine.decode_fit import with_slow_kernels
 from testbed.experiments.real.vllm_engine.forms import BY_SIZE
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.real.vllm_engine.logged_steps import read_steps
-from testbed.experiments.real.vllm_engine.served_iterations import (
-    ALL,
-    ALONE,
-    BESIDE,
-    around_prompts,
-    predicted_iterations,
-    table,
-    windows,
-)
 from testbed.experiments.real.vllm_engine.smooth import (
     least_absolute,
     lower_hull,
@@ -158,37 +148,6 @@ def test_a_slow_hosts_decodes_take_the_time_of_their_padded_batch():
 
 def test_the_errors_of_prompts_among_decodes_are_small(steps):
     assert with_fit(steps, MACHINE)["fit"]["p95_error"] < 0.03
-
-
-def errors_of_iterations(log, folder, profile):
-    """In percent of the time of all, by kind."""
-    log.write(folder)
-    rows = table(predicted_iterations(folder, profile))
-    return {row[0]: float(row[-1].rstrip("%")) for row in rows}
-
-
-def test_served_iterations_are_compared_one_by_one(tmp_path, other_host):
-    log = planted.sweeps()
-    assert errors_of_iterations(log, tmp_path, other_host)[ALL] == pytest.approx(0, abs=0.5)
-    total_ms = sum(read_steps(tmp_path).ms)
-    for number, row in enumerate(log.rows[10:]):  # the eleventh is of decodes, and pauses
-        row[0] += total_ms if number else 0.0
-        row[-1] += total_ms
-    paused = errors_of_iterations(log, tmp_path, other_host)
-    assert paused[ALONE] == pytest.approx(-50, abs=0.5)
-    assert paused[BESIDE] == pytest.approx(0, abs=0.5)
-
-
-def test_a_prompt_is_compared_with_its_neighbours_where_these_decode_alone():
-    """Of three prompts one has another next to it, and one comes behind a pause."""
-    prompts = [0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0]
-    steps = pd.DataFrame({"prompts": prompts, "decodes": 40, "is_first": False})
-    steps = steps.assign(ms=[1.0 + i for i in range(16)], predicted_ms=2.0)
-    steps.loc[12, "is_first"] = True
-    (row,) = windows(steps).itertuples(index=False)
-    assert row == (2 + 3 + 4 + 5, 8.0, 40)
-    ((decodes, number, *_, error),) = around_prompts(steps)
-    assert (decodes, number, error) == ("32 to 63", "1", "-42.9%")
 
 
 def test_without_prompts_among_decodes_launches_are_scaled_from_another_host(tmp_path, steps):
