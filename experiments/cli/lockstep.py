@@ -49,8 +49,7 @@ Starts = Annotated[
 Capacity = Annotated[
     bool,
     Parameter(
-        help="of vLLM pages and log of the pools of the shapes that ship; of SGLang the pools of "
-        "twelve models on five GPUs"
+        help="the pools of twelve models that ship, of vLLM on three GPUs and of SGLang on five"
     ),
 ]
 
@@ -135,8 +134,6 @@ def lockstep(
     if server == "sglang":
         return _lockstep_sglang(served, drawn, overrides, parts)
     _refuse("--from-sglang", served.from_sglang, "vllm")
-    if parts.capacity:
-        return _check_capacities(served.words(overrides))
     lines = _lines_of_vllm(parts, drawn)
     if lines is not None:
         return _printed(lines)
@@ -145,6 +142,10 @@ def lockstep(
 
 def _lines_of_vllm(parts: OtherParts, drawn: RandomRuns) -> Iterable[str] | None:
     """The lines of another part of vLLM, if one is asked for."""
+    if parts.capacity:
+        from testbed.experiments.real.lockstep.capacities import check_capacities
+
+        return check_capacities()
     if parts.offload:
         from testbed.experiments.real.lockstep.vllm_offload import check_offloading
 
@@ -218,16 +219,6 @@ def _refuse(option: str, value: object, server: str) -> None:
         raise InputError(
             key=option, problem=f"is of testbed lockstep {other}", remedy="leave it out"
         )
-
-
-def _check_capacities(words: Sequence[str]) -> int:
-    """Compare pages and blocks, then the lines of the log, and print; whether any differs."""
-    from testbed.experiments.real.lockstep.capacities import check_capacities
-    from testbed.experiments.real.lockstep.logged_pools import check_logged
-
-    rows, is_different = check_capacities(words)
-    print(*rows, sep="\n", flush=True)
-    return max(int(is_different), _printed(check_logged()))
 
 
 def _served(overrides: Sequence[str], served: ServedCommand) -> list[str]:

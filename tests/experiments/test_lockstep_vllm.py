@@ -9,7 +9,6 @@ import pytest
 from refusals import check_refusal, check_words
 
 from testbed.core.request import Request
-from testbed.experiments.real.lockstep.capacities import block_size, fitting, slot_bytes
 from testbed.experiments.real.lockstep.sides import served, sides_of
 from testbed.experiments.real.lockstep.vllm_installation import options_of
 from testbed.experiments.vllm_server.translation import expand
@@ -53,27 +52,6 @@ def test_vllms_server_has_the_options_of_the_configuration(words, expected):
     options = asdict(options_of(setup_of(*words)))
     assert options["num_blocks"] == 40
     assert {name: options[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "num_gpus", "blocks"),
-    [
-        ("opt-175b", 4, [(16, 49152), (16, 24576), (16, 12288), (16, 3072)]),
-        ("qwen3-next-80b-a3b", 2, [(544, 2048), (544, 1024), (272, 1024), (80, 1024)]),
-        ("deepseek-v3", 8, [(64, 1152)] * 4),
-    ],
-)
-def test_blocks_of_a_shard_grow_where_states_take_a_page(name, num_gpus, blocks):
-    """Tokens of a block and bytes of a slot on 1, 2, 4 and 16 GPUs."""
-    config = fitting(name, ())
-    assert config.server.num_gpus == num_gpus
-    model = config.model
-    sizes = [(block_size(model, gpus), slot_bytes(model, gpus)) for gpus in (1, 2, 4, 16)]
-    assert sizes == blocks
-
-
-def test_a_model_that_fits_no_server_is_left_out():
-    assert fitting("opt-13b", ("server.workspace_gib=139",)) is None
 
 
 def test_requests_longer_than_the_model_are_left_out():
@@ -291,30 +269,3 @@ def test_a_broken_manager_of_vllms_breaks_the_clause(lockstep, monkeypatch, name
     code, output, _ = lockstep("--histories", "20")
     assert code == 1
     check_words((clause, "Call(verb="), output)
-
-
-def test_pools_of_shipped_shapes_equal_vllms(lockstep, monkeypatch):
-    names = ["gpt-oss-20b", "gemma-3-27b", "gemma-4-31b", "qwen3-next-80b-a3b"]
-    names += ["deepseek-v3", "deepseek-v3.2"]
-    for module in ("capacities", "logged_pools"):
-        monkeypatch.setattr(
-            f"testbed.experiments.real.lockstep.{module}.model_names", lambda: names
-        )
-    code, output, _ = lockstep("--capacity")
-    assert code == 0
-    *rows, logged = (line.strip("| ").split(" | ") for line in output.splitlines()[2:])
-    assert [row[0] for row in rows] == names
-    assert all(row[4:7] == row[7:10] for row in rows)
-    assert " 0 different" in logged[0]
-
-
-def test_a_log_that_differs_is_shown(lockstep, monkeypatch):
-    for module in ("capacities", "logged_pools"):
-        name = f"testbed.experiments.real.lockstep.{module}.model_names"
-        monkeypatch.setattr(name, lambda: ["llama-3.2-1b"])
-    monkeypatch.setattr(
-        "testbed.experiments.real.lockstep.logged_pools.num_tokens", lambda server: 7
-    )
-    code, output, _ = lockstep("--capacity")
-    assert code == 1
-    check_words(("llama-3.2-1b a100-80gb 2048 ", "here Logged(", "num_tokens=7"), output)

@@ -108,14 +108,21 @@ def make_connector(engine: Any, block_size: int) -> Any:
 
     adapter.get_pp_group = lambda: SimpleNamespace(is_last_rank=True)
     connector = LMCacheConnectorV1Dynamic.__new__(LMCacheConnectorV1Dynamic)
-    connector._connector_metadata = None
-    connector._role = KVConnectorRole.SCHEDULER
     impl = adapter.LMCacheConnectorV1Impl.__new__(adapter.LMCacheConnectorV1Impl)
-    values = dict(
-        _parent=connector,
-        _manager=SimpleNamespace(
-            lmcache_engine=engine, lookup_client=Lookups(engine), lookup_server=None
-        ),
+    vars(connector).update(
+        _connector_metadata=None, _role=KVConnectorRole.SCHEDULER, _lmcache_engine=impl
+    )
+    vars(impl).update(_state(engine, block_size), _parent=connector)
+    return connector
+
+
+def _state(engine: Any, block_size: int) -> dict[str, Any]:
+    """State that __init__ sets of a connector that has seen no request."""
+    manager = SimpleNamespace(
+        lmcache_engine=engine, lookup_client=Lookups(engine), lookup_server=None
+    )
+    return dict(
+        _manager=manager,
         config=engine.config,
         kv_role="kv_both",
         device="cpu",
@@ -139,7 +146,3 @@ def make_connector(engine: Any, block_size: int) -> Any:
         layerwise_retrievers=[],
         _invalid_block_ids=set(),
     )
-    for name, value in values.items():
-        setattr(impl, name, value)
-    connector._lmcache_engine = impl
-    return connector

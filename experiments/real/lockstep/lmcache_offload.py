@@ -11,6 +11,7 @@ from typing import Any
 from testbed.experiments.real.lockstep import lmcache_installation as lmcache
 from testbed.experiments.real.lockstep import vllm_offload
 from testbed.experiments.real.lockstep.offload_steps import LoadFailed, Step, check_loads
+from testbed.experiments.real.lockstep.vllm_installation import installed_release
 from testbed.memory.offloading.lmcache import LMCache
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.plan import Plan
@@ -57,7 +58,7 @@ class Ours(vllm_offload.Ours):
     def moved(self, step: Step, plan: Plan, number: int) -> Step:
         tier = self.policy.tier
         free = (tier.num_chunks - len(tier.chunks)) * self.policy.chunk_size
-        return step.with_sums(*self.growth(), free)
+        return step.with_sums(self.growth(), free)
 
 
 class Theirs(vllm_offload.TheirSteps):
@@ -94,9 +95,10 @@ class Theirs(vllm_offload.TheirSteps):
         self.connector.clear_connector_metadata()
         if self.connector.get_block_ids_with_load_errors():  # of a resumed request, behind a prompt
             raise LoadFailed
-        chunks = self._stored, self._evicted, self._num_chunks - len(self.backend.hot_cache)
+        size, free = self._size, self._num_chunks - len(self.backend.hot_cache)
+        sums = loaded, size * self._stored, size * self._evicted
         self._stored = self._evicted = 0
-        step = self.scheduled(output).with_sums(loaded, *(size * self._size for size in chunks))
+        step = self.scheduled(output).with_sums(sums, size * free)
         self.update(output, self.sampling(output))
         return step
 
@@ -145,6 +147,6 @@ def both_sides(load: Load) -> tuple[Ours, Theirs]:
 
 def check_lmcache(number: int, seed: int, num_requests: int) -> Iterator[str]:
     """Compare `number` random loads; see `check_loads`."""
-    name = f"lmcache {lmcache.installed_lmcache()} in vllm {vllm_offload.vllm.installed_release()}"
+    name = f"lmcache {lmcache.installed_lmcache()} in vllm {installed_release()}"
     loads = (draw(Random(f"lmcache/{seed}/{i}"), num_requests) for i in range(number))
     return check_loads(name, loads, both_sides)

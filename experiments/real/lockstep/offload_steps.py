@@ -48,8 +48,9 @@ class Step(NamedTuple):
         """True if nothing is decided."""
         return not (any(self[:4]) or self.evicted or self.preempted)
 
-    def with_sums(self, loaded: int, stored: int, evicted: int, free: int) -> "Step":
-        """The same with the loads and stores of all requests together."""
+    def with_sums(self, sums: Sequence[int], free: int) -> "Step":
+        """The same with what all requests together load, store and evict."""
+        loaded, stored, evicted = sums
         return self._replace(
             loaded={OF_ALL: loaded} if loaded else {},
             stored={OF_ALL: stored} if stored else {},

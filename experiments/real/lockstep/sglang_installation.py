@@ -343,14 +343,9 @@ def _give_state(scheduler: Any, options: Options) -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     chunk = options.chunked_prefill_size
-    values = dict(
-        policy=SchedulePolicy(
-            options.schedule_policy,
-            scheduler.tree_cache,
-            False,
-            options.enable_priority_scheduling,
-            options.schedule_low_priority_values_first,
-        ),
+    order = options.enable_priority_scheduling, options.schedule_low_priority_values_first
+    vars(scheduler).update(
+        policy=SchedulePolicy(options.schedule_policy, scheduler.tree_cache, False, *order),
         new_token_ratio_tracker=NewTokenRatioTracker.from_config(),
         enable_priority_scheduling=options.enable_priority_scheduling,
         schedule_low_priority_values_first=options.schedule_low_priority_values_first,
@@ -374,8 +369,6 @@ def _give_state(scheduler: Any, options: Options) -> None:
         ),
         device="cpu",
     )
-    for name, value in values.items():
-        setattr(scheduler, name, value)
 
 
 # Options and parts of other servers than one text-only GPU
@@ -428,8 +421,7 @@ def _unchanged(batch: Any, **options: Any) -> Any:
 def _give_collaborators(scheduler: Any) -> None:
     """Stand-ins for objects that such a server never uses, or finds empty."""
     for names, value in ((NONE, None), (FALSE, False), (ZERO, 0)):
-        for name in names:
-            setattr(scheduler, name, value)
+        vars(scheduler).update(dict.fromkeys(names, value))
     nothing: Callable[..., int] = lambda *args, **options: 0  # noqa: E731
     scheduler.dp_attn_adapter = SimpleNamespace(
         maybe_prepare_mlp_sync_batch=_unchanged, maybe_convert_decode_to_extend=_unchanged

@@ -15,6 +15,7 @@ from typing import Any
 from testbed.core.request import Request
 from testbed.experiments.real.lockstep import sglang_installation as sglang
 from testbed.experiments.real.lockstep.offload_steps import (
+    TOKENS,
     OurSteps,
     Step,
     check_loads,
@@ -80,7 +81,7 @@ class Ours(OurSteps):
     def step(self, number: int) -> Step:
         step, size = super().step(number), self.policy.block_size
         sums = [count * size for count in self.growth()]
-        return step.with_sums(*sums, len(self.policy.tree.host.free) * size)
+        return step.with_sums(sums, len(self.policy.tree.host.free) * size)
 
     def counts(self) -> list[int]:
         tree = self.policy.tree
@@ -181,7 +182,7 @@ class Theirs(TheirsOfSGLang):
         sums, self._sums = self._sums, Counter()
         free = self.tree.cache_controller.mem_pool_host.available_size()
         step = Step(begun.tokens, begun.cached, preempted=tuple(sorted(begun.preempted)))
-        return step.with_sums(sums["loaded"], sums["stored"], sums["evicted"], free)
+        return step.with_sums([sums[name] for name in TOKENS[2:]], free)
 
     def _count(self, what: str, owner: Any, method: str, *, of_argument: bool = False) -> None:
         """Count the indices that a method returns, or that it is given."""

@@ -380,41 +380,6 @@ def _retention() -> dict[str, Any]:
     return {name: getattr(CacheConfig(), name)} if hasattr(CacheConfig, name) else {}
 
 
-def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) -> Any:
-    """vLLM's KVCacheConfig for these layers and `available` bytes."""
-    return planned(Options(1, 16, max_model_len, 1, max_model_len), specs, available)[1]
-
-
-def planned(
-    options: Options, specs: Mapping[str, Any], available: int, *, fits_length: bool = False
-) -> tuple[Any, Any]:
-    """vLLM's VllmConfig and KVCacheConfig for these layers and `available` bytes. fits_length: the
-    longest sequence that they hold is looked for (--max-model-len auto). Raises vLLM's ValueError
-    if one sequence does not fit.
-    """
-    _import_quietly()
-    config = _vllm_config(options)
-    config.scheduler_config.disable_hybrid_kv_cache_manager = False  # as on a GPU
-    if fits_length:
-        config.model_config.original_max_model_len = -1
-    return config, _cache_config(config, specs, available)
-
-
-def _cache_config(config: Any, specs: Mapping[str, Any], available: int) -> Any:
-    try:
-        from vllm.v1.core.kv_cache_planning import (
-            get_global_kv_cache_groups,
-            get_kv_cache_configs,
-        )
-    except ImportError:  # 0.19, which has one layout and forms the groups itself
-        from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
-
-        return get_kv_cache_configs(config, [dict(specs)], [available])[0]
-    _resolve_layout(config, specs)
-    groups = get_global_kv_cache_groups(config, [dict(specs)])
-    return get_kv_cache_configs(config, [dict(specs)], [available], groups)[0]
-
-
 def logged_capacity(config: Any, cache: Any) -> tuple[int, float]:
     """The two numbers of the lines that vLLM logs of a KV cache: tokens and concurrency."""
     from vllm.v1.core import kv_cache_utils
@@ -426,19 +391,6 @@ def logged_capacity(config: Any, cache: Any) -> tuple[int, float]:
         kv_cache_utils._report_kv_cache_config(config, cache)
     (_, size, *_), (_, _, concurrency, *_) = [call.args for call in logger.info_once.mock_calls]
     return int(size.replace(",", "")), float(concurrency)
-
-
-def _resolve_layout(config: Any, specs: Mapping[str, Any]) -> None:
-    """Let vLLM choose the order in which the cache is stored, of those it chooses from if no
-    attention backend names any, as FlashAttention does not.
-    """
-    from vllm.v1.attention.backends.utils import (
-        get_supported_kv_cache_layouts,
-        resolve_kv_cache_layout,
-    )
-
-    names = [layout.name for layout in get_supported_kv_cache_layouts([])]
-    resolve_kv_cache_layout(config, [names], specs.values())
 
 
 def block_hasher(block_size: int, num_behind: int = 0) -> Any:
