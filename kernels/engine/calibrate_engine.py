@@ -105,9 +105,7 @@ def with_engine_sections(
     del network
     free()
     server = ServerSpec("measured", NO_DATA_SHEET, num_gpus)
-    ranks = start(
-        Source(arch=arch, weights="random", seed=0, device="cuda", dtype="float16"), num_gpus
-    )
+    ranks = start(Source(arch), num_gpus)
     with closing(ranks.lead):
         bench = Bench(ranks.arch, ranks.weights, OPTIONS, ranks.lead)
         profile["sections"] |= described(served_points(profile, spec, server, bench))

@@ -38,29 +38,29 @@ VOCABULARY = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The names are SGLang's if it has one. total_tokens: of the pool; decay_steps:
-    SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.
+    """The names and the defaults are SGLang's if it has one. total_tokens: of the pool;
+    decay_steps: SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.
     """
 
     total_tokens: int
     page_size: int
     max_running_requests: int
     max_prefill_tokens: int
-    chunked_prefill_size: int | None
-    enable_mixed_chunk: bool
-    prefill_max_requests: int | None
-    schedule_policy: str
-    schedule_conservativeness: float
-    decay_steps: int
-    enable_priority_scheduling: bool
-    schedule_low_priority_values_first: bool
-    retraction_policy: str
     context_length: int
-    ignore_eos: bool
-    disable_radix_cache: bool
-    radix_eviction_policy: str
-    radix_eviction_policy_config: Mapping[str, int] | None
-    overlaps: bool
+    chunked_prefill_size: int | None = None
+    enable_mixed_chunk: bool = False
+    prefill_max_requests: int | None = None
+    schedule_policy: str = "fcfs"
+    schedule_conservativeness: float = 1.0
+    decay_steps: int = 600
+    enable_priority_scheduling: bool = False
+    schedule_low_priority_values_first: bool = False
+    retraction_policy: str = "length"
+    ignore_eos: bool = False
+    disable_radix_cache: bool = False
+    radix_eviction_policy: str = "lru"
+    radix_eviction_policy_config: Mapping[str, int] | None = None
+    overlaps: bool = True
 
     @property
     def reads_priorities(self) -> bool:

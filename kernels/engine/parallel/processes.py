@@ -29,10 +29,10 @@ class Source(NamedTuple):
     """
 
     arch: Architecture
-    weights: str
-    seed: int
-    device: str
-    dtype: str
+    weights: str = "random"
+    seed: int = 0
+    device: str = "cuda"
+    dtype: str = "float16"
 
 
 class Started(NamedTuple):

@@ -126,9 +126,7 @@ def bench_of(spec: ModelSpec, num_gpus: int) -> Iterator[Bench]:
     if num_gpus == 1:
         yield Bench(arch, random_weights(arch, 0, "cuda", torch.float16), OPTIONS)
         return
-    ranks = start(
-        Source(arch=arch, weights="random", seed=0, device="cuda", dtype="float16"), num_gpus
-    )
+    ranks = start(Source(arch), num_gpus)
     with closing(ranks.lead):
         yield Bench(ranks.arch, ranks.weights, OPTIONS, ranks.lead)
 

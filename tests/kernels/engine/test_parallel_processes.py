@@ -186,7 +186,7 @@ def is_there(pid):
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "num_ranks"), [("opt", 4), ("one kv head", 2)])
 def test_logits_differ_by_no_more_than_those_of_two_batch_sizes(family, num_ranks):
-    model = against_one_gpu.Model(against_one_gpu.FAMILIES[family], "cpu", "float32")
+    model = Source(against_one_gpu.FAMILIES[family], device="cpu", dtype="float32")
     names = ("prefix hit", "swap and back", "beams of 4")
     scenarios = [scenario for scenario in SCENARIOS if scenario.name in names]
     judged = list(against_one_gpu.compare(model, num_ranks, scenarios, (0,)))
