@@ -7,11 +7,11 @@ manager, local CPU backend and allocator; the two sides share one engine, in one
 import logging
 import os
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.experiments.real.lockstep.installed_packages import version_of
 
 HOW = "pip install --no-deps lmcache==0.5.6, beside vllm 0.33 and LMCache's own requirements"
 ALIGNMENT = 4096  # bytes of its allocator
@@ -19,10 +19,7 @@ ALIGNMENT = 4096  # bytes of its allocator
 
 def installed_lmcache() -> str:
     """The version of the installed LMCache. Raises InputError if there is none."""
-    try:
-        return version("lmcache")
-    except PackageNotFoundError:
-        raise InputError(key="lmcache", problem="is not installed", remedy=HOW) from None
+    return version_of("lmcache", HOW)
 
 
 class Copies:

@@ -269,8 +269,8 @@ def draw_requests(
             length = max(length // size * size, 1)
         length = max(min(length, most - ceil(output_len * factor)), 1)
         shared = random.choice([0, length, random.randint(0, length)])
-        own = draw_ids(random, length - shared, least_id)
-        ids = (*random.choice(stories)[:shared], *own)
+        story = random.choice(stories)[:shared]
+        ids = (*story, *draw_ids(random, length - shared, least_id))
         yield Request(i, round(now * STEP_PS), length, output_len, prompt_ids=ids)
 
 

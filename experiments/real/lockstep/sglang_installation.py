@@ -5,8 +5,6 @@ are images, kernels and networks (ABSENT), the collaborators that a text-only GP
 the forward pass with what its results do to a request.
 """
 
-import importlib.machinery
-import importlib.util
 import logging
 import os
 import random
@@ -16,11 +14,11 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.experiments.real.lockstep.installed_packages import AbsentModules, version_of
 from testbed.memory.paged.paged import Paged
 from testbed.memory.radix.radix import Radix
 from testbed.run.build import Setup
@@ -113,53 +111,7 @@ def options_of(setup: Setup) -> Options:
 
 def installed_release() -> str:
     """The version of the installed SGLang. Raises InputError if there is none."""
-    try:
-        return version("sglang")
-    except PackageNotFoundError:
-        raise InputError(key="sglang", problem="is not installed", remedy=HOW) from None
-
-
-class _InertType(type):
-    """A class with any attribute, which is inert too."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return cls
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls
-
-
-class _Inert(metaclass=_InertType):
-    """An attribute of a module of ABSENT."""
-
-
-class _EmptyModule(ModuleType):
-    __path__: list[str] = []  # noqa: RUF012  as a package has it
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Inert
-
-
-class _AbsentModules:
-    """Finds an empty module for each of `names` and what is in it."""
-
-    def __init__(self, names: set[str]) -> None:
-        self.names = names
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.partition(".")[0] not in self.names:
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
-
-    def create_module(self, spec: Any) -> ModuleType:
-        return _EmptyModule(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Nothing is in it."""
+    return version_of("sglang", HOW)
 
 
 def import_quietly() -> None:
@@ -170,11 +122,11 @@ def import_quietly() -> None:
     logging.getLogger("sglang").setLevel(logging.CRITICAL)
     try:
         if "sglang.srt.managers.scheduler" not in sys.modules:
-            absent = {name for name in ABSENT if importlib.util.find_spec(name) is None}
+            absent = AbsentModules(ABSENT)
             import transformers
 
             transformers.utils.is_torchvision_available()  # it looks for torchvision itself
-            sys.meta_path.append(_AbsentModules(absent))
+            sys.meta_path.append(absent)
         import sglang.srt.managers.scheduler  # noqa: F401
     except ImportError as error:
         raise InputError(

@@ -1,13 +1,12 @@
 """Our scheduler and SGLang's, each driven by its engine's loop, with constant iterations."""
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count, islice, product
 from typing import Any
 
 from testbed.core.request import Request
 from testbed.experiments.real.lockstep import sglang_installation as sglang
-from testbed.experiments.real.lockstep.comparison import Iteration, SideFailed, Sides, answer_place
+from testbed.experiments.real.lockstep.comparison import Iteration, SideFailed, Sides, Tokens
 from testbed.experiments.real.lockstep.sglang_installation import (
     STOP,
     Hierarchy,
@@ -31,8 +30,7 @@ class TheirsOfSGLang:
         self.options = options
         self.scheduler = sglang.make_scheduler(options, hierarchy)
         self.in_flight: Any = None  # with overlap the batch whose results are not processed
-        self._new = count(FIRST)
-        self._known = defaultdict[tuple[int, int], int](lambda: next(self._new))
+        self._tokens = Tokens(FIRST)
         self._requests: dict[str, Request] = {}
         self._retracted: list[int] = []
         self._enqueue = self.scheduler._add_request_to_queue
@@ -123,30 +121,22 @@ class TheirsOfSGLang:
         options = self.options
         req = sglang.make_request(
             request.request_id,
-            self._prompt(request),
+            self._tokens.prompt(request),
             request.max_new_tokens,
             request.priority if options.reads_priorities else None,
             ignore_eos=options.ignore_eos,
         )
         self.scheduler.init_req_max_new_tokens(req)
         self._requests[req.rid] = request
-        if request.answer_id is not None and not options.ignore_eos:
-            self._known.setdefault(answer_place(request, request.output_len - 1), STOP)
+        if not options.ignore_eos:
+            self._tokens.end_answer(request, STOP)
         self.scheduler._add_request_to_queue(req)
-
-    def _prompt(self, request: Request) -> list[int]:
-        """The prompt's tokens: equal ones for equal contents, else tokens of its own."""
-        if request.prompt_ids is None:
-            return [next(self._new) for _ in range(request.prompt_len)]
-        places = product(request.prompt_ids, range(request.tokens_per_id))
-        return [self._known[place] for place in islice(places, request.prompt_len)]
 
     def _sample(self, req: Any) -> int:
         request, number = self._requests[req.rid], len(req.output_ids)
         if number + 1 == request.output_len and not self.options.ignore_eos:
             return STOP
-        named = request.answer_id is not None
-        return self._known[answer_place(request, number)] if named else next(self._new)
+        return self._tokens.answer(request, number)
 
 
 class OursOfSGLang(Ours):

@@ -1,8 +1,7 @@
 """Our scheduler and vLLM's, each driven by its engine's loop, with iterations of constant time."""
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count, islice, product
 from typing import Any, ClassVar
 
 from testbed.core.errors import InputError
@@ -17,7 +16,7 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulated import SimulatedExecutor
 from testbed.experiments.real.lockstep import vllm_installation as vllm
-from testbed.experiments.real.lockstep.comparison import Iteration, Sides, answer_place
+from testbed.experiments.real.lockstep.comparison import Iteration, Sides, Tokens
 from testbed.experiments.real.lockstep.vllm_installation import Options, options_of
 from testbed.run.build import Setup, build
 from testbed.run.result import front_end
@@ -171,8 +170,7 @@ class Theirs:
         behind = getattr(self.scheduler, "num_hash_lookahead_tokens", 0)  # since 0.33
         size = options.block_size
         self._hasher = vllm.block_hasher(size, behind) if options.caches else None
-        self._new = count(STOP + 1)  # tokens that no other request has
-        self._known = defaultdict[tuple[int, int], int](lambda: next(self._new))
+        self._tokens = Tokens(STOP + 1)
         self._requests: dict[str, Request] = {}
         self._num_generated: dict[str, int] = {}
         self._preempted: list[int] = []
@@ -237,24 +235,17 @@ class Theirs:
 
     def add(self, request: Request) -> None:
         """The request arrives."""
-        tokens = self._prompt(request) if self.options.caches else [0] * request.prompt_len
+        tokens = self._tokens.prompt(request) if self.options.caches else [0] * request.prompt_len
         most = request.output_len if self.options.ignore_eos else self.options.max_model_len
         stop = None if self.options.ignore_eos else STOP
         self._requests[str(request.request_id)] = request
-        if request.answer_id is not None and stop is not None:
-            self._known.setdefault(answer_place(request, request.output_len - 1), STOP)
+        if stop is not None:
+            self._tokens.end_answer(request, stop)
         self.scheduler.add_request(
             vllm.make_request(
                 request.request_id, tokens, most, stop, self._hasher, request.priority
             )
         )
-
-    def _prompt(self, request: Request) -> list[int]:
-        """The prompt's tokens: equal ones for equal contents, else tokens of its own."""
-        if request.prompt_ids is None:
-            return [next(self._new) for _ in range(request.prompt_len)]
-        places = product(request.prompt_ids, range(request.tokens_per_id))
-        return [self._known[place] for place in islice(places, request.prompt_len)]
 
     def update(self, output: Any, sampling: set[str], connector_output: Any = None) -> None:
         """An iteration has ended, in which these requests got an output token. connector_output:
@@ -296,7 +287,7 @@ class Theirs:
         assert self.speculation is not None, "asked of a side that speculates"
         drafts = self.speculation.num_drafts
         counts = [drafts(int(name), self._num_generated[name], batch_size) for name in names]
-        proposed = [[next(self._new) for _ in range(count)] for count in counts]
+        proposed = [[self._tokens.new() for _ in range(count)] for count in counts]
         self.scheduler.update_draft_token_ids(DraftTokenIds(names, proposed))
 
     def _token(self, name: str) -> int:
@@ -305,8 +296,7 @@ class Theirs:
         request = self._requests[name]
         if not self.options.ignore_eos and number == request.output_len:
             return STOP
-        named = request.answer_id is not None
-        return self._known[answer_place(request, number - 1)] if named else next(self._new)
+        return self._tokens.answer(request, number - 1)
 
 
 def sides_of(

@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +14,7 @@ from unittest.mock import patch
 
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
+from testbed.experiments.real.lockstep.installed_packages import version_of
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
 from testbed.memory.groups.page_rules import OnePageSize
@@ -267,10 +267,7 @@ def _check_values(setup: Setup) -> None:
 
 def installed_release() -> str:
     """The version of the installed vLLM. Raises InputError if there is none."""
-    try:
-        return version("vllm")
-    except PackageNotFoundError:
-        raise InputError(key="vllm", problem="is not installed", remedy=HOW) from None
+    return version_of("vllm", HOW)
 
 
 def make_scheduler(options: Options, offloading: Mapping[str, Any] | None = None) -> Any:
