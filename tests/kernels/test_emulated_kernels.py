@@ -13,11 +13,13 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import emulated_gpu
 import torch
+import verify_draws
 from emulated_gpu import COMPILER, NUM_SMS, EmulatedKernel, EmulatedLaunch, LaunchFailed, translated
+from verify_draws import check_draws
 
 from testbed.kernels.launch import attention, cache_ops, launch, prefill_attention, sampling
 from testbed.kernels.launch.decode_plan import DecodePlan
-from testbed.kernels.verify import reference, verify_attention, verify_draws, verify_moves
+from testbed.kernels.verify import reference, verify_attention, verify_moves
 from testbed.kernels.verify.reference import PLAIN, Shape
 from testbed.kernels.verify.verify_attention import (
     SMALL_CASES,
@@ -29,7 +31,6 @@ from testbed.kernels.verify.verify_attention import (
     check_shared,
     layouts,
 )
-from testbed.kernels.verify.verify_draws import check_draws
 from testbed.kernels.verify.verify_moves import (
     check_copy,
     check_swap,
