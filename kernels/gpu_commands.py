@@ -125,7 +125,6 @@ def calibrate(
     *,
     tp: int,
     out: Path,
-    all_reduce: str | None,
     engine: bool,
     rounds: int,
     kernels: Path | None = None,
@@ -133,14 +132,13 @@ def calibrate(
     """Check the arguments, then measure: the kernels first, then a profile for each model.
 
     names: NAME or NAME:TP, by default of degree tp; out: a file, or a folder for several models;
-    all_reduce: a profile whose all-reduces are taken; engine: measure on the engine's layers;
-    rounds: of random checks of the kernels; kernels: a profile that has their times already.
+    engine: measure on the engine's layers; rounds: of random checks of the kernels; kernels: a
+    profile that has their times already.
     """
     from testbed.core.shapes import read_model
     from testbed.cost.sections import dump, read_profile
 
     models = checked_models(names, tp=tp, out=out)
-    reduced = read_profile(all_reduce)["sections"]["all_reduce"] if all_reduce else None
     _check_is_read(kernels, engine)
     kernel_profile = read_profile(kernels) if kernels else None
     sections = on_gpu("measure.profile_sections", "gpu calibrate")
@@ -153,7 +151,7 @@ def calibrate(
         if engine:
             profile = _of_engine(name, num_gpus, kernel_profile)
         else:
-            profile = sections.whole_profile(read_model(name), num_gpus, reduced)
+            profile = sections.whole_profile(read_model(name), num_gpus)
         path = out / sections.file_name(profile) if out.is_dir() else out
         path.write_text(dump(profile))
         took_s = time.monotonic() - started

@@ -213,10 +213,11 @@ def sweeps(
     """
     from testbed.cost.profile import read_profile
     from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.real.importers.known_shapes import model_named
     from testbed.experiments.real.vllm_engine.calibrate_vllm import swept_machine
     from testbed.experiments.real.vllm_engine.left_out_sizes import HEAD, table, table_of
 
-    steps, machine = swept_machine(folders, model)
+    steps, machine = swept_machine(folders, model_named(model))
     rows = (
         table(steps, machine)
         if profile is None

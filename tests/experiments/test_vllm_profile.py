@@ -15,7 +15,7 @@ from testbed.cost.sections import dump, read_profile
 from testbed.experiments.real import vllm_engine
 from testbed.experiments.real.vllm_engine.calibrate_vllm import (
     lines,
-    profile_of_folder,
+    profile_of_sweeps,
     swept_machine,
     with_fit,
 )
@@ -135,7 +135,7 @@ def test_prompts_within_the_graphs_have_one_row_of_output_each(tmp_path, monkeyp
 def test_a_slow_hosts_decodes_take_the_time_of_their_padded_batch():
     """Results of prompts were read so late on this host that the GPU's time does not show."""
     folder = KEPT / "h100-llama-3.1-8b-other-host" / "sweeps"
-    profile = profile_of(*swept_machine([folder], "llama-3.1-8b"))
+    profile = profile_of(*swept_machine([folder], MODEL))
     cost = ProfileCost(MODEL, None, profile)
     sizes = profile["cuda_graph_sizes"]
     for num_seqs in range(1, 513, 7):
@@ -253,11 +253,11 @@ def test_sweeps_that_the_time_limit_left_out_are_named_in_the_profile(tmp_path):
     about = {"vllm": "0.20.2", "device": "a device", "host": "a host", "torch": "2"}
     (tmp_path / "facts.json").write_text(json.dumps(facts))
     (tmp_path / "machine.json").write_text(json.dumps(about))
-    whole = profile_of_folder(tmp_path, MODEL, "vllm serve m")
+    whole = profile_of_sweeps([tmp_path], MODEL)
     assert "sweeps_left_out" not in whole["fingerprint"]
     waves = "name,started_s,ended_s\nwarm-up,0,0.1\nprompts,0.1,9\ndecodes at 128,,\n"
     (tmp_path / "waves.csv").write_text(waves)
-    cut = profile_of_folder(tmp_path, MODEL, "vllm serve m")
+    cut = profile_of_sweeps([tmp_path], MODEL)
     assert cut["fingerprint"]["sweeps_left_out"] == ["decodes at 128"]
     assert any("out of time before these sweeps" in line for line in lines(cut))
 
@@ -343,10 +343,7 @@ def test_prompts_behind_others_that_are_launched_longer_are_no_time_of_the_gpu(t
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "opt-13b", "qwen2.5-7b"])
 def test_the_profiles_that_ship_are_those_of_the_kept_sweeps(name):
     shipped = read_profile(f"vllm-0.20/h100-{name}-tp1")
-    about = shipped["fingerprint"]
-    refitted = profile_of_folder(
-        KEPT / f"h100-{name}" / "sweeps", read_model(name), about["command"], BY_SIZE
-    )
+    refitted = profile_of_sweeps([KEPT / f"h100-{name}" / "sweeps"], read_model(name), form=BY_SIZE)
     assert refitted["sections"] == shipped["sections"]
     assert refitted["fit"] == shipped["fit"]
 
@@ -378,7 +375,7 @@ def errors_of(testbed, log, *words):
 
 def test_a_workload_is_predicted_within_2_percent_by_the_sweeps_beside_it(testbed, tmp_path):
     log, own = "h100-qwen2.5-7b/1800-blocks-11.3", tmp_path / "own.json"
-    profile = profile_of_folder(KEPT / log / "sweeps", read_model("qwen2.5-7b"), "vllm serve")
+    profile = profile_of_sweeps([KEPT / log / "sweeps"], read_model("qwen2.5-7b"))
     own.write_text(dump(profile))
     errors = errors_of(testbed, log, f"cost.path={own}")
     assert abs(errors["e2e_s_mean"]) < 2
