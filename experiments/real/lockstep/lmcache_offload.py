@@ -52,12 +52,16 @@ class Load(vllm_offload.Load):
 class Ours(vllm_offload.Ours):
     """Our scheduler and policy."""
 
+    def __init__(self, load: Load) -> None:
+        self._chunk_size = load.chunk_size
+        super().__init__(load)
+
     def counts(self) -> list[int]:
         return [int(self.policy.counters()[name]) for name in COUNTERS]
 
     def moved(self, step: Step, plan: Plan, number: int) -> Step:
         tier = self.policy.tier
-        free = (tier.num_chunks - len(tier.chunks)) * self.policy.chunk_size
+        free = (tier.num_chunks - len(tier.chunks)) * self._chunk_size
         return step.with_sums(self.growth(), free)
 
 
