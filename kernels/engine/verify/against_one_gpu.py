@@ -17,7 +17,8 @@ import torch
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
 from testbed.kernels.engine.architecture import Architecture, of_spec
-from testbed.kernels.engine.parallel.processes import Source, Started, start
+from testbed.kernels.engine.parallel.processes import Started, start
+from testbed.kernels.engine.parallel.worker import Source
 from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.engine.verify.against_plain import (
     SMALL_BATCH,

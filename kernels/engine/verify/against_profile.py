@@ -30,7 +30,8 @@ from testbed.kernels.engine.loaded_model import (
     Bench,
     ahead,
 )
-from testbed.kernels.engine.parallel.processes import Source, start
+from testbed.kernels.engine.parallel.processes import start
+from testbed.kernels.engine.parallel.worker import Source
 from testbed.kernels.engine.phases import Phase, in_phases
 from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.engine.records import Iteration

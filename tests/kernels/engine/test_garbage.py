@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import tiny_models as tiny
 
-from testbed.kernels.engine.parallel.processes import Source
+from testbed.kernels.engine.parallel.worker import Source
 from testbed.kernels.engine.phases import Phase, in_phases
 from testbed.kernels.engine.runner import Runner
 from testbed.kernels.engine.verify.against_one_gpu import FAMILIES, weights_of_all

@@ -20,8 +20,8 @@ from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.request import Request  # noqa: E402
 from testbed.engine.wall_clock import StepClock  # noqa: E402
 from testbed.kernels.engine.parallel import processes  # noqa: E402
-from testbed.kernels.engine.parallel.processes import Source  # noqa: E402
 from testbed.kernels.engine.parallel.watch import WorkerError  # noqa: E402
+from testbed.kernels.engine.parallel.worker import Source  # noqa: E402
 from testbed.kernels.engine.served_run import Options, assemble  # noqa: E402
 from testbed.kernels.engine.verify import against_one_gpu  # noqa: E402
 from testbed.kernels.engine.verify.against_one_gpu import FAMILIES  # noqa: E402
