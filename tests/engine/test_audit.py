@@ -168,6 +168,15 @@ def test_wrong_answers_of_a_policy_are_named(policy, reported, options):
     refuses(reported, serve, policy, **options, error=PlugInError)
 
 
+def test_a_growth_while_slots_are_shared_is_named_beside_that_of_whole_blocks():
+    """Two sequences share two blocks of their prompt; in 12 steps each takes three of its own."""
+    policy = growing(20)(PoolSpec(256, 64), block_size=4)
+    served = scheduler_of(SeparatePrefill, policy, Recompute())
+    requests = [Request(0, 0, 10, 14, num_seqs=2)]
+    reported = "Odd took 20 slots if whole blocks would take 24"
+    refuses(reported, simulate, requests, served, FastMillisecond(), 64, error=PlugInError)
+
+
 @pytest.mark.parametrize(
     ("pool", "reported"),
     [
