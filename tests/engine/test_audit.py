@@ -220,6 +220,18 @@ def test_scheduler_must_run_every_request_once(kind):
     refuses(reported, serve, scheduler=OneByOne, error=PlugInError)
 
 
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_a_scheduler_wakes_at_a_whole_number_of_picoseconds(fast_forward):
+    class WakesLater(SeparatePrefill):
+        def plan(self):
+            plan = super().plan()
+            plan.wake_ps = 50.5 * MS
+            return plan
+
+    options = {"scheduler": WakesLater, "error": PlugInError, "fast_forward": fast_forward}
+    refuses(r"WakesLater answered 50500000000\.0", serve, **options)
+
+
 def run_of(kind, rule=Recompute, num_seqs=1):
     policy = kind(PoolSpec(256, 64, host(64)), block_size=4)
     run = ManualDriver(scheduler_of(SeparatePrefill, policy, rule()))

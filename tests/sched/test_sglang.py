@@ -16,9 +16,9 @@ from testbed.memory.radix.radix import Radix
 from testbed.sched.plan import Results
 from testbed.sched.preemption import Recompute
 from testbed.sched.sglang import SGLang
-from testbed.sched.sglang_requests import DeclaredOutputs
 from testbed.sched.sglang_overlap import OverlappedSGLang
 from testbed.sched.sglang_ratio import NewTokenRatio
+from testbed.sched.sglang_requests import DeclaredOutputs
 
 
 class Driven:
