@@ -2,6 +2,7 @@
 who gave it.
 """
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -166,6 +167,16 @@ ANSWERS = {
 @pytest.mark.parametrize(("policy", "reported", "options"), ANSWERS.values(), ids=ANSWERS)
 def test_wrong_answers_of_a_policy_are_named(policy, reported, options):
     refuses(reported, serve, policy, **options, error=PlugInError)
+
+
+@pytest.mark.parametrize("answer", [None, 12, Fixed(8.5)])
+def test_the_footprint_of_each_sequence_is_one(answer):
+    """The third comes between the checks of all."""
+    policy = odd(footprint=lambda _, footprint, seq: answer if seq.seq_id == 2 else footprint)
+    served = scheduler_of(SeparatePrefill, policy(PoolSpec(256, 64), block_size=4), Recompute())
+    requests = [Request(i, i * 5 * MS, 10, 20) for i in range(3)]
+    reported = f"Odd answered {re.escape(repr(answer))}; "
+    refuses(reported, simulate, requests, served, OneMillisecond(), 64, error=PlugInError)
 
 
 def test_a_growth_while_slots_are_shared_is_named_beside_that_of_whole_blocks():
