@@ -27,6 +27,8 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
     allowed = {FULL, WINDOWED, CHUNKED if kind == "llama4" else FULL}
     if kind in types_with("delta_net"):
         allowed = {FULL, STATE}
+    if kind in types_with("latent"):
+        allowed = {FULL}
     if not isinstance(listed, list) or len(listed) < num_layers or not set(listed) <= allowed:
         raise InputError(
             key=f"{fields.path}: layer_types",
@@ -131,6 +133,9 @@ def latent_of(fields: Fields, kind: str) -> Latent:
     """
     rank = fields.count("q_lora_rank")
     index_bytes = index_params = 0
+    for key, usual in (("index_topk_freq", 1), ("index_topk_pattern", None)):
+        if fields.get(key, usual) != usual:
+            raise fields.refusal(key, "layers that share an indexer are not supported")
     if fields.get("index_topk"):
         size, heads = fields.whole("index_head_dim", 128), fields.whole("index_n_heads", 64)
         index_bytes = size + size // 128 * 4
