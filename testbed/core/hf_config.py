@@ -340,7 +340,10 @@ def head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
         return fields.whole("global_head_dim", 512)
     key = "head_dim" if fields.get("head_dim") is not None else "attention_head_dim"
     if fields.get(key) is not None:
-        return fields.whole(key)
+        size = fields.whole(key)
+        if kind in types_with("equal_heads") and size * heads != hidden:
+            raise fields.refusal(key, "vLLM's class does not read it: hidden_size / heads counts")
+        return size
     if hidden % heads:
         raise InputError(
             key=fields.path,

@@ -27,8 +27,8 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
     allowed = {FULL, WINDOWED, CHUNKED if kind == "llama4" else FULL}
     if kind in types_with("delta_net"):
         allowed = {FULL, STATE}
-    if kind in types_with("latent"):
-        allowed = {FULL}
+    if kind in types_with("unlisted") and listed != _kinds_of_class(fields, kind, num_layers):
+        raise fields.refusal("layer_types", "vLLM's class does not read it, and has other layers")
     if not isinstance(listed, list) or len(listed) < num_layers or not set(listed) <= allowed:
         raise InputError(
             key=f"{fields.path}: layer_types",
@@ -61,7 +61,9 @@ def _kinds_of_class(fields: Fields, kind: str, num_layers: int) -> list[str]:
     if kind in types_with("qwen_windows"):
         first = fields.get("max_window_layers", num_layers) if _uses_window(fields) else num_layers
         return [WINDOWED if i >= first else FULL for i in range(num_layers)]
-    return [WINDOWED if kind in windows["every"] else FULL] * num_layers
+    has_none = any(kind in types_with(name) for name in ("latent", "delta_net"))
+    has_none = has_none or kind == "smollm3" or fields.get("sliding_window") is None
+    return [FULL if has_none else WINDOWED] * num_layers
 
 
 def _last_is_full(kind: str, kinds: list[str]) -> list[str]:
@@ -110,7 +112,8 @@ def _window_of_all(fields: Fields, kind: str, kinds: list[str], num_layers: int)
                 "vLLM does not start: sliding window for some but not all layers is not supported",
             )
         return None
-    if uses_window and kind != "qwen3_moe" and set(kinds) != {WINDOWED}:
+    is_split = kind == "qwen2_moe" or set(kinds) != {WINDOWED}
+    if uses_window and kind != "qwen3_moe" and is_split:
         raise fields.refusal(
             "use_sliding_window",
             "a release of vLLM has windows in all layers then, and another in none: not supported",

@@ -45,6 +45,7 @@ SPARSE = {
     "n_shared_experts": 1,
     "num_experts_per_tok": 8,
 }
+GEMMA = {**LLAMA, "model_type": "gemma", "tie_word_embeddings": True}
 ALTERNATING = ["full_attention", "sliding_attention"] * 16
 
 
@@ -436,6 +437,8 @@ def test_a_length_of_the_tokenizer_decides_and_of_others_the_smallest(shape, mor
         (SPARSE | {"index_topk_freq": 2}, "index_topk_freq"),
         (SPARSE | {"index_topk_pattern": "FS"}, "index_topk_pattern"),
         (SPARSE | {"layer_types": ALTERNATING, "sliding_window": 512}, "layer_types"),
+        (GEMMA | {"layer_types": ALTERNATING, "sliding_window": 512}, "layer_types"),
+        (LLAMA | {"model_type": "qwen2", "head_dim": 96}, "head_dim"),
     ],
 )
 def test_a_key_that_changes_what_is_cached_is_refused(shape, config, key):
@@ -475,3 +478,13 @@ def test_patches_with_two_sides_count(shape):
     files = [{"model_type": "internvl", "text_config": text, "vision_config": p} for p in patches]
     plain, sides = (shape(file).vision_params for file in files)
     assert plain == sides
+
+
+def test_a_window_is_of_all_layers_where_nothing_lists_them(shape):
+    """Of any type: vLLM's layers take it from the configuration of the cache."""
+    for config in (LLAMA, GEMMA):
+        window = shape(config | {"sliding_window": 512}).window
+        assert (window.size, window.num_layers) == (512, 32)
+    listed = {"layer_types": ["full_attention"] * 32}
+    assert shape(LLAMA | listed).window is None
+    refuses("layer_types", shape, GEMMA | listed | {"sliding_window": 512})
