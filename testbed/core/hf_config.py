@@ -342,7 +342,7 @@ def head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
     if fields.get(key) is not None:
         size = fields.whole(key)
         if kind in types_with("equal_heads") and size * heads != hidden:
-            raise fields.refusal(key, "vLLM's class does not read it: hidden_size / heads counts")
+            raise fields.refusal(key, "a release of vLLM has hidden_size / heads instead")
         return size
     if hidden % heads:
         raise InputError(

@@ -487,4 +487,4 @@ def test_a_window_is_of_all_layers_where_nothing_lists_them(shape):
         assert (window.size, window.num_layers) == (512, 32)
     listed = {"layer_types": ["full_attention"] * 32}
     assert shape(LLAMA | listed).window is None
-    refuses("layer_types", shape, GEMMA | listed | {"sliding_window": 512})
+    refuses("layer_types", shape, LLAMA | listed | {"sliding_window": 512})
