@@ -154,7 +154,7 @@ def remove(folder, part):
         ),
         pytest.param((), "opt-13b --gpu l4", "measured on NVIDIA H200, which is not", id="an L4"),
         pytest.param((), "opt-7b", "--model opt-7b: ", id="an unknown model"),
-        pytest.param((), "opt-13b --gpu none", "gpu none: is no GPU", id="no such GPU"),
+        pytest.param((), "opt-13b --gpu none", "gpu=none: is no GPU", id="no such GPU"),
         pytest.param(
             ("mla",),
             "deepseek-v3 --tensor-parallel 8",
