@@ -41,6 +41,8 @@ def config_of(name: str) -> dict[str, Any]:
         config["head_dim"] = shape.head_size
     if "layer_types" in config:
         config["layer_types"] = config["layer_types"][:2] * (shape.num_layers // 2)
+    if MODELS[name] == "gpt-oss":  # all its files have experts of 4 bits
+        config["quantization_config"] = {"quant_method": "mxfp4"}
     return config | _experts(config, shape)
 
 
