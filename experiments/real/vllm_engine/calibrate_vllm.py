@@ -187,9 +187,12 @@ def lines(profile: Mapping[str, Any]) -> Iterator[str]:
             f"{fit['mean_error']:+.1%} of {fit['num_batches']}"
         )
     if front := profile["sections"].get("front_end"):
-        times = {(part, load): us / 1e3 for part, load, us in front["points"]}
-        parts = [f"{ms:.2f} ms {load}" for (part, load), ms in times.items() if "before" in part]
-        yield f"front end, to the engine and back: {', '.join(parts)}"
+        ms = {load: us / 1e3 for _, load, us in front["points"]}
+        few, many = min(ms), max(ms)
+        yield (
+            f"front end, to the engine and back: {ms[few]:.2f} ms beside {few} decodes, "
+            f"{ms[many]:.2f} beside {many}"
+        )
     if off_by := (profile.get("fit") or {}).get("left_out"):
         yield (
             f"sizes of batch left out, standard deviations: launches {off_by['launches']:.1%}, "
