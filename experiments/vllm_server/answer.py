@@ -8,6 +8,7 @@ from typing import Any
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.expected_error import error_lines, unlogged_parts
+from testbed.experiments.vllm_server.hosts import host_lines, starting
 from testbed.experiments.vllm_server.named_server import server_of
 from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import OFF, ON, Command, read_command
@@ -19,7 +20,6 @@ from testbed.vllm.server import REPLICAS, Server
 from testbed.vllm.start_refusals import CONTEXT_GIB, LARGE_SHARE
 
 LARGEST_PARALLELISM = 64
-GPUS_OF_HOST = 8
 BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
 TAKES_MEMORY = "--enable-lora", "--speculative-config"
@@ -212,7 +212,7 @@ def _started(question: Question) -> Server:
         smallest = _smallest(question)
         if smallest is None:
             raise
-        raise error.with_remedy(f"--tensor-parallel-size {smallest} starts") from None
+        raise error.with_remedy(starting("--tensor-parallel-size", smallest)) from None
 
 
 def concurrency(server: Server) -> float:
@@ -333,7 +333,7 @@ def lines_of(fit: Fit) -> list[str]:
         texts.append(f"CPU cache below the GPUs: {fit.offloaded_tokens:,} tokens")
     texts.append(f"largest --max-model-len that starts: {fit.longest_model_len:,}")
     texts.append(f"smallest --tensor-parallel-size that starts: {fit.smallest_tensor_parallel}")
-    texts += _host_lines(max(fit.num_gpus, fit.smallest_tensor_parallel or 0))
+    texts += host_lines(max(fit.num_gpus, fit.smallest_tensor_parallel or 0))
     texts += [f"assumed: {note}" for note in fit.assumptions]
     if fit.adapters_gib:
         texts.append(_adapters_line(fit))
@@ -364,13 +364,6 @@ def _adapters_line(fit: Fit) -> str:
         f"{ADAPTERS}: a decode that has all of them reads {share:.1%} more weights, which is "
         "the least that they cost; the launches of their kernels come on top"
     )
-
-
-def _host_lines(num_gpus: int) -> list[str]:
-    """The line that says that so many GPUs are more than one host has; none if they are not."""
-    if num_gpus <= GPUS_OF_HOST:
-        return []
-    return [f"{num_gpus} GPUs are of several hosts if each has {GPUS_OF_HOST} (--nnodes, or Ray)"]
 
 
 def _share_lines(fit: Fit) -> list[str]:
