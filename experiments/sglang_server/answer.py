@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB
 from testbed.experiments.sglang_server.named_server import server_of
+from testbed.experiments.vllm_server.hosts import starting
 from testbed.experiments.vllm_server.named_server import smallest_degree
 from testbed.sglang.command import Command, read_command
 from testbed.sglang.memory import terms
@@ -55,7 +56,7 @@ def fit_of(text: str, gpu: str) -> SglangFit:
         smallest = _smallest(command, gpu)
         if smallest is None:
             raise
-        raise error.with_remedy(f"--tp-size {smallest} starts") from None
+        raise error.with_remedy(starting("--tp-size", smallest)) from None
     memory, pool = server.memory, server.pool
     return SglangFit(
         release=RELEASE,

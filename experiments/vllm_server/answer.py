@@ -8,6 +8,7 @@ from typing import Any
 from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.expected_error import error_lines, unlogged_parts
+from testbed.experiments.vllm_server.hosts import host_lines, starting
 from testbed.experiments.vllm_server.named_server import server_of, smallest_degree
 from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import OFF, ON, Command, read_command
@@ -18,7 +19,6 @@ from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import REPLICAS, Server
 from testbed.vllm.start_refusals import CONTEXT_GIB, LARGE_SHARE
 
-GPUS_OF_HOST = 8
 BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
 TAKES_MEMORY = "--enable-lora", "--speculative-config"
@@ -217,7 +217,7 @@ def _started(question: Question) -> Server:
         smallest = _smallest(question)
         if smallest is None:
             raise
-        raise error.with_remedy(f"--tensor-parallel-size {smallest} starts") from None
+        raise error.with_remedy(starting("--tensor-parallel-size", smallest)) from None
 
 
 def concurrency(server: Server) -> float:
@@ -331,9 +331,7 @@ def _limit_lines(fit: Fit) -> Iterator[str]:
     """The ends of what starts."""
     yield f"largest --max-model-len that starts: {fit.longest_model_len:,}"
     yield f"smallest --tensor-parallel-size that starts: {fit.smallest_tensor_parallel}"
-    most = max(fit.num_gpus, fit.smallest_tensor_parallel or 0)
-    if most > GPUS_OF_HOST:
-        yield f"{most} GPUs are of several hosts if each has {GPUS_OF_HOST} (--nnodes, or Ray)"
+    yield from host_lines(max(fit.num_gpus, fit.smallest_tensor_parallel or 0))
 
 
 def _adapters_line(fit: Fit) -> str:
