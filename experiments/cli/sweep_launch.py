@@ -3,13 +3,14 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from testbed.core.errors import InputError
+from testbed.core.errors import AnswerIsNo, InputError
+from testbed.experiments.cli.compared_servers import asked_of, check_built
 from testbed.experiments.cli.json_answers import sweep_answer
 from testbed.experiments.cli.output import print_json, wide_console
 from testbed.experiments.cli.parameters import check_folder_of
@@ -68,11 +69,11 @@ def points_of(
     Notes that several have are printed once.
     """
     points, lines = list[SweepPoint](), list[str]()
-    combinations = [*sweep_points([word for word in asked if not is_of_hydra(word)])]
-    for command, served in servers.items():
-        for combination in combinations:
+    own = [word for word in asked if not is_of_hydra(word)]
+    for command, of_server in asked_of(servers, own, folders).items():
+        for combination in sweep_points(of_server):
             with redirect_stderr(StringIO()) as printed:
-                words = tuple(served.words(combination, folders))
+                words = tuple(servers[command].words(combination, folders))
             points.append(SweepPoint(combination, words, command))
             lines += printed.getvalue().splitlines()
     if sources_differ([point.words for point in points]):
@@ -97,7 +98,8 @@ def sweep_of(
     folder = Path(chosen(asked).get(SWEEP_FOLDER, RUNS))
     of_launcher = [word for word in asked if is_of_hydra(word)]
     for point in points:  # what none of them can have is refused before any is run
-        configured(point.words)
+        with suppress(AnswerIsNo):  # a pool that does not fit is the answer of its point
+            check_built(point.words)
     shows = not (launch.json or QUIET.get())
     progress = SweepProgress(folder.resolve(), len(points), time.time(), shows)
     jobs = [

@@ -35,7 +35,7 @@ OF_THE_LOAD = ("slo.", "trace", "arrivals", "workload.")
 @dataclass(frozen=True)
 class Mode:
     """The parts of a plan: its search, the search over everything, its order, and its comparison of
-    a deployment with the cheapest.
+    a deployment with the cheapest. short: what follows from runs that are too short.
     """
 
     search: Callable[[Search, Sequence[Candidate]], list[Verdict]]
@@ -43,6 +43,7 @@ class Mode:
     rank: Callable[[Keeps], tuple[float, ...]]
     difference: Callable[[Keeps, Keeps], str]
     served: str
+    short: str
 
 
 AT_LOAD = Mode(
@@ -51,6 +52,7 @@ AT_LOAD = Mode(
     rank=at_load.rank_at_load,
     difference=at_load.difference_at_load,
     served="the given requests",
+    short="latencies are of an emptier server",
 )
 AT_CAPACITY = Mode(
     search=at_capacity.cheapest_at_capacity,
@@ -58,6 +60,7 @@ AT_CAPACITY = Mode(
     rank=at_capacity.rank_at_capacity,
     difference=at_capacity.difference_at_capacity,
     served="each deployment's highest rate",
+    short="its rate is up to {} too high",
 )
 
 

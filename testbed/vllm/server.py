@@ -97,7 +97,9 @@ class Speculative(NamedTuple):
             "how many drafts are accepted is not in a command: "
             f"each of their tokens is with probability {ASSUMED:g}, an assumption, unless "
             "speculation.acceptance.rate says otherwise; "
-            "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
+            "acceptance@speculation.acceptance=per_position takes the rates that a server logs; "
+            "run -m --from-vllm WITHOUT --from-vllm WITH speculation.acceptance.rate=0.1,0.3,0.5 "
+            "shows from which on drafts gain"
         )
         return (of_acceptance, *self.notes)
 

@@ -489,8 +489,6 @@ LINES = {
     "reproduce fig2 --jobs two": ("--jobs two",),
     "show timeline runs/x --from -1": ("--from -1",),
     "show memory runs/x --from nan": ("--from nan",),
-    "import profile x --out y --link 0": ("--link 0",),
-    "import profile x --out y --link inf": ("--link inf",),
     "plot fig2 results --out x.doc": ("--out x.doc",),
     "compare": ("[NAME=]RUN",),
     "show memory": ("RUN",),
