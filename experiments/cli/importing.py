@@ -84,7 +84,9 @@ def model(config: ModelConfig, /, *, name: NewName = None, out: ModelOut = None)
     A model_type that is not known is refused with those that are.
     """
     from testbed.core.hf_config import model_of, uncounted_parts, values_of_class
+    from testbed.core.hf_served import check_served
 
+    check_served(config)
     shape = model_of(config, name)
     if name is None and out is None:
         _check_file_name(shape.name, config)

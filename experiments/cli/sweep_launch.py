@@ -7,13 +7,13 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.json_answers import sweep_answer
 from testbed.experiments.cli.output import print_json, wide_console
 from testbed.experiments.cli.parameters import check_folder_of
-from testbed.experiments.cli.run_launch import NOTE, RUNS, USUAL, Drawing, Form, printed_once
+from testbed.experiments.cli.run_launch import NOTE, RUNS, printed_once
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.compose import configured
@@ -30,6 +30,9 @@ from testbed.experiments.runs.sweep_progress import SweepProgress
 from testbed.experiments.runs.sweep_words import sweep_points
 from testbed.experiments.runs.whole_files import remove_leftovers
 from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
+
+if TYPE_CHECKING:
+    from testbed.experiments.cli.run import Launch
 
 QUOTES = "'\""
 SWEEP_FOLDER = "hydra.sweep.dir"
@@ -82,7 +85,7 @@ def sweep_of(
     asked: Sequence[str],
     servers: Mapping[str, ServedCommand],
     folders: Sequence[Path],
-    form: Form,
+    launch: "Launch",
 ) -> None:
     """Run every point of the words `asked`, of every server's command, and write and print their
     table; one line for the first that fails. A sweep that is stopped prints the points that were
@@ -90,15 +93,15 @@ def sweep_of(
     """
     points, notes = points_of(asked, servers, folders)
     _check_seeds(chosen(asked).get(SEED, ""))
-    _check_drawing(form.drawing)
+    _check_figure(launch.figure, launch.columns)
     folder = Path(chosen(asked).get(SWEEP_FOLDER, RUNS))
     of_launcher = [word for word in asked if is_of_hydra(word)]
     for point in points:  # what none of them can have is refused before any is run
         configured(point.words)
-    shows = not (form.json or QUIET.get())
+    shows = not (launch.json or QUIET.get())
     progress = SweepProgress(folder.resolve(), len(points), time.time(), shows)
     jobs = [
-        PointJob(point, _varying(point, asked), i, form.again, progress, os.getcwd())
+        PointJob(point, _varying(point, asked), i, launch.again, progress, os.getcwd())
         for i, point in enumerate(points, start=1)
     ]
     names = differing([point.axes for point in points])
@@ -108,13 +111,13 @@ def sweep_of(
             for result in launched(of_launcher, jobs, progress.folder):
                 results.append(result)
     except KeyboardInterrupt:
-        _answer(results, names, folder, form, notes)
+        _answer(results, names, folder, launch, notes)
         raise
     finally:
         remove_leftovers(folder)  # of workers that were stopped
     error = next((result for result in results if isinstance(result, InputError)), None)
-    if not (error and form.json):
-        _answer(results, names, folder, form, notes)
+    if not (error and launch.json):
+        _answer(results, names, folder, launch, notes)
     if error:
         raise error
 
@@ -123,7 +126,7 @@ def _answer(
     results: Sequence[Point | InputError],
     names: Sequence[str],
     folder: Path,
-    form: Form,
+    launch: "Launch",
     notes: list[str],
 ) -> None:
     """Write the table of the points that ended well over the axes `names` into the folder, beside
@@ -137,27 +140,26 @@ def _answer(
         return
     table = table_for(folder, [point.folder for point in points])
     write_sweep(table, points, names)
-    file, metrics = form.drawing
-    file = file or table.with_suffix(".png")
-    figure = file if draw_sweep(file, points, metrics) else None
-    if form.json:
+    file = launch.figure or table.with_suffix(".png")
+    figure = file if draw_sweep(file, points, launch.columns) else None
+    if launch.json:
         return print_json(sweep_answer(points, table, figure, notes))
     console = wide_console()
-    console.print(shown(points, console.width, names, per_seed=form.per_seed))
+    console.print(shown(points, console.width, names, per_seed=launch.per_seed))
     console.print(f"every number of every point: {table}", highlight=False)
     if figure:
         console.print(f"figure: {figure}", highlight=False)
-    elif form.drawing != USUAL:
+    elif launch.figure or launch.metrics:
         console.print("no figure: no axis has three numbers, or no run has these metrics")
 
 
-def _check_drawing(drawing: Drawing) -> None:
+def _check_figure(file: Path | None, metrics: Sequence[str]) -> None:
     """Raise InputError for a figure that could not be drawn, before anything is run."""
-    if drawing.metrics:
+    if metrics:
         from testbed.experiments.runs.sweep_metrics import panels_of
 
-        panels_of(drawing.metrics)
-    check_folder_of(drawing.file)
+        panels_of(metrics)
+    check_folder_of(file)
 
 
 def _check_seeds(text: str) -> None:

@@ -196,7 +196,6 @@ def costs(*folders: Measurements, held_back: HeldBack = None, out: CostsOut = No
     By every way that finds costs: the errors that a run's first line quotes.
     """
     from testbed.experiments.cli.output import plain_table, show
-    from testbed.experiments.runs.csv_tables import csv_text
     from testbed.experiments.runs.whole_files import write_text
     from testbed.experiments.studies import left_out_tables
 
@@ -205,7 +204,7 @@ def costs(*folders: Measurements, held_back: HeldBack = None, out: CostsOut = No
         return show(plain_table(left_out_tables.HELD_BACK, rows))
     table = left_out_tables.left_out_table(folders)
     if out:
-        write_text(out, csv_text(table))
+        write_text(out, table.to_csv(index=False))
     head = "each profile left out and predicted from the others: median error in percent (largest)"
     show(head, plain_table(left_out_tables.HEAD, left_out_tables.by_way(table)))
 

@@ -118,7 +118,7 @@ def composed_by_hydra(
     first = next((place for place in places if (place / f"{name}.yaml").is_file()), CONF)
     others = ", ".join(f"{SCHEME}://{place}" for place in places if place != first)
     search = [f"hydra.searchpath=[{others}]"] if others else []
-    unasked = [f"~hydra/{part}" for part in UNASKED]
+    unasked = [f"hydra/{part}=[]" for part in UNASKED]
     register(first)
     with initialize_config_dir(str(first), job_name="testbed", version_base=VERSION):
         return compose(name, [*words, *search, *unasked], return_hydra_config=whole)

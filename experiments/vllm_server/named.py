@@ -13,6 +13,7 @@ from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
 from testbed.core.hf_fields import TRANSFORMERS
+from testbed.core.hf_served import check_served
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
@@ -53,6 +54,7 @@ def model_named(
         )
     if (Path(name) / "config.json").is_file():
         path = Path(name) / "config.json"
+        check_served(path)
         return Named(model_of(path, transformers=transformers), None, path)
     meant = name_of(name, names_of("model", folders))
     if meant.model in model_names():
@@ -63,6 +65,7 @@ def model_named(
         return Named(_changed(model_of(path, transformers=transformers), meant), meant.model, path)
     cached = cached_config(name)
     if cached is not None:
+        check_served(cached)
         shape = model_of(cached, name.rpartition("/")[2].lower(), transformers=transformers)
         return Named(shape, None, cached)
     choices = ", ".join(names_of("model", folders))

@@ -9,7 +9,7 @@ from testbed.vllm.option_table import COUNTED, HARMLESS, REFUSED, may_have, rele
 from testbed.vllm.releases import Release
 
 SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-NUMBER = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kmgKMG])?")
+NUMBER = re.compile(r"(?P<number>\d+(\.\d+(?![KMG]))?)(?P<scale>[kmgKMG])?")
 HARMLESS_VARIABLES = ("VLLM_LOGGING", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_API_KEY")
 NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1"}
 LMCACHE = "LMCACHE_"  # read if the server has LMCache, else by nothing
@@ -62,7 +62,7 @@ class OptionReader:
         return f"{SERVE}: {option}" if self._keys is None else self.named(option)
 
     def number(self, name: str) -> float | None:
-        """A number as vLLM reads it: 8k is 8,000, 8K is 8,192."""
+        """A number as vLLM reads it: 8k is 8,000, 8K is 8,192, and 1.5K is none."""
         text = self.values.get(name)
         if text is None:
             return None

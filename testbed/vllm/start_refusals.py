@@ -78,6 +78,8 @@ def check_types(reader: OptionReader, model: ModelSpec, release: Release) -> Non
     cached, computed = reader.value(CACHE_TYPE), reader.value(DTYPE)
     if model.latent is not None and computed in FULL:
         raise reader.does_not_start(DTYPE, "no backend of latent attention computes in float32")
+    if model.weight_bits is not None and computed in FULL:
+        raise reader.refusal(DTYPE, "vLLM does not start with most quantized weights in float32")
     if model.latent is not None and cached == E5M2:
         raise reader.does_not_start(CACHE_TYPE, "no backend of latent attention reads fp8_e5m2")
     if model.head_size > WIDEST_HEAD and cached == E5M2 and release.has_long_blocks:

@@ -54,6 +54,19 @@ def test_options_that_vllm_refuses(words, release, problem):
 
 
 @pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("--kv-cache-memory-bytes 3.5G", "--kv-cache-memory-bytes"),
+        ("--quantization fp8 --dtype float32", "--dtype"),
+        ("--max-num-partial-prefills 2", "--max-num-partial-prefills"),
+    ],
+)
+def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, option):
+    with pytest.raises(InputError, match=option):
+        fits(f"{LLAMA} {words}", "0.19")
+
+
+@pytest.mark.parametrize(
     ("words", "release"),
     [
         (f"{LLAMA} {THRESHOLD}", "0.19"),

@@ -79,6 +79,7 @@ HANDOVERS = (
     ByLayer(bandwidth=5e5, extent_s=1e-4),
 )
 COSTS = [FastMillisecond(), analytic(overhead_s=1e-3)]
+SNAPSHOTS_PS = (0, 20 * MS)
 TIERED = [
     analytic(
         replace(server(), tiers={"dram": TierSpec(1, bandwidth), "nvme": TierSpec(1, bandwidth)}),
@@ -170,7 +171,7 @@ def fleets(draw):
     return requests, make_parts, makes_router, num_engines, faults, shared
 
 
-def run_fleet(fleet, cancelled=(), *, split=None, fast_forward):
+def run_fleet(fleet, cancelled=(), *, split=None, fast_forward, snapshots_ps=()):
     """As simulate_fleet, and requests are cancelled from outside."""
     requests, make_parts, makes_router, num_engines, faults, shared_tiers = fleet
     recorders = [Recorder() for _ in range(num_engines)]
@@ -183,6 +184,7 @@ def run_fleet(fleet, cancelled=(), *, split=None, fast_forward):
         split=split and split(makes_router()),
         shared_tiers=shared_tiers,
         fast_forward=fast_forward,
+        snapshots_ps=snapshots_ps,
     )
     client_of(clock, done, requests).start()
     Faults(clock, done, faults).start()
@@ -222,7 +224,8 @@ def check_nothing_is_leased(done):
 
 def check_fleet(fleet, cancelled, split=None):
     (fast, fast_records, fast_router), (slow, slow_records, slow_router) = (
-        run_fleet(fleet, cancelled, split=split, fast_forward=way) for way in (True, False)
+        run_fleet(fleet, cancelled, split=split, fast_forward=way, snapshots_ps=SNAPSHOTS_PS)
+        for way in (True, False)
     )
     for record, other in zip(fast_records, slow_records, strict=True):
         assert_same(record, other)
@@ -300,7 +303,7 @@ def test_300_split_fleets_are_fast_and_slow_alike(fleet_and_split, cancelled):
 def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
     """Without faults and shared tiers the engines meet in the router alone."""
     requests, make_parts, *_ = fleet
-    done, recorders, _ = run_fleet((*fleet[:4], (), ()), fast_forward=False)
+    done, recorders, _ = run_fleet((*fleet[:4], (), ()), fast_forward=False, snapshots_ps=[0])
     by_id = {request.request_id: request for request in requests}
     for number, recorder in enumerate(recorders):
         own = np.sort(recorder.requests.columns()["request_id"]).tolist()
@@ -312,6 +315,7 @@ def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
             MAX_LEN,
             fast_forward=False,
             lengths=parts.lengths,
+            snapshots_ps=[0],
         )
         recorder.end_ps = alone.end_ps  # engines of a fleet end together
         assert_same(alone, recorder)
@@ -341,7 +345,7 @@ def test_a_fleet_of_one_engine_is_the_run_without_a_fleet(fleet):
     requests, make_parts, makes_router, *_, shared = fleet
     for fast_forward in (True, False):
         one = (requests, make_parts, makes_router, 1, (), shared)
-        _, (recorder,), _ = run_fleet(one, fast_forward=fast_forward)
+        _, (recorder,), _ = run_fleet(one, fast_forward=fast_forward, snapshots_ps=SNAPSHOTS_PS)
         parts = make_parts(0)
         alone = simulate(
             requests,
@@ -350,7 +354,9 @@ def test_a_fleet_of_one_engine_is_the_run_without_a_fleet(fleet):
             MAX_LEN,
             fast_forward=fast_forward,
             lengths=parts.lengths,
+            snapshots_ps=SNAPSHOTS_PS,
         )
+        assert recorder.snapshots == alone.snapshots
         assert recorder.spans.columns().keys() == alone.spans.columns().keys()
         for name, column in alone.spans.columns().items():
             assert column.tolist() == recorder.spans.columns()[name].tolist(), name

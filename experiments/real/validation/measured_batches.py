@@ -7,7 +7,6 @@ import pandas as pd
 
 from testbed.core.errors import InputError
 from testbed.experiments.real.validation import batches
-from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
 
 SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
 COLUMNS = ["model", "tensor_parallel", "batch_size", "input_len", "output_len"]
@@ -41,7 +40,7 @@ def as_csv(table: pd.DataFrame) -> str:
     first = table.columns.get_loc("predicted_ms")
     names = [*COLUMNS, "beam_width", "device", "latency_ms", *table.columns[first:]]
     kept = table[names].drop(columns="is_decoding")
-    return csv_text(kept.round(4))
+    return str(kept.round(4).to_csv(index=False))
 
 
 def latencies(path: Path, values: Sequence[str], device: str | None) -> pd.DataFrame:
@@ -101,7 +100,7 @@ def read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
             problem="no such file",
             remedy=f"give a CSV with {', '.join(columns or COLUMNS)}",
         )
-    table = read_csv_table(path)
+    table = pd.read_csv(path)
     check(path, table, columns)
     return table
 
