@@ -127,7 +127,7 @@ COMPLETED = {  # a line, and the candidates for its last word in bash
     "testbed reproduce moo": ["mooncake"],
     "testbed compare --h": ["--help", "--html"],
     "testbed run --f": ["--figure", "--from-sglang", "--from-vllm"],
-    "testbed gpu bench --r": ["--rounds"],
+    "testbed gpu bench --o": ["--out"],
     "testbed calibrate fit constants b": ["beams"],
     "testbed calibrate fit software log.csv model=opt-1": ["opt-13b", "opt-175b"],
     "testbed run arrivals.rate=": [],
