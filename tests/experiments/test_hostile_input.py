@@ -476,8 +476,6 @@ LINES = {
     "calibrate fit softwear log.csv": ("software",),
     "validate cost": ("cost", "costs"),
     "compare --htlm out.html a b": ("--htlm", "--html"),
-    "report runs --out page.html": ("--out page.html",),
-    "show memory runs --out page.html": ("--out page.html",),
     "capacity policy=paged --presicion 0.1": ("--precision",),
     "reproduce fig2 --seds 3": ("--seeds",),
     "list policy --config-dri x": ("--config-dir",),
