@@ -30,7 +30,11 @@ PAGES = [
 ]
 NEEDS = re.compile(r"\s+# (needs|takes) ")
 SEVERAL = re.compile(r"[\w.]+=[\w.]+(,[\w.:]+)+")
-ALONE = ("check", "capacity", "hits")  # commands that neither need other lines nor are needed by them
+ALONE = (
+    "check",
+    "capacity",
+    "hits",
+)  # commands that neither need other lines nor are needed by them
 LONG = "arrivals.duration_s="  # the option by which the quick test makes simulations short
 INPUTS_LISTED = "experiments/REPRODUCING.md"  # its table of inputs says where the files are had
 SKIPPED = (
