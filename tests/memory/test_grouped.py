@@ -127,7 +127,9 @@ def test_a_policy_that_caches_outputs_keeps_the_contract(model, kind, num_exampl
     keeps_the_contract(golden, f"{model} {kind}", make, pools(model), num_examples)
 
 
-@pytest.mark.parametrize(("model", "kind"), zip(MODELS, itertools.cycle(OUTPUTS), strict=False))
+@pytest.mark.parametrize(
+    ("model", "kind"), list(zip(MODELS, itertools.cycle(OUTPUTS), strict=False))
+)
 def test_fast_equals_slow_where_outputs_are_cached(model, kind):
     broken = differs(partial(OUTPUTS[kind], block_size=4), pools(model)[0], [ChunkedPrefill])
     assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
