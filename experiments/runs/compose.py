@@ -5,11 +5,10 @@ values are set in it, and `RunConfig` validates it once.
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -27,6 +26,17 @@ from testbed.run.config import RunConfig
 from testbed.run.override_words import key_of
 
 VERSION = "1.3"  # of Hydra's rules of composing
+# Parts of Hydra's own configuration that `hydra.main` reads, and nothing here
+UNASKED = (
+    "job_logging",
+    "hydra_logging",
+    "hydra_help",
+    "help",
+    "output",
+    "launcher",
+    "sweeper",
+    "env",
+)
 MOST_KEPT = 256  # compositions of options, some 14 KiB each
 
 
@@ -108,31 +118,10 @@ def composed_by_hydra(
     first = next((place for place in places if (place / f"{name}.yaml").is_file()), CONF)
     others = ", ".join(f"{SCHEME}://{place}" for place in places if place != first)
     search = [f"hydra.searchpath=[{others}]"] if others else []
+    unasked = [f"hydra/{part}=[]" for part in UNASKED]
     register(first)
-    directory = initialize_config_dir(str(first), job_name="testbed", version_base=VERSION)
-    with directory, _options_of_hydra_left_out():
-        return compose(name, [*words, *search], return_hydra_config=whole)
-
-
-@contextmanager
-def _options_of_hydra_left_out() -> Iterator[None]:
-    """Hydra's own part without its options (launcher, sweeper, logging), a third of composing:
-    `hydra.main` reads them, and nothing here.
-    """
-    of_hydra = ConfigStore.instance().repo["hydra"]
-    usual = of_hydra["config.yaml"]
-    of_hydra["config.yaml"] = _without_options()
-    try:
-        yield
-    finally:
-        of_hydra["config.yaml"] = usual
-
-
-@cache
-def _without_options() -> ConfigNode:
-    config = ConfigStore.instance().load("hydra/config.yaml")
-    config.node.defaults = []
-    return config
+    with initialize_config_dir(str(first), job_name="testbed", version_base=VERSION):
+        return compose(name, [*words, *search, *unasked], return_hydra_config=whole)
 
 
 @lru_cache(MOST_KEPT)

@@ -22,11 +22,17 @@ from testbed.kernels.launch.attention import (
     HEAD_SIZES,
     Shapes,
     decode,
-    decode_workspace,
     paper_decode,
+    workspace_of_rows,
 )
-from testbed.kernels.launch.compile import precompile
-from testbed.kernels.launch.decode_plan import CTAS_PER_SM, MAX_PREFIX_CHUNKS, TILE, DecodePlan
+from testbed.kernels.launch.compile import multiprocessors, precompile
+from testbed.kernels.launch.decode_plan import (
+    CTAS_PER_SM,
+    MAX_CHUNKS,
+    MAX_PREFIX_CHUNKS,
+    TILE,
+    DecodePlan,
+)
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
 from testbed.kernels.launch.prefill_attention import (
     constants,
@@ -230,9 +236,12 @@ def check_shared(case: Case) -> dict[str, float]:
     want = reference.paged_prefill(batch.q, *batch.values, batch.block_tables, ones, lens)
     caches = layouts(batch, PLAIN, ones)["paged"]
     places = reference.on_device(np.array(runs, np.int32)), reference.on_device(prefixes)
+    rows = len(lens) * s.num_heads * (MAX_CHUNKS + MAX_PREFIX_CHUNKS)
+    if plan.shares:  # two of each thread block, of up to 8 heads each
+        rows += 2 * 8 * plan.ctas_per_sm * multiprocessors()
 
     def run(out: torch.Tensor) -> None:
-        workspace = decode_workspace(batch.q, 128 + MAX_PREFIX_CHUNKS)
+        workspace = workspace_of_rows(batch.q, rows)
         options = {"workspace": workspace, "max_run": len(lens)}
         prefix_attention(batch.q, *caches, *places, **options)
         options = {"workspace": workspace, "max_context_len": own, "plan": plan}

@@ -70,7 +70,6 @@ def test_a_replayed_log_needs_no_data_frames(tmp_path):
     (tmp_path / "log.csv").write_text(
         "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n"
     )
-    (tmp_path / "timeseries.csv").write_text("t,running\n0,1\n")
     run_in_a_process(tmp_path, {"pandas", "matplotlib", "torch"}, REPLAY)
 
 

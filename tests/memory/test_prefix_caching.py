@@ -9,7 +9,7 @@ from refusals import refuses
 from testbed.checks.contract.search import POOLS, check_policy
 from testbed.core.errors import OracleError
 from testbed.core.sequence import disband, passing_batch
-from testbed.core.slots import Refusal
+from testbed.core.slots import HOST, Grant, Refusal
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, Tier, host
@@ -178,6 +178,23 @@ def test_the_session_that_has_ended_goes_first_and_then_the_one_idle_longest(ord
         caching.close_session(closed)
     found(caching, prompt(3, tuple(range(300, 308))))
     assert tuple(caching.lookup(prompt(4, (*text, 1))).num_cached(9) for text in texts) == kept
+
+
+def test_a_session_is_idle_since_its_sequence_was_swapped_out():
+    """Session 1 comes, then session 2, then session 1 with other content, which goes to the host:
+    what session 2 left goes first.
+    """
+    pool = PoolSpec(24, 64, host(64))
+    caching = PrefixCaching(pool, block_size=4, watermark=0, eviction=BySession())
+    texts = [tuple(range(start, start + 8)) for start in (0, 100, 200)]
+    for seq_id, session in enumerate((1, 2)):
+        found(caching, seq := prompt(seq_id, texts[seq_id], session=session))
+        release(caching, seq)
+    found(caching, seq := prompt(2, texts[2], session=1))
+    assert isinstance(caching.move([seq], HOST), Grant)
+    found(caching, prompt(3, tuple(range(300, 308))))
+    kept = tuple(caching.lookup(prompt(4, (*text, 1))).num_cached(9) for text in texts)
+    assert kept == (8, 0, 8)
 
 
 @pytest.mark.parametrize("kind", [Paged, PrefixCaching, OutputCaching, TieredCaching])
