@@ -131,7 +131,7 @@ COMPLETED = {  # a line, and the candidates for its last word in bash, which ask
     "testbed reproduce moo": ["mooncake"],
     "testbed compare --h": ["--help", "--html"],
     "testbed run --f": ["--figure", "--from-sglang", "--from-vllm"],
-    "testbed gpu bench --r": ["--rounds"],
+    "testbed gpu bench --o": ["--out"],
     "testbed calibrate fit constants b": ["beams"],
 }
 
