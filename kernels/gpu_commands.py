@@ -126,14 +126,12 @@ def calibrate(
     tp: int,
     out: Path,
     engine: bool,
-    rounds: int,
     kernels: Path | None = None,
 ) -> None:
     """Check the arguments, then measure: the kernels first, then a profile for each model.
 
     names: NAME or NAME:TP, by default of degree tp; out: a file, or a folder for several models;
-    engine: measure on the engine's layers; rounds: of random checks of the kernels; kernels: a
-    profile that has their times already.
+    engine: measure on the engine's layers; kernels: a profile that has their times already.
     """
     from testbed.core.shapes import read_model
     from testbed.cost.sections import dump, read_profile
@@ -144,7 +142,7 @@ def calibrate(
     sections = on_gpu("measure.profile_sections", "gpu calibrate")
     if engine:
         check_present(models, imported("measure.timing", "gpu calibrate").num_gpus())
-    if not on_gpu("verify.verify_attention", "gpu calibrate").verify(rounds):
+    if not on_gpu("verify.verify_attention", "gpu calibrate").verify():
         raise SystemExit("a kernel disagrees with its reference: nothing was measured")
     for name, num_gpus in models:
         started = time.monotonic()

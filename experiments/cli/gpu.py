@@ -164,14 +164,13 @@ def verify_profile(
 def bench(
     *,
     out: Annotated[Path, Parameter(metavar="DIR", help="folder for h200.csv")] = Path("."),
-    rounds: Annotated[AtLeastOne, Parameter(help="rounds of random checks, 110 batches each")] = 2,
 ) -> None:
     """Check and time the CUDA kernels.
 
     Prints every claim about the kernels: first all of them against their references; then paging
     against contiguous memory, and decode, prefill and swap times against the goals.
     """
-    gpu_commands.on_gpu("measure.bench_kernels", "gpu bench").bench(out, rounds)
+    gpu_commands.on_gpu("measure.bench_kernels", "gpu bench").bench(out)
 
 
 @app.command

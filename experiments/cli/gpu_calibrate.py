@@ -37,9 +37,6 @@ Degree = Annotated[AtLeastOne, Parameter(help="tensor-parallel degree (default: 
 ProfileOut = Annotated[
     Path, Parameter(metavar="FILE", help="profile JSON, or a folder for several models")
 ]
-Rounds = Annotated[
-    AtLeastOne, Parameter(help="rounds of random checks before measuring (default: 1)")
-]
 Kernels = Annotated[
     Path,
     Parameter(
@@ -58,7 +55,6 @@ class KernelOptions:
 
     model: ModelNames | None = None
     tp: Degree | None = None
-    rounds: Rounds | None = None
     kernels: Kernels | None = None
 
     def calibrate(self, out: Path, *, with_engine: bool) -> None:
@@ -70,7 +66,6 @@ class KernelOptions:
             tp=self.tp or 1,
             out=out,
             engine=with_engine,
-            rounds=self.rounds or 1,
             kernels=self.kernels,
         )
 

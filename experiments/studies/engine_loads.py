@@ -96,7 +96,7 @@ def calibrated(model: str, out: Path) -> Path:
     """The profile in the folder, which is measured now if it is not there."""
     path = out / PROFILE
     if not path.is_file():
-        gpu_commands.calibrate([model], tp=1, out=path, engine=True, rounds=1)
+        gpu_commands.calibrate([model], tp=1, out=path, engine=True)
     return path
 
 

@@ -177,4 +177,4 @@ def test_a_search_of_a_message_is_found(use):
 
 
 def test_code_searches_no_message():
-    assert found_in_sources(searched_texts) == []
+    assert found_in_sources(searched_texts) == {}

@@ -111,9 +111,13 @@ def test_capacity_looks_for_the_rate_of_the_same_server(testbed):
         "slo.ttft_s=0.05",
         "arrivals.duration_s=3",
         "--low",
-        "1",
+        "4",
+        "--high",
+        "8",
         "--precision",
-        "0.5",
+        "1",
+        "--seeds",
+        "1",
         "--json",
     )
     command, ours = SERVERS[0].values

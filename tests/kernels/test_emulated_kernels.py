@@ -112,7 +112,7 @@ def test_decodes_that_share_a_prefix_equal_their_reference(gpu):
 
 def test_workspaces_of_the_checks_hold_two_rows_of_each_thread_block(gpu, monkeypatch):
     """Of one sequence of few heads these are more than the chunks of its context can be."""
-    case = next(case for case in cases(1) if case.plan.shares and case.plan.num_warps == 2)
+    case = next(case for case in cases() if case.plan.shares and case.plan.num_warps == 2)
     launches, none = [], SimpleNamespace(threads=0)
     for module in (attention, prefill_attention):
         monkeypatch.setattr(module, "Launch", lambda *launch: launches.append(launch) or none)

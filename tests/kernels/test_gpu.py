@@ -26,7 +26,7 @@ from testbed.kernels.verify.verify_attention import (  # noqa: E402
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS  # noqa: E402
 
 
-@pytest.mark.parametrize("case", [*SMALL_CASES, *list(cases(1))[::9]], ids=str)
+@pytest.mark.parametrize("case", [*SMALL_CASES, *list(cases())[:110:9]], ids=str)
 def test_attention_equals_its_reference(case: Case) -> None:
     for name, error in check_forms(case).items():
         assert error <= TOLERANCE[case.shape.dtype], name
