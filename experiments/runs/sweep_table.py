@@ -156,20 +156,21 @@ def replicated_tables(
     if pairs:
         title = "Differences on the same seeds"
         different = {name: cells for name, cells in differences.items() if {*cells} != {EQUAL}}
-        shown = varying(different or differences)[0]
+        shown, alike = varying(different or differences, "in all rows of the second table")
+        texts += alike
         tables.append(_table(pairs, shown, width, title=title))
     return [*map(Text, texts), *tables]
 
 
 def varying(
-    results: Mapping[str, Sequence[str]],
+    results: Mapping[str, Sequence[str]], where: str = "at all points"
 ) -> tuple[dict[str, Sequence[str]], list[str]]:
     """The columns whose cells differ, and a line that says the others."""
     columns = {name: cells for name, cells in results.items() if len(set(cells)) > 1}
     same = [f"{name} {cells[0]}" for name, cells in results.items() if name not in columns]
     if not columns:
         return dict(results), []
-    return columns, [f"the same at all points: {', '.join(same)}"] if same else []
+    return columns, [f"the same {where}: {', '.join(same)}"] if same else []
 
 
 def _table(
