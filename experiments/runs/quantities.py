@@ -123,7 +123,7 @@ def few_requests(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
         return []
     return [
         f"p99: of {fewest} requests none is beyond it, so that it is about the largest value "
-        "(raise arrivals.duration_s)"
+        "(a longer run has more of them)"
     ]
 
 
