@@ -16,7 +16,7 @@ from testbed.experiments.cli.output import print_json, wide_console
 from testbed.experiments.cli.parameters import check_folder_of
 from testbed.experiments.cli.run_launch import NOTE, RUNS, printed_once
 from testbed.experiments.cli.served_command import ServedCommand
-from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
+from testbed.experiments.cli.working_folder import enter
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
@@ -198,9 +198,7 @@ class PointJob:
 
     def __call__(self) -> Point | InputError:
         """The point, or its refusal: not every exception can leave another process."""
-        os.chdir(self.working_folder)
-        if names_a_plug_in(self.point.words):
-            put_last(self.working_folder)
+        enter(self.working_folder, self.point.words)
         try:
             stored = run_into(configured(self.point.words), self.progress.folder, again=self.again)
         except (Exception, SystemExit) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
+from testbed.experiments.cli.working_folder import enter
 from testbed.experiments.mend.change_verdicts import (
     BETTER,
     OTHER_COSTS,
@@ -43,9 +43,7 @@ class Trial:
     working_folder: str
 
     def __call__(self) -> dict[str, Any] | InputError:
-        os.chdir(self.working_folder)
-        if names_a_plug_in(self.words):
-            put_last(self.working_folder)
+        enter(self.working_folder, self.words)
         try:
             config = configured([*self.words, f"seed={self.seed}", "outputs=summary"])
             return run_into(config, self.runs).summary

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.core.errors import InputError
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.experiments.plan import at_capacity, at_load
 from testbed.experiments.plan.arithmetic import Arithmetic
 from testbed.experiments.plan.bottlenecks import strains
@@ -13,7 +14,7 @@ from testbed.experiments.plan.prices import Rate
 from testbed.experiments.plan.pruning import check_not_empty, examined
 from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.simulations import Simulations
-from testbed.experiments.plan.space import NO_COMMAND, Candidate, ServerCommand, deployments
+from testbed.experiments.plan.space import Candidate, deployments
 from testbed.experiments.plan.verdicts import (
     REFUSED,
     Dearer,
@@ -117,7 +118,7 @@ class Request:
     prices: Rate
     runs: Path
     everything: bool = False
-    command: ServerCommand = NO_COMMAND
+    command: ServedCommand = NO_COMMAND
 
 
 def planned(request: Request, report: Callable[[str], None]) -> Plan:
@@ -125,7 +126,7 @@ def planned(request: Request, report: Callable[[str], None]) -> Plan:
     the checks.
     """
     _check(request)
-    launcher = tuple(word for word in request.words if _is_of_launcher(word))
+    launcher = tuple(word for word in request.words if is_of_hydra(word))
     words = [word for word in request.words if word not in launcher]
     space = deployments(words, request.command)
     report(f"{len(space)} deployments, with {len(request.seeds)} seeds; a line each ten seconds")
@@ -177,10 +178,6 @@ def _check(request: Request) -> None:
                 problem="is no choice of a deployment",
                 remedy="give one value",
             )
-
-
-def _is_of_launcher(word: str) -> bool:
-    return is_of_hydra(word)
 
 
 def _question(request: Request, candidates: Sequence[Candidate]) -> Question:
