@@ -4,6 +4,7 @@ arithmetic, hits.
 
 import copy
 import itertools
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -268,6 +269,46 @@ def test_large_pages_lose_the_rest_of_the_last_large_page_of_each_group(num_toke
     assert sum(needed) > policy.usage().total // (260 * 16)
     needed = [-(-num_admitted * small_pages // number) for number in per_large_page]
     assert sum(needed) <= policy.usage().total // (260 * 16)
+
+
+def some_of(random, pages):
+    """Some of these pages of each column."""
+    return [[page for page in column if random.random() < 0.4] for column in pages]
+
+
+def can_be_taken(pool, needed, returned, revived):
+    """`fits`, done: idle pages that are not held again go back, and large pages are counted."""
+    pool = copy.deepcopy(pool)
+    for column in range(2):
+        for page in revived[column]:
+            pool.set_idle(column, page, idle=False)
+        pool.put(column, returned[column])
+    for page, column in list(pool.idle[0].items()):
+        pool.set_idle(column, page, idle=False)
+        pool.put(column, [page])
+    return pool.short(needed) is None
+
+
+def test_large_pages_fit_where_they_can_be_taken():
+    answers = Counter()
+    for seed in range(150):
+        random, held, idle = Random(seed), [[], []], [[], []]
+        pool = LargePages(40 * 4, MODELS["hybrid"], block_size=4)
+        for _ in range(random.randint(1, 20)):
+            column, count = random.randrange(2), random.randint(1, 3)
+            if pool.short([count * (i == column) for i in range(2)]) is None:
+                held[column] += pool.take(column, count)
+        for column, pages in enumerate(some_of(random, held)):
+            for page in pages:
+                pool.set_idle(column, page, idle=True)
+                held[column].remove(page)
+                idle[column].append(page)
+        question = [random.randint(0, 6), random.randint(0, 3)], some_of(random, held)
+        revived = some_of(random, idle)
+        fits = pool.fits(*question, revived)
+        assert fits == can_be_taken(pool, *question, revived)
+        answers[fits] += 1
+    assert min(answers[True], answers[False]) > 20
 
 
 def test_several_sequences_and_wrong_page_options_are_refused():
