@@ -20,6 +20,7 @@ from testbed.core.spelling import did_you_mean
 from testbed.experiments.cli.app import application
 from testbed.experiments.cli.examples import example_of
 
+SERVED = ("--from-vllm", "--from-sglang")  # which `fits` and `mend` take without an option
 TYPES = {int: "a whole number", float: "a number"}
 
 
@@ -49,6 +50,9 @@ def _unknown_option(error: UnknownOptionError) -> InputError:
     word = (error.token.keyword or error.token.value).partition("=")[0]
     names = [name for argument in error.argument_collection for name in argument.names]
     options = ["--help", *(name for name in names if name.startswith("--"))]
+    if word in SERVED:
+        remedy = 'the command alone, in quotes: "vllm serve MODEL ..."'
+        return InputError(key=word, problem="no such option", remedy=remedy)
     return InputError(key=word, problem=f"no such option{did_you_mean(word, options)}")
 
 

@@ -123,7 +123,7 @@ def summary(preemptions, latency_s, goodput=1.0, costs="a", rejected=0, ttft_s=1
     """The part of an hour's run that a verdict reads."""
     return {
         "run": {"cost": f"auto_cost ({costs})", "cost_error": "small"},
-        "requests": {"rejected": rejected},
+        "requests": {"rejected": rejected, "finished": 1000},
         "preemptions": {"swap": 0, "recompute": preemptions},
         "simulated_s": 3600.0,
         "e2e_s": {"mean": latency_s},
