@@ -16,6 +16,7 @@ from testbed.experiments.cli.parameters import (
     AsJson,
     AtLeastOne,
     Override,
+    seed_words,
 )
 from testbed.experiments.cli.served_command import NO_COMMANDS, ServedCommands
 from testbed.run.override_words import key_of
@@ -205,13 +206,7 @@ def seeds_of(words: list[str], count: int | None) -> list[int]:
     word = next((word for word in words if key_of(word) == SEED), None)
     if word is None:
         return list(range(count or USUAL_SEEDS))
-    if count is not None:
-        raise InputError(
-            key="--seeds",
-            value=count,
-            problem=f"does not go with {word}",
-            remedy="give one of them",
-        )
+    seed_words(words, count)  # refuses --seeds beside it
     seed = word.partition("=")[2]
     if not seed.isdecimal():
         raise InputError(
