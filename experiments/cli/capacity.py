@@ -159,14 +159,15 @@ class Search:
 
 def _with_one_source(words_of: dict[str, list[str]]) -> list[str]:
     """Give the servers costs of one source, to be compared; returns the note on it."""
-    from testbed.experiments.cli.run_launch import NOTE, printed_once
+    from testbed.experiments.runs.notes import print_note
     from testbed.experiments.runs.one_source import OF_ONE_SOURCE, WHY, sources_differ
 
     if not sources_differ([*words_of.values()]):
         return []
     for words in words_of.values():
         words.append(OF_ONE_SOURCE)
-    return printed_once([f"{NOTE}{WHY}"])
+    print_note(WHY)
+    return [WHY]
 
 
 def _check_sensitivity(words: list[str]) -> None:

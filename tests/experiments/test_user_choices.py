@@ -203,7 +203,7 @@ def test_a_model_by_its_published_name_is_the_same_run(name, by_hand):
 
 
 def test_a_published_name_has_no_shape():
-    refuses("has no shape here; did you mean", published_models, "model=Qwen/Qwen3-33B")
+    refuses("model=Qwen/Qwen3-33B: ", published_models, "model=Qwen/Qwen3-33B")
 
 
 @pytest.mark.parametrize("before", ["", "\n", "\n  \n"])

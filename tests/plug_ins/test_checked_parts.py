@@ -67,7 +67,7 @@ MAKERS = {
 }
 
 
-@pytest.mark.usefixtures("in_one_process")
+@pytest.mark.usefixtures("in_one_process", "few_requests")
 @pytest.mark.parametrize("kind", SCHEDULERS)
 def test_every_scheduler_keeps_the_contract_and_foresees_nothing(kind):
     broken = testbed.check(kind, **SIZES, **SCHEDULERS[kind])
@@ -85,6 +85,7 @@ def test_no_scheduler_follows_the_hashes_of_strings(kind):
     assert follows_hashes(kind, [POOL], SCHEDULERS[kind] or LIMITS) is None
 
 
+@pytest.mark.usefixtures("few_requests")
 @pytest.mark.parametrize("name", MAKERS)
 def test_no_policy_reads_the_future(name):
     broken = differs(MAKERS[name], POOL, [MixedPrefill])
