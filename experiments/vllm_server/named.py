@@ -17,7 +17,7 @@ from testbed.core.hf_served import check_served
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
-from testbed.core.spelling import did_you_mean
+from testbed.core.spelling import LIKE, did_you_mean
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.runs.model_naming import Name, name_of
 
@@ -68,9 +68,15 @@ def model_named(
         check_served(cached)
         shape = model_of(cached, name.rpartition("/")[2].lower(), transformers=transformers)
         return Named(shape, None, cached)
-    choices = ", ".join(names_of("model", folders))
-    way_out = f"give a folder with its config.json; or add model= of {choices}"
-    raise InputError(key="model", value=name, problem="has no shape here", remedy=way_out)
+    raise InputError(
+        key="model",
+        value=name,
+        problem=f"has no shape here{did_you_mean(meant.model, names_of('model', folders), LIKE)}",
+        remedy=(
+            "give a folder with its config.json, or add model=NAME of one that is alike (`testbed "
+            "list model` shows them)"
+        ),
+    )
 
 
 def _changed(shape: ModelSpec, name: Name) -> ModelSpec:

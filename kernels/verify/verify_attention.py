@@ -72,6 +72,7 @@ class Case:
         return [PLAIN, other if self.shape.head_size in FP8_SIZES else windowed]
 
 
+ROUNDS = 2
 SMALL_CASES = (
     Case(shape=Shape(3, 3, 64, 16, torch.float16), seed=1, plan=DecodePlan(4, 3, 64), longest=200),
     Case(shape=Shape(4, 1, 128, 1, torch.bfloat16), seed=2, plan=DecodePlan(4, 3, 64), longest=150),
@@ -96,10 +97,10 @@ SMALL_CASES = (
 )
 
 
-def cases(rounds: int) -> Iterator[Case]:
-    """Each round covers head sizes x block sizes x types once; heads and plans alternate."""
+def cases() -> Iterator[Case]:
+    """Head sizes x block sizes x types, in rounds; heads and plans alternate."""
     for number, (_, head_size, block_size, dtype) in enumerate(
-        product(range(rounds), HEAD_SIZES, BLOCK_SIZES, TOLERANCE)
+        product(range(ROUNDS), HEAD_SIZES, BLOCK_SIZES, TOLERANCE)
     ):
         heads, kv_heads = HEADS[number % len(HEADS)]
         num_warps = (2, 4, 8)[number % 3] if head_size <= 128 else 4
@@ -311,11 +312,11 @@ def errors(like: torch.Tensor, want: torch.Tensor, runs: Mapping[str, Run]) -> d
     return errors_of
 
 
-def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
+def verify(report: Callable[[str], None] = print) -> bool:
     """Run all checks, report the worst error of each kernel and type; returns whether all are
     within tolerance.
     """
-    all_cases = list(cases(rounds))
+    all_cases = list(cases())
     forms = [(case, form) for case in all_cases for form in case.forms]
     precompile(
         [variant for case, form in forms for variant in variants(case.shape, case.plan, form)]

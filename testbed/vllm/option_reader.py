@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.specs import GpuSpec
 from testbed.vllm.command import OFF, ON, SERVE, Command
 from testbed.vllm.option_table import COUNTED, HARMLESS, REFUSED, may_have, releases_of
 from testbed.vllm.releases import Release
@@ -18,9 +19,11 @@ ESTIMATE_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 
 
 class OptionReader:
-    """The values of understood options, as numbers."""
+    """The values of understood options, as numbers; of a server of this release on this GPU."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, release: Release, gpu: GpuSpec) -> None:
+        self.release = release
+        self.gpu = gpu
         self.values = command.values
         self.environment = command.environment
         self._keys = command.keys

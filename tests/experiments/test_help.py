@@ -70,7 +70,6 @@ def test_a_replayed_log_needs_no_data_frames(tmp_path):
     (tmp_path / "log.csv").write_text(
         "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n"
     )
-    (tmp_path / "timeseries.csv").write_text("t,running\n0,1\n")
     run_in_a_process(tmp_path, {"pandas", "matplotlib", "torch"}, REPLAY)
 
 
@@ -128,7 +127,7 @@ COMPLETED = {  # a line, and the candidates for its last word in bash
     "testbed reproduce moo": ["mooncake"],
     "testbed compare --h": ["--help", "--html"],
     "testbed run --f": ["--figure", "--from-sglang", "--from-vllm"],
-    "testbed gpu bench --r": ["--rounds"],
+    "testbed gpu bench --o": ["--out"],
     "testbed calibrate fit constants b": ["beams"],
     "testbed calibrate fit software log.csv model=opt-1": ["opt-13b", "opt-175b"],
     "testbed run arrivals.rate=": [],

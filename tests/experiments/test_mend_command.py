@@ -100,6 +100,9 @@ def test_a_server_that_preempts_nothing_needs_no_change(mended):
 def test_a_server_that_cannot_run_is_refused(testbed):
     odd = f"{SERVER} 2000 --tensor-parallel-size 3"
     assert "vLLM does not start" in testbed.no("mend", odd, "gpu=h100-80gb")
+    too_long = testbed("mend", f"{SERVER} 1500 --max-model-len 1000", *LOAD, "--seeds", "1")
+    assert (too_long[0], too_long[1]) == (2, "")
+    assert "trace: every request is longer" in too_long[2].splitlines()[-1]
     seeded = testbed.refused("mend", f"{SERVER} 1500", "gpu=h100-80gb", "seed=3")
     assert "--seeds" in seeded
 
@@ -117,7 +120,7 @@ def test_an_slo_is_the_goal(testbed, mended):
     assert "is no goal" in testbed.refused(*line, "--by", "speed")
 
 
-def summary(preemptions, latency_s, goodput=1.0, costs="a", rejected=0):
+def summary(preemptions, latency_s, goodput=1.0, costs="a", rejected=0, ttft_s=1.0):
     """The part of an hour's run that a verdict reads."""
     return {
         "run": {"cost": f"auto_cost ({costs})", "cost_error": "small"},
@@ -125,7 +128,7 @@ def summary(preemptions, latency_s, goodput=1.0, costs="a", rejected=0):
         "preemptions": {"swap": 0, "recompute": preemptions},
         "simulated_s": 3600.0,
         "e2e_s": {"mean": latency_s},
-        "ttft_s": {"p99": 1.0},
+        "ttft_s": {"p99": ttft_s},
         "tpot_s": {"p99": 0.1},
         "while_arriving": {COMPLETED: 2.0, LAST_ARRIVAL: 3000.0},
         "slo": {"share_inside": goodput / 2, "goodput_requests_per_s": goodput},
@@ -193,6 +196,27 @@ def test_the_best_change_ends_the_preemptions_at_no_cost_if_one_does():
     assert mending(faster, ("later", "", FEWER_AND_LATER)).best.change.name == "faster"
     assert mending(("later", "", FEWER_AND_LATER)).best is None
     assert mending(("not vLLM's", NOT_OF_VLLM, NONE_AND_ALIKE), faster).best.change.name == "faster"
+
+
+LATE_FIRST = Tried(
+    Change("x"),
+    [
+        summary(0, *run)
+        for run in ((4.9, 1, "a", 0, 1.5), (5.3, 1, "a", 0, 1.6), (5.15, 1, "a", 0, 1.7))
+    ],
+)
+
+
+def test_what_a_change_makes_worse_is_said_and_is_no_cure():
+    """No preemption, and a latency that is not distinguishable, but the first token 0.6 s later."""
+    late, faster = ("late", "", LATE_FIRST), ("faster", "", FASTER)
+    of_late = mending(late, faster).verdicts[Change("late")]
+    assert (of_late.word, of_late.losses) == (UNKNOWN, ("TTFT p99, s",))
+    assert mending(late).best is None
+    assert mending(late, faster).best.change.name == "faster"
+    assert mending(("alike", "", NONE_AND_ALIKE), late).best.change.name == "alike"
+    [line] = [line for line in lines_of(mending(late)) if line.startswith("without any preemption")]
+    assert "late (not distinguishable; worse TTFT p99 by 0.6 ± 0.2" in line
 
 
 def test_preemptions_an_hour_are_of_the_arrivals_without_the_drain():

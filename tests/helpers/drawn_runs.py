@@ -8,7 +8,14 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from shared_beginnings import LONGEST, VLLM, pool_and_cost, requests_of
+from shared_beginnings import (
+    LONGEST,
+    RELEASE,
+    VLLM,
+    pool_and_cost,
+    requests_of,
+    vllms_scheduler,
+)
 from tiny import MODEL, analytic, server
 
 from testbed.core.layers import KvGroup, Window
@@ -24,6 +31,8 @@ from testbed.memory.dropping.prompt_budget import PromptBudget
 from testbed.memory.dropping.quantised_groups import QuantisedGroups
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_caching import GroupedCaching
+from testbed.memory.offloading.lmcache import LMCache
+from testbed.memory.offloading.vllm import VllmOffloading
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.policy import PoolSpec, host
@@ -154,7 +163,8 @@ def of_pinned_blocks(random):
     """The same over a cache by blocks with an order of eviction, or over none."""
     pool, page = pool_of(random), random.choice([4, 8])
     pinned = partial(PinnedCaching, eviction=random.choice(EVICTIONS)())
-    return under_sglang(random, pool, random.choice([pinned, pinned, Paged])(pool, page))
+    policy = random.choice([pinned, pinned, Paged])
+    return under_sglang(random, pool, policy(pool, page, random.choice([0.0, 0.1])))
 
 
 def under_sglang(random, pool, policy):
@@ -190,6 +200,17 @@ def of_tiers(random):
         policy, Recompute(cost), **limits_of(random), prefetch=random.choice([0, 2])
     )
     return requests_of(random, pool.num_slots), scheduler, cost, {}
+
+
+def of_offloading(random):
+    """vLLM's connectors, for requests of several sequences and of unknown content too."""
+    pool, cost = pool_and_cost(random, least_host=32)
+    policy = random.choice([VllmOffloading, LMCache])(pool, 8, release=RELEASE)
+    requests = [
+        request if i % 3 else request._replace(prompt_ids=None)
+        for i, request in enumerate(requests_of_several(random, pool))
+    ]
+    return requests, vllms_scheduler(random, policy, cost), cost, {}
 
 
 def of_groups(random):
@@ -280,6 +301,7 @@ KINDS = {
     "vLLM": of_vllm,
     "SGLang": of_sglang,
     "tiers": of_tiers,
+    "offloading": of_offloading,
     "groups": of_groups,
     "dropped tokens": of_dropped_tokens,
     "drafts": with_drafts,

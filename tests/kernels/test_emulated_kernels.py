@@ -13,11 +13,13 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import emulated_gpu
 import torch
+import verify_draws
 from emulated_gpu import COMPILER, NUM_SMS, EmulatedKernel, EmulatedLaunch, LaunchFailed, translated
+from verify_draws import check_draws
 
 from testbed.kernels.launch import attention, cache_ops, launch, prefill_attention, sampling
 from testbed.kernels.launch.decode_plan import DecodePlan
-from testbed.kernels.verify import reference, verify_attention, verify_draws, verify_moves
+from testbed.kernels.verify import reference, verify_attention, verify_moves
 from testbed.kernels.verify.reference import PLAIN, Shape
 from testbed.kernels.verify.verify_attention import (
     SMALL_CASES,
@@ -30,7 +32,6 @@ from testbed.kernels.verify.verify_attention import (
     check_shared,
     layouts,
 )
-from testbed.kernels.verify.verify_draws import check_draws
 from testbed.kernels.verify.verify_moves import (
     check_copy,
     check_swap,
@@ -111,7 +112,7 @@ def test_decodes_that_share_a_prefix_equal_their_reference(gpu):
 
 def test_workspaces_of_the_checks_hold_two_rows_of_each_thread_block(gpu, monkeypatch):
     """Of one sequence of few heads these are more than the chunks of its context can be."""
-    case = next(case for case in cases(1) if case.plan.shares and case.plan.num_warps == 2)
+    case = next(case for case in cases() if case.plan.shares and case.plan.num_warps == 2)
     launches, none = [], SimpleNamespace(threads=0)
     for module in (attention, prefill_attention):
         monkeypatch.setattr(module, "Launch", lambda *launch: launches.append(launch) or none)

@@ -12,8 +12,8 @@ from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.experiments.runs.choice_names import files_of
-from testbed.experiments.runs.compose import composed, plain
 from testbed.experiments.runs.model_naming import name_of
+from testbed.experiments.vllm_server import named
 from testbed.traces.files import read_json
 
 # Names on Hugging Face of models that ship, with the longest sequence if it is another.
@@ -62,15 +62,7 @@ def gpu_named(name: str) -> GpuSpec:
     """A data sheet of the config tree, or a JSON file with the values of one."""
     if Path(name).is_file():
         return read(GpuSpec, read_json(name), "gpu")
-    names = sorted(files_of("gpu"))
-    if name not in names:
-        raise InputError(
-            key="--gpu",
-            value=name,
-            problem="there is no such data sheet",
-            remedy=f"choose from {', '.join(names)}, or give a JSON file",
-        )
-    return read(GpuSpec, plain(composed(f"gpu/{name}", ()))["gpu"], "gpu")
+    return named.gpu_named(name)
 
 
 def gpu_of_device(device: str) -> GpuSpec | None:
