@@ -154,7 +154,7 @@ def test_files_that_are_no_log_say_which_file_is_one(testbed, tmp_path):
     columns = "input_tokens,output_tokens,arrival_s,finish_s"
     (tmp_path / "late.csv").write_text(f"{columns}\n100,20,0.0,0.5\n200,30,0.4,1.2\n")
     line = testbed.refused("validate", "late.csv", *SERVER)
-    assert "no first_token_s" in line
+    assert "no column 'first_token_s'" in line
     assert "trace=csv" in line
     replay = ("trace.path=late.csv", "arrivals=replay", "outputs=summary")
     assert testbed("run", "trace=csv", *replay)[0] == 0  # the way out of that message

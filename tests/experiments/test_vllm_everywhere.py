@@ -134,6 +134,8 @@ def test_a_command_in_the_wrong_place_is_answered_with_the_right_one(testbed):
         assert "--from-vllm" in testbed.refused(name, command, GPU, "slo.ttft_s=1")
     for name in ("fits", "mend"):
         assert '"vllm serve MODEL' in testbed.refused(name, "--from-vllm", command, GPU)
+    release = testbed.refused("run", "--from-vllm", command, GPU, "--release", "0.33")
+    assert "release=NUMBER" in release
     several = testbed.refused("run", "--from-vllm", command, GPU, "policy.block_size=16,32")
     assert "run -m" in several
 
