@@ -16,6 +16,7 @@ from testbed.experiments.cli.parameters import (
     AsJson,
     AtLeastOne,
     Override,
+    seed_words,
 )
 from testbed.experiments.cli.served_command import NO_COMMANDS, ServedCommands
 from testbed.run.override_words import key_of
@@ -159,14 +160,15 @@ class Search:
 
 def _with_one_source(words_of: dict[str, list[str]]) -> list[str]:
     """Give the servers costs of one source, to be compared; returns the note on it."""
-    from testbed.experiments.cli.run_launch import NOTE, printed_once
+    from testbed.experiments.runs.notes import print_note
     from testbed.experiments.runs.one_source import OF_ONE_SOURCE, WHY, sources_differ
 
     if not sources_differ([*words_of.values()]):
         return []
     for words in words_of.values():
         words.append(OF_ONE_SOURCE)
-    return printed_once([f"{NOTE}{WHY}"])
+    print_note(WHY)
+    return [WHY]
 
 
 def _check_sensitivity(words: list[str]) -> None:
@@ -204,13 +206,7 @@ def seeds_of(words: list[str], count: int | None) -> list[int]:
     word = next((word for word in words if key_of(word) == SEED), None)
     if word is None:
         return list(range(count or USUAL_SEEDS))
-    if count is not None:
-        raise InputError(
-            key="--seeds",
-            value=count,
-            problem=f"does not go with {word}",
-            remedy="give one of them",
-        )
+    seed_words(words, count)  # refuses --seeds beside it
     seed = word.partition("=")[2]
     if not seed.isdecimal():
         raise InputError(

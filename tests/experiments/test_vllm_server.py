@@ -371,7 +371,7 @@ def test_states_of_drafts_take_pages_of_each_sequence():
     server = server_with(command, GLM, gpu, release, speculation=Heads(3))
     pages = server.pages
     assert (server.block_size, pages.page_bytes) == (1152, 14_611_968)
-    assert (pages.of_sequence(32_768), pages.scratch) == (45, 9)
+    assert (pages.of_sequence(32_768), pages.draft_pages * pages.windows.count(0)) == (45, 9)
     concurrency = pages.concurrency(873, 32_768)
     assert int(concurrency * 32_768) == 635_699
     assert concurrency == pytest.approx(19.40)

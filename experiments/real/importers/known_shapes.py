@@ -3,8 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
 from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
@@ -13,6 +11,7 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.experiments.runs.choice_names import files_of
 from testbed.experiments.runs.model_naming import name_of
+from testbed.experiments.runs.yaml_values import yaml_values
 from testbed.experiments.vllm_server import named
 from testbed.traces.files import read_json
 
@@ -70,7 +69,7 @@ def gpu_of_device(device: str) -> GpuSpec | None:
     tree has none.
     """
     sheets = {
-        name: yaml.safe_load(path.read_text(encoding="utf-8"))
+        name: yaml_values(path.read_text(encoding="utf-8"))
         for name, path in files_of("gpu").items()
     }
     names = {

@@ -14,6 +14,7 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.sections import dump
 from testbed.experiments.real.importers.known_shapes import gpu_of_device
+from testbed.experiments.real.vllm_engine.asked import check_new
 from testbed.experiments.real.vllm_engine.forms import OF_SUMS, Form
 from testbed.experiments.real.vllm_engine.front_end_times import REQUESTS, front_end_section
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
@@ -44,10 +45,8 @@ def calibrate(command: str, python: str, out: Path, keep: Path | None, limit_s: 
         raise InputError(key="--out", value=out, problem=f"there is no folder {out.parent}")
     if out.is_dir():
         raise InputError(key="--out", value=out, problem="is a folder", remedy="name a file")
-    if keep is not None and keep.exists():
-        raise InputError(
-            key="--keep", value=keep, problem="is there already", remedy="name a new folder"
-        )
+    if keep is not None:
+        check_new(keep, "--keep")
     check_installed(python)
     with _left_on_failure() as folder:
         plan = {"arguments": engine_words(serve_words(command)), "deadline_s": limit_s}
