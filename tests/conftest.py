@@ -2,17 +2,19 @@
 
 import csv
 import gc
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from omegaconf import base
 
 # An example may take long on a machine that is busy, which says nothing of the code. Every run has
 # the same examples, so that a change is refused for what it changed; `--hypothesis-profile=explore`
-# draws others, and three times as many.
+# draws others, and five times as many.
 ANY_LOAD = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("explore", max_examples=100, **ANY_LOAD)
-settings.register_profile("same examples", max_examples=30, derandomize=True, **ANY_LOAD)
+settings.register_profile("same examples", max_examples=20, derandomize=True, **ANY_LOAD)
 settings.load_profile("same examples")
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -44,10 +46,26 @@ def no_waits_for_the_disk():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def interpolations_parsed_once():
+    """OmegaConf parses `${software.name}` for each value of each configuration; the tree of the
+    same text is the same.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "parse", cache(base.parse))
+        yield
+
+
 @pytest.fixture
 def in_one_process(monkeypatch):
     """Leave out what `testbed.check` compares between two processes; each takes a second."""
     monkeypatch.setattr("testbed.checks.checking.follows_hashes", lambda *_: None)
+
+
+@pytest.fixture
+def few_requests(monkeypatch):
+    """Shorten the runs of `testbed.check` from 24 requests, for a part that keeps the contract."""
+    monkeypatch.setattr("testbed.checks.fast_and_slow.NUM_REQUESTS", 16)
 
 
 @pytest.fixture

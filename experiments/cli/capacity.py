@@ -16,6 +16,7 @@ from testbed.experiments.cli.parameters import (
     AsJson,
     AtLeastOne,
     Override,
+    seed_words,
 )
 from testbed.experiments.cli.served_command import NO_COMMANDS, ServedCommands
 from testbed.run.override_words import key_of
@@ -76,6 +77,7 @@ def capacity(
     unless arrivals.duration_s says otherwise. Several commands of servers, each after an option
     --from-vllm or --from-sglang of its own, are searched in turn and compared on the same seeds.
     """
+    from testbed.experiments.cli.compared_servers import asked_of, check_built
     from testbed.experiments.cli.json_answers import compared_capacities
     from testbed.experiments.cli.output import print_json
     from testbed.experiments.runs.run_words import remark_on_origins
@@ -83,8 +85,12 @@ def capacity(
     numbers = seeds_of([*overrides], seeds)
     search = Search(share, low, high, precision, tuple(numbers), runs, sensitivity)
     words_of = {
-        name: search.words(command.words(overrides)) for name, command in served.each.items()
+        name: search.words(served.each[name].words(asked))
+        for name, asked in asked_of(served.each, overrides).items()
     }
+    if len(words_of) > 1:
+        for words in words_of.values():  # what one of them cannot do is refused before any search
+            check_built(words)
     notes = _with_one_source(words_of)
     answers = {name: search.answer(words, name) for name, words in words_of.items()}
     if len(answers) > 1:
@@ -154,14 +160,15 @@ class Search:
 
 def _with_one_source(words_of: dict[str, list[str]]) -> list[str]:
     """Give the servers costs of one source, to be compared; returns the note on it."""
-    from testbed.experiments.cli.run_launch import NOTE, printed_once
+    from testbed.experiments.runs.notes import print_note
     from testbed.experiments.runs.one_source import OF_ONE_SOURCE, WHY, sources_differ
 
     if not sources_differ([*words_of.values()]):
         return []
     for words in words_of.values():
         words.append(OF_ONE_SOURCE)
-    return printed_once([f"{NOTE}{WHY}"])
+    print_note(WHY)
+    return [WHY]
 
 
 def _check_sensitivity(words: list[str]) -> None:
@@ -199,13 +206,7 @@ def seeds_of(words: list[str], count: int | None) -> list[int]:
     word = next((word for word in words if key_of(word) == SEED), None)
     if word is None:
         return list(range(count or USUAL_SEEDS))
-    if count is not None:
-        raise InputError(
-            key="--seeds",
-            value=count,
-            problem=f"does not go with {word}",
-            remedy="give one of them",
-        )
+    seed_words(words, count)  # refuses --seeds beside it
     seed = word.partition("=")[2]
     if not seed.isdecimal():
         raise InputError(

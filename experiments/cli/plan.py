@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from testbed.core.errors import InputError
 from testbed.experiments.cli import exit_codes
-from testbed.experiments.cli.capacity import SEED, SeedCount, seeds_of
+from testbed.experiments.cli.capacity import SEED, SeedCount, Share, seeds_of
 from testbed.experiments.cli.parameters import (
     AboveZero,
     AsJson,
@@ -18,7 +17,7 @@ from testbed.experiments.cli.parameters import (
     Picture,
     check_folder_of,
 )
-from testbed.experiments.cli.served_command import NO_COMMAND, SglangCommand, VllmCommand
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.run.override_words import key_of
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ Prices = Annotated[
     Path,
     Parameter(metavar="FILE", help="rank by your prices of a GPU's hour (TOML), not GPU hours"),
 ]
-ShareOfRequests = Annotated[float, Parameter(help="share of the requests that must meet the SLO")]
 Precision = Annotated[
     AboveZero, Parameter(metavar="P", help="highest rates are known to a factor of 1 + P")
 ]
@@ -55,12 +53,11 @@ def plan(
     gpus: Gpus | None = None,
     prices: Prices | None = None,
     seeds: SeedCount | None = None,
-    share: ShareOfRequests = 0.9,
+    share: Share = 0.9,
     precision: Precision = 0.05,
     all: Everything = False,
     config_dir: ConfigFolders | None = None,
-    from_vllm: VllmCommand | None = None,
-    from_sglang: SglangCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     runs: Runs = RUNS,
     html: Page | None = None,
     figure: Fronts | None = None,
@@ -83,19 +80,14 @@ def plan(
     replicas=1,2 --gpus 2 slo.ttft_s=1 arrivals.rate=8
     """
     from testbed.experiments.plan.deployment_plan import Request, planned
-    from testbed.experiments.plan.space import ServerCommand
 
-    if from_vllm is not None and from_sglang is not None:
-        raise InputError(
-            key="--from-sglang", problem="goes with no --from-vllm", remedy="give one of them"
-        )
+    served.check()
     check_folder_of(figure, html)
     words = NO_COMMAND.words(overrides, config_dir or [])
     unseeded = tuple(word for word in words if key_of(word) != SEED)
     numbers, rate = tuple(seeds_of(words, seeds)), _rate(prices)
-    command = ServerCommand(from_vllm, from_sglang)
     request = Request(
-        unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=command
+        unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=served
     )
     answer = planned(request, _report)
     lines = _lines(answer, sensitivity=sensitivity)

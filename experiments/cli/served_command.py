@@ -9,6 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
+from testbed.experiments.runs.notes import OnNote, print_note
 
 NAME = "--served-model-name"
 PLAIN = "plain"  # a command without words of its own beside others
@@ -51,7 +52,19 @@ class ServedCommand:
             return ()
         return () if name is None else (name,)
 
-    def words(self, overrides: Sequence[str], folders: Sequence[Path] = ()) -> list[str]:
+    def check(self) -> None:
+        """Raise InputError for both."""
+        if self.from_vllm is not None and self.from_sglang is not None:
+            raise InputError(
+                key="--from-sglang", problem="goes with no --from-vllm", remedy="give one of them"
+            )
+
+    def words(
+        self,
+        overrides: Sequence[str],
+        folders: Sequence[Path] = (),
+        on_note: OnNote = print_note,
+    ) -> list[str]:
         """The overrides, with those of the command and the folders of user options before them."""
         from testbed.run.override_words import key_of
 
@@ -61,14 +74,12 @@ class ServedCommand:
         words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
         if self.from_vllm is None and self.from_sglang is None:
             return words
-        if self.from_vllm is not None and self.from_sglang is not None:
-            raise InputError(
-                key="--from-sglang", problem="goes with no --from-vllm", remedy="give one of them"
-            )
+        self.check()
         from testbed.experiments.sglang_server import translation as of_sglang
         from testbed.experiments.vllm_server import translation as of_vllm
 
-        return of_vllm.expand(self.from_vllm, of_sglang.expand(self.from_sglang, words))
+        words = of_sglang.expand(self.from_sglang, words, on_note)
+        return of_vllm.expand(self.from_vllm, words, on_note)
 
 
 NO_COMMAND = ServedCommand()

@@ -3,22 +3,23 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import suppress
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from testbed.core.errors import InputError
+from testbed.core.errors import AnswerIsNo, InputError
+from testbed.experiments.cli.compared_servers import asked_of, check_built
 from testbed.experiments.cli.json_answers import sweep_answer
 from testbed.experiments.cli.output import print_json, wide_console
 from testbed.experiments.cli.parameters import check_folder_of
-from testbed.experiments.cli.run_launch import NOTE, RUNS, printed_once
+from testbed.experiments.cli.run_launch import RUNS
 from testbed.experiments.cli.served_command import ServedCommand
-from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
+from testbed.experiments.cli.working_folder import enter
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
+from testbed.experiments.runs.notes import print_notes
 from testbed.experiments.runs.one_source import OF_ONE_SOURCE, WHY, sources_differ
 from testbed.experiments.runs.points import SEED, Point, differing
 from testbed.experiments.runs.progress import status_line
@@ -67,18 +68,16 @@ def points_of(
     """Every combination of each server, as its values give it the command, and the notes on these.
     Notes that several have are printed once.
     """
-    points, lines = list[SweepPoint](), list[str]()
-    combinations = [*sweep_points([word for word in asked if not is_of_hydra(word)])]
-    for command, served in servers.items():
-        for combination in combinations:
-            with redirect_stderr(StringIO()) as printed:
-                words = tuple(served.words(combination, folders))
+    points, notes = list[SweepPoint](), list[str]()
+    own = [word for word in asked if not is_of_hydra(word)]
+    for command, of_server in asked_of(servers, own, folders).items():
+        for combination in sweep_points(of_server):
+            words = tuple(servers[command].words(combination, folders, notes.append))
             points.append(SweepPoint(combination, words, command))
-            lines += printed.getvalue().splitlines()
     if sources_differ([point.words for point in points]):
         points = [point._replace(words=(*point.words, OF_ONE_SOURCE)) for point in points]
-        lines.append(f"{NOTE}{WHY}")
-    return points, printed_once(lines)
+        notes.append(WHY)
+    return points, print_notes(notes)
 
 
 def sweep_of(
@@ -97,7 +96,8 @@ def sweep_of(
     folder = Path(chosen(asked).get(SWEEP_FOLDER, RUNS))
     of_launcher = [word for word in asked if is_of_hydra(word)]
     for point in points:  # what none of them can have is refused before any is run
-        configured(point.words)
+        with suppress(AnswerIsNo):  # a pool that does not fit is the answer of its point
+            check_built(point.words)
     shows = not (launch.json or QUIET.get())
     progress = SweepProgress(folder.resolve(), len(points), time.time(), shows)
     jobs = [
@@ -196,9 +196,7 @@ class PointJob:
 
     def __call__(self) -> Point | InputError:
         """The point, or its refusal: not every exception can leave another process."""
-        os.chdir(self.working_folder)
-        if names_a_plug_in(self.point.words):
-            put_last(self.working_folder)
+        enter(self.working_folder, self.point.words)
         try:
             stored = run_into(configured(self.point.words), self.progress.folder, again=self.again)
         except (Exception, SystemExit) as error:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
-from testbed.core.spelling import UnknownKey, did_you_mean
+from testbed.core.spelling import LIKE, UnknownKey, did_you_mean
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
     CLASS,
@@ -252,7 +252,7 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
         raise InputError(
             key="model",
             value=name,
-            problem=f"has no shape here{did_you_mean(meant.model, names)}",
+            problem=f"has no shape here{did_you_mean(meant.model, names, LIKE)}",
             remedy=(
                 "`testbed list model` shows those that ship, testbed import model makes one of a "
                 "config.json"

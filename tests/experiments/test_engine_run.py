@@ -19,6 +19,7 @@ from testbed.experiments.look.compare.named_runs import read_runs
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.speed_up import with_draws
 from testbed.experiments.runs.summary_table import summary_table
+from testbed.kernels.engine import device_memory
 from testbed.kernels.launch.compile import KernelsUnavailable
 from testbed.run.build import build
 from testbed.run.parts import Part
@@ -97,6 +98,17 @@ def test_config_that_the_engine_cannot_serve_is_refused(testbed, tmp_path, optio
     assert (code, words in error) == (2, True)
 
 
+def test_pools_beyond_the_memory_are_refused_before_they_are_taken(tmp_path, monkeypatch, testbed):
+    """Of the K and V of 64 slots, and of a tier; the kernel's line is all that is read."""
+    memory = tmp_path / "meminfo"
+    monkeypatch.setattr(device_memory, "MEMORY_INFO", memory)
+    words = [*SMALL, "++server.kv_memory_gib={small: 1}", *ON_CPU, "arrivals.duration_s=1"]
+    memory.write_text(f"MemTotal: {1 << 30} kB\nMemAvailable: {(1 << 20) - 1} kB\n")
+    code, _, error = testbed("run", *words, "swap_space_gib=0", f"hydra.run.dir={tmp_path / 'x'}")
+    assert (code, "need 2.0 GiB, 1.0 are free" in error) == (2, True), error
+    assert not (tmp_path / "x" / "summary.json").exists()
+
+
 def test_run_without_torch_is_refused_in_one_line(testbed, monkeypatch):
     real = builtins.__import__
 
@@ -106,9 +118,7 @@ def test_run_without_torch_is_refused_in_one_line(testbed, monkeypatch):
         return real(name, *more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert "engine=gpu: needs the package torch (install torch and CuPy" in testbed.refused(
-        "run", "engine=gpu"
-    )
+    assert ": engine=gpu: " in testbed.refused("run", "engine=gpu")
 
 
 def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, capsys):
@@ -123,7 +133,7 @@ def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, 
     (message,) = [
         line for line in error.splitlines() if line.startswith("testbed")
     ]  # an import may warn beside it
-    assert "engine.device=cuda: the NVIDIA driver lists no GPU" in message, error
+    assert ": engine.device=cuda: " in message, error
     assert list(tmp_path.iterdir()) == []
 
 

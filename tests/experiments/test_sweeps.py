@@ -301,6 +301,24 @@ def test_rejected_requests_of_a_point_are_named(testbed):
     assert line.startswith("server.num_blocks=30: ")
 
 
+def test_a_run_that_serves_nothing_says_why_in_place_of_its_latencies(testbed):
+    words = ("run", "trace=random", "trace.input_len=1500", "model.max_len=1000")
+    lines = testbed(*words, "arrivals.duration_s=5")[1].splitlines()
+    assert sum("│ latencies" in line and "longer than" in line for line in lines) == 1
+    assert not any("p99 -" in line for line in lines)
+
+
+def test_a_percentile_of_few_requests_is_named_as_their_largest_value(testbed):
+    """One request a second: some 20, then some 200."""
+    words = ("run", "trace=random", "arrivals.rate=1", "outputs=summary")
+    for more in ((), ("-m", "seed=0,1")):
+        few, many = (
+            sum(line.startswith("p99: of ") for line in testbed(*words, *more, of)[1].splitlines())
+            for of in ("arrivals.duration_s=20", "arrivals.duration_s=200")
+        )
+        assert (few, many) == (1, 0)
+
+
 SIZED = ("run", "-m", *SHORT, "~server.kv_memory_gib")
 
 

@@ -111,9 +111,13 @@ def test_capacity_looks_for_the_rate_of_the_same_server(testbed):
         "slo.ttft_s=0.05",
         "arrivals.duration_s=3",
         "--low",
-        "1",
+        "4",
+        "--high",
+        "8",
         "--precision",
-        "0.5",
+        "1",
+        "--seeds",
+        "1",
         "--json",
     )
     command, ours = SERVERS[0].values
@@ -121,6 +125,28 @@ def test_capacity_looks_for_the_rate_of_the_same_server(testbed):
     by_words = testbed("capacity", "+system=vllm-v1", *ours, GPU, *words)
     assert by_command[0] == by_words[0] == 0, by_command[2]
     assert by_command[1] == by_words[1]
+
+
+def test_a_command_in_the_wrong_place_is_answered_with_the_right_one(testbed):
+    """`fits` and `mend` take a command itself, the others after an option, which is said."""
+    command = "vllm serve Qwen/Qwen3-8B --max-model-len 8192"
+    for name in ("run", "capacity"):
+        assert "--from-vllm" in testbed.refused(name, command, GPU, "slo.ttft_s=1")
+    for name in ("fits", "mend"):
+        assert '"vllm serve MODEL' in testbed.refused(name, "--from-vllm", command, GPU)
+    release = testbed.refused("run", "--from-vllm", command, GPU, "--release", "0.33")
+    assert "release=NUMBER" in release
+    several = testbed.refused("run", "--from-vllm", command, GPU, "policy.block_size=16,32")
+    assert "run -m" in several
+
+
+def test_a_share_may_begin_with_its_point():
+    """vLLM reads `.85` as Python does."""
+    blocks = [
+        fit_of(f"vllm serve Qwen/Qwen3-8B --gpu-memory-utilization {share}", "h100-80gb").num_blocks
+        for share in (".85", "0.85")
+    ]
+    assert blocks[0] == blocks[1]
 
 
 def test_the_release_is_the_servers():
@@ -162,20 +188,6 @@ def test_a_manager_of_groups_knows_the_release_and_how_the_scheduler_plans(
 )
 def test_lockstep_takes_the_release_that_is_nearest_to_the_installed_one(installed, number):
     assert nearest_release(installed).number == number
-
-
-@pytest.mark.parametrize(
-    ("word", "remedy"),
-    [
-        ("+system=vllm-v1-0.33", "system=vllm-v1 release=0.33"),
-        ("policy=prefix_caching_v1_33", "policy=prefix_caching_v1 release=0.33"),
-        ("policy=grouped_caching_v1_33", "policy=grouped_caching_v1 release=0.33"),
-        ("policy.uncached_first=true", "release=NUMBER"),
-        ("scheduler.drafts_as=vllm-0.33", "release=NUMBER"),
-    ],
-)
-def test_words_that_named_a_release_are_refused_with_the_new_ones(word, remedy):
-    refuses(remedy, lambda: configured([word]))
 
 
 @pytest.mark.parametrize("words", [("release=0.33",), ("policy=paged", "release=0.19")])

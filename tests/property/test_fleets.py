@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from depth import examples
-from digests import digest_of, recorded
+from digests import SLO, digest_of, recorded
 from hypothesis import given, settings
 from same_runs import assert_same, lengths_of
 from shared_beginnings import LONGEST, requests_of
@@ -52,6 +52,7 @@ from testbed.fleet.routers.random_choice import RandomChoice
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.session_affinity import SessionAffinity
 from testbed.fleet.routers.vllm_balancer import VllmBalancer
+from testbed.fleet.summary import summarize_fleet, summary_of
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
@@ -401,10 +402,14 @@ def test_a_fleet_equals_the_golden_row(case, golden):
     cancelled = [(r.arrival_ps + 5 * MS, r.request_id) for r in requests[::6]]
     done, recorders, _ = run_fleet(fleet, cancelled, split=split, fast_forward=True)
     counters = [dict(each.engine.scheduler.policy.counters()) for each in done.replicas]
+    slots = [each.engine.scheduler.policy.usage().total for each in done.replicas]
+    whole = summarize_fleet(recorders, together(recorders), slots, None, SLO, None)
+    parts = [summary_of(*pair) for pair in zip(done.replicas, recorders, strict=True)]
     row = {
         "finished": [recorder.totals.finished for recorder in recorders],
         "cancelled": [recorder.totals.cancelled for recorder in recorders],
         "iterations": [recorder.totals.iterations for recorder in recorders],
         "recorded": digest_of(*map(recorded, recorders), counters),
+        "summary": digest_of(whole, parts),
     }
     golden("fleets.csv", case, row)

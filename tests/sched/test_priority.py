@@ -96,4 +96,4 @@ def test_fast_equals_slow_in_order_of_rank(make_policy, kind, release, order, re
 
 def test_a_rule_that_swaps_is_refused():
     policy = Paged(PoolSpec(64, 64), 4)
-    refuses("is not modelled", VllmV1, policy, Swap(), **LIMITS, order=ByPriority())
+    refuses("preemption=Swap: ", VllmV1, policy, Swap(), **LIMITS, order=ByPriority())
