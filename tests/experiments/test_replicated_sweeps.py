@@ -103,7 +103,7 @@ def test_seed_and_seeds_together_are_refused(testbed):
 
 
 def test_a_seed_that_is_named_twice_is_no_replication(testbed):
-    assert "has 0 twice" in testbed.refused("run", "-m", *SHORT, "seed=0,1,0")
+    assert ": seed=0,1,0: " in testbed.refused("run", "-m", *SHORT, "seed=0,1,0")
     refuses(r"seeds=\[0, 1, 0\]: ", capacities, seeds=[0, 1, 0], ttft_s=1.0)
 
 

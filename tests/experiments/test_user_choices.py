@@ -76,7 +76,7 @@ def test_user_model_runs_on_the_user_gpu_that_is_chosen(testbed, run):
         == "card-x1"
     )
     error = testbed.refused("run", "--config-dir=mine", "model=small")
-    assert "model=small: has no default server (add server=... or gpu=...)" in error
+    assert ": model=small: " in error
 
 
 @pytest.mark.parametrize("path", sorted((CONF / "gpu").glob("*.yaml")), ids=lambda path: path.stem)
