@@ -36,9 +36,8 @@ def served_parameters(
         "states": states_of,
         "drafts": lambda config: drafts_of_policy(speculation),
         "drafter": lambda config: speculation,
+        "max_len": lambda config: config.model.max_len,
     }
-    if speculation is not None:
-        makers["max_len"] = lambda config: config.model.max_len
     declared = parameters_of(part.maker(group)) or {}
     names = [name for name in makers if name in declared and name not in part.parameters]
     return {name: makers[name](config) for name in names}

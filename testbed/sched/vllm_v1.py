@@ -331,8 +331,8 @@ class AsyncVllmV1(VllmV1):
     plan, which therefore knows the results of the iteration before, and what had arrived by then.
     A group that ends in the iteration under way keeps its place and its slots in that plan.
     ignore_eos: outputs end at the requested length, as in benchmarks, which the plan knows; else
-    they take one step more, and a group that this plan swaps out while its last token is computed
-    ends on the host: its slots are moved out, and never in.
+    they take one step more, unless they fill the model's length, and a group that this plan swaps
+    out while its last token is computed ends on the host: its slots are moved out, and never in.
     """
 
     plans_ahead: ClassVar[bool] = True
@@ -354,12 +354,21 @@ class AsyncVllmV1(VllmV1):
         """The last of the plan's `steps` iterations begins. Requests in `ended` have their whole
         output then, which is known now only if outputs end at the requested length.
         """
-        certain = ended if self.ignore_eos else ()
+        certain = ended if self.ignore_eos else self._of_full_length(ended, steps)
         outcome = self.carry_out(plan, steps, Results(certain))
         if self.turns is not None:
             self.turns.anticipate(plan, certain, outcome)
         self._vllm.prefilled, self._anticipated = outcome.first_tokens, outcome
         return outcome
+
+    def _of_full_length(self, requests: tuple[int, ...], steps: int) -> tuple[int, ...]:
+        """Those that have the model's length after so many steps: they get no step more."""
+        groups = ((name, self.state.find(name)) for name in requests)
+        return tuple(
+            name
+            for name, group in groups
+            if group and group.request.prompt_len + group.num_generated + steps >= self.max_len
+        )
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         """Groups that have ended release their slots; all else was anticipated."""

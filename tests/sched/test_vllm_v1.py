@@ -228,6 +228,12 @@ def test_async_arrival_starts_when_no_step_is_planned(arrival_ms, ignore_eos, ex
     assert times(async_vllm(ignore_eos=ignore_eos), (0, 4, 2), (arrival_ms, 4, 2)) == expected
 
 
+def test_async_output_that_fills_the_model_s_length_takes_no_more_step():
+    requests = [(0, 4, 2), (1.5, 2, 1)]  # as if its end were foreseen
+    assert times(async_vllm(ignore_eos=False, max_len=6), *requests) == [(1, 2), (3, 3)]
+    assert times(async_vllm(ignore_eos=False, max_len=7), *requests) == [(1, 2), (4, 4)]
+
+
 @pytest.mark.parametrize(("ignore_eos", "steps"), [(True, [2, 1, 1]), (False, [2, 2, 1])])
 def test_async_finish_frees_memory_one_step_later(ignore_eos, steps):
     run = ManualDriver(async_vllm(ignore_eos=ignore_eos, max_num_seqs=2))
