@@ -10,13 +10,10 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
-
-if TYPE_CHECKING:
-    from testbed.kernels.engine.pairs.paired_runs import Missing
 
 # The module of each measurement, which has a MEASUREMENT.
 MEASUREMENTS = {
@@ -27,6 +24,13 @@ MEASUREMENTS = {
     "ladder": "ladder.measure",
     "sampler": "measure.host_sampler",
     "transfers": "measure.transfers",
+}
+# The module and the function of each check, which is whether all is right.
+VERIFICATIONS = {
+    "verify": ("engine.verify.against_transformers", "verify"),
+    "verify-launches": ("engine.verify.against_plain", "verify_launches"),
+    "verify-parallel": ("engine.verify.against_one_gpu", "verify_parallel"),
+    "verify-profile": ("engine.verify.against_profile", "verify_profile"),
 }
 
 
@@ -61,13 +65,6 @@ def imported(module: str, command: str) -> ModuleType:
         ) from error
 
 
-def bench_kernels(out: Path, rounds: int) -> None:
-    """Check and print every claim about the kernels, and write them to a folder. rounds: of random
-    checks.
-    """
-    on_gpu("measure.bench_kernels", "gpu bench").bench(out, rounds)
-
-
 def measure(name: str, **options: Any) -> None:
     """Print the rows of a measurement. options: the parameters of its rows()."""
     command = f"gpu measure {name}"
@@ -75,54 +72,11 @@ def measure(name: str, **options: Any) -> None:
     imported("measure.timing", command).print_rows(command, measurement, options)
 
 
-def verify_engine(out: Path | None) -> bool:
-    """True if the engine's logits are those of transformers."""
-    against = on_gpu("engine.verify.against_transformers", "gpu verify")
-    is_right: bool = against.verify(out)
+def verify(check: str, *arguments: Any) -> bool:
+    """True if a check by this name of `testbed gpu` finds nothing wrong."""
+    module, function = VERIFICATIONS[check]
+    is_right: bool = getattr(on_gpu(module, f"gpu {check}"), function)(*arguments)
     return is_right
-
-
-def verify_launches(model: str) -> bool:
-    """True if the engine chooses the same tokens by graphs, launched ahead and with drafts, as it
-    does kernel by kernel.
-    """
-    against = on_gpu("engine.verify.against_plain", "gpu verify-launches")
-    is_right: bool = against.verify_launches(model)
-    return is_right
-
-
-def verify_parallel(model: str | None, num_gpus: int) -> bool:
-    """True if the engine on num_gpus GPUs computes what it does on one, on a shipped model's shape,
-    or on small models of every family (None).
-    """
-    if num_gpus < 2:
-        raise InputError(
-            key="--gpus",
-            value=num_gpus,
-            problem="compares several GPUs with one",
-            remedy="give 2 or more",
-        )
-    against = on_gpu("engine.verify.against_one_gpu", "gpu verify-parallel")
-    is_right: bool = against.verify_parallel(model, num_gpus)
-    return is_right
-
-
-def verify_profile(path: Path, batches: int, seed: int, out: Path | None) -> bool:
-    """True if the GPU's mean times for random batches are those of the profile in a file; writes
-    each batch to `out`.
-    """
-    against = on_gpu("engine.verify.against_profile", "gpu verify-profile")
-    is_right: bool = against.verify_profile(path, batches, seed, out)
-    return is_right
-
-
-def run_pairs(out: Path, limit_s: float) -> "Missing":
-    """Run the pairs; those without a result."""
-    from testbed.kernels.engine.pairs.paired_runs import PAIRS, device
-
-    runs = on_gpu("engine.pairs.gpu_side", "gpu pairs")
-    missing: Missing = runs.run_pairs(PAIRS, device(), out, limit_s)
-    return missing
 
 
 def checked_models(names: Sequence[str], *, tp: int, out: Path) -> list[tuple[str, int]]:
@@ -171,35 +125,31 @@ def calibrate(
     *,
     tp: int,
     out: Path,
-    all_reduce: str | None,
     engine: bool,
-    rounds: int,
     kernels: Path | None = None,
 ) -> None:
     """Check the arguments, then measure: the kernels first, then a profile for each model.
 
     names: NAME or NAME:TP, by default of degree tp; out: a file, or a folder for several models;
-    all_reduce: a profile whose all-reduces are taken; engine: measure on the engine's layers;
-    rounds: of random checks of the kernels; kernels: a profile that has their times already.
+    engine: measure on the engine's layers; kernels: a profile that has their times already.
     """
     from testbed.core.shapes import read_model
     from testbed.cost.sections import dump, read_profile
 
     models = checked_models(names, tp=tp, out=out)
-    reduced = read_profile(all_reduce)["sections"]["all_reduce"] if all_reduce else None
     _check_is_read(kernels, engine)
     kernel_profile = read_profile(kernels) if kernels else None
     sections = on_gpu("measure.profile_sections", "gpu calibrate")
     if engine:
         check_present(models, imported("measure.timing", "gpu calibrate").num_gpus())
-    if not on_gpu("verify.verify_attention", "gpu calibrate").verify(rounds):
+    if not on_gpu("verify.verify_attention", "gpu calibrate").verify():
         raise SystemExit("a kernel disagrees with its reference: nothing was measured")
     for name, num_gpus in models:
         started = time.monotonic()
         if engine:
             profile = _of_engine(name, num_gpus, kernel_profile)
         else:
-            profile = sections.whole_profile(read_model(name), num_gpus, reduced)
+            profile = sections.whole_profile(read_model(name), num_gpus)
         path = out / sections.file_name(profile) if out.is_dir() else out
         path.write_text(dump(profile))
         took_s = time.monotonic() - started

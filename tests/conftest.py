@@ -2,17 +2,19 @@
 
 import csv
 import gc
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from omegaconf import base
 
 # An example may take long on a machine that is busy, which says nothing of the code. Every run has
 # the same examples, so that a change is refused for what it changed; `--hypothesis-profile=explore`
-# draws others, and three times as many.
+# draws others, and five times as many.
 ANY_LOAD = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("explore", max_examples=100, **ANY_LOAD)
-settings.register_profile("same examples", max_examples=30, derandomize=True, **ANY_LOAD)
+settings.register_profile("same examples", max_examples=20, derandomize=True, **ANY_LOAD)
 settings.load_profile("same examples")
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -41,6 +43,16 @@ def no_waits_for_the_disk():
     """Files of tests need not survive a loss of power; to wait for that takes 10 ms a file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interpolations_parsed_once():
+    """OmegaConf parses `${software.name}` for each value of each configuration; the tree of the
+    same text is the same.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "parse", cache(base.parse))
         yield
 
 

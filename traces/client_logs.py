@@ -44,11 +44,11 @@ def read_client_log(path: str, benchmark: int | None = None) -> tuple[Rows, Floa
             return read_bench(path, _chosen(path, runs, benchmark, "run"))
     raise InputError(
         key=path,
-        problem=(
-            "neither GuideLLM's benchmarks.json nor a result of vllm bench serve that lists its "
-            "requests"
+        problem="lists no requests with their times, as a benchmark client writes them",
+        remedy=(
+            "of vllm bench serve give the result with --save-result --save-detailed, of aiperf "
+            "profile_export.jsonl, of GuideLLM its JSON"
         ),
-        remedy="run vllm bench serve with --save-result --save-detailed",
     )
 
 

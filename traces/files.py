@@ -13,7 +13,6 @@ from typing import Any, TextIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.core.cells import unguarded
 from testbed.core.errors import InputError
 from testbed.core.request import Column
 
@@ -79,7 +78,7 @@ def read_table(
             problem="has a header but no rows" if lines else "is empty",
             remedy="give a file with rows",
         )
-    header = [str(unguarded(name.strip())) for name in lines[0]]
+    header = [name.strip() for name in lines[0]]
     _check_header(path, header)
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(header):
@@ -88,15 +87,13 @@ def read_table(
                 problem=f"{len(line)} fields but the header has {len(header)}",
             )
     places = places_of(path, header, names, optional, ignored, remedy)
-    return {
-        name: [str(unguarded(line[place])) for line in lines[1:]] for name, place in places.items()
-    }
+    return {name: [line[place] for line in lines[1:]] for name, place in places.items()}
 
 
 def read_header(path: str) -> list[str]:
     """The names in the first line of a CSV; none if the file is empty."""
     with open_text(path) as file:
-        return [str(unguarded(name.strip())) for name in next(csv.reader(file), [])]
+        return [name.strip() for name in next(csv.reader(file), [])]
 
 
 def _check_header(path: str, header: Sequence[str]) -> None:

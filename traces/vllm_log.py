@@ -20,6 +20,7 @@ from testbed.traces.files import (
     lengths,
     numbered,
     plain_or_packed,
+    read_header,
     read_json,
     read_table,
     require,
@@ -276,6 +277,13 @@ def _from_client(items: list[Any], times: Floats) -> Floats:
 
 def _csv(path: str) -> tuple[Rows, Floats]:
     counts, names = ("input_tokens", "output_tokens"), ("arrival_s", "first_token_s", "finish_s")
+    header = read_header(path)
+    if absent := [name for name in (*counts, *names) if name not in header]:
+        raise InputError(
+            key=path,
+            problem=f"no log, for it has no {', '.join(absent)}; it has {', '.join(header)}",
+            remedy="rename its columns; without these times trace=csv replays its requests alone",
+        )
     table = read_table(path, [*counts, *names], ignored=UNREAD)
     prompts, outputs = (lengths(path, name, table[name]) for name in counts)
     times = np.stack([seconds(path, name, table[name]) for name in names], axis=1)

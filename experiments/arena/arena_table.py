@@ -151,16 +151,3 @@ def _of_standings(standings: Sequence[Standing]) -> Table:
     head = [HEAD[place] for place in filled]
     classes = ["" if name in ("entrant", "note") else NUMBER for name in head]
     return Table("Standings", head, [[row[place] for place in filled] for row in rows], classes)
-
-
-def columns_of(games: Games) -> Mapping[str, list[object]]:
-    """Every cell of every entrant, as columns of a CSV."""
-    from testbed.experiments.arena.results import COLUMNS
-
-    names = ("entrant", "condition", "seed", *COLUMNS)
-    rows = [
-        (name, condition, seed, *(getattr(row, column) for column in COLUMNS))
-        for name, cells in games.rows.items()
-        for (condition, seed), row in cells.items()
-    ]
-    return {name: [row[place] for row in rows] for place, name in enumerate(names)}

@@ -152,7 +152,7 @@ def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch:
     jobs = [CellJob(folder, at, playing[name], rules, seed) for name, at, seed in keys]
     rows: dict[str, dict[tuple[str, int], Row]] = {name: {} for name in playing}
     _say(f"plays {len(jobs):,} cells, a line each ten seconds")
-    with status_line(Done([job.path for job in jobs]).text):
+    with status_line(_progress([job.path for job in jobs])):
         answers = launch(jobs)
     for (name, condition, seed), row in zip(keys, answers, strict=True):
         place = f"{condition.name}, seed {seed}"
@@ -167,23 +167,20 @@ def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch:
     return Games(about, playing, kept, out, rules.left_out(suite))
 
 
-class Done:
-    """The number of these files that exist, and the time at which the others will at this pace."""
+def _progress(paths: Sequence[Path]) -> Callable[[], str]:
+    """A function that says how many of these files exist, and when the others will at this pace."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = paths
-        self._began = time.monotonic()
-        self._before = self._num_there()
+    def num_there() -> int:
+        return sum(path.is_file() for path in paths)
 
-    def text(self) -> str:
-        """The progress in words."""
-        there, total = self._num_there(), len(self._paths)
-        new, seconds = there - self._before, time.monotonic() - self._began
-        rest = left(new, total - self._before, seconds)
-        return f"arena: {there:,} of {total:,} cells{rest}"
+    began, before = time.monotonic(), num_there()
 
-    def _num_there(self) -> int:
-        return sum(path.is_file() for path in self._paths)
+    def text() -> str:
+        there = num_there()
+        rest = left(there - before, len(paths) - before, time.monotonic() - began)
+        return f"arena: {there:,} of {len(paths):,} cells{rest}"
+
+    return text
 
 
 def admit(names: Sequence[str], rules: Rules) -> tuple[list[Entrant], dict[str, str]]:

@@ -28,17 +28,27 @@ KEPT = Path(__file__).with_name("kept")  # results that come with the package
 
 def write(path: Path, games: Games) -> None:
     """Write everything that a verification reads."""
-    rows = [
-        {"entrant": name, "condition": condition, "seed": seed, **asdict(row)}
-        for name, cells in games.rows.items()
-        for (condition, seed), row in cells.items()
-    ]
     entrants = {
         name: {"kind": entrant.kind, "words": list(entrant.words), "source": entrant.source}
         for name, entrant in games.entrants.items()
     }
     content = {"about": dict(games.about), "entrants": entrants, "out": dict(games.out)}
-    write_json(path, {**content, "rows": rows})
+    write_json(path, {**content, "rows": rows_of(games)})
+
+
+def rows_of(games: Games) -> list[dict[str, Any]]:
+    """Every cell of every entrant."""
+    return [
+        {"entrant": name, "condition": condition, "seed": seed, **asdict(row)}
+        for name, cells in games.rows.items()
+        for (condition, seed), row in cells.items()
+    ]
+
+
+def columns_of(games: Games) -> Mapping[str, list[object]]:
+    """The same as columns of a CSV."""
+    rows = rows_of(games)
+    return {name: [row[name] for row in rows] for name in (*OF_ROW, *COLUMNS)}
 
 
 def located(path: Path) -> Path:

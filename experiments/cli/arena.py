@@ -114,12 +114,11 @@ def _write(games: "Games", out: Path, num_seeds: int) -> None:
     from testbed.experiments.arena.arena_table import (
         HEAD,
         cells_of,
-        columns_of,
         lines_of,
         page_of,
         ranked,
     )
-    from testbed.experiments.arena.results import write
+    from testbed.experiments.arena.results import columns_of, write
     from testbed.experiments.cli.output import plain_table, show
     from testbed.experiments.runs.whole_files import write_cells, write_text
 

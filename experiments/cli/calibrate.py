@@ -136,41 +136,18 @@ def profile(
     show(f"profile: {out} (cost=profile cost.path={out})")
 
 
-SweptDevice = Annotated[
-    str | None,
-    Parameter(
-        metavar="NAME",
-        help="the GPU, as its driver names it (default: that of machine.json beside a folder or "
-        "in it)",
-    ),
-]
-GraphSizes = Annotated[
-    list[int] | None,
-    Parameter(
-        consume_multiple=True,
-        metavar="N",
-        help="sizes of the CUDA graphs (default: those of facts.json beside a folder or in it)",
-    ),
-]
-LaunchesFrom = Annotated[
-    str,
-    Parameter(
-        metavar="PROFILE",
-        help="a vLLM's profile, whose launches are scaled to this host's if no prompts "
-        "among decodes are logged",
-    ),
-]
-
-
 @fit.command
 def steps(
     *folders: Annotated[
-        Path, Parameter(name="FOLDER", required=True, help="with a steps.csv of logged iterations")
+        Path,
+        Parameter(
+            name="FOLDER",
+            required=True,
+            help="with a steps.csv of logged iterations; facts.json and machine.json in it or "
+            "beside it",
+        ),
     ],
     model: Annotated[str, Parameter(metavar="NAME", help="a model's name, or its config.json")],
-    device: SweptDevice = None,
-    graph_sizes: GraphSizes = None,
-    launches_from: LaunchesFrom = MEASURED,
     out: ProfileOut,
 ) -> None:
     """Fit a vLLM's profile to sweeps of its logged iterations.
@@ -180,10 +157,11 @@ def steps(
     """
     from testbed.cost.profile import read_profile
     from testbed.cost.sections import dump
+    from testbed.experiments.real.importers.known_shapes import model_named
     from testbed.experiments.real.vllm_engine.calibrate_vllm import lines, profile_of_sweeps
     from testbed.experiments.runs.whole_files import write_text
 
-    profile = profile_of_sweeps(folders, model, device, graph_sizes, read_profile(launches_from))
+    profile = profile_of_sweeps(folders, model_named(model), read_profile(MEASURED))
     write_text(out, dump(profile))
     print(*lines(profile), f"profile: {out} (cost=profile cost.path={out})", sep="\n")
 

@@ -76,6 +76,7 @@ def capacity(
     unless arrivals.duration_s says otherwise. Several commands of servers, each after an option
     --from-vllm or --from-sglang of its own, are searched in turn and compared on the same seeds.
     """
+    from testbed.experiments.cli.compared_servers import asked_of, check_built
     from testbed.experiments.cli.json_answers import compared_capacities
     from testbed.experiments.cli.output import print_json
     from testbed.experiments.runs.run_words import remark_on_origins
@@ -83,8 +84,12 @@ def capacity(
     numbers = seeds_of([*overrides], seeds)
     search = Search(share, low, high, precision, tuple(numbers), runs, sensitivity)
     words_of = {
-        name: search.words(command.words(overrides)) for name, command in served.each.items()
+        name: search.words(served.each[name].words(asked))
+        for name, asked in asked_of(served.each, overrides).items()
     }
+    if len(words_of) > 1:
+        for words in words_of.values():  # what one of them cannot do is refused before any search
+            check_built(words)
     notes = _with_one_source(words_of)
     answers = {name: search.answer(words, name) for name, words in words_of.items()}
     if len(answers) > 1:

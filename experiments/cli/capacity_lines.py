@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from testbed.experiments.runs.part_words import part_words
+from testbed.experiments.runs.quantities import short_runs
 from testbed.study.replications import Interval
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
     needed = f"{100 * answer.share:g}% of the requests meet the SLO"
     lines = [part_words(answer.about)] if answer.about else []
     lines.append(f"capacity: {text} at which {needed}: {how}")
-    lines += _filling_lines(answer.filling, answer.step / max(rates))
+    short = short_runs("the server", answer.filling, answer.step / max(rates))
+    lines += [f"  {line}" for line in short]
     for of_seed in answer.seeds:
         lines.append(_seed_line(of_seed))
         if of_seed.overload:
@@ -59,17 +61,6 @@ def _seed_line(of_seed: "SeedCapacity") -> str:
     if of_seed.completed is None:
         return line
     return f"{line}; {of_seed.completed:.3g} req/s complete in the second half of the arrivals"
-
-
-def _filling_lines(filling: float, precision: float) -> list[str]:
-    """The remark that runs are too short for the precision of the search."""
-    if filling <= precision:
-        return []
-    return [
-        f"  short runs: the server fills for {100 * filling:.2g}% of the arrivals, so the rate is "
-        f"up to {100 * filling:.2g}% too high ({filling / precision:.2g} times "
-        f"arrivals.duration_s makes that {100 * precision:.2g}%)"
-    ]
 
 
 def _sensitivity_lines(answer: "CapacityAnswer", varied: str) -> list[str]:

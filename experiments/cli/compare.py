@@ -55,11 +55,10 @@ class Files:
         from testbed.experiments.look.compare.run_comparison import tidy
         from testbed.experiments.look.compare.tables import charts, compare_page
         from testbed.experiments.look.plots import figure_of, save
-        from testbed.experiments.runs.csv_tables import csv_text
         from testbed.experiments.runs.whole_files import write_text
 
         if self.csv:
-            write_text(self.csv, csv_text(tidy(comparison)))
+            write_text(self.csv, tidy(comparison).to_csv(index=False))
         if self.figure:
             save(figure_of(list(charts(comparison.runs))), self.figure)
         if self.html:

@@ -32,9 +32,6 @@ ReleaseNumber = Annotated[str | None, Parameter(metavar="NUMBER", help="vLLM's r
 TermsFile = Annotated[
     Path, Parameter(metavar="FILE", help="terms that testbed calibrate fit memory wrote")
 ]
-ScratchBySlot = Annotated[
-    bool, Parameter(help="states of drafts by running slot, as vLLM PR 57261 would; not merged")
-]
 
 
 def fits(
@@ -44,7 +41,6 @@ def fits(
     config_dir: ConfigFolders | None = None,
     release: ReleaseNumber = None,
     terms: TermsFile | None = None,
-    scratch_by_slot: ScratchBySlot = False,
     json: AsJson = False,
 ) -> None:
     """Say what a server of vLLM or SGLang, or this project's engine, holds on a GPU.
@@ -58,7 +54,7 @@ def fits(
     values = _values(words)
     name, model = values["gpu"], values.get("model")
     release = release or values.get("release")
-    of_vllm = OfVllm(release, terms, scratch_by_slot, model, tuple(config_dir or ()))
+    of_vllm = OfVllm(release, terms, model, tuple(config_dir or ()))
     if command.split()[:2] == ["testbed", "run"]:
         _show(*_engine(command, name), json=json)
     elif SGLANG.starts(command):
@@ -89,7 +85,6 @@ class OfVllm:
 
     release: str | None
     terms: Path | None
-    scratch_by_slot: bool
     model: str | None
     config_dir: tuple[Path, ...]
 
@@ -116,7 +111,6 @@ class OfVllm:
             gpu,
             release,
             of,
-            scratch_by_slot=self.scratch_by_slot,
             model=self.model,
             folders=self.config_dir,
         )

@@ -88,7 +88,7 @@ def verify(
     By logits: random models of every family, in scenarios that cover every path. Exit code 1 if
     a check fails.
     """
-    return int(not gpu_commands.verify_engine(out))
+    return int(not gpu_commands.verify("verify", out))
 
 
 @app.command
@@ -100,7 +100,7 @@ def verify_launches(
     On the model's shape with random weights in bf16: the first tokens that differ must be about as
     likely, by a tolerance from two batch sizes of the plain path. Exit code 1 if one is not.
     """
-    return int(not gpu_commands.verify_launches(model))
+    return int(not gpu_commands.verify("verify-launches", model))
 
 
 @app.command
@@ -133,7 +133,14 @@ def verify_parallel(
     Random weights; prefix hits, swaps, forks, beams, chunks, launches ahead. Logits may differ by
     twice what two batch sizes on one GPU do. Exit code 1 if they differ by more.
     """
-    return int(not gpu_commands.verify_parallel(model, gpus))
+    if gpus < 2:
+        raise InputError(
+            key="--gpus",
+            value=gpus,
+            problem="compares several GPUs with one",
+            remedy="give 2 or more",
+        )
+    return int(not gpu_commands.verify("verify-parallel", model, gpus))
 
 
 @app.command
@@ -150,21 +157,20 @@ def verify_profile(
     On as many GPUs as the profile is of, with numbers of sequences that it has no point at. Exit
     code 1 if the mean time of decodes, or of iterations with prompts, is wrong by more than 5%.
     """
-    return int(not gpu_commands.verify_profile(profile, batches, seed, out))
+    return int(not gpu_commands.verify("verify-profile", profile, batches, seed, out))
 
 
 @app.command
 def bench(
     *,
     out: Annotated[Path, Parameter(metavar="DIR", help="folder for h200.csv")] = Path("."),
-    rounds: Annotated[AtLeastOne, Parameter(help="rounds of random checks, 110 batches each")] = 2,
 ) -> None:
     """Check and time the CUDA kernels.
 
     Prints every claim about the kernels: first all of them against their references; then paging
     against contiguous memory, and decode, prefill and swap times against the goals.
     """
-    gpu_commands.bench_kernels(out, rounds)
+    gpu_commands.on_gpu("measure.bench_kernels", "gpu bench").bench(out)
 
 
 @app.command
@@ -178,10 +184,13 @@ def pairs(
     """Run on a GPU what is compared with its simulation.
 
     Around and beyond the sustainable load. FOLDER gets measured.csv with a line of figures for each
-    run, software.csv with the engine's software times, and runs.tar with the raw rows. testbed
-    validate pairs simulates them and writes the table, without a GPU.
+    run, and runs.tar with the raw rows. testbed validate pairs simulates them and writes the table,
+    without a GPU.
     """
-    missing = gpu_commands.run_pairs(out, limit_s)
+    from testbed.kernels.engine.pairs.paired_runs import PAIRS, device
+
+    runs = gpu_commands.on_gpu("engine.pairs.gpu_side", "gpu pairs")
+    missing = runs.run_pairs(PAIRS, device(), out, limit_s)
     if missing.failed:
         raise InputError(key=", ".join(missing.failed), problem="ended with the error above")
     if missing.late:

@@ -37,15 +37,6 @@ Degree = Annotated[AtLeastOne, Parameter(help="tensor-parallel degree (default: 
 ProfileOut = Annotated[
     Path, Parameter(metavar="FILE", help="profile JSON, or a folder for several models")
 ]
-AllReduce = Annotated[
-    str,
-    Parameter(
-        metavar="PROFILE", help="profile with the all-reduces, if this machine has only one GPU"
-    ),
-]
-Rounds = Annotated[
-    AtLeastOne, Parameter(help="rounds of random checks before measuring (default: 1)")
-]
 Kernels = Annotated[
     Path,
     Parameter(
@@ -64,8 +55,6 @@ class KernelOptions:
 
     model: ModelNames | None = None
     tp: Degree | None = None
-    all_reduce: AllReduce | None = None
-    rounds: Rounds | None = None
     kernels: Kernels | None = None
 
     def calibrate(self, out: Path, *, with_engine: bool) -> None:
@@ -76,9 +65,7 @@ class KernelOptions:
             self.model,
             tp=self.tp or 1,
             out=out,
-            all_reduce=self.all_reduce,
             engine=with_engine,
-            rounds=self.rounds or 1,
             kernels=self.kernels,
         )
 

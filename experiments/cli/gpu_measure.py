@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from testbed.experiments.cli.parameters import WholeNumber
 from testbed.kernels import gpu_commands
 
 Out = Annotated[Path, Parameter(metavar="FILE", help="JSON file to write")]
@@ -20,13 +19,9 @@ def all_reduce(
         list[int] | None,
         Parameter(consume_multiple=True, metavar="N", help="numbers of GPUs (default: 2)"),
     ] = None,
-    known: Annotated[
-        str | None,
-        Parameter(metavar="PROFILE", help="a profile with all-reduces over other numbers of GPUs"),
-    ] = None,
 ) -> None:
     """Measure all-reduces over 2, 4 or 8 GPUs, alone and between matrix products."""
-    gpu_commands.measure("all-reduce", gpus=gpus or [2], known=known)
+    gpu_commands.measure("all-reduce", gpus=gpus or [2])
 
 
 @app.command(name="attention-beside")
@@ -56,18 +51,13 @@ def block_moves() -> None:
 
 
 @app.command(name="cache-forms")
-def cache_forms(
-    *,
-    rounds: Annotated[
-        WholeNumber, Parameter(help="rounds of random checks, 110 batches each; 0: none")
-    ] = 1,
-) -> None:
+def cache_forms() -> None:
     """Measure attention with caches of e4m3 and with windows, next to fp16 and torch.
 
     A row has microseconds, the ratio to the time of the kernel in `base`, and the goal of that
     ratio.
     """
-    gpu_commands.measure("cache-forms", rounds=rounds)
+    gpu_commands.measure("cache-forms")
 
 
 @app.command

@@ -53,21 +53,6 @@ WeightBits = Annotated[
         "AIConfigurator's tables)",
     ),
 ]
-LinkBandwidth = Annotated[
-    AboveZero | None,
-    Parameter(metavar="GB/S", help="bandwidth each way between two GPUs"),
-]
-AllReduceUs = Annotated[
-    AboveZero | None,
-    Parameter(metavar="US", help="an all-reduce's time beyond its bytes"),
-]
-NcclFolder = Annotated[
-    Path | None,
-    Parameter(
-        metavar="FOLDER",
-        help="NCCL's times of a GPU with like links: AIConfigurator's systems/data/GPU",
-    ),
-]
 Pickle = Annotated[
     str,
     Parameter(name="PICKLE", help="a pickled list of (prompt, output) lengths or token ids"),
@@ -84,7 +69,9 @@ def model(config: ModelConfig, /, *, name: NewName = None, out: ModelOut = None)
     A model_type that is not known is refused with those that are.
     """
     from testbed.core.hf_config import model_of, uncounted_parts, values_of_class
+    from testbed.core.hf_served import check_served
 
+    check_served(config)
     shape = model_of(config, name)
     if name is None and out is None:
         _check_file_name(shape.name, config)
@@ -135,32 +122,20 @@ def profile(
     tensor_parallel: NumGpus = None,
     kv_dtype_bytes: KvDtypeBytes = None,
     weight_bits: WeightBits = None,
-    link: LinkBandwidth = None,
-    all_reduce_us: AllReduceUs = None,
-    nccl: NcclFolder = None,
 ) -> None:
     """Convert layer times of LLMServingSim or AIConfigurator to a cost profile.
 
-    --link, --all-reduce-us and --nccl are of several GPUs' all-reduces, if not measured in the
-    source; without them the config.json of LLMServingSim's benchmark is, in the folder or above
-    it. Prints missing sections of the source, and the extrapolation beyond its grid.
+    All-reduces of several GPUs that the source has not measured are computed from the link in the
+    config.json of LLMServingSim's benchmark, in the folder or above it. Prints missing sections of
+    the source, and the extrapolation beyond its grid.
     """
     from testbed.cost.sections import check_profile, dump
     from testbed.experiments.real.importers.imported import Requested, add_all_reduces
     from testbed.experiments.real.importers.readers import reader_of
 
-    requested = Requested(
-        model,
-        gpu,
-        tensor_parallel,
-        link=None if link is None else link * 1e9,
-        all_reduce_s=None if all_reduce_us is None else all_reduce_us * 1e-6,
-        nccl=nccl,
-        kv_dtype_bytes=kv_dtype_bytes,
-        weight_bits=weight_bits,
-    )
+    requested = Requested(model, gpu, tensor_parallel, kv_dtype_bytes, weight_bits)
     imported = reader_of(source).read(source, requested)
-    add_all_reduces(imported, source, requested)
+    add_all_reduces(imported, source)
     contents = imported.profile()
     check_profile(contents, source)
     write_text(out, dump(contents))

@@ -336,6 +336,7 @@ class MendChange:
             `other costs: not compared` or `worse`, by the goal; empty for the server as it is
         p_value: of the goal's difference, adjusted for the number of changes (Holm); null if the
             change was not tested
+        losses: the quantities that it makes worse by 2% or more, by the 95% interval of each
         numbers: over the seeds
         num_overloaded: seeds on which the server did not keep up with the arrivals
         num_rejected: requests that were rejected, over all seeds
@@ -346,6 +347,7 @@ class MendChange:
     note: str
     verdict: str
     p_value: float | None
+    losses: list[str]
     numbers: list[MendNumber]
     num_overloaded: int
     num_rejected: int
@@ -362,8 +364,8 @@ class MendAnswer:
         seeds: the seeds of every change
         server: the server as it is
         changes: the best first
-        best: the change to make; null: no option of vLLM ends the preemptions without a worse goal,
-            or betters the goal
+        best: the change to make; null: no option of vLLM ends the preemptions and makes nothing
+            worse, or betters the goal
         failed: changes whose runs failed, each with the reason; they have no verdict
     """
 
@@ -664,9 +666,9 @@ def _mend_change(tried: "Tried", mending: "Mending") -> MendChange:
         pairs = ((None, None) if of is None else (of.mean, of.half_width) for of in (mean, less))
         (value, half), (difference, half_of_it) = pairs
         numbers.append(MendNumber(name, value, half, difference, half_of_it))
-    verdict, p_value = mending.verdicts.get(change, ("", None))
+    verdict, p_value, losses = mending.verdicts.get(change, ("", None, ()))
     counts = (tried.num_overloaded, tried.num_rejected)
-    found = (verdict, p_value, numbers, *counts)
+    found = (verdict, p_value, [*losses], numbers, *counts)
     return MendChange(change.name, list(change.words), change.note, *found)
 
 

@@ -49,8 +49,7 @@ Starts = Annotated[
 Capacity = Annotated[
     bool,
     Parameter(
-        help="of vLLM pages and log of the pools of the shapes that ship; of SGLang the pools of "
-        "twelve models on five GPUs"
+        help="the pools of twelve models that ship, of vLLM on three GPUs and of SGLang on five"
     ),
 ]
 
@@ -135,8 +134,6 @@ def lockstep(
     if server == "sglang":
         return _lockstep_sglang(served, drawn, overrides, parts)
     _refuse("--from-sglang", served.from_sglang, "vllm")
-    if parts.capacity:
-        return _check_capacities(served.words(overrides))
     lines = _lines_of_vllm(parts, drawn)
     if lines is not None:
         return _printed(lines)
@@ -145,6 +142,10 @@ def lockstep(
 
 def _lines_of_vllm(parts: OtherParts, drawn: RandomRuns) -> Iterable[str] | None:
     """The lines of another part of vLLM, if one is asked for."""
+    if parts.capacity:
+        from testbed.experiments.real.lockstep.capacities import check_capacities
+
+        return check_capacities()
     if parts.offload:
         from testbed.experiments.real.lockstep.vllm_offload import check_offloading
 
@@ -220,16 +221,6 @@ def _refuse(option: str, value: object, server: str) -> None:
         )
 
 
-def _check_capacities(words: Sequence[str]) -> int:
-    """Compare pages and blocks, then the lines of the log, and print; whether any differs."""
-    from testbed.experiments.real.lockstep.capacities import check_capacities
-    from testbed.experiments.real.lockstep.logged_pools import check_logged
-
-    rows, is_different = check_capacities(words)
-    print(*rows, sep="\n", flush=True)
-    return max(int(is_different), _printed(check_logged()))
-
-
 def _served(overrides: Sequence[str], served: ServedCommand) -> list[str]:
     """The overrides with vLLM's system and the release nearest to the installed one, unless they
     name others, and with those of a server's command.
@@ -251,7 +242,6 @@ def _differs(server: str, name: str, overrides: Sequence[str], requests: Any) ->
     """True if a run decides anything differently; prints the report. requests: None if the
     configuration has some.
     """
-    from testbed.experiments.real.lockstep.capacities import third_column
     from testbed.experiments.real.lockstep.comparison import (
         ITERATION_PS,
         compare,
@@ -267,8 +257,6 @@ def _differs(server: str, name: str, overrides: Sequence[str], requests: Any) ->
     sides = make()
     comparison = compare(sides, taken, ITERATION_PS)
     lines = report(sides, comparison)
-    if server == "vllm":
-        lines += third_column(setup, taken, ITERATION_PS)
     if left_out:
         lines.append(f"{left_out:,} requests never fit the pool, and are left out")
     print(name + lines[0], *lines[1:], sep="\n", flush=True)

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import NoReturn
 
 from testbed.core.errors import AnswerIsNo, InputError, PlugInError
-from testbed.core.garbage import OF_A_COMMAND, collections_after, leave_garbage
+from testbed.core.garbage import OF_A_COMMAND, collections_after
 from testbed.experiments.cli import exit_codes
 from testbed.experiments.cli.commands import help_text
 from testbed.experiments.cli.common_options import NO_OPTIONS, CommonOptions, separated
@@ -58,7 +58,6 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     if words is None:
         words = sys.argv[1:]
-        atexit.register(leave_garbage)
         for name, value in LIBRARIES.items():
             os.environ.setdefault(name, value)
         if threading.current_thread() is threading.main_thread():

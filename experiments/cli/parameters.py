@@ -100,8 +100,6 @@ AsJson = Annotated[
     bool, Parameter(name="--json", help="print JSON (experiments/cli/JSON.md) instead of tables")
 ]
 
-RenamedOut = Annotated[Path | None, Parameter(name="--out", show=False, help="is now --html")]
-
 
 def check_folder_of(*files: Path | None) -> None:
     """Raise InputError for a file that could not be written, before anything is simulated."""
@@ -110,12 +108,6 @@ def check_folder_of(*files: Path | None) -> None:
             raise InputError(
                 key=file, problem=f"the folder {file.parent} does not exist", remedy="make it first"
             )
-
-
-def refuse_renamed_out(out: Path | None) -> None:
-    """Raise InputError for --out of a command whose page is --html now."""
-    if out is not None:
-        raise InputError(key="--out", value=out, problem=f"is now --html {out}")
 
 
 def seed_words(words: Sequence[str], seeds: int | None) -> list[str]:

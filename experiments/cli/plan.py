@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from testbed.core.errors import InputError
 from testbed.experiments.cli import exit_codes
 from testbed.experiments.cli.capacity import SEED, SeedCount, seeds_of
 from testbed.experiments.cli.parameters import (
@@ -18,7 +17,7 @@ from testbed.experiments.cli.parameters import (
     Picture,
     check_folder_of,
 )
-from testbed.experiments.cli.served_command import NO_COMMAND, SglangCommand, VllmCommand
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.run.override_words import key_of
 
 if TYPE_CHECKING:
@@ -59,8 +58,7 @@ def plan(
     precision: Precision = 0.05,
     all: Everything = False,
     config_dir: ConfigFolders | None = None,
-    from_vllm: VllmCommand | None = None,
-    from_sglang: SglangCommand | None = None,
+    served: ServedCommand = NO_COMMAND,
     runs: Runs = RUNS,
     html: Page | None = None,
     figure: Fronts | None = None,
@@ -83,19 +81,14 @@ def plan(
     replicas=1,2 --gpus 2 slo.ttft_s=1 arrivals.rate=8
     """
     from testbed.experiments.plan.deployment_plan import Request, planned
-    from testbed.experiments.plan.space import ServerCommand
 
-    if from_vllm is not None and from_sglang is not None:
-        raise InputError(
-            key="--from-sglang", problem="goes with no --from-vllm", remedy="give one of them"
-        )
+    served.check()
     check_folder_of(figure, html)
     words = NO_COMMAND.words(overrides, config_dir or [])
     unseeded = tuple(word for word in words if key_of(word) != SEED)
     numbers, rate = tuple(seeds_of(words, seeds)), _rate(prices)
-    command = ServerCommand(from_vllm, from_sglang)
     request = Request(
-        unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=command
+        unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=served
     )
     answer = planned(request, _report)
     lines = _lines(answer, sensitivity=sensitivity)

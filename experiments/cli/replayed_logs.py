@@ -23,6 +23,7 @@ EXAMPLE_LOG = (
     / "real/vllm_engine/results/h100-llama-3.1-8b/2000-blocks-16.7/requests.jsonl.gz"
 )
 BENCHMARK = "trace.benchmark"  # the one word of a trace's that a log leaves open
+IN_FOLDERS = ("requests.csv", "requests.jsonl", "requests.jsonl.gz", "profile_export.jsonl")
 LogWord = Annotated[
     str,
     Parameter(
@@ -30,12 +31,12 @@ LogWord = Annotated[
         required=True,
         completer=log_words,
         help="logs: requests.jsonl of vLLM's engine, the JSON of vllm bench serve --save-detailed "
-        "or of GuideLLM, a CSV with input_tokens, output_tokens, arrival_s, first_token_s, "
-        "finish_s, or a run's requests.csv; `example` is a log of vLLM 0.20.2 that ships; values: "
-        "those of testbed run, such as +system=vllm-v1 cost=profile cost.path=FILE "
-        "server.num_blocks=N; with cost=profile, model, GPU and number of GPUs are the profile's; "
-        "KV blocks and links are those of meta.json and config.json in a log's folder, if they "
-        "exist",
+        "or of GuideLLM, aiperf's profile_export.jsonl, a CSV with input_tokens, output_tokens, "
+        "arrival_s, first_token_s, finish_s, or a run's requests.csv; `example` is a log of "
+        "vLLM 0.20.2 that ships; values: those of testbed run, such as +system=vllm-v1 "
+        "cost=profile cost.path=FILE server.num_blocks=N; with cost=profile, model, GPU and "
+        "number of GPUs are the profile's; KV blocks and links are those of meta.json and "
+        "config.json in a log's folder, if they exist",
     ),
 ]
 Workload = Annotated[
@@ -87,14 +88,7 @@ class LogRequest:
         ]
         for path in paths:
             if not Path(path).is_file():
-                from testbed.core.spelling import did_you_mean
-
-                near = did_you_mean(path, self.others)
-                raise InputError(
-                    key=path,
-                    problem=f"no such log{near}",
-                    remedy="give the path of a requests.jsonl, JSON or CSV, or `example`",
-                )
+                raise _no_log(path, self.others)
         if not paths:
             raise InputError(
                 key="LOG", problem="is missing", remedy=f"see testbed {self.command} --help"
@@ -137,3 +131,21 @@ class LogRequest:
         overrides = self.overrides
         config = server_config(overrides, self.config_dir)
         return logs, logged_servers(logs, config, overrides, self.blocks_from_log)
+
+
+def _no_log(path: str, others: Sequence[str]) -> InputError:
+    """The refusal of what is no file; others: words that a command knows."""
+    from testbed.core.spelling import did_you_mean
+
+    if not Path(path).is_dir():
+        return InputError(
+            key=path,
+            problem=f"no such log{did_you_mean(path, others)}",
+            remedy="give the path of a requests.jsonl, JSON or CSV, or `example`",
+        )
+    inside = next((file for name in IN_FOLDERS if (file := Path(path, name)).is_file()), None)
+    return InputError(
+        key=path,
+        problem="is a folder",
+        remedy="name the log in it" if inside is None else f"give {inside}",
+    )

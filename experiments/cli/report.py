@@ -5,8 +5,6 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from testbed.experiments.cli.parameters import RenamedOut, refuse_renamed_out
-
 
 def report(
     *folders: Annotated[
@@ -21,7 +19,6 @@ def report(
         Path | None,
         Parameter(metavar="FILE", help="page to write (default: report.html in the first folder)"),
     ] = None,
-    out: RenamedOut = None,
 ) -> None:
     """Write one self-contained HTML page of results.
 
@@ -30,7 +27,6 @@ def report(
     from testbed.experiments.look.report.folder_page import folder_page
     from testbed.experiments.runs.whole_files import write_text
 
-    refuse_renamed_out(out)
     html = html or folders[0] / "report.html"
     write_text(html, folder_page(folders))
     print(f"report: {html}")

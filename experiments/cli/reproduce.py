@@ -170,7 +170,6 @@ def _add_other_gpu(
     from testbed.experiments.cli.output import show
     from testbed.experiments.paper.reproduction import run_studies, score
     from testbed.experiments.paper.scorecard import next_to_other
-    from testbed.experiments.runs.csv_tables import csv_text
     from testbed.experiments.runs.whole_files import write_text
 
     folder.mkdir(exist_ok=True)
@@ -178,7 +177,7 @@ def _add_other_gpu(
     other_card = score(studies, tables, tuple(name for name, _ in store.lengths), folder)
     other_card = other_card[~other_card["figure"].isin(SAME_ANYWHERE)]
     both = next_to_other(card, other_card, folder.name)
-    write_text(folder.with_name("scorecard.csv"), csv_text(both))
+    write_text(folder.with_name("scorecard.csv"), both.to_csv(index=False))
     show(f"the same figures on {folder.name}, with the paper's pools: {folder}")
     return both
 
@@ -187,12 +186,11 @@ def _run_alternatives(store: "RunStore", jobs: int, out: Path) -> None:
     """Score the paper's figures with the alternatives of each choice."""
     from testbed.experiments.cli.output import show
     from testbed.experiments.paper.reproduction import perform, run_alternatives
-    from testbed.experiments.runs.csv_tables import csv_text
     from testbed.experiments.runs.whole_files import write_text
 
     paper = [name for name in available() if name not in BEYOND]
     table = run_alternatives(paper, partial(perform, store=store, jobs=jobs))
-    write_text(out / "alternatives.csv", csv_text(table))
+    write_text(out / "alternatives.csv", table.to_csv(index=False))
     show(table.to_string(index=False))
 
 

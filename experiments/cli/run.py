@@ -1,8 +1,8 @@
 """`testbed run`: one simulation, or with -m a sweep."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -17,16 +17,13 @@ from testbed.experiments.cli.parameters import (
 )
 from testbed.experiments.cli.served_command import NO_COMMANDS, ServedCommands
 
-if TYPE_CHECKING:
-    from testbed.experiments.cli.run_launch import Drawing
-
 app = App(name="run", help_flags=[])  # its own --help also shows the config groups
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Sweep:
-    """Several runs in place of one."""
+class Launch:
+    """One run, or several in place of one, and the form of the answer."""
 
     multirun: Annotated[
         bool,
@@ -47,39 +44,49 @@ class Sweep:
             metavar="NAMES", help="what it draws: columns of sweep.csv, as ttft_s_p50,tpot_s_p99"
         ),
     ] = None
+    again: Annotated[bool, Parameter(help="repeat a run whose folder is complete")] = False
+    sensitivity: Annotated[
+        bool,
+        Parameter(
+            help="also print the interval of latencies and preemptions: 20 times arrivals moved by "
+            "up to 10 ms, and costs by what they were off by if that was measured, else by 3% "
+            "up and down; takes some 22 runs more"
+        ),
+    ] = False
+    json: AsJson = False
 
     @property
-    def is_asked_for(self) -> bool:
+    def is_sweep(self) -> bool:
         """True if an option makes a sweep of the run."""
         return self.multirun or self.seeds is not None
 
-    def check(self, *, sensitivity: bool) -> None:
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the figure shows; none: the usual ones."""
+        return [] if self.metrics is None else self.metrics.split(",")
+
+    def check(self) -> None:
         """Raise InputError for a figure of one run, and for the intervals of several."""
-        if self.is_asked_for and sensitivity:
+        if self.is_sweep and self.sensitivity:
             raise InputError(
                 key="--sensitivity", problem="is of one run", remedy="leave -m and --seeds out"
             )
-        if not self.is_asked_for and (self.figure or self.metrics):
+        if not self.is_sweep and (self.figure or self.metrics):
             raise InputError(
                 key="--figure" if self.figure else "--metrics",
                 problem="is of a sweep",
                 remedy="give -m or --seeds; testbed show charts RUN draws one run",
             )
 
-    @property
-    def drawing(self) -> "Drawing":
-        """The figure that is asked for."""
-        from testbed.experiments.cli.run_launch import Drawing
-
-        names = () if self.metrics is None else tuple(self.metrics.split(","))
-        return Drawing(self.figure, names)
-
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Shown:
-    """Hydra's options of the configuration."""
+    """The configuration in place of a run: its values, or as Hydra's options show it."""
 
+    values: Annotated[
+        bool, Parameter(help="print every value of this configuration with its unit; run nothing")
+    ] = False
     config_name: Annotated[
         str | None,
         Parameter(metavar="NAME", help="the primary config, of a --config-dir (default: run)"),
@@ -91,30 +98,17 @@ class Shown:
     resolve: Annotated[bool, Parameter(help="print it with --cfg without interpolations")] = False
 
 
-ONE_RUN = Sweep()
+ONE_RUN = Launch()
 NOT_SHOWN = Shown()
 
 
 @app.default
 def run(
     *overrides: Override,
-    sweep: Sweep = ONE_RUN,
-    again: Annotated[bool, Parameter(help="repeat a run whose folder is complete")] = False,
-    sensitivity: Annotated[
-        bool,
-        Parameter(
-            help="also print the interval of latencies and preemptions: 20 times arrivals moved by "
-            "up to 10 ms, and costs by what they were off by if that was measured, else by 3% "
-            "up and down; takes some 22 runs more"
-        ),
-    ] = False,
+    launch: Launch = ONE_RUN,
     config_dir: ConfigFolders | None = None,
     served: ServedCommands = NO_COMMANDS,
-    values: Annotated[
-        bool, Parameter(help="print every value of this configuration with its unit; run nothing")
-    ] = False,
     shown: Shown = NOT_SHOWN,
-    json: AsJson = False,
     help: Annotated[
         bool, Parameter(name=("--help", "-h"), help="print this text and every group's options")
     ] = False,
@@ -132,27 +126,25 @@ def run(
     if help:
         return print_help(folders)
     named = [] if shown.config_name is None else [f"--config-name={shown.config_name}"]
-    if values or shown.cfg:
-        words = served.one.words(overrides, folders)
-        return print_config([*named, *words], shown, values=values)
-    sweep.check(sensitivity=sensitivity)
-    from testbed.experiments.cli.run_launch import Form, noted, run_one
-
-    form = Form(again, sweep.per_seed, json, sensitivity)
-    if sweep.is_asked_for:
+    if shown.values or shown.cfg:
+        return print_config([*named, *served.one.words(overrides, folders)], shown)
+    launch.check()
+    if launch.is_sweep:
         from testbed.experiments.cli.sweep_launch import sweep_of  # which one run does not need
 
-        asked = [*named, *overrides, *seed_words(overrides, sweep.seeds)]
-        return sweep_of(asked, served.each, folders, replace(form, drawing=sweep.drawing))
+        asked = [*named, *overrides, *seed_words(overrides, launch.seeds)]
+        return sweep_of(asked, served.each, folders, launch)
+    from testbed.experiments.cli.run_launch import noted, run_one
+
     words, notes = noted(served.one, overrides, folders)
-    return run_one([*named, *words], form, notes)
+    run_one([*named, *words], launch, notes)
 
 
-def print_config(words: list[str], shown: Shown, *, values: bool) -> None:
+def print_config(words: list[str], shown: Shown) -> None:
     """Print what the words configure: every value with its unit, or the job as Hydra has it."""
     from testbed.experiments.runs.shown_values import job_config, value_lines
 
-    if values:
+    if shown.values:
         print(*value_lines(words), sep="\n")
     else:
         print(job_config(words, resolved=shown.resolve), end="")

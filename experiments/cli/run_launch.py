@@ -3,11 +3,10 @@
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from testbed.experiments.cli.output import print_json, wide_console
 from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
@@ -18,34 +17,12 @@ from testbed.experiments.runs.summary_table import summary_table
 from testbed.experiments.runs.words import chosen
 from testbed.run.config import RunConfig
 
+if TYPE_CHECKING:
+    from testbed.experiments.cli.run import Launch
+
 NOTE = "testbed: note: "
 RUNS = "runs"  # the default folder of all runs
 RUN_FOLDER = "hydra.run.dir"
-
-
-class Drawing(NamedTuple):
-    """The figure of a sweep. file: None: beside its table. metrics: columns; none: the usual."""
-
-    file: Path | None = None
-    metrics: tuple[str, ...] = ()
-
-
-USUAL = Drawing()
-
-
-@dataclass(frozen=True)
-class Form:
-    """Options of launching and printing runs.
-
-    again: complete runs are repeated. per_seed: a row for each seed. json: the answer is JSON.
-    sensitivity: with the intervals of one run. drawing: the figure of several.
-    """
-
-    again: bool = False
-    per_seed: bool = False
-    json: bool = False
-    sensitivity: bool = False
-    drawing: Drawing = USUAL
 
 
 def noted(
@@ -69,18 +46,18 @@ def printed_once(lines: Sequence[str]) -> list[str]:
     return [line.removeprefix(NOTE) for line in once]
 
 
-def run_one(words: Sequence[str], form: Form, notes: list[str]) -> None:
+def run_one(words: Sequence[str], launch: "Launch", notes: list[str]) -> None:
     """Run one configuration and print its summary. notes: on the command that the words are of."""
     config = configured(words)
     requested = chosen(words).get(RUN_FOLDER)
     folder = None if requested is None else Path(requested)
-    sensitive = _sensitive(config) if form.sensitivity else None
+    sensitive = _sensitive(config) if launch.sensitivity else None
     try:
-        stored = run_into(config, Path(RUNS), folder, again=form.again, show=True)
+        stored = run_into(config, Path(RUNS), folder, again=launch.again, show=True)
         intervals = sensitive.rows(config, stored.summary) if sensitive else []
     except SystemExit as error:  # of a plug-in
         raise as_refusal(error) from None
-    if form.json:
+    if launch.json:
         from testbed.experiments.cli.json_answers import RunAnswer
 
         place = str(stored.folder)

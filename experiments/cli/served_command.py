@@ -51,6 +51,13 @@ class ServedCommand:
             return ()
         return () if name is None else (name,)
 
+    def check(self) -> None:
+        """Raise InputError for both."""
+        if self.from_vllm is not None and self.from_sglang is not None:
+            raise InputError(
+                key="--from-sglang", problem="goes with no --from-vllm", remedy="give one of them"
+            )
+
     def words(self, overrides: Sequence[str], folders: Sequence[Path] = ()) -> list[str]:
         """The overrides, with those of the command and the folders of user options before them."""
         from testbed.run.override_words import key_of
@@ -61,10 +68,7 @@ class ServedCommand:
         words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
         if self.from_vllm is None and self.from_sglang is None:
             return words
-        if self.from_vllm is not None and self.from_sglang is not None:
-            raise InputError(
-                key="--from-sglang", problem="goes with no --from-vllm", remedy="give one of them"
-            )
+        self.check()
         from testbed.experiments.sglang_server import translation as of_sglang
         from testbed.experiments.vllm_server import translation as of_vllm
 

@@ -11,10 +11,8 @@ from testbed.core.errors import InputError
 from testbed.experiments.cli.parameters import (
     Picture,
     PlugIns,
-    RenamedOut,
     Seconds,
     WholeNumber,
-    refuse_renamed_out,
 )
 
 MEMORY_MAP = "memory_map.html"
@@ -71,7 +69,6 @@ def memory(
     html: Annotated[
         Path | None, Parameter(metavar="FILE", help=f"page to write (default: RUN/{MEMORY_MAP})")
     ] = None,
-    out: RenamedOut = None,
 ) -> None:
     """Write the owners of physical blocks over time as an interactive page.
 
@@ -83,7 +80,6 @@ def memory(
     from testbed.experiments.runs.run_folder import changed_since, complete, read_config
     from testbed.experiments.runs.whole_files import write_text
 
-    refuse_renamed_out(out)
     part = _interval(start, stop)
     config = read_config(run, plug_in or ())
     trace = retrace(config, *part, engine, complete(run))

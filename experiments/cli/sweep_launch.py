@@ -3,19 +3,20 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from testbed.core.errors import InputError
+from testbed.core.errors import AnswerIsNo, InputError
+from testbed.experiments.cli.compared_servers import asked_of, check_built
 from testbed.experiments.cli.json_answers import sweep_answer
 from testbed.experiments.cli.output import print_json, wide_console
 from testbed.experiments.cli.parameters import check_folder_of
-from testbed.experiments.cli.run_launch import NOTE, RUNS, USUAL, Drawing, Form, printed_once
+from testbed.experiments.cli.run_launch import NOTE, RUNS, printed_once
 from testbed.experiments.cli.served_command import ServedCommand
-from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
+from testbed.experiments.cli.working_folder import enter
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
@@ -30,6 +31,9 @@ from testbed.experiments.runs.sweep_progress import SweepProgress
 from testbed.experiments.runs.sweep_words import sweep_points
 from testbed.experiments.runs.whole_files import remove_leftovers
 from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
+
+if TYPE_CHECKING:
+    from testbed.experiments.cli.run import Launch
 
 QUOTES = "'\""
 SWEEP_FOLDER = "hydra.sweep.dir"
@@ -65,11 +69,11 @@ def points_of(
     Notes that several have are printed once.
     """
     points, lines = list[SweepPoint](), list[str]()
-    combinations = [*sweep_points([word for word in asked if not is_of_hydra(word)])]
-    for command, served in servers.items():
-        for combination in combinations:
+    own = [word for word in asked if not is_of_hydra(word)]
+    for command, of_server in asked_of(servers, own, folders).items():
+        for combination in sweep_points(of_server):
             with redirect_stderr(StringIO()) as printed:
-                words = tuple(served.words(combination, folders))
+                words = tuple(servers[command].words(combination, folders))
             points.append(SweepPoint(combination, words, command))
             lines += printed.getvalue().splitlines()
     if sources_differ([point.words for point in points]):
@@ -82,7 +86,7 @@ def sweep_of(
     asked: Sequence[str],
     servers: Mapping[str, ServedCommand],
     folders: Sequence[Path],
-    form: Form,
+    launch: "Launch",
 ) -> None:
     """Run every point of the words `asked`, of every server's command, and write and print their
     table; one line for the first that fails. A sweep that is stopped prints the points that were
@@ -90,15 +94,16 @@ def sweep_of(
     """
     points, notes = points_of(asked, servers, folders)
     _check_seeds(chosen(asked).get(SEED, ""))
-    _check_drawing(form.drawing)
+    _check_figure(launch.figure, launch.columns)
     folder = Path(chosen(asked).get(SWEEP_FOLDER, RUNS))
     of_launcher = [word for word in asked if is_of_hydra(word)]
     for point in points:  # what none of them can have is refused before any is run
-        configured(point.words)
-    shows = not (form.json or QUIET.get())
+        with suppress(AnswerIsNo):  # a pool that does not fit is the answer of its point
+            check_built(point.words)
+    shows = not (launch.json or QUIET.get())
     progress = SweepProgress(folder.resolve(), len(points), time.time(), shows)
     jobs = [
-        PointJob(point, _varying(point, asked), i, form.again, progress, os.getcwd())
+        PointJob(point, _varying(point, asked), i, launch.again, progress, os.getcwd())
         for i, point in enumerate(points, start=1)
     ]
     names = differing([point.axes for point in points])
@@ -108,13 +113,13 @@ def sweep_of(
             for result in launched(of_launcher, jobs, progress.folder):
                 results.append(result)
     except KeyboardInterrupt:
-        _answer(results, names, folder, form, notes)
+        _answer(results, names, folder, launch, notes)
         raise
     finally:
         remove_leftovers(folder)  # of workers that were stopped
     error = next((result for result in results if isinstance(result, InputError)), None)
-    if not (error and form.json):
-        _answer(results, names, folder, form, notes)
+    if not (error and launch.json):
+        _answer(results, names, folder, launch, notes)
     if error:
         raise error
 
@@ -123,7 +128,7 @@ def _answer(
     results: Sequence[Point | InputError],
     names: Sequence[str],
     folder: Path,
-    form: Form,
+    launch: "Launch",
     notes: list[str],
 ) -> None:
     """Write the table of the points that ended well over the axes `names` into the folder, beside
@@ -137,27 +142,26 @@ def _answer(
         return
     table = table_for(folder, [point.folder for point in points])
     write_sweep(table, points, names)
-    file, metrics = form.drawing
-    file = file or table.with_suffix(".png")
-    figure = file if draw_sweep(file, points, metrics) else None
-    if form.json:
+    file = launch.figure or table.with_suffix(".png")
+    figure = file if draw_sweep(file, points, launch.columns) else None
+    if launch.json:
         return print_json(sweep_answer(points, table, figure, notes))
     console = wide_console()
-    console.print(shown(points, console.width, names, per_seed=form.per_seed))
+    console.print(shown(points, console.width, names, per_seed=launch.per_seed))
     console.print(f"every number of every point: {table}", highlight=False)
     if figure:
         console.print(f"figure: {figure}", highlight=False)
-    elif form.drawing != USUAL:
+    elif launch.figure or launch.metrics:
         console.print("no figure: no axis has three numbers, or no run has these metrics")
 
 
-def _check_drawing(drawing: Drawing) -> None:
+def _check_figure(file: Path | None, metrics: Sequence[str]) -> None:
     """Raise InputError for a figure that could not be drawn, before anything is run."""
-    if drawing.metrics:
+    if metrics:
         from testbed.experiments.runs.sweep_metrics import panels_of
 
-        panels_of(drawing.metrics)
-    check_folder_of(drawing.file)
+        panels_of(metrics)
+    check_folder_of(file)
 
 
 def _check_seeds(text: str) -> None:
@@ -194,9 +198,7 @@ class PointJob:
 
     def __call__(self) -> Point | InputError:
         """The point, or its refusal: not every exception can leave another process."""
-        os.chdir(self.working_folder)
-        if names_a_plug_in(self.point.words):
-            put_last(self.working_folder)
+        enter(self.working_folder, self.point.words)
         try:
             stored = run_into(configured(self.point.words), self.progress.folder, again=self.again)
         except (Exception, SystemExit) as error:

@@ -18,7 +18,7 @@ from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 PAIRS = Path("kernels/results/engine/pairs")
 ENGINE_PROFILE = Path("gpu-engine/h200-llama-3-8b-tp1")
 SWAPS = Path("kernels/results/engine/swaps")
-COMMANDS = ("batches", "costs", "iterations", "pairs", "sweeps", "transfers")
+COMMANDS = ("batches", "costs", "pairs", "sweeps", "transfers")
 
 app = App(name="validate", help="Compare the simulation with measurements.")
 
@@ -58,9 +58,6 @@ Latencies = Annotated[
         "output_len, latency_ms or latency_s; also beam_width, device (as its driver names it)",
     ),
 ]
-ColumnValue = Annotated[
-    str, Parameter(name="COLUMN=VALUE", help="of a column that the file does not have")
-]
 Kernels = Annotated[
     Path | None,
     Parameter(
@@ -68,17 +65,6 @@ Kernels = Annotated[
         help="AIConfigurator's folder of the GPU, such as systems/data/a100_sxm (default: "
         "FasterTransformer's costs in the figures)",
     ),
-]
-Shapes = Annotated[
-    Path | None,
-    Parameter(
-        metavar="FILE",
-        help="shapes: model, num_layers, num_heads, head_size, vocab_size (default: "
-        "models.csv in the latencies' folder, if it exists)",
-    ),
-]
-Device = Annotated[
-    str | None, Parameter(metavar="TEXT", help="only batches of cards whose name has it")
 ]
 PredictionsCsv = Annotated[
     Path | None,
@@ -102,12 +88,6 @@ HeldBack = Annotated[
 ]
 CostsOut = Annotated[
     Path | None, Parameter(metavar="FILE", help="write a row for each profile and way")
-]
-StepsFolder = Annotated[
-    Path, Parameter(name="FOLDER", help="the log of testbed gpu record, with a steps.csv")
-]
-VllmProfile = Annotated[
-    str, Parameter(metavar="PROFILE", help="of that vLLM: a file, or a name that ships")
 ]
 PairsFolder = Annotated[Path, Parameter(metavar="DIR", help="folder of testbed gpu pairs")]
 EngineProfile = Annotated[Path, Parameter(metavar="FILE", help="the engine's")]
@@ -163,17 +143,12 @@ def logs(
 
 @app.command
 def batches(
-    latencies: Latencies,
-    /,
-    *values: ColumnValue,
-    kernels: Kernels = None,
-    models: Shapes = None,
-    device: Device = None,
-    csv: PredictionsCsv = None,
+    latencies: Latencies, /, *, kernels: Kernels = None, csv: PredictionsCsv = None
 ) -> None:
     """Compare static batches, such as FasterTransformer's, with measured kernels.
 
-    Prints the errors of decode steps and of whole batches, and the unmeasured parts.
+    Prints the errors of decode steps and of whole batches, and the unmeasured parts. A models.csv
+    in the latencies' folder has shapes: model, num_layers, num_heads, head_size, vocab_size.
     """
     from testbed.experiments.cli.output import show
     from testbed.experiments.real.validation.batches import report
@@ -182,8 +157,8 @@ def batches(
     from testbed.experiments.runs.whole_files import write_text
 
     adjacent = latencies.with_name("models.csv")
-    shapes = models or (adjacent if adjacent.is_file() else None)
-    table = predicted(read_latencies(latencies, values, device), kernels, shapes)
+    shapes = adjacent if adjacent.is_file() else None
+    table = predicted(read_latencies(latencies), kernels, shapes)
     show(*report(table))
     if csv:
         write_text(csv, as_csv(table))
@@ -196,7 +171,6 @@ def costs(*folders: Measurements, held_back: HeldBack = None, out: CostsOut = No
     By every way that finds costs: the errors that a run's first line quotes.
     """
     from testbed.experiments.cli.output import plain_table, show
-    from testbed.experiments.runs.csv_tables import csv_text
     from testbed.experiments.runs.whole_files import write_text
     from testbed.experiments.studies import left_out_tables
 
@@ -205,26 +179,9 @@ def costs(*folders: Measurements, held_back: HeldBack = None, out: CostsOut = No
         return show(plain_table(left_out_tables.HELD_BACK, rows))
     table = left_out_tables.left_out_table(folders)
     if out:
-        write_text(out, csv_text(table))
+        write_text(out, table.to_csv(index=False))
     head = "each profile left out and predicted from the others: median error in percent (largest)"
     show(head, plain_table(left_out_tables.HEAD, left_out_tables.by_way(table)))
-
-
-@app.command
-def iterations(folder: StepsFolder, /, *, profile: VllmProfile) -> None:
-    """Compare the logged iterations of a vLLM one by one with its profile's.
-
-    Shows what the costs are off by when no request waits for another.
-    """
-    from testbed.cost.profile import read_profile
-    from testbed.experiments.cli.output import plain_table, show
-    from testbed.experiments.real.vllm_engine import served_iterations
-
-    compared = served_iterations.predicted_iterations(folder, read_profile(profile))
-    show(plain_table(served_iterations.HEAD, served_iterations.table(compared)))
-    if around := list(served_iterations.around_prompts(compared)):
-        show("", "four iterations around a lone one with prompts:")
-        show(plain_table(served_iterations.AROUND, around))
 
 
 SweptFolder = Annotated[
@@ -255,10 +212,11 @@ def sweeps(
     """
     from testbed.cost.profile import read_profile
     from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.real.importers.known_shapes import model_named
     from testbed.experiments.real.vllm_engine.calibrate_vllm import swept_machine
     from testbed.experiments.real.vllm_engine.left_out_sizes import HEAD, table, table_of
 
-    steps, machine = swept_machine(folders, model)
+    steps, machine = swept_machine(folders, model_named(model))
     rows = (
         table(steps, machine)
         if profile is None

@@ -84,7 +84,7 @@ class Validation:
         _, servers = request.with_words(*change.split()).replayed()
         for log, (config, _), unchanged in zip(self.logs, servers, self.runs, strict=True):
             changed = replay(log, config)
-            yield from compare(log.path, unchanged.times, changed.times, f"{log.path}, {change}")
+            yield from compare(f"{log.path}, {change}", unchanged.times, changed.times)
 
     def _intervals(self) -> dict[tuple[str, str], Interval]:
         """The smallest and the largest simulated value of each metric of each log."""

@@ -65,6 +65,13 @@ def put_last(folder: str) -> None:
         sys.path.append(folder)
 
 
+def enter(folder: str, words: Sequence[str]) -> None:
+    """Go to a command's working folder, in a process of its launcher, for a run of these words."""
+    os.chdir(folder)
+    if names_a_plug_in(words):
+        put_last(folder)
+
+
 def remove(folder: str) -> None:
     """Remove a folder from the import path, unless it is the source tree or in PYTHONPATH."""
     kept = [ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from testbed.experiments.mend.goals import Goal
+from testbed.experiments.mend.goals import NUMBERS, Goal, loss_of
 from testbed.experiments.mend.tried import Tried
 from testbed.run.summaries import costs_of
 from testbed.study.multiple_tests import holm
@@ -18,18 +18,20 @@ WORDS = (BETTER, LITTLE, UNKNOWN, EQUAL, OTHER_COSTS, WORSE)  # in the table's o
 
 
 class Verdict(NamedTuple):
-    """word: of WORDS. p_value: of the goal's difference, adjusted for the number of changes; None
-    if it was not tested.
+    """word: of WORDS, for the goal. p_value: of its difference, adjusted for the number of changes;
+    None if it was not tested. losses: what is worse, names of numbers.
     """
 
     word: str
     p_value: float | None = None
+    losses: tuple[str, ...] = ()
 
 
 def verdicts(changes: Sequence[Tried], reference: Tried, goal: Goal) -> list[Verdict]:
     """The goal's number of the runs with each change, beside the server as it is: better or worse
     if the difference, seed by seed, is distinguishable from zero (Student's t) at LEVEL over all
-    changes together (Holm), and LITTLE if it is better by less than RELEVANT.
+    changes together (Holm), and LITTLE if it is better by less than RELEVANT. A change loses what
+    is worse by RELEVANT or more, if the 95% interval of that difference alone leaves no doubt.
     """
     untested = [_untested(tried, reference, goal) for tried in changes]
     tested = [tried for tried, word in zip(changes, untested, strict=True) if word is None]
@@ -38,10 +40,26 @@ def verdicts(changes: Sequence[Tried], reference: Tried, goal: Goal) -> list[Ver
     mean = reference.mean(goal.number)
     relevant = 0.0 if mean is None else RELEVANT * abs(mean.mean)
     of_tested = (
-        _verdict(goal.sign * difference.mean, p_value, relevant)
+        _verdict(loss_of(goal.number, difference.mean), p_value, relevant)
         for difference, p_value in zip(differences, adjusted, strict=True)
     )
-    return [next(of_tested) if word is None else Verdict(word) for word in untested]
+    found = [next(of_tested) if word is None else Verdict(word) for word in untested]
+    pairs = zip(found, changes, strict=True)
+    return [of_it._replace(losses=_losses(of_it, tried, reference)) for of_it, tried in pairs]
+
+
+def _losses(verdict: Verdict, tried: Tried, reference: Tried) -> tuple[str, ...]:
+    """The numbers that a change makes worse; none of runs with other costs."""
+    if verdict.word == OTHER_COSTS:
+        return ()
+    return tuple(name for name in NUMBERS if _is_worse(name, tried, reference))
+
+
+def _is_worse(name: str, tried: Tried, reference: Tried) -> bool:
+    difference, mean = tried.less(name, reference), reference.mean(name)
+    if difference is None or mean is None or difference.includes_zero:
+        return False
+    return loss_of(name, difference.mean) > RELEVANT * abs(mean.mean)
 
 
 def _untested(tried: Tried, reference: Tried, goal: Goal) -> str | None:

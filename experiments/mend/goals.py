@@ -11,6 +11,7 @@ from testbed.run.while_arriving import COMPLETED, LAST_ARRIVAL
 Summary = Mapping[str, Any]
 PREEMPTIONS, LATENCY = "preemptions/h", "latency, s"
 GOODPUT, INSIDE = "goodput, req/s", "inside SLO, %"
+COMPLETED_RATE = "req/s, 2nd half"
 
 
 def arrivals_s(summary: Summary) -> float:
@@ -28,26 +29,33 @@ NUMBERS: dict[str, Callable[[Summary], float | None]] = {
     "TTFT p99, s": lambda of: of["ttft_s"]["p99"],
     "TPOT p99, s": lambda of: of["tpot_s"]["p99"],
     LATENCY: lambda of: of["e2e_s"]["mean"],
-    "req/s, 2nd half": lambda of: (of[WHILE_ARRIVING] or {}).get(COMPLETED),
+    COMPLETED_RATE: lambda of: (of[WHILE_ARRIVING] or {}).get(COMPLETED),
 }
+
+
+MORE_IS_BETTER = (INSIDE, GOODPUT, COMPLETED_RATE)
+
+
+def loss_of(number: str, difference: float) -> float:
+    """The difference of one of NUMBERS, above 0 if it is worse."""
+    return -difference if number in MORE_IS_BETTER else difference
 
 
 @dataclass(frozen=True)
 class Goal:
-    """name: as --by takes it. number: of NUMBERS. sign: 1 if less of it is better, -1 if more."""
+    """name: as --by takes it. number: of NUMBERS."""
 
     name: str
     number: str
-    sign: int
 
 
 GOALS = {
     goal.name: goal
     for goal in (
-        Goal("latency", LATENCY, 1),
-        Goal("goodput", GOODPUT, -1),
-        Goal("share", INSIDE, -1),
-        Goal("preemptions", PREEMPTIONS, 1),
+        Goal("latency", LATENCY),
+        Goal("goodput", GOODPUT),
+        Goal("share", INSIDE),
+        Goal("preemptions", PREEMPTIONS),
     )
 }
 OF_SLO = (GOALS["goodput"], GOALS["share"])

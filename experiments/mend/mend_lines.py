@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from testbed.experiments.mend.change_verdicts import LEVEL
+from testbed.experiments.mend.change_verdicts import LEVEL, OTHER_COSTS, RELEVANT, WORSE
 from testbed.experiments.mend.goals import PREEMPTIONS
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
@@ -16,7 +16,7 @@ SMALLEST_P = 0.001  # below it the digits of a p-value say nothing more
 
 def head_of(mending: Mending) -> list[str]:
     """The head of the table of numbers."""
-    return ["change", "verdict", "p", *mending.numbers]
+    return ["change", "verdict", "p", "makes worse", *mending.numbers]
 
 
 def head_of_differences(mending: Mending) -> list[str]:
@@ -34,6 +34,7 @@ def lines_of(mending: Mending) -> Iterator[str]:
             f"verdicts: by the differences of {mending.goal.number} on the same seeds (--by names "
             f"another goal), p < {LEVEL:g}, corrected for {mending.num_tested} changes (Holm)"
         )
+        yield f"makes worse: by {RELEVANT:.0%} or more, by that difference's own 95% interval"
     yield _conclusion(mending)
     if mending.preempts:
         names = ", ".join(_with_cost(tried, mending) for tried in mending.without_preemptions)
@@ -42,7 +43,18 @@ def lines_of(mending: Mending) -> Iterator[str]:
 
 def _with_cost(tried: Tried, mending: Mending) -> str:
     word = mending.verdicts[tried.change].word
-    return f"{tried.change.name} ({word})" if mending.worsens(tried) else tried.change.name
+    worse = _losses(tried, mending) if word not in (WORSE, OTHER_COSTS) else ""
+    cost = f"{word}; {worse}" if worse else word
+    return f"{tried.change.name} ({cost})"
+
+
+def _losses(tried: Tried, mending: Mending) -> str:
+    """The numbers that a change makes worse, with their differences."""
+    of_losses = [
+        f"{name.partition(',')[0]} by {tried.less(name, mending.server)}"
+        for name in mending.verdicts[tried.change].losses
+    ]
+    return f"worse {', '.join(of_losses)}" if of_losses else ""
 
 
 def _conclusion(mending: Mending) -> str:
@@ -53,9 +65,9 @@ def _conclusion(mending: Mending) -> str:
     word, name = mending.verdicts[best.change].word, mending.goal.number
     left = f"leaves {best.mean(PREEMPTIONS)} of {mending.server.mean(PREEMPTIONS)} {PREEMPTIONS}"
     effect = left if best.num_preempted else "ends the preemptions, on every seed"
-    return (
-        f"best: {best.change.name} {effect}; {name}: {word}; {_whether_it_keeps_up(best, mending)}"
-    )
+    rest = filter(None, [_losses(best, mending), _whether_it_keeps_up(best, mending)])
+    difference = best.less(name, mending.server)
+    return f"best: {best.change.name} {effect}; {name}: {word} ({difference}); {'; '.join(rest)}"
 
 
 def _nothing_preempted(mending: Mending) -> str:
@@ -84,14 +96,14 @@ def _no_option(mending: Mending) -> str:
     if mending.better:
         remedy = f"; {mending.better[0].change.name} would better it, which vLLM lacks"
     return (
-        f"no option of vLLM ends the preemptions without worse {name}, or betters it "
+        f"no option of vLLM ends the preemptions and makes nothing worse, or betters {name} "
         f"distinguishably{remedy}"
     )
 
 
 def rows_of(mending: Mending) -> list[list[str]]:
     """A row for the server as it is, then one for each change, the best first."""
-    first = ["none", "", "", *_cells(mending.server, mending)]
+    first = ["none", "", "", "", *_cells(mending.server, mending)]
     rest = [
         [_name(tried), *_verdict(tried, mending), *_cells(tried, mending)]
         for tried in mending.tried
@@ -99,12 +111,13 @@ def rows_of(mending: Mending) -> list[list[str]]:
     return [first, *rest]
 
 
-def _verdict(tried: Tried, mending: Mending) -> tuple[str, str]:
-    """The verdict, and its p-value."""
-    word, p_value = mending.verdicts[tried.change]
+def _verdict(tried: Tried, mending: Mending) -> tuple[str, str, str]:
+    """The verdict, its p-value, and the names of what gets worse."""
+    word, p_value, losses = mending.verdicts[tried.change]
+    names = ", ".join(name.partition(",")[0] for name in losses)
     if p_value is None:
-        return word, "-"
-    return word, f"{p_value:.2g}" if p_value >= SMALLEST_P else f"< {SMALLEST_P:g}"
+        return word, "-", names
+    return word, f"{p_value:.2g}" if p_value >= SMALLEST_P else f"< {SMALLEST_P:g}", names
 
 
 def differences_of(mending: Mending) -> list[list[str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
+from testbed.experiments.cli.working_folder import enter
 from testbed.experiments.mend.change_verdicts import (
     BETTER,
     OTHER_COSTS,
@@ -19,7 +19,7 @@ from testbed.experiments.mend.change_verdicts import (
     Verdict,
     verdicts,
 )
-from testbed.experiments.mend.goals import NUMBERS, Goal, arrivals_s, goal_of
+from testbed.experiments.mend.goals import NUMBERS, Goal, arrivals_s, goal_of, loss_of
 from testbed.experiments.mend.server_changes import NONE, NOT_OF_VLLM, Change, changes_of
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.runs.compose import configured
@@ -43,9 +43,7 @@ class Trial:
     working_folder: str
 
     def __call__(self) -> dict[str, Any] | InputError:
-        os.chdir(self.working_folder)
-        if names_a_plug_in(self.words):
-            put_last(self.working_folder)
+        enter(self.working_folder, self.words)
         try:
             config = configured([*self.words, f"seed={self.seed}", "outputs=summary"])
             return run_into(config, self.runs).summary
@@ -89,7 +87,7 @@ class Mending:
     @property
     def best(self) -> Tried | None:
         """The best change that an option of vLLM makes: the first that ends all preemptions and
-        makes the goal no worse, else the first that betters the goal; None without either, as with
+        makes nothing worse, else the first that betters the goal; None without either, as with
         one seed, which separates nothing.
         """
         is_separated = len(self.seeds) > 1
@@ -98,8 +96,9 @@ class Mending:
         return next((tried for tried in changes if tried.change.note != NOT_OF_VLLM), None)
 
     def worsens(self, tried: Tried) -> bool:
-        """True if a change makes the goal worse, or is not compared."""
-        return self.verdicts[tried.change].word in (WORSE, OTHER_COSTS)
+        """True if a change makes the goal or another number worse, or is not compared."""
+        word, _, losses = self.verdicts[tried.change]
+        return word in (WORSE, OTHER_COSTS) or bool(losses)
 
     @property
     def arrivals_s(self) -> float:
@@ -135,6 +134,12 @@ class Search:
         as_it_is = self._tried([NONE])[NONE]
         if isinstance(as_it_is, InputError):
             raise as_it_is
+        if as_it_is.num_rejected == as_it_is.num_arrived:
+            raise InputError(
+                key="trace",
+                problem="every request is longer than the server takes",
+                remedy="raise --max-model-len, or send shorter requests",
+            )
         if not as_it_is.num_preempted:
             return Mending(goal, self.seeds, as_it_is, (), {}, {})
         results = self._tried(changes_of(server, as_it_is.num_held))
@@ -204,12 +209,15 @@ def _gathered(
     return Tried(change, [outcome for outcome in outcomes if isinstance(outcome, dict)])
 
 
-def _rank(of_changes: Mapping[Change, Verdict], goal: Goal) -> Callable[[Tried], tuple[int, float]]:
-    """The place by verdict, then by the goal's mean."""
+def _rank(of_changes: Mapping[Change, Verdict], goal: Goal) -> Callable[[Tried], tuple[float, ...]]:
+    """The place by verdict, then by the goal's mean; what betters nothing and makes something worse
+    comes after what does not.
+    """
 
-    def rank(tried: Tried) -> tuple[int, float]:
-        mean = tried.mean(goal.number)
-        worst = float("inf") if mean is None else goal.sign * mean.mean
-        return WORDS.index(of_changes[tried.change].word), worst
+    def rank(tried: Tried) -> tuple[float, ...]:
+        mean, verdict = tried.mean(goal.number), of_changes[tried.change]
+        worst = float("inf") if mean is None else loss_of(goal.number, mean.mean)
+        is_only_worse = verdict.word != BETTER and bool(verdict.losses)
+        return WORDS.index(verdict.word), is_only_worse, worst
 
     return rank

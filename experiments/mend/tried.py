@@ -52,6 +52,11 @@ class Tried:
         )
 
     @property
+    def num_arrived(self) -> int:
+        """Requests that arrived, over all seeds."""
+        return sum(summary["requests"]["arrived"] for summary in self.summaries)
+
+    @property
     def num_rejected(self) -> int:
         """Requests that were rejected, over all seeds."""
         return sum(summary["requests"]["rejected"] for summary in self.summaries)

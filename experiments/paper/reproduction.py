@@ -40,7 +40,6 @@ from testbed.experiments.paper.scorecard import (
 from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed
-from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.progress import left, status_line
 from testbed.experiments.runs.run_store import RunStore
@@ -164,7 +163,7 @@ def annotated(card: pd.DataFrame, folder: Path) -> pd.DataFrame:
     """
     if not (folder / ALTERNATIVES_FILE).is_file():
         return card
-    turning = read_csv_table(folder / ALTERNATIVES_FILE, keep_default_na=False, dtype=str).query(
+    turning = pd.read_csv(folder / ALTERNATIVES_FILE, keep_default_na=False, dtype=str).query(
         "turns == 'yes'"
     )
     names = turning.groupby(KEY)["alternative"].agg("; ".join).to_dict()
@@ -191,7 +190,7 @@ def run_studies(
     def finished(number: int, table: pd.DataFrame) -> None:
         study = studies[number]
         path = out / f"{study.name}.csv"
-        write_text(path, csv_text(table))
+        write_text(path, table.to_csv(index=False))
         figure = study.draw(path)
         for suffix in ("png", "pdf"):
             save(figure, out / f"{study.name}.{suffix}")
@@ -215,7 +214,7 @@ def score(
         figures += study.covers
     card = with_lengths(annotated(scorecard(findings, figures), out), replayed)
     card = with_futures(card, futures_of(tables))
-    write_text(out / "scorecard.csv", csv_text(card))
+    write_text(out / "scorecard.csv", card.to_csv(index=False))
     return card
 
 

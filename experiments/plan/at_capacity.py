@@ -15,7 +15,7 @@ from math import expm1, floor, log, log10
 from testbed.experiments.plan.bottlenecks import broken, limit_of
 from testbed.experiments.plan.bounds import Reason
 from testbed.experiments.plan.jobs import Failure, Outcome, Searched
-from testbed.experiments.plan.plan_search import Search, per_million
+from testbed.experiments.plan.plan_search import Search
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import (
     REFUSED,
@@ -182,11 +182,9 @@ def _verdict(
             limit=limit,
             what=broken(missed, question),
         )
-    costs = tuple(
-        per_million(hourly, outcome.rate) for outcome in highest if outcome.rate is not None
-    )
+    rates = tuple(outcome.rate for outcome in highest if outcome.rate is not None)
     others = tuple(outcome for result in searches for outcome in result.kept)
-    return Keeps(candidate, hourly, highest, costs, limit, others, question.precision)
+    return Keeps(candidate, hourly, highest, rates, limit, others, question.precision)
 
 
 def _limit(search: Search, candidate: Candidate, outcomes: Sequence[Outcome]) -> str:

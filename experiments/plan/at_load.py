@@ -11,7 +11,7 @@ from itertools import groupby
 
 from testbed.experiments.plan.bottlenecks import broken, limit_of
 from testbed.experiments.plan.jobs import Failure, Outcome
-from testbed.experiments.plan.plan_search import Search, per_million
+from testbed.experiments.plan.plan_search import Search
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import Keeps, Misses, Pruned, Verdict, rate_of, refused
 from testbed.study.replications import paired
@@ -82,8 +82,8 @@ def verdict_of(
     limit = limit_of(last, bounds.loads, question)
     if len(outcomes) < len(question.seeds) or not _keeps(search, outcomes):
         return Misses(candidate, hourly, outcomes, limit, broken(outcomes, question))
-    costs = tuple(per_million(hourly, rate_of(candidate, outcome)) for outcome in outcomes)
-    return Keeps(candidate, hourly, outcomes, costs, limit)
+    rates = tuple(rate_of(candidate, outcome) for outcome in outcomes)
+    return Keeps(candidate, hourly, outcomes, rates, limit)
 
 
 def _examined(search: Search, group: Sequence[Candidate]) -> list[Verdict]:

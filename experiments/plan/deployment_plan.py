@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.core.errors import InputError
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.experiments.plan import at_capacity, at_load
 from testbed.experiments.plan.arithmetic import Arithmetic
 from testbed.experiments.plan.bottlenecks import strains
@@ -13,7 +14,7 @@ from testbed.experiments.plan.prices import Rate
 from testbed.experiments.plan.pruning import check_not_empty, examined
 from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.simulations import Simulations
-from testbed.experiments.plan.space import NO_COMMAND, Candidate, ServerCommand, deployments
+from testbed.experiments.plan.space import Candidate, deployments
 from testbed.experiments.plan.verdicts import (
     REFUSED,
     Dearer,
@@ -34,7 +35,7 @@ OF_THE_LOAD = ("slo.", "trace", "arrivals", "workload.")
 @dataclass(frozen=True)
 class Mode:
     """The parts of a plan: its search, the search over everything, its order, and its comparison of
-    a deployment with the cheapest.
+    a deployment with the cheapest. short: what follows from runs that are too short.
     """
 
     search: Callable[[Search, Sequence[Candidate]], list[Verdict]]
@@ -42,6 +43,7 @@ class Mode:
     rank: Callable[[Keeps], tuple[float, ...]]
     difference: Callable[[Keeps, Keeps], str]
     served: str
+    short: str
 
 
 AT_LOAD = Mode(
@@ -50,6 +52,7 @@ AT_LOAD = Mode(
     rank=at_load.rank_at_load,
     difference=at_load.difference_at_load,
     served="the given requests",
+    short="latencies are of an emptier server",
 )
 AT_CAPACITY = Mode(
     search=at_capacity.cheapest_at_capacity,
@@ -57,6 +60,7 @@ AT_CAPACITY = Mode(
     rank=at_capacity.rank_at_capacity,
     difference=at_capacity.difference_at_capacity,
     served="each deployment's highest rate",
+    short="its rate is up to {} too high",
 )
 
 
@@ -114,7 +118,7 @@ class Request:
     prices: Rate
     runs: Path
     everything: bool = False
-    command: ServerCommand = NO_COMMAND
+    command: ServedCommand = NO_COMMAND
 
 
 def planned(request: Request, report: Callable[[str], None]) -> Plan:
@@ -122,7 +126,7 @@ def planned(request: Request, report: Callable[[str], None]) -> Plan:
     the checks.
     """
     _check(request)
-    launcher = tuple(word for word in request.words if _is_of_launcher(word))
+    launcher = tuple(word for word in request.words if is_of_hydra(word))
     words = [word for word in request.words if word not in launcher]
     space = deployments(words, request.command)
     report(f"{len(space)} deployments, with {len(request.seeds)} seeds; a line each ten seconds")
@@ -174,10 +178,6 @@ def _check(request: Request) -> None:
                 problem="is no choice of a deployment",
                 remedy="give one value",
             )
-
-
-def _is_of_launcher(word: str) -> bool:
-    return is_of_hydra(word)
 
 
 def _question(request: Request, candidates: Sequence[Candidate]) -> Question:

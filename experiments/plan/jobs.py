@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
+from testbed.experiments.cli.working_folder import enter
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.run.result import front_end
 from testbed.run.summaries import ID, RUN
@@ -57,8 +57,7 @@ class RunJob:
 
     def simulated(self) -> Outcome:
         """The run; raises InputError if none can be made of it."""
-        if names_a_plug_in(self.words):
-            put_last(str(self.place.working_folder))
+        enter(str(self.place.working_folder), self.words)
         rate = {} if self.rate is None else {"rate": self.rate}
         config = front_end().configure(self.words, {**SUMMARIES, "seed": self.seed, **rate})
         summary = front_end().measure(config, self.place.runs)
@@ -121,8 +120,7 @@ class SearchJob:
         """The search, which adds the share inside at each rate to `tried`; raises InputError if
         every rate keeps the SLO, or a run cannot be made.
         """
-        if names_a_plug_in(self.words):
-            put_last(str(self.place.working_folder))
+        enter(str(self.place.working_folder), self.words)
         highest = self._highest(tried)
         missed = self._missed(tried, highest)
         return Searched(

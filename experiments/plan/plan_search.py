@@ -11,7 +11,6 @@ from testbed.experiments.plan.simulations import Simulations
 from testbed.experiments.plan.space import Candidate
 
 Result = TypeVar("Result")
-MILLION, HOUR_S = 1e6, 3600
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,3 @@ class Search:
     def hourly(self, candidate: Candidate) -> float:
         """The cost of an hour of the candidate."""
         return self.prices.hourly(candidate)
-
-
-def per_million(hourly: float, rate: float) -> float:
-    """The cost of a million requests that are served at a rate in requests/s."""
-    return hourly / (rate * HOUR_S) * MILLION

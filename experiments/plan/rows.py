@@ -18,8 +18,8 @@ class Row:
     verdict: keeps, misses, dearer (simulated until that was certain) or pruned (not simulated).
     limit: of the deployment, or the check that excluded it; reason: its numbers.
     rank: 1 for the cheapest that keeps the SLO. rate: requests/s of the runs, mean of the seeds.
-    per_million_requests, per_million_tokens (of output): in the plan's unit, with half of the 95%
-    interval of the former. difference: from the cheapest, seed by seed. per_gpu:
+    per_million_requests, per_million_tokens (of output): at that rate, in the plan's unit, with
+    half of the 95% interval of the former. difference: from the cheapest, seed by seed. per_gpu:
     output tokens/s of a GPU; per_user: those of a request, 1 / mean TPOT. way: where the times of
     its iterations come from. runs: the folder of each seed's run.
     """

@@ -21,7 +21,7 @@ from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
 from testbed.experiments.plan.space import label_of
 from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses
 from testbed.experiments.runs.part_words import part_words
-from testbed.experiments.runs.quantities import number
+from testbed.experiments.runs.quantities import number, short_runs
 from testbed.experiments.runs.run_words import (
     future_read_by,
     remark_on_ways,
@@ -60,6 +60,7 @@ def lines_of(plan: Plan) -> list[str]:
         *([_tied(plan)] if plan.ranked else [_nearest(plan)]),
         *_refused(plan),
         *_behind(plan),
+        *_short(plan),
         *_costs(plan),
         *([LIMITED] if plan.ranked or plan.misses or plan.dearer else []),
     ]
@@ -109,6 +110,15 @@ def _behind(plan: Plan) -> Iterator[str]:
                 f"{len(summaries)} runs: {in_words(overloads[0])} (raise arrivals.duration_s, or "
                 "give a longer trace)"
             )
+
+
+def _short(plan: Plan) -> list[str]:
+    """The remark that runs are too short, with the deployment of which that is most true."""
+    longest = max(plan.ranked, key=lambda verdict: verdict.filling, default=None)
+    if longest is None:
+        return []
+    name, precision = longest.candidate.deployment.name, plan.question.precision
+    return short_runs(name, longest.filling, precision, plan.mode.short)
 
 
 def _tied(plan: Plan) -> str:

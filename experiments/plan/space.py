@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 from io import StringIO
 from itertools import product
 
+from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.one_source import COST, OF_ONE_SOURCE, group_of
 from testbed.experiments.runs.sweep_words import values_of
-from testbed.experiments.sglang_server import translation as of_sglang
-from testbed.experiments.vllm_server import translation as of_vllm
 from testbed.run.config import RunConfig
 from testbed.run.override_words import key_of
 
 SYSTEM = "system"
-COST = "cost"
-OF_ONE_SOURCE = "cost.iterations=null"  # whole iterations of one GPU compare with no derived costs
 USUAL_SYSTEM = "+system=vllm-v1"  # if the words name none
 LABELS = {
     "gpu": "GPU",
@@ -29,21 +27,6 @@ LABELS = {
 }
 
 
-@dataclass(frozen=True)
-class ServerCommand:
-    """The command of a server of vLLM or SGLang, to which words are overrides; or none of both."""
-
-    vllm: str | None = None
-    sglang: str | None = None
-
-    def expand(self, words: Sequence[str]) -> tuple[str, ...]:
-        """The words of a run of this server; raises InputError if it would not start."""
-        return tuple(of_vllm.expand(self.vllm, of_sglang.expand(self.sglang, words)))
-
-
-NO_COMMAND = ServerCommand()
-
-
 @dataclass(frozen=True, eq=False)
 class Deployment:
     """A point of the space. chosen: its value on each axis; words: those of its runs, without rate
@@ -52,7 +35,7 @@ class Deployment:
 
     chosen: Mapping[str, str]
     words: tuple[str, ...]
-    command: ServerCommand = NO_COMMAND
+    command: ServedCommand = NO_COMMAND
 
     @property
     def name(self) -> str:
@@ -87,13 +70,13 @@ class Candidate:
         return replace(self.config, router=None) if self.config.replicas == 1 else self.config
 
 
-def deployments(words: Sequence[str], command: ServerCommand = NO_COMMAND) -> list[Deployment]:
+def deployments(words: Sequence[str], command: ServedCommand = NO_COMMAND) -> list[Deployment]:
     """Every combination of comma-separated values, as `testbed run -m` reads them, in the words'
     order. Words without a system are of vLLM's, unless the command is of SGLang's.
     """
-    if command.sglang is None and not any(key_of(word) == SYSTEM for word in words):
+    if command.from_sglang is None and not any(key_of(word) == SYSTEM for word in words):
         words = [USUAL_SYSTEM, *words]
-    if not any(key_of(word).partition(".")[0] == COST for word in words):
+    if not any(group_of(key_of(word)) == COST for word in words):
         words = [*words, OF_ONE_SOURCE]
     choices = [values_of(word) for word in words]
     axes = [key_of(word) for word, values in zip(words, choices, strict=True) if len(values) > 1]
@@ -110,7 +93,7 @@ def candidate_of(deployment: Deployment) -> Candidate:
     not start.
     """
     with redirect_stderr(StringIO()):  # notes on each server
-        words = deployment.command.expand(deployment.words)
+        words = tuple(deployment.command.words(deployment.words))
     return Candidate(replace(deployment, words=words, command=NO_COMMAND), configured(words))
 
 

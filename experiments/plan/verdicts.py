@@ -9,9 +9,16 @@ from testbed.experiments.plan.jobs import Failure, Outcome, Searched
 from testbed.experiments.plan.space import Candidate, Deployment
 from testbed.run.metrics import WHILE_ARRIVING
 from testbed.run.while_arriving import COMPLETED, LAST_ARRIVAL
+from testbed.study.capacity_search import filling_share
 from testbed.study.replications import Interval, interval, within_step
 
 REFUSED = "refused"
+MILLION, HOUR_S = 1e6, 3600
+
+
+def per_million(hourly: float, rate: float) -> float:
+    """The cost of a million requests that are served at a rate in requests/s."""
+    return hourly / (rate * HOUR_S) * MILLION
 
 
 def rate_of(candidate: Candidate, outcome: Outcome) -> float:
@@ -51,30 +58,44 @@ class Pruned:
 
 @dataclass(frozen=True)
 class Keeps:
-    """Keeps the SLO. outcomes: of each seed, the run at the rate that is served. costs: of a
-    million requests, by seed, in the plan's unit. others: further runs, which keep the SLO too.
+    """Keeps the SLO. outcomes: of each seed, the run at the rate that is served; rates: these
+    rates, in requests/s. others: further runs, which keep the SLO too.
     precision: of the search that found the rates; 0: they are given.
     """
 
     candidate: Candidate
     hourly: float
     outcomes: tuple[Outcome, ...]
-    costs: tuple[float, ...]
+    rates: tuple[float, ...]
     limit: str
     others: tuple[Outcome, ...] = ()
     precision: float = 0.0
 
     @property
-    def cost(self) -> Interval:
-        """The cost of a million requests; equal costs have no more than the step of the search."""
-        if len(set(self.costs)) == 1 < len(self.costs):
-            return Interval(self.costs[0], self.step, len(self.costs))
-        return within_step(interval(self.costs), self.step)
+    def rate(self) -> Interval:
+        """The mean rate, with its interval and the step of the search."""
+        return within_step(interval(self.rates), self.precision * max(self.rates))
 
     @property
-    def step(self) -> float:
-        """The precision of a cost, by the step of the search for its rate."""
-        return self.precision * max(self.costs)
+    def cost(self) -> Interval:
+        """The cost of a million requests at the mean rate, in the plan's unit; its interval is, to
+        first order, as large a part of it as the rate's.
+        """
+        rate = self.rate
+        mean = per_million(self.hourly, rate.mean)
+        half_width = None if rate.half_width is None else rate.half_width / rate.mean * mean
+        return Interval(mean, half_width, rate.num_values)
+
+    @property
+    def costs(self) -> list[float]:
+        """The cost of a million requests with each seed."""
+        return [per_million(self.hourly, rate) for rate in self.rates]
+
+    @property
+    def filling(self) -> float:
+        """The largest share of the arrivals in which the server, empty at first, filled."""
+        pairs = zip(self.outcomes, self.rates, strict=True)
+        return max(filling_share(outcome.summary, rate) for outcome, rate in pairs)
 
     @property
     def inside(self) -> Interval:

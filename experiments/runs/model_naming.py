@@ -36,15 +36,21 @@ def _table() -> dict[str, Any]:
 
 def name_of(hf_name: str, models: Sequence[str]) -> Name:
     """A name of Hugging Face as one of ours; as it is, without its owner, if none is meant."""
-    if hf_name.lower() in _table()["other_weights"]:
+    whole, same = hf_name.rstrip("/").lower(), _table()["same_shape"]
+    if whole in _table()["other_weights"]:
         return Name(hf_name)
-    short = hf_name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
+    if "/" in whole and whole in same:
+        return Name(same[whole]["model"], same[whole].get("max_len"))
+    owner, _, short = whole.rpartition("/")
+    short = short.removeprefix("meta-")
     bits = fp8 = None
     for quantiser in _table()["quantiser"]:
         if ends := re.search(quantiser["ends"], short):
             short, bits = short[: ends.start()], quantiser["bits"]
             fp8 = quantiser.get("fp8_products")
             break
+    if bits and owner == "nvidia":  # ModelOpt's cache is of FP8 too
+        return Name(hf_name)
     model, max_len = _unquantised(short, models)
     return Name(model, max_len, bits, fp8)
 

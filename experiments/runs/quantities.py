@@ -12,6 +12,7 @@ WINDOW = (
     "2nd half: what completes, per second, in the second half of the arrivals (the first one fills "
     "the server); with drain: of the whole run, until its last answer"
 )
+TOO_HIGH = "the rate is up to {} too high"  # after the share of the arrivals that fill a server
 
 
 class Quantity(NamedTuple):
@@ -98,6 +99,19 @@ def still_filling(rates: Mapping[str, Any]) -> str:
         f"{percent(rates[LONGER])} of the answers take longer than the first half of the arrivals, "
         "so that this server still fills in the second one (raise arrivals.duration_s)"
     )
+
+
+def short_runs(server: str, filling: float, precision: float, so: str = TOO_HIGH) -> list[str]:
+    """The remark that runs are too short for this precision, if they are. filling: the share of
+    the arrivals in which the server, empty at first, filled. so: what follows from it.
+    """
+    if filling <= precision:
+        return []
+    share = f"{100 * filling:.2g}%"
+    return [
+        f"short runs: {server} fills for {share} of the arrivals, so {so.format(share)} "
+        f"({filling / precision:.2g} times arrivals.duration_s makes that {100 * precision:.2g}%)"
+    ]
 
 
 def number(value: float | None) -> str:

@@ -120,9 +120,11 @@ def _is_number(text: str) -> bool:
 
 
 def _pairs(groups: Sequence[Setting]) -> list[tuple[Setting, Setting]]:
-    """Each setting with the one that has the first value of the compared axis, if another one."""
+    """Each setting with the one that has the first value of the compared axis, if another one. An
+    axis that the first setting lacks, as the acceptance of drafts beside none, need not be equal.
+    """
     name = _compared_axis(groups)
-    others = _free_axes(groups, name)
+    others = [key for key in _free_axes(groups, name) if groups[0].chosen[key]]
     firsts = dict[tuple[tuple[str, str], ...], Setting]()
     pairs = []
     for group in groups if name else ():

@@ -5,7 +5,7 @@ whole or not at all.
 import inspect
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import yaml
 
 from testbed.core.errors import InputError
-from testbed.core.spelling import dotted
 from testbed.engine.recorder import (
     request_columns,
     span_columns,
@@ -40,7 +39,6 @@ from testbed.experiments.runs.yaml_values import yaml_text
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
 from testbed.run.identity import Identity, id_of, identify
-from testbed.run.parts import Part
 from testbed.run.result import Result
 from testbed.run.simulate import keys_of_every_summary, run, unwatched
 from testbed.run.summaries import ID, RUN
@@ -94,7 +92,7 @@ def run_into(
     simulation prints its progress. Raises InputError for a part that a folder cannot record, and
     for a folder that has another run.
     """
-    config = named(config)
+    check_recordable(config)
     identity = identify(config)
     folder = folder or parent / identity.id
     is_there = partial(_has, folder, identity.id, again=again)
@@ -162,7 +160,8 @@ def save(result: Result, folder: Path) -> None:
     """Write the folder of a run that was simulated already; refused for objects, and for another
     run's folder.
     """
-    config = named(result.setup.config)
+    config = result.setup.config
+    check_recordable(config)
     identity = identify(config)
     summary = complete(folder)
     if summary is not None and summary[RUN].get(ID) != identity.id:
@@ -172,29 +171,16 @@ def save(result: Result, folder: Path) -> None:
         _complete(new, config, identity, result.summary)
 
 
-def named(config: RunConfig) -> RunConfig:
-    """The config with classes by their names; raises InputError for an object, which a run folder
-    cannot record.
-    """
-    parts: dict[str, Any] = {key: _named(part, key) for key, part in config.parts.items()}
-    return config if parts == config.parts else replace(config, **parts)
-
-
-def _named(part: Part, key: str) -> Part:
-    """The part with its class by name, and its parameters likewise."""
-    is_class = inspect.isclass(part.target) and part.target.__module__ != "__main__"
-    if not part.is_named and not is_class:
-        raise InputError(
-            key=key,
-            problem="is an object, which a run folder cannot record",
-            remedy="give a class of a module",
-        )
-    inner = {
-        name: _named(value, dotted(key, name))
-        for name, value in part.parameters.items()
-        if isinstance(value, Part)
-    }
-    return replace(part, target=part.name, parameters={**part.parameters, **inner})
+def check_recordable(config: RunConfig) -> None:
+    """Raise InputError for a part that is an object: a folder records classes by their names."""
+    for key, part in config.all_parts:
+        is_class = inspect.isclass(part.target) and part.target.__module__ != "__main__"
+        if not part.is_named and not is_class:
+            raise InputError(
+                key=key,
+                problem="is an object, which a run folder cannot record",
+                remedy="give a class of a module",
+            )
 
 
 def serve(setup: Setup, folder: Path) -> dict[str, Any]:

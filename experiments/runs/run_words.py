@@ -1,7 +1,7 @@
 """A run in words for the terminal and for pages: from the part `run` of its summary."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from testbed.experiments.runs.part_words import part_words
@@ -9,6 +9,10 @@ from testbed.experiments.runs.quantities import number
 from testbed.run.summaries import RUN, origin_of, source_of_costs
 
 SERVED = "model", "server", "num_gpus"
+FIRST_TOKEN = (
+    "the prefill engine gives the first token, before the hand-over, whose time ITL has and TTFT "
+    "lacks (behind vLLM's proxy the decode engine gives it: TTFT has both)"
+)
 ALIKE = 1.01  # pools of one memory in whole blocks of two sizes
 
 
@@ -56,7 +60,8 @@ def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
     faults = f"; {run['faults']}" if "faults" in run else ""
     split = ""
     if "prefill_replicas" in run:
-        split = f"; {run['prefill_replicas']} prefill for the others, {part_words(run['handover'])}"
+        handover = part_words(run["handover"])
+        split = f"; {run['prefill_replicas']} prefill for the others, {handover}; {FIRST_TOKEN}"
     tiers = f"; all share {run['shared_tiers']}" if "shared_tiers" in run else ""
     others = {"other servers": run["servers"]} if "servers" in run else {}
     return {
@@ -68,6 +73,12 @@ def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
 def future_read_by(summary: Mapping[str, Any]) -> str:
     """Values of the future that a run reads, in words; empty if it reads nothing."""
     return summary.get(RUN, {}).get("future_read") or ""
+
+
+def remark_on_first_tokens(runs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What TTFT is of runs with prefill apart, if there are any among these summaries."""
+    are_apart = any("prefill_replicas" in summary.get(RUN, {}) for summary in runs)
+    return [f"prefill apart: {FIRST_TOKEN}"] if are_apart else []
 
 
 def remark_on_pools(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

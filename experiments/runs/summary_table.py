@@ -32,6 +32,10 @@ NOTES = {  # above it too: what each is about
     UNREAD: "trace",
     SAMPLES: "samples",
 }
+ALL_REJECTED = (
+    "every request is longer than the server takes (raise --max-model-len or model.max_len, or "
+    "send shorter ones)"
+)
 STOPPED_TEXT = (
     "the mean latency of all is at least {} s/token; what follows is of those that ended before"
 )
@@ -104,9 +108,13 @@ def _throughput_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The latencies, and the share of requests inside the objectives if there are any; a folder of
-    an older version has no gaps.
+    """The latencies, and the share of requests inside the objectives if there are any; the reason
+    why there are none. A folder of an older version has no gaps.
     """
+    requests = summary["requests"]
+    if requests["arrived"] and requests.get("rejected") == requests["arrived"]:
+        yield "latencies", f"none: {ALL_REJECTED}"
+        return
     yield "time to first token", _spread(summary["ttft_s"], "s")
     yield "time per output token", _spread(summary["tpot_s"], "s")
     if gaps := summary.get("itl_s"):

@@ -13,12 +13,9 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
-
-from testbed.core.cells import guarded, quoting
 
 SUMMARY = "summary.json"  # a folder that has it holds a complete run
 MARK = ".testbed-tmp"  # in the names of temporary files and folders, which begin with a dot
@@ -194,15 +191,12 @@ def _remove_unlocked(entry: Path) -> None:
 def write_cells(path: Path, columns: Mapping[str, Any]) -> None:
     """Write columns (arrays or lists) as a CSV.
 
-    None and NaN are empty cells, numbers keep all digits, and no text is a formula.
+    None and NaN are empty cells, and numbers keep all digits.
     """
-    names = [guarded(name) for name in columns]
-    texts = [column for column in columns.values() if not _are_numbers(column)]
-    quotes = quoting(chain(names, *map(_cells, texts)))
     num_rows = max(map(len, columns.values()), default=0)
     with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n", quoting=quotes)
-        table.writerow(names)
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(columns)
         for start in range(0, num_rows, ROWS_AT_ONCE):  # a cell takes more memory than its number
             some = slice(start, start + ROWS_AT_ONCE)
             cells = [_cells(column[some]) for column in columns.values()]
@@ -212,7 +206,7 @@ def write_cells(path: Path, columns: Mapping[str, Any]) -> None:
 def write_numbers(path: Path, parts: Iterable[Mapping[str, Any]]) -> None:
     """Write the same of columns of numbers alone, which come some rows at a time."""
     with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n", quoting=quoting([]))
+        table = csv.writer(file, lineterminator="\n")
         for place, columns in enumerate(parts):
             if not place:
                 table.writerow(columns)
@@ -227,5 +221,4 @@ def _cells(column: Any) -> list[Any]:
     values = column.tolist() if hasattr(column, "tolist") else column
     if _are_numbers(column) and (column == column).all():  # as most are: nothing is missing
         return values  # type: ignore[no-any-return]
-    filled = ["" if value is None or value != value else value for value in values]
-    return [guarded(value) if isinstance(value, str) else value for value in filled]
+    return ["" if value is None or value != value else value for value in values]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
-from testbed.core.spelling import UnknownKey, did_you_mean
+from testbed.core.spelling import LIKE, UnknownKey, did_you_mean
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
     CLASS,
@@ -30,7 +30,6 @@ from testbed.experiments.runs.choice_names import (
 )
 from testbed.experiments.vllm_server.release_words import (
     SYSTEM,
-    check_old_words,
     quoted,
     release_chosen,
     software_words,
@@ -140,7 +139,6 @@ def read_words(arguments: Sequence[str]) -> Words:
     folders = tuple(user_folders(arguments))
     plain = [word for word in arguments if not (word.startswith(OF_OPTIONS) or is_of_hydra(word))]
     names = [word.removeprefix(NAME) for word in arguments if word.startswith(NAME)]
-    check_old_words(plain)
     texts = [quoted(part) for word in plain for part in published_models(word, folders)]
     by_key = chosen(texts)
     if by_key.get("system") == SYSTEM:
@@ -254,7 +252,7 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
         raise InputError(
             key="model",
             value=name,
-            problem=f"has no shape here{did_you_mean(meant.model, names)}",
+            problem=f"has no shape here{did_you_mean(meant.model, names, LIKE)}",
             remedy=(
                 "`testbed list model` shows those that ship, testbed import model makes one of a "
                 "config.json"

@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass, replace
 
-from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB
 from testbed.experiments.sglang_server.named_server import server_of
+from testbed.experiments.vllm_server.hosts import starting
+from testbed.experiments.vllm_server.named_server import smallest_degree
 from testbed.sglang.command import Command, read_command
 from testbed.sglang.memory import terms
 from testbed.sglang.pool import cache_type
 from testbed.sglang.server import Server
 
-LARGEST_PARALLELISM = 64
 RELEASE = "0.5.23"
 
 
@@ -55,7 +56,7 @@ def fit_of(text: str, gpu: str) -> SglangFit:
         smallest = _smallest(command, gpu)
         if smallest is None:
             raise
-        raise error.with_remedy(f"--tp-size {smallest} starts") from None
+        raise error.with_remedy(starting("--tp-size", smallest)) from None
     memory, pool = server.memory, server.pool
     return SglangFit(
         release=RELEASE,
@@ -114,16 +115,12 @@ def _pool_line(server: Server) -> str:
 
 def _smallest(command: Command, gpu: str) -> int | None:
     """The smallest tensor parallelism that starts, of powers of two; None: none does."""
-    num_gpus = 1
-    while num_gpus <= LARGEST_PARALLELISM:
-        values = {**command.values, "--tp-size": str(num_gpus)}
-        try:
-            server_of(replace(command, values=values), gpu, for_memory=True)
-        except InputError:
-            num_gpus *= 2
-        else:
-            return num_gpus
-    return None
+
+    def start(degree: int) -> Server:
+        divided = replace(command, values={**command.values, "--tp-size": str(degree)})
+        return server_of(divided, gpu, for_memory=True)
+
+    return smallest_degree(start)
 
 
 def lines_of(fit: SglangFit) -> list[str]:

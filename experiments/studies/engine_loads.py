@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
-import yaml
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.cost.model import CostModel, read_work
 from testbed.cost.sections import read_profile
-from testbed.experiments.runs.choice_names import CONF
+from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.whole_files import SUMMARY, write_json
 from testbed.kernels import gpu_commands
@@ -78,9 +77,13 @@ class Figures(NamedTuple):
 
 def common_words(model: str, profile: Mapping[str, Any]) -> list[str]:
     """The words that all loads have in common; the server is the profile's GPU."""
+    device = profile["fingerprint"]["device"]
+    gpu = gpu_of_device(device)
+    if gpu is None:
+        raise InputError(key=device, problem="no GPU of that device ships")
     return [
         f"model={model}",
-        f"server={gpu_name(profile['fingerprint']['device'])}",
+        f"server={gpu.name}",
         f"server.num_blocks={BLOCKS}",
         "~server.kv_memory_gib",
         "swap_space_gib=0",  # one sequence a request: it is computed again
@@ -89,20 +92,11 @@ def common_words(model: str, profile: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def gpu_name(device: str) -> str:
-    """The name of the GPU that ships whose device this is."""
-    for path in sorted((CONF / "gpu").glob("*.yaml")):
-        gpu: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if gpu.get("device") == device:
-            return str(gpu["name"])
-    raise InputError(key=device, problem="no GPU of that device ships", remedy="testbed list gpu")
-
-
 def calibrated(model: str, out: Path) -> Path:
     """The profile in the folder, which is measured now if it is not there."""
     path = out / PROFILE
     if not path.is_file():
-        gpu_commands.calibrate([model], tp=1, out=path, all_reduce=None, engine=True, rounds=1)
+        gpu_commands.calibrate([model], tp=1, out=path, engine=True)
     return path
 
 

@@ -1,8 +1,7 @@
 """Simulates the runs that `testbed gpu pairs` made on a GPU, and compares both sides.
 
 A simulated run has the config of the real one, so the same requests, policy and scheduler; it needs
-no GPU. Its costs are the profile measured on the engine and the software time measured before the
-pairs began. Nothing is fitted to a pair.
+no GPU. Its costs are the profile measured on the engine. Nothing is fitted to a pair.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from testbed.core.errors import InputError
-from testbed.cost.sections import has, read_profile
 from testbed.experiments.runs.run_folder import write_everything
 from testbed.experiments.runs.whole_files import SUMMARY, whole, write_json, write_text
 from testbed.kernels.engine.pairs.paired_runs import (
@@ -27,7 +25,6 @@ from testbed.kernels.engine.pairs.paired_runs import (
     Pair,
     Stage,
     figures,
-    read_software,
 )
 from testbed.run.config import RunConfig
 from testbed.run.simulate import run
@@ -86,7 +83,7 @@ def simulated(runs: Path, profile: Path, stage: Stage, out: Path | None = None) 
 
     out: a folder for the simulated run folders; None for none.
     """
-    path, software = runs / "measured.csv", runs / "software.csv"
+    path = runs / "measured.csv"
     if not path.is_file():
         raise InputError(
             key=path, problem="no such file", remedy="testbed gpu pairs writes it, on a GPU"
@@ -100,7 +97,7 @@ def simulated(runs: Path, profile: Path, stage: Stage, out: Path | None = None) 
             problem="has no measured run of a pair",
             remedy="run testbed gpu pairs on a GPU first",
         )
-    ours = [simulate(pair, with_costs(pair, stage, profile, software), out) for pair in pairs]
+    ours = [simulate(pair, with_costs(pair, stage, profile), out) for pair in pairs]
     places = [(pair.name, pair.series.about, pair.load) for pair in pairs]
     index = pd.MultiIndex.from_tuples(places, names=INDEX)
     real = table.loc[[pair.name for pair in pairs], JUDGED].astype(float).set_axis(index)
@@ -121,20 +118,13 @@ def simulate(pair: Pair, config: dict[str, Any], out: Path | None) -> Mapping[st
     return figures(setup, result.recorder, result.summary)
 
 
-def with_costs(pair: Pair, stage: Stage, profile: Path, software: Path) -> dict[str, Any]:
-    """The values of a simulated pair's config, with the profile, and with the measured software
-    times if the profile has no launches, which hold them.
-    """
+def with_costs(pair: Pair, stage: Stage, profile: Path) -> dict[str, Any]:
+    """The values of a simulated pair's config, with the profile."""
     values: dict[str, Any] = pair.config(stage)
     del values["engine"]
     cost = values["cost"]
-    settings = cost.get("choices") or cost["efficiencies"]
-    if "choices" not in cost or not has(read_profile(profile), "launch_decodes"):
-        settings["overhead_s"], settings["overhead_per_request_s"] = read_software(
-            software, pair.series.num_seqs
-        )
     if "choices" in cost:
-        settings["swap_waits"] = "all in"  # what the engine does: see CudaMoves
+        cost["choices"]["swap_waits"] = "all in"  # what the engine does: see CudaMoves
         cost["path"] = str(profile)
     return values
 

@@ -14,24 +14,26 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from hashlib import sha256
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from cyclopts import App
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.output import plain_table, show
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.whole_files import SUMMARY, write_json
+from testbed.experiments.studies.predictions import (
+    digest,
+    predicted,
+    show_compared,
+    write_predictions,
+)
 from testbed.run.config import RunConfig
-from testbed.run.simulate import run
 from testbed.study.cost_spread import rule
-from testbed.study.sensitivity import figures_of, run_intervals
+from testbed.study.sensitivity import figures_of
 
 # By number of GPUs and model: blocks of 16 tokens, and the lowest and highest rate, requests/s.
 MODELS = {
@@ -48,7 +50,6 @@ PLANNED = {
 }
 LIMITS = {"tpot_mean_s": 0.05, "ttft_p50_s": 0.10}  # largest errors
 METRICS = ("tpot_mean_s", "ttft_p50_s", "ttft_mean_s", "preemptions")
-HEAD = ("load", "metric", "measured", "predicted", "lowest", "highest", "error", "is")
 
 app = App(name="parallel_loads", help=__doc__)
 
@@ -102,41 +103,23 @@ def predict(loads: Path, profiles: Path, out: Path, *, server: str) -> None:
     and the digests of what they rest on. server: the GPU, by its name in `testbed list server`.
     """
     drawn = [load for load in read_loads(loads) if (profiles / f"{load.model}.json").is_file()]
-    used = {load.model: profiles / f"{load.model}.json" for load in drawn}
-    answer: dict[str, Any] = {
-        "made_at": datetime.now(UTC).isoformat(),
-        "server": server,
-        "loads_sha256": _digest(loads),
-        "profiles_sha256": {model: _digest(path) for model, path in used.items()},
-        "predictions": {load.name: predicted(load, used[load.model], server) for load in drawn},
-    }
-    write_json(out, answer)
-    print(f"{out}: sha256 {_digest(out)}, made at {answer['made_at']}")
-    for name, prediction in answer["predictions"].items():
-        print(name, json.dumps(prediction["figures"]))
+    used = {load.model: (profiles / f"{load.model}.json").resolve() for load in drawn}
+    configs = {load.name: config_of(load, str(used[load.model]), server) for load in drawn}
+    write_predictions(
+        out,
+        loads,
+        server=server,
+        profiles_sha256={model: digest(path) for model, path in used.items()},
+        predictions={
+            name: {"rule": rule(config), **predicted(config)} for name, config in configs.items()
+        },
+    )
 
 
 def config_of(load: Load, profile: str, server: str) -> RunConfig:
     """The simulation of a load by a profile."""
     costs = ("cost=profile", f"cost.path={profile}")
     return configured([f"server={server}", *load.words, *costs])
-
-
-def predicted(load: Load, profile: Path, server: str) -> dict[str, Any]:
-    """The figures of a load by a profile, and the lowest and highest of its variations."""
-    config = config_of(load, str(profile.resolve()), server)
-    summary = run(config).summary
-    intervals = run_intervals(config, summary)
-    return {
-        "rule": rule(config),
-        "figures": figures_of(summary),
-        "lowest": {name: low for name, (low, _) in intervals.items()},
-        "highest": {name: high for name, (_, high) in intervals.items()},
-    }
-
-
-def _digest(path: Path) -> str:
-    return sha256(path.read_bytes()).hexdigest()
 
 
 @app.command
@@ -157,30 +140,21 @@ def serve(loads: Path, out: Path, *, server: str, limit_s: float = 600.0) -> Non
 @app.command
 def compare(predictions: Path, served: Path) -> None:
     """Print what was measured beside what was predicted."""
-    answer = json.loads(predictions.read_text(encoding="utf-8"))
-    rows = [
-        row
-        for name, prediction in answer["predictions"].items()
-        for row in _compared(name, prediction, served / name / SUMMARY)
-    ]
-    show(f"{answer['server']}; made at {answer['made_at']}", plain_table(HEAD, rows))
+
+    def measured(name: str) -> list[dict[str, float]]:
+        path = served / name / SUMMARY
+        if not path.is_file():
+            return []
+        return [figures_of(json.loads(path.read_text(encoding="utf-8")))]
+
+    show_compared(predictions, METRICS, measured, _verdict)
 
 
-def _compared(name: str, prediction: Mapping[str, Any], path: Path) -> list[tuple[str, ...]]:
-    if not path.is_file():
-        return []
-    real = figures_of(json.loads(path.read_text(encoding="utf-8")))
-    return [_row(name, metric, prediction, real[metric]) for metric in METRICS]
-
-
-def _row(name: str, metric: str, prediction: Mapping[str, Any], real: float) -> tuple[str, ...]:
-    ours, low, high = (prediction[key][metric] for key in ("figures", "lowest", "highest"))
-    error = ours / real - 1 if real else ours
+def _verdict(metric: str, ours: float, repeats: Sequence[float]) -> str:
     limit = LIMITS.get(metric)
-    verdict = "" if limit is None else "within" if abs(error) <= limit else "beyond"
-    covered = "covered" if low <= real <= high else "not covered"
-    numbers = (f"{value:.4g}" for value in (real, ours, low, high))
-    return name, metric, *numbers, f"{100 * error:+.1f}%", f"{verdict} {covered}".strip()
+    if limit is None:
+        return ""
+    return "within" if abs(ours / repeats[0] - 1) <= limit else "beyond"
 
 
 if __name__ == "__main__":

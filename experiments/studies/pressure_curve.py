@@ -12,12 +12,10 @@ log has a part in it. LOGS_FOLDER has NAME-1/requests.jsonl.gz, NAME-2 ... of ea
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,14 +25,18 @@ from cyclopts import App
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Rows, Workload
-from testbed.experiments.cli.output import plain_table, show
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.whole_files import write_json
+from testbed.experiments.studies.predictions import (
+    digest,
+    predicted,
+    show_compared,
+    write_predictions,
+)
 from testbed.run.config import RunConfig
 from testbed.run.parts import Part
 from testbed.run.simulate import run
 from testbed.study.cost_spread import rule
-from testbed.study.sensitivity import run_intervals
 from testbed.traces.vllm_log import VllmLog
 from testbed.vllm.releases import MEASURED
 
@@ -59,9 +61,7 @@ SERVER = (
     "scheduler.max_num_batched_tokens=8192",
 )
 METRICS = ("e2e_s", "ttft_s", "ttft_p50_s", "tpot_s", "preemptions")
-DRAWN = {"e2e_s": "mean latency, s", "ttft_s": "mean TTFT, s"}
-COLORS = {2000: "C0", 3000: "C1", 4000: "C2", 8000: "C3"}
-HEAD = ("load", "metric", "measured", "predicted", "lowest", "highest", "error", "is")
+ABOUT = ("blocks", "rate", "factor", "in_question")
 
 app = App(help=__doc__)
 
@@ -84,14 +84,6 @@ class Load(NamedTuple):
     def workload(self) -> Workload:
         rows = Rows(np.array(self.prompt_len), np.array(self.output_len))
         return Workload(rows, np.rint(np.array(self.arrival_s) * PS).astype(np.int64))
-
-
-class Prediction(NamedTuple):
-    """Figures by METRICS, each with its interval."""
-
-    figures: dict[str, float]
-    lowest: dict[str, float]
-    highest: dict[str, float]
 
 
 @app.command
@@ -180,24 +172,16 @@ def predict(
     drawn = read_loads(loads)
     with ProcessPoolExecutor(processes) as pool:
         found = list(pool.map(partial(_predicted, profile=str(profile), server=server), drawn))
-    answer = {
-        "made_at": datetime.now(UTC).isoformat(),
-        "profile_sha256": sha256(profile.read_bytes()).hexdigest(),
-        "loads_sha256": sha256(loads.read_bytes()).hexdigest(),
-        "rule": rule(config_of(POOLS[0], str(profile), server)),
-        "predictions": {
-            load.name: {"blocks": load.blocks, "rate": load.rate, "factor": load.factor}
-            | {"in_question": load.in_question, **prediction._asdict()}
+    write_predictions(
+        out,
+        loads,
+        profile_sha256=digest(profile),
+        rule=rule(config_of(POOLS[0], str(profile), server)),
+        predictions={
+            load.name: {name: getattr(load, name) for name in ABOUT} | prediction
             for load, prediction in zip(drawn, found, strict=True)
         },
-    }
-    write_json(out, answer)
-    print(f"{out}: sha256 {sha256(out.read_bytes()).hexdigest()}, made at {answer['made_at']}")
-    for load, (figures, low, high) in zip(drawn, found, strict=True):
-        parts = (
-            f"{name} {figures[name]:.4g} ({low[name]:.4g} to {high[name]:.4g})" for name in METRICS
-        )
-        print(load.name, *parts)
+    )
 
 
 def read_loads(path: Path) -> list[Load]:
@@ -205,12 +189,9 @@ def read_loads(path: Path) -> list[Load]:
     return [Load(**load) for load in json.loads(path.read_text(encoding="utf-8"))["loads"]]
 
 
-def _predicted(load: Load, profile: str, server: str) -> Prediction:
-    config = replace(config_of(load.blocks, profile, server), trace=Part(load.workload))
-    summary = run(config).summary
-    intervals = run_intervals(config, summary, _figures)
-    lowest, highest = ({name: of[end] for name, of in intervals.items()} for end in (0, 1))
-    return Prediction(_figures(summary, 1.0), lowest, highest)
+def _predicted(load: Load, profile: str, server: str) -> dict[str, dict[str, float]]:
+    config = config_of(load.blocks, profile, server)
+    return predicted(replace(config, trace=Part(load.workload)), _figures)
 
 
 def _figures(summary: Mapping[str, Any], slowness: float) -> dict[str, float]:
@@ -225,45 +206,13 @@ def _figures(summary: Mapping[str, Any], slowness: float) -> dict[str, float]:
 
 
 @app.command
-def compare(predicted: Path, logs: Path, *, figure: Path | None = None) -> None:
-    """Print what was measured, the mean of a load's repeats, beside what was predicted; draw mean
-    latency and mean TTFT into a figure if asked.
-    """
-    answer = json.loads(predicted.read_text(encoding="utf-8"))
-    rows = [
-        row
-        for name, prediction in answer["predictions"].items()
-        for row in _compared(name, prediction, measured(logs, name))
-    ]
-    show(f"{answer['rule']}; made at {answer['made_at']}", plain_table(HEAD, rows))
-    if figure is not None:
-        _draw(answer["predictions"], logs, figure)
+def compare(predictions: Path, logs: Path) -> None:
+    """Print what was measured, the mean of a load's repeats, beside what was predicted."""
+    show_compared(predictions, METRICS, partial(measured, logs), _verdict)
 
 
-def _draw(predictions: Mapping[str, Any], logs: Path, figure: Path) -> None:
-    """Intervals as lines, each repeat as a point, by the rate over the pool's saturated one."""
-    from testbed.experiments.look.plots import new_figure, save
-
-    drawn = new_figure(6.6, 2.8)
-    axes = drawn.subplots(1, 2)
-    served = {name: measured(logs, name) for name in predictions}
-    for ax, (metric, label) in zip(axes, DRAWN.items(), strict=True):
-        for name, prediction in predictions.items():
-            if repeats := served[name]:
-                at, color = prediction["factor"], COLORS[prediction["blocks"]]
-                ends = [prediction["lowest"][metric], prediction["highest"][metric]]
-                ax.plot([at, at], ends, color=color, lw=4, alpha=0.3)
-                ax.plot(at, prediction["figures"][metric], "_", color=color, ms=10)
-                values = [repeat[metric] for repeat in repeats]
-                ax.plot([at] * len(values), values, ".", color=color, label=_pool(prediction))
-        ax.set(xlabel="rate over the pool's saturated rate", ylabel=label, yscale="log")
-    known = dict(zip(*reversed(axes[0].get_legend_handles_labels()), strict=True))
-    axes[0].legend(known.values(), known.keys())
-    save(drawn, figure)
-
-
-def _pool(prediction: Mapping[str, Any]) -> str:
-    return f"{prediction['blocks']:,} blocks"
+def _verdict(metric: str, ours: float, repeats: Sequence[float]) -> str:
+    return "in range," if min(repeats) <= ours <= max(repeats) else "outside,"
 
 
 def measured(logs: Path, name: str) -> list[dict[str, float]]:
@@ -287,21 +236,6 @@ def _of_log(path: Path) -> dict[str, float]:
         "tpot_s": float(times.tpot_s.mean()),
         "preemptions": float(log.preemptions or 0),
     }
-
-
-def _compared(
-    name: str, prediction: Mapping[str, Any], repeats: Sequence[Mapping[str, float]]
-) -> Iterator[tuple[str, ...]]:
-    for metric in METRICS if repeats else ():
-        real = [repeat[metric] for repeat in repeats]
-        mean, simulated = float(np.mean(real)), prediction["figures"][metric]
-        low, high = prediction["lowest"][metric], prediction["highest"][metric]
-        error = f"{100 * (simulated / mean - 1):+.1f}%" if mean else f"{simulated:+.0f}"
-        verdict = "in range" if min(real) <= simulated <= max(real) else "outside"
-        covered = "covered" if low <= mean <= high else "not covered"
-        spread = f"{mean:.4g} ({min(real):.4g} to {max(real):.4g})"
-        numbers = (f"{simulated:.4g}", f"{low:.4g}", f"{high:.4g}", error)
-        yield (name, metric, spread, *numbers, f"{verdict}, {covered}")
 
 
 if __name__ == "__main__":

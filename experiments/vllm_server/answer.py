@@ -1,14 +1,15 @@
 """The answer of `testbed fits`: the memory of a server, and vLLM's own two lines."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.expected_error import error_lines, unlogged_parts
-from testbed.experiments.vllm_server.named_server import server_of
+from testbed.experiments.vllm_server.hosts import host_lines, starting
+from testbed.experiments.vllm_server.named_server import server_of, smallest_degree
 from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import OFF, ON, Command, read_command
 from testbed.vllm.memory import Terms, seen_gib, terms
@@ -18,8 +19,6 @@ from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import REPLICAS, Server
 from testbed.vllm.start_refusals import CONTEXT_GIB, LARGE_SHARE
 
-LARGEST_PARALLELISM = 64
-GPUS_OF_HOST = 8
 BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
 TAKES_MEMORY = "--enable-lora", "--speculative-config"
@@ -121,14 +120,12 @@ def fit_of(
     release: Release = DEFAULT,
     of: Terms | None = None,
     *,
-    scratch_by_slot: bool = False,
     model: str | None = None,
     folders: Sequence[Path] = (),
 ) -> Fit:
     """The answer for a command; raises InputError if vLLM would not start.
 
-    scratch_by_slot: the concurrency is that of `Pages.concurrency_by_slot`. model: whose shape the
-    command's has; None: the command's own. folders: of a user's options.
+    model: whose shape the command's has; None: the command's own. folders: of a user's options.
     """
     command = read_command(text)
     asked = replace(command, model=model or command.model)
@@ -143,24 +140,31 @@ def fit_of(
         stage_layers=_stage_layers(server),
         num_replicas=int(server.values.get(REPLICAS, 1)),
         **_memory_of(server, memory_terms),
-        kv_cache_gib=server.num_blocks * server.pages.page_bytes / GIB,
-        num_blocks=server.num_blocks,
-        block_size=server.block_size,
-        kv_tokens=num_tokens(server),
-        offloaded_tokens=_offloaded_tokens(server),
+        **_pool_of(server),
         max_num_seqs=server.limits.max_num_seqs,
         max_num_batched_tokens=server.limits.max_num_batched_tokens,
         max_model_len=server.model.max_len,
-        max_concurrency=_concurrency_by_slot(server) if scratch_by_slot else concurrency(server),
         longest_model_len=longest(question, server),
         smallest_tensor_parallel=_smallest(question),
-        activation_rmse_gib=memory_terms.rmse_gib,
         captures_graphs="--enforce-eager" not in server.values,
         notes=server.notes,
         assumptions=() if server.speculative is None else server.speculative.notes,
         unlogged=unlogged_parts(server),
         kv_tokens_without=_tokens_without(question, server),
     )
+
+
+def _pool_of(server: Server) -> dict[str, Any]:
+    """The fields of a Fit that say what the pool holds."""
+    offloading = server.offloading
+    return {
+        "kv_cache_gib": server.num_blocks * server.pages.page_bytes / GIB,
+        "num_blocks": server.num_blocks,
+        "block_size": server.block_size,
+        "kv_tokens": num_tokens(server),
+        "offloaded_tokens": 0 if offloading is None else offloading.num_blocks * server.block_size,
+        "max_concurrency": concurrency(server),
+    }
 
 
 def _tokens_without(question: Question, server: Server) -> dict[str, int]:
@@ -188,6 +192,7 @@ def _memory_of(server: Server, memory_terms: Terms) -> dict[str, Any]:
         "activation_gib": memory.activation if memory else None,
         "non_torch_gib": memory.non_torch if memory else None,
         "cuda_graphs_gib": memory.cuda_graphs if memory else None,
+        "activation_rmse_gib": memory_terms.rmse_gib,
     }
 
 
@@ -212,7 +217,7 @@ def _started(question: Question) -> Server:
         smallest = _smallest(question)
         if smallest is None:
             raise
-        raise error.with_remedy(f"--tensor-parallel-size {smallest} starts") from None
+        raise error.with_remedy(starting("--tensor-parallel-size", smallest)) from None
 
 
 def concurrency(server: Server) -> float:
@@ -223,31 +228,6 @@ def concurrency(server: Server) -> float:
 def num_tokens(server: Server) -> int:
     """vLLM's "GPU KV cache size", as the release computes it."""
     return logged_tokens(server.pages, server.num_blocks, server.model.max_len, server.release)
-
-
-def _offloaded_tokens(server: Server) -> int:
-    """Tokens of the cache below the device; 0: there is none."""
-    return 0 if server.offloading is None else server.offloading.num_blocks * server.block_size
-
-
-def _concurrency_by_slot(server: Server) -> float:
-    pages, num_seqs = server.pages, server.limits.max_num_seqs
-    if not pages.scratch:
-        raise InputError(
-            key="--scratch-by-slot",
-            problem="the server has no states of drafts",
-            remedy="a model with states, and --speculative-config",
-        )
-    if num_seqs * pages.scratch >= server.num_blocks:
-        raise InputError(
-            key="--scratch-by-slot",
-            problem=(
-                f"{num_seqs} running slots of {pages.scratch} pages leave nothing of "
-                f"{server.num_blocks}"
-            ),
-            remedy="a smaller --max-num-seqs",
-        )
-    return pages.concurrency_by_slot(server.num_blocks, server.model.max_len, num_seqs)
 
 
 def kv_lines(server: Server) -> list[str]:
@@ -282,77 +262,76 @@ def longest(question: Question, server: Server) -> int:
 
 def _smallest(question: Question) -> int | None:
     """The smallest tensor parallelism that starts, of powers of two; None: none does."""
-    num_gpus = 1
-    while num_gpus <= LARGEST_PARALLELISM:
-        if _starts(question.updated("--tensor-parallel-size", str(num_gpus))):
-            return num_gpus
-        num_gpus *= 2
-    return None
-
-
-def _starts(question: Question) -> bool:
-    try:
-        return bool(question.server)
-    except InputError:
-        return False
+    option = "--tensor-parallel-size"
+    return smallest_degree(lambda degree: question.updated(option, str(degree)).server)
 
 
 def lines_of(fit: Fit) -> list[str]:
     """The answer for the terminal."""
     rows = [(name, value) for name, value in _sizes(fit) if value is not None]
     width = max(len(name) for name, _ in rows) + 2
-    texts = [f"{fit.model} on {fit.num_gpus} x {fit.gpu}, vLLM {fit.release}; GiB on each GPU"]
-    texts += [f"  {name:<{width}}{value:8.2f}" for name, value in rows]
-    texts += [*_stage_lines(fit), *_share_lines(fit)]
-    if not fit.seen_by_torch:
-        texts.append(f"  {UNSEEN}")
-    if fit.weights_gib is not None:
-        comes_later = fit.captures_graphs and not fit.cuda_graphs_gib
-        texts += [f"  {GRAPHS}"] if comes_later else []
-        texts += error_lines(
-            fit.gpu,
-            fit.num_gpus,
-            fit.max_num_seqs,
-            fit.max_num_batched_tokens,
-            fit.activation_rmse_gib,
-            fit.unlogged,
-        )
-    texts += replica_lines(fit.num_replicas)
-    texts += logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
-    texts += [
-        f"  without {option} {tokens:,} tokens: it takes {tokens - fit.kv_tokens:,}"
-        for option, tokens in fit.kv_tokens_without.items()
+    return [
+        f"{fit.model} on {fit.num_gpus} x {fit.gpu}, vLLM {fit.release}; GiB on each GPU",
+        *(f"  {name:<{width}}{value:8.2f}" for name, value in rows),
+        *_memory_lines(fit),
+        *replica_lines(fit.num_replicas),
+        *_pool_lines(fit),
+        *_limit_lines(fit),
+        *(f"assumed: {note}" for note in fit.assumptions),
+        *([_adapters_line(fit)] if fit.adapters_gib else []),
+        *(f"harmless, ignored: {note}" for note in fit.notes),
     ]
-    texts += _shared_pages_lines(fit)
+
+
+def _memory_lines(fit: Fit) -> Iterator[str]:
+    """Remarks on the memory: whose it is, what it leaves, and its error."""
+    if fit.stage_layers is not None:
+        yield (
+            f"  layers {fit.stage_layers}: the one of {fit.num_stages} pipeline stages with the "
+            "smallest pool, whose blocks all have"
+        )
+    if fit.gpu_memory_utilization > LARGE_SHARE and fit.weights_gib is not None:
+        left = fit.gpu_memory_gib * (1 - fit.gpu_memory_utilization)
+        yield (
+            f"  --gpu-memory-utilization {fit.gpu_memory_utilization:g} leaves {left:.2f} GiB for "
+            f"CUDA's context (about {CONTEXT_GIB}), other processes and what is allocated later"
+        )
+    if not fit.seen_by_torch:
+        yield f"  {UNSEEN}"
+    if fit.weights_gib is not None:
+        if fit.captures_graphs and not fit.cuda_graphs_gib:
+            yield f"  {GRAPHS}"
+        yield from error_lines(fit)
+
+
+def _pool_lines(fit: Fit) -> Iterator[str]:
+    """The two lines that vLLM logs, and remarks on them."""
+    yield from logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
+    for option, tokens in fit.kv_tokens_without.items():
+        yield f"  without {option} {tokens:,} tokens: it takes {tokens - fit.kv_tokens:,}"
+    by_tokens = fit.kv_tokens / fit.max_model_len
+    if abs(by_tokens - fit.max_concurrency) > EQUAL_SHARES * fit.max_concurrency:
+        slots = fit.num_blocks * fit.block_size
+        yield (
+            f"  (the {slots:,} tokens of all blocks over {slots / fit.kv_tokens:.3g} groups of "
+            f"layers; a request of {fit.max_model_len:,} takes "
+            f"{fit.num_blocks / fit.max_concurrency:,.0f} blocks, for windows and states do not "
+            "keep all of its tokens)"
+        )
     if fit.block_size % BLOCK_SIZE:
-        texts.append(
+        yield (
             f"blocks of {fit.block_size} tokens: FlexAttention serves them, since no other kernel "
             "takes them; vLLM warns that it is slower, and testbed run refuses it"
         )
     if fit.offloaded_tokens:
-        texts.append(f"CPU cache below the GPUs: {fit.offloaded_tokens:,} tokens")
-    texts.append(f"largest --max-model-len that starts: {fit.longest_model_len:,}")
-    texts.append(f"smallest --tensor-parallel-size that starts: {fit.smallest_tensor_parallel}")
-    texts += _host_lines(max(fit.num_gpus, fit.smallest_tensor_parallel or 0))
-    texts += [f"assumed: {note}" for note in fit.assumptions]
-    if fit.adapters_gib:
-        texts.append(_adapters_line(fit))
-    return [*texts, *(f"harmless, ignored: {note}" for note in fit.notes)]
+        yield f"CPU cache below the GPUs: {fit.offloaded_tokens:,} tokens"
 
 
-def _shared_pages_lines(fit: Fit) -> list[str]:
-    """The line that says why the two logged lines do not follow from one another, where groups of
-    layers share the pages and some keep fewer tokens than others; none if they do.
-    """
-    by_tokens = fit.kv_tokens / fit.max_model_len
-    if abs(by_tokens - fit.max_concurrency) <= EQUAL_SHARES * fit.max_concurrency:
-        return []
-    slots = fit.num_blocks * fit.block_size
-    return [
-        f"  (the {slots:,} tokens of all blocks over {slots / fit.kv_tokens:.3g} groups of layers; "
-        f"a request of {fit.max_model_len:,} takes {fit.num_blocks / fit.max_concurrency:,.0f} "
-        "blocks, for windows and states do not keep all of its tokens)"
-    ]
+def _limit_lines(fit: Fit) -> Iterator[str]:
+    """The ends of what starts."""
+    yield f"largest --max-model-len that starts: {fit.longest_model_len:,}"
+    yield f"smallest --tensor-parallel-size that starts: {fit.smallest_tensor_parallel}"
+    yield from host_lines(max(fit.num_gpus, fit.smallest_tensor_parallel or 0))
 
 
 def _adapters_line(fit: Fit) -> str:
@@ -364,37 +343,6 @@ def _adapters_line(fit: Fit) -> str:
         f"{ADAPTERS}: a decode that has all of them reads {share:.1%} more weights, which is "
         "the least that they cost; the launches of their kernels come on top"
     )
-
-
-def _host_lines(num_gpus: int) -> list[str]:
-    """The line that says that so many GPUs are more than one host has; none if they are not."""
-    if num_gpus <= GPUS_OF_HOST:
-        return []
-    return [f"{num_gpus} GPUs are of several hosts if each has {GPUS_OF_HOST} (--nnodes, or Ray)"]
-
-
-def _share_lines(fit: Fit) -> list[str]:
-    """The line that warns of a share of the memory that leaves little beside it; none if the
-    command gives the pool.
-    """
-    if fit.gpu_memory_utilization <= LARGE_SHARE or fit.weights_gib is None:
-        return []
-    share = fit.gpu_memory_utilization
-    left = fit.gpu_memory_gib * (1 - share)
-    return [
-        f"  --gpu-memory-utilization {share:g} leaves {left:.2f} GiB for CUDA's context "
-        f"(about {CONTEXT_GIB}), other processes and what is allocated later"
-    ]
-
-
-def _stage_lines(fit: Fit) -> list[str]:
-    """The lines that say of which pipeline stage the memory is."""
-    if fit.stage_layers is None:
-        return []
-    return [
-        f"  layers {fit.stage_layers}: the one of {fit.num_stages} pipeline stages with the "
-        "smallest pool, whose blocks all have",
-    ]
 
 
 def replica_lines(num_replicas: int) -> list[str]:

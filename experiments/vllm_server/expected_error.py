@@ -1,14 +1,18 @@
 """The error of the memory of vLLM's servers, for a server's own case."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from testbed.core.shapes import read_model
 from testbed.vllm.limits import Limits
 from testbed.vllm.memory import terms
 from testbed.vllm.profiled_peak import activation_gib
 from testbed.vllm.server import Server
+
+if TYPE_CHECKING:
+    from testbed.experiments.vllm_server.answer import Fit
 
 FOLDER = Path(__file__).parent / "start_ups"
 MEASURED_GPU, MEASURED_COUNTS = "h100-80gb", (1, 2, 4)
@@ -31,36 +35,21 @@ def unlogged_parts(server: Server) -> tuple[str, ...]:
     return tuple(name for name, is_there in parts.items() if is_there)
 
 
-def error_lines(
-    gpu: str,
-    num_gpus: int,
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    rmse_gib: float,
-    unlogged: Sequence[str] = (),
-) -> list[str]:
-    """The error of a server's own case, or that it was not measured and what was.
-
-    Args:
-        gpu: our name.
-        num_gpus: tensor parallelism.
-        max_num_seqs: sequences that may run.
-        max_num_batched_tokens: tokens of an iteration.
-        rmse_gib: residual over the shapes.
-        unlogged: parts of the memory, see `unlogged_parts`.
-    """
-    of_shapes = f"{rmse_gib:.2f} {OF_SHAPES}"
-    case = f"{max_num_seqs:,} sequences and {max_num_batched_tokens:,} tokens"
-    if gpu != MEASURED_GPU or num_gpus not in MEASURED_COUNTS:
-        return [f"  error on {num_gpus} x {gpu}: not measured; {of_shapes}"]
-    if unlogged:
-        return [f"  error with {' and '.join(unlogged)}: not measured; without, {of_shapes}"]
-    if (max_num_seqs, max_num_batched_tokens) == OF_13:
+def error_lines(fit: "Fit") -> list[str]:
+    """The error of a server's own case, or that it was not measured and what was."""
+    num_seqs, tokens = fit.max_num_seqs, fit.max_num_batched_tokens
+    of_shapes = f"{fit.activation_rmse_gib:.2f} {OF_SHAPES}"
+    case = f"{num_seqs:,} sequences and {tokens:,} tokens"
+    if fit.gpu != MEASURED_GPU or fit.num_gpus not in MEASURED_COUNTS:
+        return [f"  error on {fit.num_gpus} x {fit.gpu}: not measured; {of_shapes}"]
+    if fit.unlogged:
+        return [f"  error with {' and '.join(fit.unlogged)}: not measured; without, {of_shapes}"]
+    if (num_seqs, tokens) == OF_13:
         return [f"  expected error: {of_shapes}"]
     measured = dict(_measured())
-    if (logged := measured.get((max_num_seqs, max_num_batched_tokens))) is not None:
+    if (logged := measured.get((num_seqs, tokens))) is not None:
         return [f"  expected error with {case}: {logged:+.2f} GiB of activation (one start-up)"]
-    fewest, tokens = _nearest(measured, max_num_batched_tokens)
+    fewest, tokens = _nearest(measured, tokens)
     return [
         f"  error with {case}: not measured; {of_shapes},",
         f"    {measured[fewest, tokens]:+.2f} GiB with {fewest:,} and {tokens:,} (one start-up)",

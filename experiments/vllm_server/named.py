@@ -1,26 +1,23 @@
 """The model and the GPU of a command: their shape and data sheet by the names that vLLM takes."""
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
 from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
 from testbed.core.hf_fields import TRANSFORMERS
+from testbed.core.hf_served import check_served
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
-from testbed.core.spelling import did_you_mean
+from testbed.core.spelling import LIKE, did_you_mean
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.runs.model_naming import Name, name_of
-
-NUMBER = re.compile(r"\d+(\.\d+)?e\d+")
+from testbed.experiments.runs.yaml_values import yaml_values
 
 
 class Named(NamedTuple):
@@ -53,6 +50,7 @@ def model_named(
         )
     if (Path(name) / "config.json").is_file():
         path = Path(name) / "config.json"
+        check_served(path)
         return Named(model_of(path, transformers=transformers), None, path)
     meant = name_of(name, names_of("model", folders))
     if meant.model in model_names():
@@ -63,11 +61,18 @@ def model_named(
         return Named(_changed(model_of(path, transformers=transformers), meant), meant.model, path)
     cached = cached_config(name)
     if cached is not None:
+        check_served(cached)
         shape = model_of(cached, name.rpartition("/")[2].lower(), transformers=transformers)
         return Named(shape, None, cached)
-    choices = ", ".join(names_of("model", folders))
-    way_out = f"give a folder with its config.json; or add model= of {choices}"
-    raise InputError(key="model", value=name, problem="has no shape here", remedy=way_out)
+    raise InputError(
+        key="model",
+        value=name,
+        problem=f"has no shape here{did_you_mean(meant.model, names_of('model', folders), LIKE)}",
+        remedy=(
+            "give a folder with its config.json, or add model=NAME of one that is alike (`testbed "
+            "list model` shows them)"
+        ),
+    )
 
 
 def _changed(shape: ModelSpec, name: Name) -> ModelSpec:
@@ -106,11 +111,6 @@ def gpu_named(name: str | None, folders: Sequence[Path] = ()) -> GpuSpec:
             problem="the server's command does not say on which GPU",
             remedy=f"add gpu=NAME of {choices}",
         )
-    sheet = yaml.safe_load(files[name].read_text(encoding="utf-8"))
+    sheet = yaml_values(files[name].read_text(encoding="utf-8"))
     stated = {key: value for key, value in sheet.items() if key not in ("defaults", "_target_")}
-    return read(GpuSpec, {key: _plain(value) for key, value in stated.items()}, "gpu")
-
-
-def _plain(value: object) -> object:
-    """A number that YAML 1.1 takes for text, such as 3.35e12, as a number."""
-    return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
+    return read(GpuSpec, stated, "gpu")

@@ -1,10 +1,12 @@
 """The server of a command whose words name the model, the GPU and the drafter."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
 from testbed.experiments.vllm_server.speculative_config import check_own_layers, speculative_of
@@ -14,6 +16,8 @@ from testbed.vllm.memory import Terms
 from testbed.vllm.option_reader import check_release, notes_of
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import Server, limits_and_utilization, server_with
+
+LARGEST_PARALLELISM = 64
 
 
 def server_of(
@@ -54,6 +58,19 @@ def _model_type(named: Named) -> str | None:
     except (OSError, ValueError):
         return ""
     return str(values.get("model_type", "")) if isinstance(values, dict) else ""
+
+
+def smallest_degree(start: Callable[[int], object]) -> int | None:
+    """The smallest tensor parallelism with which `start` raises no InputError, of powers of two up
+    to LARGEST_PARALLELISM; None: there is none.
+    """
+    degree = 1
+    while degree <= LARGEST_PARALLELISM:
+        with suppress(InputError):
+            start(degree)
+            return degree
+        degree *= 2
+    return None
 
 
 def sized_server(command: Command, gpu: str) -> tuple[ModelSpec, Limits, float]:

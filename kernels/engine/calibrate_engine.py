@@ -41,8 +41,9 @@ from testbed.kernels.engine.engine_iterations import decodes_alone, prompts_with
 from testbed.kernels.engine.loaded_model import MOST_TOKENS, Bench, ahead, in_turn
 from testbed.kernels.engine.maths import FusedMaths
 from testbed.kernels.engine.network import Network
-from testbed.kernels.engine.parallel.processes import Source, start
+from testbed.kernels.engine.parallel.processes import start
 from testbed.kernels.engine.parallel.shards import Shard
+from testbed.kernels.engine.parallel.worker import Source
 from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.engine.records import Iteration
 from testbed.kernels.engine.served_run import Options
@@ -105,9 +106,7 @@ def with_engine_sections(
     del network
     free()
     server = ServerSpec("measured", NO_DATA_SHEET, num_gpus)
-    ranks = start(
-        Source(arch=arch, weights="random", seed=0, device="cuda", dtype="float16"), num_gpus
-    )
+    ranks = start(Source(arch), num_gpus)
     with closing(ranks.lead):
         bench = Bench(ranks.arch, ranks.weights, OPTIONS, ranks.lead)
         profile["sections"] |= described(served_points(profile, spec, server, bench))

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.cost.model import CostModel, Work
-from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.loaded_model import Bench, Kind, Planning
 from testbed.kernels.engine.phases import Phase
 from testbed.kernels.engine.records import Iteration
@@ -15,12 +14,6 @@ from testbed.memory.paged.paged import Paged
 CONTEXT, LONGEST, STEPS, SETTLING = 480, 1984, 64, 4
 VISITS = 9
 WAITED_STEPS = 2  # decodes for which a visitor waits: one that runs, one planned behind it
-
-
-def served_decodes(engine: GpuEngine, requests: list[Request]) -> list[Iteration]:
-    """The iterations in which all sequences of the requests decode, after a warm-up."""
-    works = engine.serve(requests).iterations
-    return decodes_of(sum(request.num_seqs for request in requests), works)
 
 
 def decodes_of(num_seqs: int, iterations: Iterable[Iteration]) -> list[Iteration]:

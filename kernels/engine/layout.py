@@ -6,6 +6,7 @@ head_size], an extent [num_kv_heads, length, head_size], as the paged and the co
 read them.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,8 @@ from torch import Tensor
 from testbed.core.errors import InputError, PlugInError
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent
-from testbed.core.specs import ModelSpec
+from testbed.core.specs import GIB, ModelSpec
+from testbed.kernels.engine.device_memory import free_of_host
 from testbed.kernels.launch.attention import MAX_BLOCK_SIZE
 from testbed.kernels.launch.host_memory import pinned
 from testbed.kernels.verify.reference import NAN_E4M3
@@ -92,13 +94,27 @@ def make_pools(
             torch.uint8,
             torch.ones((spec.num_layers, 2, spec.num_kv_heads), device=like.device),
         )
-    empty: Callable[..., Tensor] = pinned if like.is_cuda else torch.empty
-    below = {
-        tier.name: empty((tier.num_slots // block_size, planes, block_size * width), dtype=dtype)
-        for tier in pool.tiers
+    shapes = {
+        tier.name: (tier.num_slots // block_size, planes, block_size * width) for tier in pool.tiers
     }
     size = planes, pool.num_slots // block_size * block_size * width
+    if not like.is_cuda:
+        _check_memory(sum(map(math.prod, (size, *shapes.values()))) * dtype.itemsize)
+    empty: Callable[..., Tensor] = pinned if like.is_cuda else torch.empty
+    below = {name: empty(shape, dtype=dtype) for name, shape in shapes.items()}
     return Pools(torch.zeros(size, dtype=dtype, device=like.device), below, spec, scales)
+
+
+def _check_memory(num_bytes: int) -> None:
+    """Raise InputError for pools that the host's memory cannot hold."""
+    free = free_of_host()
+    if free is not None and num_bytes > free:
+        raise InputError(
+            key="engine.device",
+            value="cpu",
+            problem=f"the pools need {num_bytes / GIB:.1f} GiB, {free / GIB:.1f} are free",
+            remedy="fewer server.num_blocks, smaller tiers, or simulate",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from testbed.core.cells import guarded
 from testbed.core.request import Column
 from testbed.cost.model import WORK_COLUMNS, Work, work_cells
 from testbed.engine.recorder import NOT_YET, Recorder, request_columns, span_columns
@@ -211,8 +210,8 @@ def write_csv(
     with path.open("w", newline="", encoding="utf-8") as file:
         file.write(f"# {about}\n" if about else "")
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(map(guarded, names))
-        writer.writerows(map(guarded, row) for row in rows)
+        writer.writerow(names)
+        writer.writerows(rows)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -22,8 +22,9 @@ from testbed.kernels.engine.layout import Blocks, Pages, layout_of
 from testbed.kernels.engine.models import Model, architecture, weights_of
 from testbed.kernels.engine.on_device import Graphs, on_device, with_graphs
 from testbed.kernels.engine.parallel.leader import ALONE, Alone
-from testbed.kernels.engine.parallel.processes import Source, start
+from testbed.kernels.engine.parallel.processes import start
 from testbed.kernels.engine.parallel.watch import WorkerError, out_of_memory
+from testbed.kernels.engine.parallel.worker import Source
 from testbed.kernels.engine.pool_moves import live_tables
 from testbed.kernels.engine.records import Timer, write_run
 from testbed.kernels.engine.runner import Runner

@@ -4,8 +4,7 @@
 way: launched one by one (eager) or in a CUDA graph, and in a graph between the matrix products of
 OPT-175B's layer (the time that the all-reduces add to these products). It prints the median and
 the 10th and 90th percentile in microseconds. For each number of GPUs it then compares NCCL's time
-in graphs with the time that the cost model predicts from fewer GPUs; --known adds a profile's
-all-reduces over numbers of GPUs that are not measured now.
+in graphs with the time that the cost model predicts from fewer GPUs.
 """
 
 import os
@@ -24,7 +23,6 @@ from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ServerSpec
 from testbed.cost.all_reduce_times import all_reduce as predicted_ps
-from testbed.cost.sections import read_profile
 from testbed.kernels.measure.sweeps import Point, point
 from testbed.kernels.measure.timing import Measurement, Timing, time_graph, time_stream, warm_up
 
@@ -192,16 +190,10 @@ def require_gpus(num_gpus: Sequence[int], num_present: int) -> None:
             )
 
 
-def rows(gpus: Sequence[int], known: str | None) -> Iterator[Point]:
-    """A row for each case on each number of GPUs; then the predictions, as comments. known: a
-    profile with all-reduces over other numbers of GPUs.
-    """
+def rows(gpus: Sequence[int]) -> Iterator[Point]:
+    """A row for each case on each number of GPUs; then the predictions, as comments."""
     require_gpus(gpus, torch.cuda.device_count())
-    points = read_profile(known)["sections"]["all_reduce"]["points"] if known else []
     graphs: dict[int, list[Point]] = {}
-    for row in points:
-        if row[0] not in gpus:
-            graphs.setdefault(int(row[0]), []).append(row)
     for number in sorted(set(gpus)):
         for case, timing in measure(number, all_cases(number)):
             yield point(*case, timing=timing)

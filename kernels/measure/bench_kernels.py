@@ -102,14 +102,14 @@ def timed(kernel: str, timing: Timing, shape: Shape, *where: object) -> dict[str
     return row | dict(zip(WHERE, where, strict=False))
 
 
-def bench_correctness(report: Report, rounds: int) -> bool:
+def bench_correctness(report: Report) -> bool:
     """Claim 1: every kernel equals its reference."""
 
     def right(line: str) -> None:
         name, _, value = line.removeprefix("right: ").partition(": ")
         report.add("right", name, value)
 
-    passed = verify(rounds, right)
+    passed = verify(right)
     report.add(
         "right",
         "all kernels",
@@ -267,10 +267,10 @@ def bench_swap(report: Report) -> None:
             report.add("swap", case, text, goal, met, batch=where, **{str(method): timing})
 
 
-def bench(out: Path, rounds: int) -> None:
+def bench(out: Path) -> None:
     """Check, time, and write the report to a folder."""
     report, device = Report(), fingerprint()
-    if not bench_correctness(report, rounds):
+    if not bench_correctness(report):
         raise SystemExit("a kernel disagrees with its reference: nothing was timed")
     pools = Pools(12 << 30)
     warm_up()

@@ -127,12 +127,9 @@ def move_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:
     return {"block_copy": copies, "swap": swaps}
 
 
-def whole_profile(
-    model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """The whole profile of one model's shard on this GPU, with its fit tested.
-
-    reduced: an all_reduce section measured elsewhere, for a machine with only one GPU.
+def whole_profile(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
+    """The whole profile of one model's shard on this GPU, with its fit tested; on a machine with
+    one GPU it has no all-reduces.
     """
     torch.cuda.empty_cache()
     shapes = [shard_shape(model, num_gpus, size) for size in sweeps.BLOCK_SIZES]
@@ -145,9 +142,9 @@ def whole_profile(
         "output_head": head_points(network, sweeps.HEAD_ROWS),
         "overhead": sweeps.overheads(),
     }
-    if points_here := all_reduce(num_gpus):
-        reduced = described({"all_reduce": points_here})["all_reduce"]
-    sections = described(points) | ({"all_reduce": reduced} if num_gpus > 1 and reduced else {})
+    if num_gpus > 1 and (reduced := all_reduce(num_gpus)):
+        points["all_reduce"] = reduced
+    sections = described(points)
     for measured in (attention_points, move_points):
         sections |= described(measured(model, num_gpus))
         torch.cuda.empty_cache()

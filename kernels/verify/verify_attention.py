@@ -22,11 +22,17 @@ from testbed.kernels.launch.attention import (
     HEAD_SIZES,
     Shapes,
     decode,
-    decode_workspace,
     paper_decode,
+    workspace_of_rows,
 )
-from testbed.kernels.launch.compile import precompile
-from testbed.kernels.launch.decode_plan import CTAS_PER_SM, MAX_PREFIX_CHUNKS, TILE, DecodePlan
+from testbed.kernels.launch.compile import multiprocessors, precompile
+from testbed.kernels.launch.decode_plan import (
+    CTAS_PER_SM,
+    MAX_CHUNKS,
+    MAX_PREFIX_CHUNKS,
+    TILE,
+    DecodePlan,
+)
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
 from testbed.kernels.launch.prefill_attention import (
     constants,
@@ -66,6 +72,7 @@ class Case:
         return [PLAIN, other if self.shape.head_size in FP8_SIZES else windowed]
 
 
+ROUNDS = 2
 SMALL_CASES = (
     Case(shape=Shape(3, 3, 64, 16, torch.float16), seed=1, plan=DecodePlan(4, 3, 64), longest=200),
     Case(shape=Shape(4, 1, 128, 1, torch.bfloat16), seed=2, plan=DecodePlan(4, 3, 64), longest=150),
@@ -90,10 +97,10 @@ SMALL_CASES = (
 )
 
 
-def cases(rounds: int) -> Iterator[Case]:
-    """Each round covers head sizes x block sizes x types once; heads and plans alternate."""
+def cases() -> Iterator[Case]:
+    """Head sizes x block sizes x types, in rounds; heads and plans alternate."""
     for number, (_, head_size, block_size, dtype) in enumerate(
-        product(range(rounds), HEAD_SIZES, BLOCK_SIZES, TOLERANCE)
+        product(range(ROUNDS), HEAD_SIZES, BLOCK_SIZES, TOLERANCE)
     ):
         heads, kv_heads = HEADS[number % len(HEADS)]
         num_warps = (2, 4, 8)[number % 3] if head_size <= 128 else 4
@@ -230,9 +237,12 @@ def check_shared(case: Case) -> dict[str, float]:
     want = reference.paged_prefill(batch.q, *batch.values, batch.block_tables, ones, lens)
     caches = layouts(batch, PLAIN, ones)["paged"]
     places = reference.on_device(np.array(runs, np.int32)), reference.on_device(prefixes)
+    rows = len(lens) * s.num_heads * (MAX_CHUNKS + MAX_PREFIX_CHUNKS)
+    if plan.shares:  # two of each thread block, of up to 8 heads each
+        rows += 2 * 8 * plan.ctas_per_sm * multiprocessors()
 
     def run(out: torch.Tensor) -> None:
-        workspace = decode_workspace(batch.q, 128 + MAX_PREFIX_CHUNKS)
+        workspace = workspace_of_rows(batch.q, rows)
         options = {"workspace": workspace, "max_run": len(lens)}
         prefix_attention(batch.q, *caches, *places, **options)
         options = {"workspace": workspace, "max_context_len": own, "plan": plan}
@@ -302,11 +312,11 @@ def errors(like: torch.Tensor, want: torch.Tensor, runs: Mapping[str, Run]) -> d
     return errors_of
 
 
-def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
+def verify(report: Callable[[str], None] = print) -> bool:
     """Run all checks, report the worst error of each kernel and type; returns whether all are
     within tolerance.
     """
-    all_cases = list(cases(rounds))
+    all_cases = list(cases())
     forms = [(case, form) for case in all_cases for form in case.forms]
     precompile(
         [variant for case, form in forms for variant in variants(case.shape, case.plan, form)]

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import cache, partial, wraps
-from threading import RLock
 from types import UnionType
 from typing import (
     Annotated,
@@ -18,7 +17,7 @@ from typing import (
 
 from annotated_types import Unit
 from pydantic import ConfigDict, ValidationError
-from pydantic.dataclasses import dataclass, rebuild_dataclass
+from pydantic.dataclasses import dataclass
 from pydantic_core import core_schema
 
 from testbed.core.errors import InputError
@@ -26,10 +25,7 @@ from testbed.core.spelling import UnknownKey, dotted
 
 T = TypeVar("T")
 # No text stands for a number, no number for true; numbers are finite; every key is known.
-CONFIG = ConfigDict(
-    strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True
-)
-COMPILING = RLock()  # held while pydantic's constructor stands in a model's place
+CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 UNKNOWN = "unexpected_keyword_argument"
 PROBLEMS = {  # by the type of a pydantic error; its context and the field's unit are filled in
     "int_type": "must be a whole number",
@@ -62,7 +58,6 @@ def model(cls: type[T]) -> type[T]:
 
     @wraps(checked)
     def __init__(self: Any, *positional: Any, **named: Any) -> None:
-        validator_of(checked_class)
         try:
             checked(self, *positional, **named)
         except ValidationError as error:
@@ -70,18 +65,6 @@ def model(cls: type[T]) -> type[T]:
 
     checked_class.__init__ = __init__
     return checked_class  # type: ignore[no-any-return]
-
-
-@cache
-def validator_of(cls: Any) -> Any:
-    """The validator of a model, compiled when it is first used, for a run uses few of the models.
-    The constructor stays, which pydantic would replace by its own.
-    """
-    with COMPILING:
-        constructor = cls.__init__
-        rebuild_dataclass(cls)
-        cls.__init__ = constructor
-    return cls.__pydantic_validator__
 
 
 def _schema(cls: type, source: type, handler: Any) -> Any:
@@ -112,7 +95,7 @@ def read(cls: type[T], values: Any, key: str = "") -> T:
     unknown or missing, and for a value against its field's annotation.
     """
     try:
-        instance: T = validator_of(cls).validate_python(values)  # type: ignore[arg-type]
+        instance: T = cls.__pydantic_validator__.validate_python(values)  # type: ignore[attr-defined]
         return instance
     except ValidationError as error:
         raise refusal_of(error, cls, key) from None

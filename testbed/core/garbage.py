@@ -38,9 +38,3 @@ def rare_collections() -> Iterator[None]:
     """
     with left_alone(), collections_after(OF_A_LOOP):
         yield
-
-
-def leave_garbage() -> None:
-    """The collector does not search what a process that ends has imported, which takes 0.3 s."""
-    gc.freeze()
-    gc.disable()

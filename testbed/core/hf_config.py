@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from testbed.core.hf_rope import lengths_of
 from testbed.core.hf_weights import fp8_products, kv_bytes, weight_bits
 from testbed.core.specs import ModelSpec
 
+BOTH_WAYS = "use_bidirectional_attention"
+
 
 def vision_params(config: Mapping[str, Any]) -> int | None:
     """Weights of the matrices of a vision transformer; None without one, or if its file does not
@@ -48,8 +51,11 @@ def vision_params(config: Mapping[str, Any]) -> int | None:
     hidden, ffn, layers = sizes
     gates = 3 if vision.get("model_type") == "pixtral" else 2
     patch = vision.get("patch_size", 0)
-    embedded = 3 * patch * patch * vision.get("temporal_patch_size", 1) * hidden
-    return int(layers * hidden * (4 * hidden + gates * ffn) + embedded)
+    sides = patch if isinstance(patch, list) else [patch, patch]
+    sides = [*sides, vision.get("temporal_patch_size", 1)]
+    if not all(isinstance(side, int) for side in sides):
+        return None
+    return int(layers * hidden * (4 * hidden + gates * ffn) + 3 * prod(sides) * hidden)
 
 
 def vision_heads(config: Mapping[str, Any], kind: str) -> int | None:
@@ -113,7 +119,7 @@ def model_of(path: Path, name: str | None = None, *, transformers: int = TRANSFO
     """The shape in a config.json, named `name` or after its file; one with a ModelSpec's fields is
     read unchanged. transformers: as of Fields.
     """
-    config = _contents(path)
+    config = contents_of(path)
     if "num_layers" in config and "ffn_matrices" in config:
         return read(
             ModelSpec,
@@ -126,13 +132,14 @@ def model_of(path: Path, name: str | None = None, *, transformers: int = TRANSFO
 
 def values_of_class(path: Path) -> dict[str, Any]:
     """The values of a config.json's shape that the file does not say, and its class does."""
-    config = _contents(path)
+    config = contents_of(path)
     if "num_layers" in config and "ffn_matrices" in config:
         return {}
     return _described(config, path, None)[1].from_class
 
 
-def _contents(path: Path) -> dict[str, Any]:
+def contents_of(path: Path) -> dict[str, Any]:
+    """The values of a config.json, or of a YAML file. Raises InputError for another content."""
     try:
         text = path.read_text(encoding="utf-8")
         config = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
@@ -167,6 +174,7 @@ def _described(
         shape = shape_of(name or _called(config, path), fields, text["model_type"])
         has_images = isinstance(config.get("vision_config"), Mapping)
         masks = has_images and text["model_type"] in types_with("masked_images")
+        masks = masks or fields.get(BOTH_WAYS) == "vision"
         shape = replace(
             shape,
             vision_params=vision_params(config),
@@ -246,6 +254,9 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
 
 
 def _check_parts(fields: Fields, kind: str, hidden: int) -> None:
+    if fields.get("is_causal") is False or fields.get(BOTH_WAYS) not in (None, False, "vision"):
+        key = BOTH_WAYS if fields.is_given(BOTH_WAYS) else "is_causal"
+        raise fields.refusal(key, "attention to later tokens is not supported")
     _check_embedding(fields, kind, hidden)
     _check_per_layer_parts(fields)
     _check_tied(fields, kind)
@@ -329,7 +340,10 @@ def head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
         return fields.whole("global_head_dim", 512)
     key = "head_dim" if fields.get("head_dim") is not None else "attention_head_dim"
     if fields.get(key) is not None:
-        return fields.whole(key)
+        size = fields.whole(key)
+        if kind in types_with("equal_heads") and size * heads != hidden:
+            raise fields.refusal(key, "a release of vLLM has hidden_size / heads instead")
+        return size
     if hidden % heads:
         raise InputError(
             key=fields.path,

@@ -27,11 +27,17 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
     allowed = {FULL, WINDOWED, CHUNKED if kind == "llama4" else FULL}
     if kind in types_with("delta_net"):
         allowed = {FULL, STATE}
+    if kind in types_with("unlisted") and listed != _kinds_of_class(fields, kind, num_layers):
+        raise fields.refusal(
+            "layer_types", "a release's class does not read it, and has other layers"
+        )
     if not isinstance(listed, list) or len(listed) < num_layers or not set(listed) <= allowed:
         raise InputError(
             key=f"{fields.path}: layer_types",
             problem=f"must list {num_layers} of {', '.join(sorted(allowed))}",
         )
+    if set(listed) == {FULL} and not _has_none(kind) and fields.is_given("sliding_window"):
+        _refuse_windows(fields, "layer_types")
     return _last_is_full(kind, listed[:num_layers])
 
 
@@ -59,7 +65,20 @@ def _kinds_of_class(fields: Fields, kind: str, num_layers: int) -> list[str]:
     if kind in types_with("qwen_windows"):
         first = fields.get("max_window_layers", num_layers) if _uses_window(fields) else num_layers
         return [WINDOWED if i >= first else FULL for i in range(num_layers)]
-    return [WINDOWED if kind in windows["every"] else FULL] * num_layers
+    has_none = _has_none(kind) or fields.get("sliding_window") is None
+    return [FULL if has_none else WINDOWED] * num_layers
+
+
+def _has_none(kind: str) -> bool:
+    """True for a type whose layers have a window only if another key than its size asks for it."""
+    names = ("latent", "delta_net", "qwen_windows")
+    return kind in ("llama4", "smollm3") or any(kind in types_with(name) for name in names)
+
+
+def _refuse_windows(fields: Fields, key: str) -> None:
+    raise fields.refusal(
+        key, "a release of vLLM has windows in all layers then, and another in none: not supported"
+    )
 
 
 def _last_is_full(kind: str, kinds: list[str]) -> list[str]:
@@ -108,11 +127,9 @@ def _window_of_all(fields: Fields, kind: str, kinds: list[str], num_layers: int)
                 "vLLM does not start: sliding window for some but not all layers is not supported",
             )
         return None
-    if uses_window and kind != "qwen3_moe" and set(kinds) != {WINDOWED}:
-        raise fields.refusal(
-            "use_sliding_window",
-            "a release of vLLM has windows in all layers then, and another in none: not supported",
-        )
+    is_split = kind == "qwen2_moe" or set(kinds) != {WINDOWED}
+    if uses_window and kind != "qwen3_moe" and is_split:
+        _refuse_windows(fields, "use_sliding_window")
     return Window(fields.whole("sliding_window"), num_layers) if uses_window else None
 
 
@@ -131,6 +148,9 @@ def latent_of(fields: Fields, kind: str) -> Latent:
     """
     rank = fields.count("q_lora_rank")
     index_bytes = index_params = 0
+    for key, usual in (("index_topk_freq", 1), ("index_topk_pattern", None)):
+        if fields.get(key, usual) != usual:
+            raise fields.refusal(key, "layers that share an indexer are not supported")
     if fields.get("index_topk"):
         size, heads = fields.whole("index_head_dim", 128), fields.whole("index_n_heads", 64)
         index_bytes = size + size // 128 * 4

@@ -8,11 +8,15 @@ from testbed.core.layers import Rope
 
 LENGTHS = (
     "max_position_embeddings",
-    "model_max_length",
     "n_positions",
     "max_seq_len",
     "seq_length",
+    "max_target_positions",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
 )
+DECIDES = "model_max_length"  # over the others, though it be larger
 UNKNOWN_LENGTH = 2048  # vLLM's, if no key names one
 # Ropes whose positions are counted already; releases disagree on yarn.
 SCALED_ALREADY = ("default", "su", "longrope", "llama3", "deepseek_yarn", "mrope")
@@ -27,7 +31,8 @@ class Lengths(NamedTuple):
 
 def lengths_of(fields: Fields, kind: str) -> Lengths:
     """The lengths of a file. Raises InputError for a length or a factor that is no number."""
-    given = [fields.whole(key) for key in LENGTHS if fields.get(key) is not None]
+    keys = (DECIDES,) if fields.get(DECIDES) else LENGTHS
+    given = [fields.whole(key) for key in keys if fields.get(key) is not None]
     positions = min(given, default=UNKNOWN_LENGTH)
     lengths = [_by_rope(fields, kind, rope, positions) for rope in _ropes(fields, kind)]
     if "gemma3" in kind or not lengths:

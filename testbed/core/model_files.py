@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.spelling import LIKE, did_you_mean
 
 MODELS = Path(__file__).parent / "models"
 
@@ -23,8 +24,8 @@ def shipped(name: str) -> dict[str, Any]:
         raise InputError(
             key="model",
             value=name,
-            problem="is unknown",
-            remedy=f"choose one of {', '.join(model_names())}",
+            problem=f"is unknown{did_you_mean(name, model_names(), LIKE)}",
+            remedy="`testbed list model` shows those that ship",
         )
     import json  # which the names do not need
 

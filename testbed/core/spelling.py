@@ -4,15 +4,19 @@ from collections.abc import Iterable
 
 from testbed.core.errors import InputError
 
+LIKE = 3  # models that a message offers for one without a shape
 
-def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """A question that ends a message, or nothing if no known name is like this one."""
+
+def did_you_mean(name: str, choices: Iterable[str], most: int = 1) -> str:
+    """A question that ends a message, with as many of the names that are like this one, or nothing
+    if none is.
+    """
     from difflib import get_close_matches  # which a word that is known does not need
 
     names = list(choices)
     longer = [other for other in names if name and other.startswith((f"{name}-", f"{name}_"))]
-    close = longer or get_close_matches(name, names, n=1)  # h100 begins h100-80gb
-    return f"; did you mean {close[0]}?" if close else ""
+    close = longer or get_close_matches(name, names, n=most)  # h100 begins h100-80gb
+    return f"; did you mean {' or '.join(close[:most])}?" if close else ""
 
 
 class UnknownKey(InputError):

@@ -118,8 +118,6 @@ class DecodeTable:
             slope += longest_slope - mean_slope
             to_end = _steps(longest_end, read_if_longest, num_seqs)
             steps = min(steps, to_end, self._unequal.steps(work))
-        if slope < 0:
-            return record(Affine, (first_ps, 0, 1))
         return record(Affine, (first_ps, num_seqs * slope, steps))
 
     def _curve(self, num_seqs: int) -> Knots:

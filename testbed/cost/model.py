@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from math import sqrt
+from math import isqrt
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from testbed.core.errors import InputError, PlugInError
@@ -204,20 +204,11 @@ class Affine(NamedTuple):
         """
         first, growth, _ = self
         if not growth:
-            return -(-elapsed_ps // first) if elapsed_ps > first else 1
-        slope = 2.0 * first - growth
-        elapsed = float(max(elapsed_ps, 1))
-        # total_ps(k) = elapsed_ps is a quadratic in k; its root in floating point is at most a few
-        # steps off.
-        steps = int(4 * elapsed / (slope + sqrt(slope * slope + 8.0 * growth * elapsed))) + 1
-        while (
-            steps > 1
-            and (steps - 1) * first + growth * ((steps - 1) * (steps - 2) // 2) >= elapsed_ps
-        ):
-            steps -= 1
-        while steps * first + growth * (steps * (steps - 1) // 2) < elapsed_ps:
-            steps += 1
-        return steps
+            return max(-(-elapsed_ps // first), 1)
+        elapsed, slope = max(elapsed_ps, 1), 2 * first - growth
+        # total_ps(k) = elapsed is a quadratic in k, whose root is rounded down
+        steps = (isqrt(slope * slope + 8 * growth * elapsed) - slope) // (2 * growth)
+        return steps + (steps * first + growth * (steps * (steps - 1) // 2) < elapsed)
 
 
 class Launch(NamedTuple):

@@ -111,11 +111,6 @@ class SharedLink:
             self._link.drop(number, self._clock.now_ps)
             self._expect()
 
-    @property
-    def num_pending(self) -> int:
-        """Transfers that have begun and not ended."""
-        return len(self._on_landed)
-
     def _begin(self, flow: Flow) -> None:
         if flow.move_id in self._on_landed:
             self._land()

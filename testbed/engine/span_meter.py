@@ -250,16 +250,10 @@ class SpanMeter(Meter):
             self.forget(group)
         predicts = self.memory.predicts
         footprint = None if predicts is None else predicts.footprint(first)
-        if footprint is None:
-            name = type(self.policy).__name__
-            raise PlugInError(
-                f"{name} has no footprint for {first}: answer for all, or leave footprint() out"
-            )
-        if footprint is not self._footprint:
-            if not is_footprint(footprint):
-                raise wrong_answer(
-                    self.policy, footprint, "it is no Fixed, Granular or Stepped of whole numbers"
-                )
+        if footprint is None or footprint is not self._footprint:
+            if footprint is None or not is_footprint(footprint):
+                kinds = "footprint() gives a Fixed, Granular or Stepped of whole numbers"
+                raise wrong_answer(self.policy, footprint, kinds)
             self._slots_per_token = (
                 footprint.slots_per_token if isinstance(footprint, Granular) else 1
             )

@@ -31,7 +31,7 @@ def check_fleet(
             )
     for name in ("policy", "preemption"):
         part: Part = getattr(config, name)
-        if any(inner.is_instance for inner in part.nested()):
+        if any(inner.is_instance for _, inner in part.nested(name)):
             raise InputError(
                 key=option,
                 problem=f"{name} is an object, or has one, and each engine needs its own",

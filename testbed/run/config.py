@@ -3,6 +3,7 @@ are built from it. Every field has its constraint, its unit and its meaning besi
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import MISSING, asdict, fields, replace
 from math import isclose
 from typing import Annotated, Any, Literal, NamedTuple
@@ -415,6 +416,12 @@ class RunConfig:
         """The exchangeable parts by name."""
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in values if isinstance(value, Part)}
+
+    @property
+    def all_parts(self) -> Iterator[tuple[str, Part]]:
+        """The parts, and the parts that are their parameters, by dotted key."""
+        for name, part in self.parts.items():
+            yield from part.nested(name)
 
     @classmethod
     def from_values(cls, values: Any) -> "RunConfig":

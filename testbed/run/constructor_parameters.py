@@ -11,7 +11,6 @@ from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
-from pydantic.dataclasses import is_pydantic_dataclass
 from typing_extensions import TypedDict
 
 from testbed.core.config_model import CONFIG
@@ -101,23 +100,6 @@ class Parameters(NamedTuple):
     has_others: bool
 
 
-def _signature(owner: Any) -> Sequence[inspect.Parameter]:
-    """The parameters of a function or a class; those of a model are its fields, because its
-    signature is that of any class until its validator is compiled.
-    """
-    if not is_pydantic_dataclass(owner):
-        return [*inspect.signature(owner).parameters.values()]
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-        )
-        for field in fields(owner)
-        if field.init
-    ]
-
-
 @cache
 def declared(target: Any) -> Parameters:
     """The parameters of a function, or of a class and of the base classes that get its other
@@ -129,7 +111,7 @@ def declared(target: Any) -> Parameters:
         if owner is not target and "__init__" not in vars(owner):
             continue
         try:
-            parameters = _signature(owner)
+            parameters = inspect.signature(owner).parameters.values()
         except (TypeError, ValueError):
             break
         own = annotations_of(owner)

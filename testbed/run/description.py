@@ -222,7 +222,8 @@ def _of_drafts(config: RunConfig) -> str:
     acceptance = config.speculation.parameters.get("acceptance")
     rate = ASSUMED if acceptance is None else getattr(acceptance, "parameters", {}).get("rate")
     assumed = (
-        f"; each draft token accepted with probability {rate:g} is assumed (speculation.acceptance)"
+        f"; each draft token accepted with probability {rate:g} is assumed "
+        "(speculation.acceptance), and with fewer drafts may cost more than they gain"
         if rate == ASSUMED
         else ""
     )

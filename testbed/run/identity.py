@@ -38,14 +38,13 @@ class Identity:
 
 def identify(config: RunConfig) -> Identity:
     """The identity of a run; its ids are equal exactly for runs that would give the same result."""
-    parts = [part for top in config.parts.values() for part in top.nested()]
     files = dict[str, Path]()
     if config.engine is not None:
         files |= files_at(config.engine.weights) | files_at(config.engine.draft_weights)
     for server in (config.server, *(config.servers or {}).values()):
         files |= dict(files_at(server.gpu.transfers))
     modules = dict[str, Path]()
-    for part in parts:
+    for _, part in config.all_parts:
         files |= files_of(part)
         modules |= plug_in_files(part.name)
     code = {"simulator": code_hash()}

@@ -70,12 +70,12 @@ class Part:
         }
         return {"_target_": self.name, **plain}
 
-    def nested(self) -> "Iterator[Part]":
-        """The part, its parameters that are parts, theirs, and so on."""
-        yield self
-        for value in self.parameters.values():
+    def nested(self, key: str) -> "Iterator[tuple[str, Part]]":
+        """The part, its parameters that are parts, theirs, and so on, each with its dotted key."""
+        yield key, self
+        for name, value in self.parameters.items():
             if isinstance(value, Part):
-                yield from value.nested()
+                yield from value.nested(dotted(key, name))
 
     def updated(self, **parameters: Any) -> "Part":
         return Part(self.target, {**self.parameters, **parameters})

@@ -196,11 +196,7 @@ def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     `repeated_reads` of the policy gives; num_requests: the running requests.
     """
     context = plan.decode_context
-    prefill = (
-        tuple([(chunk.new + chunk.padding, chunk.num_stored) for chunk in plan.chunks])
-        if plan.chunks
-        else ()
-    )
+    prefill = tuple([(chunk.new + chunk.padding, chunk.num_stored) for chunk in plan.chunks])
     copies, moves, extra = summed(plan.ops) if plan.ops else NOTHING
     decodes, longest, forks = plan.decode_seqs, plan.decode_max_context, plan.forks
     draft_tokens = 0

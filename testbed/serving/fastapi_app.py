@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -18,7 +18,6 @@ from testbed.serving.answers import Form
 from testbed.serving.api_errors import ApiError
 from testbed.serving.call import Call
 from testbed.serving.client_limits import Limits
-from testbed.serving.docs_page import docs_page
 from testbed.serving.headers import ARRIVAL, DRAWN, IGNORED, LAG, MAX_LAG, SIMULATED
 from testbed.serving.live import Live
 from testbed.serving.prometheus_metrics import Metrics
@@ -185,10 +184,6 @@ def _add_state(app: FastAPI, service: Service) -> None:
         }
         data = [{"id": name, **about} for name in service.names]
         return JSONResponse({"object": "list", "data": data}, headers=service.headers())
-
-    @app.get("/docs")
-    async def docs() -> Response:
-        return HTMLResponse(docs_page(service.model, service.answering.is_simulated))
 
     @app.get("/health")
     async def health() -> Response:

@@ -137,7 +137,7 @@ class CapacitySearch:
             future_read=_futures(summaries),
             overload=_behind(summaries[highest]),
             precision=precision,
-            filling=_filling(summaries[highest], highest),
+            filling=filling_share(summaries[highest], highest),
             completed=(summaries[highest].get(WHILE_ARRIVING) or {}).get(COMPLETED),
             origin=origin_of(summaries[highest]),
             about=about(summaries[highest]),
@@ -177,7 +177,7 @@ def _behind(summary: Mapping[str, Any]) -> str:
     return in_words(summary[OVERLOAD]) if summary.get(OVERLOAD) else ""
 
 
-def _filling(summary: Mapping[str, Any], rate: float) -> float:
+def filling_share(summary: Mapping[str, Any], rate: float) -> float:
     """The share of the arrivals at this rate in which the server filled; 0 for a GPU's run."""
     arrivals_s = float(summary["requests"]["arrived"] / rate)
     filling_s = float(summary.get(FILLING) or 0.0)

@@ -1,6 +1,6 @@
 """The attention backend that a vLLM command names, as far as the blocks of its cache follow."""
 
-from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.core.specs import ModelSpec
 from testbed.vllm.attention_backends import (
     AUTO,
     BLACKWELL,
@@ -10,18 +10,18 @@ from testbed.vllm.attention_backends import (
 )
 from testbed.vllm.generations import capability_of
 from testbed.vllm.option_reader import OptionReader
-from testbed.vllm.releases import Release
 
 OPTION = "--attention-backend"
 
 
-def chosen_backend(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
+def chosen_backend(reader: OptionReader, model: ModelSpec) -> str:
     """The value of --attention-backend. Raises InputError for one with which vLLM does not start,
     or whose blocks are not modelled.
     """
     backend = reader.value(OPTION) or AUTO
     if backend == AUTO:
         return backend
+    gpu, release = reader.gpu, reader.release
     generation = capability_of(gpu)[0]
     if model.latent is not None:
         raise reader.refusal(

@@ -11,7 +11,7 @@ from testbed.core.specs import GIB
 from testbed.vllm.offloading import ALIGNMENT, TRANSFER
 from testbed.vllm.option_reader import LMCACHE, OptionReader
 from testbed.vllm.pages import Pages
-from testbed.vllm.releases import NEWEST, Release
+from testbed.vllm.releases import NEWEST
 
 CONNECTOR = "LMCacheConnectorV1"
 PREFIX = "lmcache."
@@ -48,18 +48,18 @@ class ChunkCache(NamedTuple):
     min_retrieve_tokens: int
 
 
-def lmcache_of(
-    reader: OptionReader, release: Release, pages: Pages, num_gpus: int
-) -> ChunkCache | None:
+def lmcache_of(reader: OptionReader, pages: Pages, num_gpus: int) -> ChunkCache | None:
     """The cache that a command asks for; None: it asks for none of LMCache's. Raises InputError for
     one that is not modelled.
     """
     given = _extra_config(reader)
     if given is None:
         return None
-    if not release.offloads_by_request:
+    if not reader.release.offloads_by_request:
         raise reader.refusal(
-            TRANSFER, f"is not modelled beside vLLM {release.number}", f"release={NEWEST.number}"
+            TRANSFER,
+            f"is not modelled beside vLLM {reader.release.number}",
+            f"release={NEWEST.number}",
         )
     if pages.is_grouped:
         raise reader.refusal(TRANSFER, "is not modelled beside windows or states", "leave it out")

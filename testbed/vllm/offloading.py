@@ -9,7 +9,7 @@ from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB
 from testbed.vllm.option_reader import OptionReader
 from testbed.vllm.pages import Pages
-from testbed.vllm.releases import NEWEST, Release
+from testbed.vllm.releases import NEWEST
 
 SIZE, BACKEND, TRANSFER = "--kv-offloading-size", "--kv-offloading-backend", "--kv-transfer-config"
 ALIGNMENT = 4096  # bytes to which vLLM rounds a chunk up (BLOCK_SIZE_ALIGNMENT)
@@ -36,19 +36,17 @@ class Offloading(NamedTuple):
     prompt_only: bool
 
 
-def offloading_of(
-    reader: OptionReader, release: Release, pages: Pages, num_gpus: int
-) -> Offloading | None:
+def offloading_of(reader: OptionReader, pages: Pages, num_gpus: int) -> Offloading | None:
     """The CPU cache that a command asks for; None: it asks for none. Raises InputError for one that
     is not modelled.
     """
     if reader.value(SIZE) is None and reader.value(TRANSFER) is None:
         return None
     given, extra = _connector(reader)
-    if not release.offloads_by_request:
+    if not reader.release.offloads_by_request:
         raise reader.refusal(
             given,
-            f"vLLM {release.number} stores and evicts otherwise: not modelled",
+            f"vLLM {reader.release.number} stores and evicts otherwise: not modelled",
             f"release={NEWEST.number}",
         )
     if pages.is_grouped:

@@ -4,12 +4,13 @@ import re
 from collections.abc import Mapping, Sequence
 
 from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.specs import GpuSpec
 from testbed.vllm.command import OFF, ON, SERVE, Command
 from testbed.vllm.option_table import COUNTED, HARMLESS, REFUSED, may_have, releases_of
 from testbed.vllm.releases import Release
 
 SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-NUMBER = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kmgKMG])?")
+NUMBER = re.compile(r"(?P<number>\d+(\.\d+(?![KMG]))?)(?P<scale>[kmgKMG])?")
 HARMLESS_VARIABLES = ("VLLM_LOGGING", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_API_KEY")
 NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1"}
 LMCACHE = "LMCACHE_"  # read if the server has LMCache, else by nothing
@@ -18,9 +19,11 @@ ESTIMATE_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 
 
 class OptionReader:
-    """The values of understood options, as numbers."""
+    """The values of understood options, as numbers; of a server of this release on this GPU."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, release: Release, gpu: GpuSpec) -> None:
+        self.release = release
+        self.gpu = gpu
         self.values = command.values
         self.environment = command.environment
         self._keys = command.keys
@@ -62,7 +65,7 @@ class OptionReader:
         return f"{SERVE}: {option}" if self._keys is None else self.named(option)
 
     def number(self, name: str) -> float | None:
-        """A number as vLLM reads it: 8k is 8,000, 8K is 8,192."""
+        """A number as vLLM reads it: 8k is 8,000, 8K is 8,192, and 1.5K is none."""
         text = self.values.get(name)
         if text is None:
             return None

@@ -78,13 +78,6 @@ class Pages:
         """vLLM's maximum concurrency: how many sequences so long the pages are enough for."""
         return num_blocks / self.of_sequence(num_tokens)
 
-    def concurrency_by_slot(self, num_blocks: int, num_tokens: int, max_num_seqs: int) -> float:
-        """The same if the scratch is set aside once for each running slot, and a sequence is not
-        charged for it (vLLM PR 57261, not merged).
-        """
-        shared = num_blocks - max_num_seqs * self.scratch
-        return shared / (self.of_sequence(num_tokens) - self.scratch)
-
     def longest(self, num_blocks: int, most: int) -> int:
         """Tokens of the longest sequence that so many pages hold, at most `most`; 0 if none
         fits.

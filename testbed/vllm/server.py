@@ -1,9 +1,7 @@
 """The server that a command starts: its model, its limits and its pool, or vLLM's own refusal."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.core.errors import DoesNotStart, InputError
@@ -27,15 +25,14 @@ from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import OFF, Command
 from testbed.vllm.limits import Limits
 from testbed.vllm.lmcache import ChunkCache, lmcache_of
-from testbed.vllm.memory import ServerMemory, Terms, memory_of, seen_gib, terms
+from testbed.vllm.memory import ServerMemory, Terms, seen_gib, terms
 from testbed.vllm.offloading import Offloading, offloading_of
-from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
-from testbed.vllm.padded_experts import expert_padding_bytes
+from testbed.vllm.option_reader import OptionReader
 from testbed.vllm.pages import Pages, pages_of
+from testbed.vllm.pool_sizing import PoolSizing
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.stages import STAGES, Stage, check_alone, stages_of
 from testbed.vllm.start_refusals import (
-    CONTEXT_GIB,
     SHARDS,
     check_context_shards,
     check_divided_parts,
@@ -74,7 +71,6 @@ OTHER_KV_TYPES = (
 DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
 STATE_BYTES = 4  # of float32
 AUTO = ("auto", "-1")
-BLOCKS = "--num-gpu-blocks-override"
 NO_WINDOWS = "--disable-sliding-window"
 NO_DRAFTER = DrafterMemory()
 REPLICAS = "--data-parallel-size"
@@ -101,7 +97,9 @@ class Speculative(NamedTuple):
             "how many drafts are accepted is not in a command: "
             f"each of their tokens is with probability {ASSUMED:g}, an assumption, unless "
             "speculation.acceptance.rate says otherwise; "
-            "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
+            "acceptance@speculation.acceptance=per_position takes the rates that a server logs; "
+            "run -m --from-vllm WITHOUT --from-vllm WITH speculation.acceptance.rate=0.1,0.3,0.5 "
+            "shows from which on drafts gain"
         )
         return (of_acceptance, *self.notes)
 
@@ -150,28 +148,27 @@ def server_with(
     the config.json that the shape was read from; None: the shape ships. num_positions: of the rope,
     if the shape's longest sequence is another.
     """
-    reader = OptionReader(command)
-    model = _model_of(reader, shape, sheet, release)
-    limits = _limits(reader, model, sheet, release)
-    caches = _caches(reader, model, release)
-    _check(reader, model, sheet, release, limits.num_gpus)
-    check_prompts(reader, model, release, caches=caches)
+    reader = OptionReader(command, release, sheet)
+    model = _model_of(reader, shape)
+    limits = _limits(reader, model)
+    caches = _caches(reader, model)
+    _check(reader, model, limits.num_gpus)
+    check_prompts(reader, model, caches=caches)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
-    pages = _pages_of(reader, model, limits, sheet, release, speculation)
+    pages = _pages_of(reader, model, limits, speculation)
     pages = with_drafter(pages, drafter, limits.num_gpus)
     pages = with_cached_states(pages, model, sheet, release) if caches else pages
     adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type) / GIB
-    stages = stages_of(reader, model, pages, release)
-    options = reader, stages, sheet, release, of, drafter, adapters, pages
-    pool_of = partial(_pool_of, *options, num_positions or shape.max_len)
-    pool = pool_of(limits)
+    stages, positions = stages_of(reader, model, pages), num_positions or shape.max_len
+    parts = (_utilization(reader), drafter, adapters, positions)
+    sizing = PoolSizing(reader, stages, pages, *parts, of)
+    pool = sizing.pool(limits)
     pages = pool.stage.pages(pages)
     model = _of_longest(reader, model, pages, pool.num_checked)
-    offloading = _offloading(reader, release, pages, limits, caches=caches)
+    offloading = _offloading(reader, pages, limits, caches=caches)
     check_alone(reader, drafter=drafter.weight_bytes, adapters=adapters, offloading=offloading)
-    utilization = _utilization(reader, release)
-    check_free_memory(reader, sheet, seen_gib(sheet, of or terms()).gib, utilization)
-    _check_state_blocks(reader, release, pages, limits, pool_of)
+    check_free_memory(reader, seen_gib(sheet, of or terms()).gib, sizing.utilization)
+    sizing.check_state_blocks(limits)
     return Server(
         release=release,
         model=model,
@@ -182,7 +179,7 @@ def server_with(
         num_blocks=pool.num_blocks,
         pages=pages,
         caches_prefixes=caches,
-        utilization=utilization,
+        utilization=sizing.utilization,
         values=command.values,
         drafter=drafter,
         offloading=offloading,
@@ -191,30 +188,28 @@ def server_with(
     )
 
 
-def _model_of(reader: OptionReader, shape: ModelSpec, gpu: GpuSpec, release: Release) -> ModelSpec:
+def _model_of(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     """The shape as the command serves it on a GPU."""
-    model = _on_gpu(reader, shape, gpu, release)
-    check_types(reader, model, release)
+    model = _on_gpu(reader, shape)
+    check_types(reader, model)
     if reader.is_on("--language-model-only"):
         model = replace(model, masks_images=None, vision_params=None)
     return model
 
 
-def _on_gpu(reader: OptionReader, shape: ModelSpec, gpu: GpuSpec, release: Release) -> ModelSpec:
+def _on_gpu(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     """The shape with the types that the options and the GPU give it."""
-    served = _served(reader, shape, release)
+    served = _served(reader, shape)
     if reader.one_of("--dtype", DTYPE_BYTES) is None:
-        served = with_enough_range(served, gpu)
-    return with_preferred_cache(served, gpu, release)
+        served = with_enough_range(served, reader.gpu)
+    return with_preferred_cache(served, reader.gpu, reader.release)
 
 
-def _check(
-    reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release, num_gpus: int
-) -> None:
+def _check(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
     """Raise InputError for a model that vLLM does not divide so, or has no backend for."""
     _check_heads(reader, model, num_gpus)
     check_divided_parts(reader, model, num_gpus)
-    if problem := cache_problem(model, gpu, release):
+    if problem := cache_problem(model, reader.gpu, reader.release):
         raise InputError(
             key=reader.place("model"),
             value=model.name,
@@ -229,16 +224,14 @@ def _pages_of(
     reader: OptionReader,
     model: ModelSpec,
     limits: Limits,
-    gpu: GpuSpec,
-    release: Release,
     speculation: "Speculation | None",
 ) -> Pages:
     """The pages of the model's layers, with states of each draft if it has any."""
     check_drafts(reader, speculation)
     drafted = _drafted(model, speculation)
-    block_size = _block_size(reader, drafted, limits.num_gpus, gpu, release)
+    block_size = _block_size(reader, drafted, limits.num_gpus)
     is_ahead = plans_ahead(reader.values, speculation)
-    under_way = release.tokens_under_way(
+    under_way = reader.release.tokens_under_way(
         limits.max_num_batched_tokens,
         plans_ahead=is_ahead,
         num_stages=limits.num_stages,
@@ -252,12 +245,12 @@ def _pages_of(
 
 
 def _offloading(
-    reader: OptionReader, release: Release, pages: Pages, limits: Limits, *, caches: bool
+    reader: OptionReader, pages: Pages, limits: Limits, *, caches: bool
 ) -> Offloading | ChunkCache | None:
     """The cache below the device. Raises InputError for one beside an option that it is not
     modelled with.
     """
-    asked = reader, release, pages, limits.num_gpus
+    asked = reader, pages, limits.num_gpus
     offloading = lmcache_of(*asked) or offloading_of(*asked)
     if offloading is not None and not caches:
         raise reader.refusal(
@@ -276,12 +269,12 @@ def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks
     return model
 
 
-def _caches(reader: OptionReader, model: ModelSpec, release: Release) -> bool:
+def _caches(reader: OptionReader, model: ModelSpec) -> bool:
     """True if prefixes are cached; with states, by default, only in some releases (vLLM's
     ModelConfig.is_prefix_caching_supported).
     """
     has_states = model.states is not None and model.states.state_bytes > 0
-    default = release.caches_states or not has_states
+    default = reader.release.caches_states or not has_states
     return reader.is_on("--enable-prefix-caching", default=default)
 
 
@@ -307,20 +300,20 @@ def limits_with(
     command: Command, shape: ModelSpec, sheet: GpuSpec, release: Release = DEFAULT
 ) -> Limits:
     """The limits of a command with this shape on this GPU, whether or not it starts."""
-    reader = OptionReader(command)
-    return _sizes(reader, _served(reader, shape, release), sheet, release)
+    reader = OptionReader(command, release, sheet)
+    return _sizes(reader, _served(reader, shape))
 
 
-def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSpec:
+def _served(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     """The shape with the types and the longest sequence that a release and the options give it."""
-    shape = _without_windows(reader, _of_types(reader, of_states(shape, release)), release)
-    longest, usual = lengths_of(shape, release)
-    if shape.rope is not None and shape.rope.is_incomplete and release.multiplies_yarn:
+    shape = _without_windows(reader, _of_types(reader, of_states(shape, reader.release)))
+    longest, usual = lengths_of(shape, reader.release)
+    if shape.rope is not None and shape.rope.is_incomplete and reader.release.multiplies_yarn:
         raise DoesNotStart(
             key=reader.place("model"),
             value=shape.name,
             problem=(
-                f"vLLM {release.number} does not start: its YaRN rope says no "
+                f"vLLM {reader.release.number} does not start: its YaRN rope says no "
                 "original_max_position_embeddings"
             ),
         )
@@ -335,15 +328,16 @@ def _served(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSp
     return replace(shape, max_len=wanted)
 
 
-def _without_windows(reader: OptionReader, shape: ModelSpec, release: Release) -> ModelSpec:
+def _without_windows(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     """The shape whose layers read all tokens if windows are switched off (chunks stay), which caps
     sequences at their size.
     """
     if shape.window is None or not reader.is_on(NO_WINDOWS):
         return shape
-    if release.multiplies_yarn:
+    if reader.release.multiplies_yarn:
         raise reader.refusal(
-            NO_WINDOWS, f"sequences without windows in vLLM {release.number} are not modelled"
+            NO_WINDOWS,
+            f"sequences without windows in vLLM {reader.release.number} are not modelled",
         )
     if shape.window.is_required:
         raise reader.does_not_start(NO_WINDOWS, "its layers need the size of their windows")
@@ -412,13 +406,13 @@ def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
     return LARGE if gpu.memory_bytes >= LARGE_BYTES and "a100" not in gpu.name else SMALL
 
 
-def _limits(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
+def _limits(reader: OptionReader, model: ModelSpec) -> Limits:
     """The limits of a batch. Raises InputError if vLLM refuses them, or its order."""
     if reader.value("--scheduling-policy") not in (None, *ORDERS):
         raise reader.refusal(
             "--scheduling-policy", "is unknown", f"choose from {', '.join(ORDERS)}"
         )
-    limits = _sizes(reader, model, gpu, release)
+    limits = _sizes(reader, model)
     num_seqs, budget = limits.max_num_seqs, limits.max_num_batched_tokens
     if budget < num_seqs:
         raise reader.does_not_start(
@@ -437,9 +431,9 @@ def _is_chunked(reader: OptionReader) -> bool:
     return reader.is_on("--enable-chunked-prefill", default=True)
 
 
-def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
+def _sizes(reader: OptionReader, model: ModelSpec) -> Limits:
     """The limits of a batch, by vLLM's rules if the command does not give them."""
-    tokens, seqs = _usual_limits(gpu, release)
+    tokens, seqs = _usual_limits(reader.gpu, reader.release)
     mode = reader.value("--performance-mode") or "balanced"
     if mode not in ("balanced", "throughput"):
         raise reader.refusal("--performance-mode", "changes CUDA graphs and is not modelled")
@@ -469,48 +463,46 @@ def _check_heads(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
         )
 
 
-def _block_size(
-    reader: OptionReader, model: ModelSpec, num_gpus: int, gpu: GpuSpec, release: Release
-) -> int:
+def _block_size(reader: OptionReader, model: ModelSpec, num_gpus: int) -> int:
     """The tokens of a block; with states, as many as make a block no smaller than a state."""
-    _check_delta_kernel(reader, model, gpu, release)
-    backend = chosen_backend(reader, model, gpu, release)
+    gpu, release = reader.gpu, reader.release
+    _check_delta_kernel(reader, model)
+    backend = chosen_backend(reader, model)
     size = None
     if reader.value("--block-size") is not None:
-        _check_windows(reader, model, release)
+        _check_windows(reader, model)
         size = reader.whole("--block-size", BLOCK_SIZE)
-        if not _takes_any_block(reader, model, release):
+        if not _takes_any_block(reader, model):
             _check_block_size(reader, size, block_multiple(model, gpu, release, backend))
-    caches = _caches(reader, model, release)
+    caches = _caches(reader, model)
     return block_size_of(
         model, num_gpus, gpu, release, caches=caches, requested=size, backend=backend
     )
 
 
-def _takes_any_block(reader: OptionReader, model: ModelSpec, release: Release) -> bool:
+def _takes_any_block(reader: OptionReader, model: ModelSpec) -> bool:
     """True if FlexAttention may serve the model in blocks that no other kernel takes."""
     others = (model.latent, model.states, model.has_sinks, model.caps_logits, model.masks_images)
     is_chosen = any(reader.value(name) is not None for name in (ATTENTION, SHARDS))
     is_plain = not any(others) and model.kv_dtype_bytes is None and not model.has_uneven_heads
-    return release.has_any_block and is_plain and not is_chosen
+    return reader.release.has_any_block and is_plain and not is_chosen
 
 
-def _check_windows(reader: OptionReader, model: ModelSpec, release: Release) -> None:
+def _check_windows(reader: OptionReader, model: ModelSpec) -> None:
     """Raise InputError for a block that no layer has, if windows choose their own."""
     has_windows_alone = all(group.window is not None for group in model.groups)
-    if has_windows_alone and release.windows_choose_blocks:
+    if has_windows_alone and reader.release.windows_choose_blocks:
         raise reader.refusal(
             "--block-size", "layers with a window have blocks of their own in this release"
         )
 
 
-def _check_delta_kernel(
-    reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release
-) -> None:
+def _check_delta_kernel(reader: OptionReader, model: ModelSpec) -> None:
     """Raise InputError for a prefill kernel of gated delta nets that exports no states, in place of
     one that does.
     """
-    exports = (checkpoint_alignment(model, gpu, release) or 1) > 1
+    gpu = reader.gpu
+    exports = (checkpoint_alignment(model, gpu, reader.release) or 1) > 1
     if exports and reader.value(DELTA_KERNEL) not in (None, "auto", "flashinfer"):
         raise reader.refusal(
             DELTA_KERNEL,
@@ -531,170 +523,18 @@ def block_size_with(
     command: Command, shape: ModelSpec, sheet: GpuSpec, release: Release = DEFAULT
 ) -> int:
     """The tokens of a block of a command with this shape on this GPU, whether or not it starts."""
-    reader = OptionReader(command)
-    model = _on_gpu(reader, shape, sheet, release)
+    reader = OptionReader(command, release, sheet)
+    model = _on_gpu(reader, shape)
     num_gpus = reader.whole("--tensor-parallel-size", 1)
-    return _block_size(reader, model, num_gpus, sheet, release)
+    return _block_size(reader, model, num_gpus)
 
 
-def _utilization(reader: OptionReader, release: Release) -> float:
+def _utilization(reader: OptionReader) -> float:
     requested = reader.number("--gpu-memory-utilization")
-    utilization = release.utilization if requested is None else requested
+    utilization = reader.release.utilization if requested is None else requested
     if not 0 < utilization <= 1:
         raise reader.refusal("--gpu-memory-utilization", "must be above 0 and at most 1")
     return utilization
-
-
-def _subtracts_graphs(reader: OptionReader, release: Release) -> bool:
-    """True if CUDA graphs are subtracted; the environment may switch it, and an option may let
-    none be captured.
-    """
-    if reader.is_on("--enforce-eager"):
-        return False
-    value = reader.environment.get(ESTIMATE_GRAPHS)
-    return release.subtracts_graphs if value is None else value != "0"
-
-
-class Pool(NamedTuple):
-    """The pages of a pool, with the memory that they follow from (None: the command gives them).
-
-    num_checked: vLLM starts only if one sequence of the longest length fits into so many. stage:
-    that whose pool it is.
-    """
-
-    memory: ServerMemory | None
-    num_blocks: int
-    num_checked: int
-    stage: Stage
-
-
-def _blocks(
-    reader: OptionReader, release: Release, gpu: GpuSpec, memory: ServerMemory, pages: Pages
-) -> tuple[int, int]:
-    """The blocks of a GPU with this memory, and those that are checked (`Pool` has both). Raises
-    InputError if vLLM does not start.
-    """
-    given = _given_blocks(reader, pages)
-    if given is None:
-        num_blocks = _found_blocks(reader, memory, gpu, pages, release)
-    else:
-        _check_room(reader, memory, release, gpu, given * pages.page_bytes / GIB)
-        num_blocks = given
-    num_checked = num_blocks
-    if release.checks_usable_blocks:
-        num_checked -= 1
-    elif reader.value(BLOCKS) is not None and not release.checks_override:
-        num_checked = _found_blocks(reader, memory, gpu, pages, release)
-    return num_blocks, num_checked
-
-
-def _pool_of(
-    reader: OptionReader,
-    stages: Sequence[Stage],
-    gpu: GpuSpec,
-    release: Release,
-    of: Terms | None,
-    drafter: DrafterMemory,
-    adapters: float,
-    pages: Pages,
-    num_positions: int,
-    limits: Limits,
-) -> Pool:
-    """The smallest pool of the stages, beside adapters and what batches of these limits take;
-    vLLM gives all stages as many blocks.
-    """
-    pools = list[Pool]()
-    is_given = _given_blocks(reader, pages) is not None
-    for stage in stages:
-        memory = _memory(reader, stage, gpu, limits, release, of, drafter, num_positions)
-        memory = replace(memory, adapters=adapters)
-        counts = _blocks(reader, release, gpu, memory, stage.pages(pages))
-        pools.append(Pool(None if is_given else memory, *counts, stage))
-    return min(pools, key=lambda pool: (pool.num_blocks, -pool.stage.page_share))
-
-
-def _given_blocks(reader: OptionReader, pages: Pages) -> int | None:
-    """The pages that the command gives; None: they follow from the memory."""
-    if reader.value(BLOCKS) is not None:
-        return reader.whole(BLOCKS, 1)
-    num_bytes = reader.number("--kv-cache-memory-bytes")
-    return None if num_bytes is None else int(num_bytes) // pages.page_bytes
-
-
-def _found_blocks(
-    reader: OptionReader, memory: ServerMemory, gpu: GpuSpec, pages: Pages, release: Release
-) -> int:
-    """The pages that the memory has room for."""
-    if memory.kv_cache <= 0:
-        adapters = f"{memory.adapters:.2f} of LoRA adapters, " if memory.adapters else ""
-        raise DoesNotStart(
-            key=reader.place("the server"),
-            problem=(
-                "vLLM does not start: no available memory for the cache blocks: "
-                f"{memory.weights:.2f} GiB of weights, {adapters}{memory.activation:.2f} "
-                f"of activation and {memory.non_torch:.2f} of other memory leave nothing of "
-                f"{memory.budget:.2f} GiB on each {gpu.name}"
-            ),
-            remedy=f"raise {_what_helps(reader, memory, release)}",
-        )
-    return int(memory.kv_cache * GIB) // pages.page_bytes
-
-
-def _what_helps(reader: OptionReader, memory: ServerMemory, release: Release) -> str:
-    """The options that make room for a cache: a larger share of the GPU only if its whole memory,
-    but for CUDA's context, is enough.
-    """
-    gpus = reader.named("--tensor-parallel-size")
-    if memory.adapters and memory.kv_cache + memory.adapters > 0:
-        gpus += f", or lower {reader.named('--max-loras')} or {reader.named('--max-lora-rank')}"
-    most = memory.budget / _utilization(reader, release) - CONTEXT_GIB
-    is_enough = memory.kv_cache + most - memory.budget > 0
-    return f"{reader.named('--gpu-memory-utilization')} or {gpus}" if is_enough else gpus
-
-
-def _check_room(
-    reader: OptionReader, memory: ServerMemory, release: Release, gpu: GpuSpec, pool_gib: float
-) -> None:
-    """Raise InputError for a given pool that the GPU has no room for beside the weights."""
-    visible = memory.budget / _utilization(reader, release)
-    weights = memory.weights + memory.adapters
-    if weights + pool_gib > visible:
-        raise DoesNotStart(
-            key=reader.place("the server"),
-            problem=(
-                f"vLLM does not start: {weights:.2f} GiB of weights and {pool_gib:.2f} of "
-                f"KV cache are more than the {visible:.2f} GiB of each {gpu.name}"
-            ),
-            remedy=f"give a smaller pool, or raise {reader.named('--tensor-parallel-size')}",
-        )
-
-
-def _memory(
-    reader: OptionReader,
-    stage: Stage,
-    gpu: GpuSpec,
-    limits: Limits,
-    release: Release,
-    of: Terms | None,
-    drafter: DrafterMemory,
-    num_positions: int,
-) -> ServerMemory:
-    """The memory that vLLM's profiling finds on each GPU; a drafter's weights, and what experts
-    are padded by, are among the weights.
-    """
-    memory = memory_of(
-        stage,
-        gpu,
-        limits,
-        _utilization(reader, release),
-        with_encoder=not reader.is_on("--language-model-only"),
-        graphs_are_part=_subtracts_graphs(reader, release),
-        of=of,
-        num_positions=num_positions,
-    )
-    padding = expert_padding_bytes(stage.model, limits, gpu, release)
-    more_weights = (drafter.weight_bytes / limits.num_gpus + padding) / GIB
-    return replace(memory, weights=memory.weights + more_weights)
 
 
 def _drafted(model: ModelSpec, speculation: "Speculation | None") -> ModelSpec:
@@ -740,37 +580,6 @@ def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:
     return replace(pages, page_bytes=pages.page_bytes + more_bytes)
 
 
-def _check_state_blocks(
-    reader: OptionReader,
-    release: Release,
-    pages: Pages,
-    limits: Limits,
-    pool_of: Callable[[Limits], Pool],
-) -> None:
-    """Raise DoesNotStart for more sequences than CUDA graphs of a model with states have blocks;
-    with fewer sequences there are more blocks.
-    """
-    has_states = 0 in pages.windows
-    if not (has_states and release.checks_state_blocks) or reader.is_on("--enforce-eager"):
-        return
-    num_blocks, asked = pool_of(limits).num_blocks, limits.max_num_seqs
-    if asked <= num_blocks:
-        return
-
-    def are_too_many(num_seqs: int) -> bool:
-        return num_seqs > pool_of(replace(limits, max_num_seqs=num_seqs)).num_blocks
-
-    largest = bisect_left(range(asked), True, lo=num_blocks, key=are_too_many) - 1
-    raise DoesNotStart(
-        key=reader.place("the server"),
-        problem=(
-            f"vLLM does not start: max_num_seqs, {asked:,}, exceeds the {num_blocks:,} blocks of "
-            "the states"
-        ),
-        remedy=f"{reader.named('--max-num-seqs')} {largest} starts",
-    )
-
-
 def _check_one_sequence(
     reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks: int
 ) -> None:
@@ -796,6 +605,6 @@ def limits_and_utilization(
     """The model as it is served, the limits and the utilization of a command with this shape on
     this GPU, whether or not it starts.
     """
-    reader = OptionReader(command)
-    model = _served(reader, shape, DEFAULT)
-    return model, _limits(reader, model, sheet, DEFAULT), _utilization(reader, DEFAULT)
+    reader = OptionReader(command, DEFAULT, sheet)
+    model = _served(reader, shape)
+    return model, _limits(reader, model), _utilization(reader)

@@ -41,9 +41,7 @@ class Stage:
         return replace(of_model, page_bytes=int(of_model.page_bytes * self.page_share))
 
 
-def stages_of(
-    reader: OptionReader, model: ModelSpec, pages: Pages, release: Release
-) -> tuple[Stage, ...]:
+def stages_of(reader: OptionReader, model: ModelSpec, pages: Pages) -> tuple[Stage, ...]:
     """The stages of a server; one without --pipeline-parallel-size. Raises InputError for layers
     that vLLM does not divide so, or whose order is not known.
     """
@@ -54,7 +52,7 @@ def stages_of(
     sizes = _sizes(reader, len(letters), count, given)
     ends = [sum(sizes[:number]) for number in range(count + 1)]
     spans = [range(*ends_of_stage) for ends_of_stage in pairwise(ends)]
-    return tuple(_stage(reader, model, pages, release, letters, span) for span in spans)
+    return tuple(_stage(reader, model, pages, letters, span) for span in spans)
 
 
 def whole(model: ModelSpec) -> Stage:
@@ -84,11 +82,11 @@ def _stage(
     reader: OptionReader,
     model: ModelSpec,
     pages: Pages,
-    release: Release,
     letters: str,
     span: range,
 ) -> Stage:
     """The stage of the layers in a span."""
+    release = reader.release
     is_first, is_last = span.start == 0, span.stop == len(letters)
     of_stage = _layers_of(reader, model, letters, span)
     return Stage(

@@ -5,11 +5,10 @@ Held against vLLM's own configuration by `testbed lockstep vllm --starts`.
 
 from typing import TYPE_CHECKING
 
-from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.core.specs import ModelSpec
 from testbed.vllm.attention_backends import WIDEST_HEAD, keeps_each_state
 from testbed.vllm.command import ON
 from testbed.vllm.option_reader import OptionReader
-from testbed.vllm.releases import Release
 
 if TYPE_CHECKING:
     from testbed.speculation.speculation import Speculation
@@ -73,20 +72,22 @@ def check_divided_parts(reader: OptionReader, model: ModelSpec, num_gpus: int) -
         )
 
 
-def check_types(reader: OptionReader, model: ModelSpec, release: Release) -> None:
+def check_types(reader: OptionReader, model: ModelSpec) -> None:
     """Raise InputError for types of weights and of cached values that no backend combines."""
     cached, computed = reader.value(CACHE_TYPE), reader.value(DTYPE)
     if model.latent is not None and computed in FULL:
         raise reader.does_not_start(DTYPE, "no backend of latent attention computes in float32")
+    if model.weight_bits is not None and computed in FULL:
+        raise reader.refusal(DTYPE, "vLLM does not start with most quantized weights in float32")
     if model.latent is not None and cached == E5M2:
         raise reader.does_not_start(CACHE_TYPE, "no backend of latent attention reads fp8_e5m2")
-    if model.head_size > WIDEST_HEAD and cached == E5M2 and release.has_long_blocks:
+    if model.head_size > WIDEST_HEAD and cached == E5M2 and reader.release.has_long_blocks:
         raise reader.refusal(CACHE_TYPE, "its blocks for such wide heads are not modelled")
     is_sparse = model.latent is not None and model.latent.index_bytes > 0
     for option, value in ((DTYPE, computed), (CACHE_TYPE, cached)):
-        if is_sparse and value in HALF and not release.has_half_sparse:
+        if is_sparse and value in HALF and not reader.release.has_half_sparse:
             raise reader.does_not_start(option, "sparse attention has no backend of float16")
-    if release.checks_cache_type:
+    if reader.release.checks_cache_type:
         _check_same_type(reader, cached, computed)
 
 
@@ -100,10 +101,9 @@ def _check_same_type(reader: OptionReader, cached: str | None, computed: str | N
         )
 
 
-def check_prompts(
-    reader: OptionReader, model: ModelSpec, release: Release, *, caches: bool
-) -> None:
+def check_prompts(reader: OptionReader, model: ModelSpec, *, caches: bool) -> None:
     """Raise InputError for limits of prompts that vLLM refuses."""
+    release = reader.release
     threshold = reader.number(THRESHOLD)
     is_long = threshold is not None and threshold > model.max_len
     if is_long and release.checks_threshold:
@@ -124,9 +124,7 @@ def check_drafts(reader: OptionReader, speculation: "Speculation | None") -> Non
         )
 
 
-def check_free_memory(
-    reader: OptionReader, gpu: GpuSpec, visible_gib: float, utilization: float
-) -> None:
+def check_free_memory(reader: OptionReader, visible_gib: float, utilization: float) -> None:
     """Raise InputError for a share of the GPU's memory that is not free when vLLM starts, for its
     own context has a part of it (request_memory).
     """
@@ -134,6 +132,6 @@ def check_free_memory(
     if utilization > LARGE_SHARE and utilization * visible_gib > free:
         raise reader.does_not_start(
             "--gpu-memory-utilization",
-            f"of the {visible_gib:.2f} GiB of each {gpu.name} CUDA's context has about "
+            f"of the {visible_gib:.2f} GiB of each {reader.gpu.name} CUDA's context has about "
             f"{CONTEXT_GIB} (at most {free / visible_gib:.3f} is free)",
         )

@@ -45,6 +45,7 @@ SPARSE = {
     "n_shared_experts": 1,
     "num_experts_per_tok": 8,
 }
+GEMMA = {**LLAMA, "model_type": "gemma", "tie_word_embeddings": True}
 ALTERNATING = ["full_attention", "sliding_attention"] * 16
 
 
@@ -410,3 +411,80 @@ def test_heads_of_a_vision_tower_are_divided_but_where_it_is_whole(shape, key):
     text = without(LLAMA, model_type="gemma4_text", **own)
     config = {"model_type": "gemma4", "text_config": text, "vision_config": {key: 12}}
     assert shape(config).vision_heads is None
+
+
+@pytest.mark.parametrize(
+    ("more", "max_len"),
+    [
+        ({"model_max_length": 131072}, 131072),
+        ({"model_max_length": 4096}, 4096),
+        ({"max_seq_length": 4096}, 4096),
+        ({"seq_len": 4096}, 4096),
+        ({"max_target_positions": 65536}, 32768),
+    ],
+)
+def test_a_length_of_the_tokenizer_decides_and_of_others_the_smallest(shape, more, max_len):
+    assert shape(LLAMA | more).max_len == max_len
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        (LLAMA | {"compression_config": {"quant_method": "compressed-tensors"}}, "compression"),
+        (LLAMA | {"per_layer_config": {"0": {"num_key_value_heads": 4}}}, "per_layer_config"),
+        (LLAMA | {"is_causal": False}, "is_causal"),
+        (LLAMA | {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        (SPARSE | {"index_topk_freq": 2}, "index_topk_freq"),
+        (SPARSE | {"index_topk_pattern": "FS"}, "index_topk_pattern"),
+        (SPARSE | {"layer_types": ALTERNATING, "sliding_window": 512}, "layer_types"),
+        (GEMMA | {"layer_types": ALTERNATING, "sliding_window": 512}, "layer_types"),
+        (LLAMA | {"model_type": "qwen2", "head_dim": 96}, "head_dim"),
+    ],
+)
+def test_a_key_that_changes_what_is_cached_is_refused(shape, config, key):
+    refuses(key, shape, config)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["LlamaForSequenceClassification", "LlamaModel", "DeciLMForCausalLM", "LlamaForCausalLMEagle3"],
+)
+def test_a_class_that_does_not_generate_text_of_its_type_is_refused(fit, name):
+    """vLLM serves the first three as a pooling model, without asynchronous scheduling, or not."""
+    assert fit(LLAMA | {"architectures": ["LlamaForCausalLM"]}) == fit(LLAMA)
+    refuses("architectures", fit, LLAMA | {"architectures": [name]})
+
+
+def test_types_in_a_file_beside_are_refused(fit, tmp_path):
+    """vLLM reads weights and a KV cache of FP8 there: nvidia/Llama-3.1-70B-Instruct-FP8."""
+    quantization = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(quantization))
+    refuses("hf_quant_config.json", fit, LLAMA)
+
+
+def test_only_masks_that_a_gemma_4_says_take_larger_blocks(fit):
+    own = {"tie_word_embeddings": True, "hidden_size_per_layer_input": 0, "head_dim": 128}
+    text = without(LLAMA, model_type="gemma4_text", **own)
+    says = text | {"use_bidirectional_attention": "vision"}
+    assert fit(says, gpu="b200").block_size == 64
+    assert fit(text, gpu="b200").block_size == 16
+
+
+def test_patches_with_two_sides_count(shape):
+    """InternVL's."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
+    patches = [sizes | {"patch_size": size} for size in (14, [14, 14])]
+    text = without(LLAMA, model_type="qwen2")
+    files = [{"model_type": "internvl", "text_config": text, "vision_config": p} for p in patches]
+    plain, sides = (shape(file).vision_params for file in files)
+    assert plain == sides
+
+
+def test_a_window_is_of_all_layers_where_nothing_lists_them(shape):
+    """Of any type: vLLM's layers take it from the configuration of the cache."""
+    for config in (LLAMA, GEMMA):
+        window = shape(config | {"sliding_window": 512}).window
+        assert (window.size, window.num_layers) == (512, 32)
+    listed = {"layer_types": ["full_attention"] * 32}
+    assert shape(LLAMA | listed).window is None
+    refuses("layer_types", shape, LLAMA | listed | {"sliding_window": 512})

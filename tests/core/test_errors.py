@@ -14,6 +14,7 @@ from testbed.core.spelling import UnknownKey
 
 ROOT = Path(testbed.__file__).parents[1]
 REFUSALS = {"InputError", "AnswerIsNo", "DoesNotFit", "DoesNotStart", "NoRate", "NotSustained"}
+BY_TEXT = {"PlugInError", "UnsupportedError", "OracleError"}
 REMEDY = re.compile(r" \((give|choose|leave|set|say|add|remove|name|install) [^()]*\)?$")
 SEARCHES = {"startswith", "endswith", "find", "index", "partition", "rpartition", "removeprefix"}
 
@@ -97,19 +98,43 @@ def test_no_refusal_lacks_what_it_names():
 
 
 def refusals_of_none(source: str) -> list[int]:
-    """The lines of refusals that are given None, or no text at all."""
+    """The lines of refusals that are given None, also within their texts, or no text at all."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     return [
-        node.lineno
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "InputError"
-        for given in [{keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}]
-        if node.args or not {"key", "problem"} <= given.keys() or "None" in given.values()
+        call.lineno
+        for call in calls
+        if getattr(call.func, "id", None) in {"InputError", *BY_TEXT}
+        if _lacks_text(call) or any(map(_is_given_none, ast.walk(call)))
     ]
 
 
-def test_a_refusal_of_none_is_found():
-    given = ["key='x', problem=None", "key='x', problem='y', remedy=None", "key='x'", "None"]
-    assert [refusals_of_none(f"raise InputError({words})") for words in given] == [[1]] * 4
+def _lacks_text(call: ast.Call) -> bool:
+    if ast.unparse(call.func) in BY_TEXT:
+        return not call.args
+    return bool(call.args) or not {"key", "problem"} <= {keyword.arg for keyword in call.keywords}
+
+
+def _is_given_none(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return any(isinstance(value, ast.Constant) and value.value is None for value in given)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "InputError(key='x', problem=None)",
+        "InputError(key='x', problem='y', remedy=None)",
+        "InputError(key='x')",
+        "InputError(None)",
+        "InputError(key='x', problem=f'is {type(None).__name__}')",
+        "PlugInError(None)",
+        "PlugInError()",
+    ],
+)
+def test_a_refusal_of_none_is_found(refusal):
+    assert refusals_of_none(f"raise {refusal}") == [1]
 
 
 def found_in_sources(search: Callable[[str], list[int]]) -> dict[str, list[int]]:
@@ -151,7 +176,5 @@ def test_a_search_of_a_message_is_found(use):
     assert searched_texts(f"try:\n    f()\nexcept E as e:\n    print({use})\n") == [4]
 
 
-def test_code_searches_no_message_but_of_vllm():
-    """Its planner raises a ValueError for every refusal."""
-    found = found_in_sources(searched_texts)
-    assert [Path(path).name for path in found] == ["logged_pools.py"]
+def test_code_searches_no_message():
+    assert found_in_sources(searched_texts) == {}

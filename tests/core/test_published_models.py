@@ -83,7 +83,7 @@ def test_a_published_name_finds_its_shape_and_changes_nothing_of_it(hf_name, sha
         ("Qwen/Qwen2.5-14B-Instruct-GPTQ-Int4", "qwen2.5-14b", 4.15625),
         ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w4a16", "llama-3.1-70b", 4.125),
         ("neuralmagic/Meta-Llama-3.1-405B-Instruct-FP8-dynamic", "llama-3.1-405b", 8),
-        ("nvidia/Qwen3-32B-NVFP4", "qwen3-32b", 4.5),
+        ("RedHatAI/Qwen3-32B-NVFP4", "qwen3-32b", 4.5),
     ],
 )
 def test_a_quantised_name_says_the_bits_of_a_weight(hf_name, shape, bits):
@@ -97,6 +97,37 @@ def test_the_fp8_of_meta_is_no_other_quantisers(kind):
     """It leaves attention in bf16, which its name does not say."""
     refuses("no shape here", model_named, f"meta-llama/Llama-3.1-405B{kind}-FP8")
     assert named(f"RedHatAI/Meta-Llama-3.1-405B{kind}-FP8").weight_bits == 8
+
+
+@pytest.mark.parametrize(
+    "hf_name",
+    [
+        "nvidia/Llama-3.1-8B-Instruct-FP8",  # its KV cache is of FP8
+        "nvidia/Qwen3-32B-NVFP4",
+        "unsloth/gpt-oss-20b-BF16",  # that of a shape with MXFP4
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",  # has an output projection
+    ],
+)
+def test_a_name_of_other_weights_or_cache_has_no_shape(hf_name):
+    refuses("no shape here", model_named, hf_name)
+
+
+@pytest.mark.parametrize(
+    ("hf_name", "max_len"),
+    [
+        ("Qwen/Qwen2.5-7B", 131072),
+        ("Qwen/Qwen2.5-7B-Instruct", 32768),
+        ("Qwen/Qwen3-8B-Base", 32768),
+        ("Qwen/Qwen3-8B", 40960),
+    ],
+)
+def test_a_base_model_has_the_length_of_its_own_file(hf_name, max_len):
+    """As litgpt 0.5.13 and copies of these files have them."""
+    assert model_named(hf_name).shape.max_len == max_len
+
+
+def test_weights_that_are_published_in_fp8_are_of_8_bits():
+    assert model_named("MiniMaxAI/MiniMax-M2.5").shape.weight_bits == 8 + 32 / 128**2
 
 
 def test_a_name_with_a_training_date_may_have_a_longer_context():

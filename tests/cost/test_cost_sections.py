@@ -142,6 +142,14 @@ def test_unequal_length_shares_interpolate_between_bins():
     )
 
 
+def test_lengths_beyond_the_last_bin_have_its_share_for_ever():
+    points = [[0, 0, 2, 50, 100, 0.25], [0, 0, 2, 20, 100, 0.5]]
+    table = UnequalLengths({"default": 0.7, "points": points})
+    for context, longest in ((180, 90), (400, 200)):
+        work = Work(2, context, longest)
+        assert (table.share(0, 0, work), table.steps(work)) == (0.25, UNBOUNDED)
+
+
 def test_mixed_batch_times_are_measured_and_interpolated():
     profile = profile_with(mixed_attention=MIXED_SECTION, prefill_attention=None)
     cost = cost_of(profile)

@@ -16,6 +16,7 @@ from testbed.core.request import PS
 from testbed.core.shapes import read_model
 from testbed.core.slots import DEVICE, HOST, Copy, Move
 from testbed.core.specs import ServerSpec, TierSpec
+from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.kv_groups import WindowTable
 from testbed.cost.link_times import (
     COPIES,
@@ -67,6 +68,16 @@ def test_held_back_points_are_predicted(start):
         assert len(of_way) >= 50
         assert np.median(of_way) < 0.1
     assert np.median([abs(error) for *_, error in errors]) < 0.05
+
+
+def test_swaps_beside_a_roofline_take_the_measured_times_of_the_link():
+    """Out and back in, in one iteration, with nothing to hide behind."""
+    out = counted((Move(DEVICE, HOST, (Copy(0, 0, 16), Copy(64, 16, 32))),))
+    back = counted((Move(HOST, DEVICE, (Copy(96, 48, 16),)),))
+    link, cost = measured_link(OPT, server()), AnalyticCost(OPT, server(), Efficiencies())
+    times_ps = link.copied(OUT, out), link.copied(INTO, back)
+    assert [cost.moving_behind(0, moves) for moves in (out, back)] == list(times_ps)
+    assert cost.moving_behind(0, (*out, *back)) == sum(times_ps)
 
 
 def test_each_direction_has_enough_points():

@@ -393,7 +393,7 @@ def experts(num_tokens, skewed=False):
     return (4 + num_tokens / 8) * (2 if skewed else 1)
 
 
-def groups_cost(**choices):
+def groups_cost(model=GROUPS_MODEL, **choices):
     prompts = section("num_seqs new_tokens past_tokens", [[1, 1, 0, 2.25], [1, 401, 0, 102.25]])
     windows = [
         [n, n * mean, window_decode(n, n * mean)] for n in (1, 9) for mean in (1, 64, 65, 400)
@@ -402,14 +402,14 @@ def groups_cost(**choices):
         [name, n, experts(n, name == "skewed")] for name in ("balanced", "skewed") for n in (1, 401)
     ]
     profile = arithmetic_profile(
-        model=GROUPS_MODEL,
+        model=model,
         window_decode_attention=section("num_seqs total_context", windows),
         window_prefill_attention=prompts,
         state_decode=section("num_seqs", [[n, state_decode(n)] for n in (1, 9)]),
         state_prefill=prompts,
         experts=section("distribution num_tokens", by_distribution),
     )
-    return ProfileCost(GROUPS_MODEL, None, profile, Choices(**choices))
+    return ProfileCost(model, None, profile, Choices(**choices))
 
 
 def test_each_kv_group_is_read_in_its_layers():
@@ -421,6 +421,19 @@ def test_each_kv_group_is_read_in_its_layers():
     parts = attention + 3 * experts(5) + launched_graph(5) + software_us(5, 3)
     assert us(groups_cost(), work) == layers_us(5, 5) + parts
     assert groups_cost().windows == (64,)
+
+
+def test_layers_that_all_have_windows_have_no_other_attention():
+    """Five sequences of 30 tokens, then of 31: each layer takes a quarter more for each token."""
+    cost = groups_cost(replace(MODEL, window=Window(64, LAYERS)))
+    works = [
+        Work(5, 5 * n, n, num_requests=3, windows=(WindowReads(64, 5 * n, 5, 65 - n),))
+        for n in (30, 31)
+    ]
+    first_us, next_us = (us(cost, work) for work in works)
+    rest = layers_us(5, 5) + launched_graph(5) + software_us(5, 3)
+    assert first_us == rest + LAYERS * window_decode(5, 5 * 30)
+    assert cost.decode(works[0])[:2] == (cost.iteration(works[0]), (next_us - first_us) * PS_PER_US)
 
 
 def test_prompts_are_computed_in_each_group():

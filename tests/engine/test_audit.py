@@ -2,6 +2,7 @@
 who gave it.
 """
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -168,6 +169,25 @@ def test_wrong_answers_of_a_policy_are_named(policy, reported, options):
     refuses(reported, serve, policy, **options, error=PlugInError)
 
 
+@pytest.mark.parametrize("answer", [None, 12, Fixed(8.5)])
+def test_the_footprint_of_each_sequence_is_one(answer):
+    """The third comes between the checks of all."""
+    policy = odd(footprint=lambda _, footprint, seq: answer if seq.seq_id == 2 else footprint)
+    served = scheduler_of(SeparatePrefill, policy(PoolSpec(256, 64), block_size=4), Recompute())
+    requests = [Request(i, i * 5 * MS, 10, 20) for i in range(3)]
+    reported = f"Odd answered {re.escape(repr(answer))}; "
+    refuses(reported, simulate, requests, served, OneMillisecond(), 64, error=PlugInError)
+
+
+def test_a_growth_while_slots_are_shared_is_named_beside_that_of_whole_blocks():
+    """Two sequences share two blocks of their prompt; in 12 steps each takes three of its own."""
+    policy = growing(20)(PoolSpec(256, 64), block_size=4)
+    served = scheduler_of(SeparatePrefill, policy, Recompute())
+    requests = [Request(0, 0, 10, 14, num_seqs=2)]
+    reported = "Odd took 20 slots if whole blocks would take 24"
+    refuses(reported, simulate, requests, served, FastMillisecond(), 64, error=PlugInError)
+
+
 @pytest.mark.parametrize(
     ("pool", "reported"),
     [
@@ -209,6 +229,18 @@ def test_scheduler_must_run_every_request_once(kind):
 
     reported = "OneByOne lost a request, or has one twice: 2 arrived, 0 are finished"
     refuses(reported, serve, scheduler=OneByOne, error=PlugInError)
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_a_scheduler_wakes_at_a_whole_number_of_picoseconds(fast_forward):
+    class WakesLater(SeparatePrefill):
+        def plan(self):
+            plan = super().plan()
+            plan.wake_ps = 50.5 * MS
+            return plan
+
+    options = {"scheduler": WakesLater, "error": PlugInError, "fast_forward": fast_forward}
+    refuses(r"WakesLater answered 50500000000\.0", serve, **options)
 
 
 def run_of(kind, rule=Recompute, num_seqs=1):

@@ -23,6 +23,7 @@ from testbed.engine.arrivals import (
     SessionWorkload,
     Slotted,
     likely_order,
+    renewal_times,
 )
 from testbed.engine.links import Links
 from testbed.engine.sim_clock import SimClock
@@ -207,6 +208,15 @@ def test_gamma_gaps_have_configured_mean_and_burstiness(burstiness):
     gaps = np.diff(Gamma(20.0, 5000, burstiness).times_ps(None, 0)) / PS
     assert gaps.mean() == pytest.approx(1 / 20, rel=0.03)
     assert gaps.var() / gaps.mean() ** 2 == pytest.approx(burstiness, rel=0.06)
+
+
+def test_gaps_go_on_if_more_are_needed_than_are_drawn_at_once():
+    """In bursts: the first 284 gaps, of the 200 that are expected, end before 20 s."""
+    gaps = np.random.default_rng(3).gamma(0.05, 1 / (10 * 0.05), size=1000)
+    expected_s = np.cumsum(gaps)
+    times_ps = renewal_times(np.random.default_rng(3), 0.05, 10, 20)
+    assert len(times_ps) > 284
+    assert times_ps / PS == pytest.approx(expected_s[expected_s < 20])
 
 
 def test_replay_keeps_trace_times_scaled_by_speedup():

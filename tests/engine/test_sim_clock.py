@@ -2,6 +2,8 @@
 
 import pytest
 
+from testbed.core.errors import InputError
+from testbed.cost.model import UNBOUNDED
 from testbed.engine.sim_clock import SimClock
 
 
@@ -10,6 +12,13 @@ def turns(clock, alarm, times_ps, notes):
     for at_ps in times_ps:
         yield alarm.set(at_ps)
         notes.append((clock.now_ps, [other.has_rung() for other in clock.alarms]))
+
+
+def test_no_alarm_rings_after_the_end_of_time(clock):
+    first = clock.alarms[0]
+    first.set(UNBOUNDED)  # never
+    with pytest.raises(InputError):
+        first.set(UNBOUNDED + 1)
 
 
 @pytest.fixture

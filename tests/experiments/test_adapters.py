@@ -13,9 +13,11 @@ from hf_configs import SMALL
 from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
 from testbed.experiments.vllm_server.answer import fit_of
+from testbed.experiments.vllm_server.named import gpu_named
 from testbed.vllm.adapters import adapter_bytes
 from testbed.vllm.command import read_command
 from testbed.vllm.option_reader import OptionReader
+from testbed.vllm.releases import DEFAULT
 
 LLAMA = {"model_type": "llama"}
 QWEN3 = {"model_type": "qwen3", "head_dim": 128}
@@ -56,7 +58,8 @@ def bytes_of(tmp_path):
         command = read_command(f"vllm serve {tmp_path} --enable-lora {options}")
         num_gpus = int(command.values.get("--tensor-parallel-size", "1"))
         model_type = config["model_type"]
-        return adapter_bytes(OptionReader(command), model_of(path), num_gpus, model_type)
+        reader = OptionReader(command, DEFAULT, gpu_named("h100-80gb"))
+        return adapter_bytes(reader, model_of(path), num_gpus, model_type)
 
     return call
 

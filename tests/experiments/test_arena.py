@@ -13,11 +13,11 @@ from testbed.experiments.arena import games as arena_games
 from testbed.experiments.arena.across_rules import across
 from testbed.experiments.arena.arena_bounds import BELADY, INFINITE, LRU, NOTHING, RandomOrder
 from testbed.experiments.arena.arena_cell import PLAIN, conditions_of, row_of, row_of_run, words_of
-from testbed.experiments.arena.arena_table import cells_of, columns_of, page_of, ranked
+from testbed.experiments.arena.arena_table import cells_of, page_of, ranked
 from testbed.experiments.arena.entrants import entrant_of, values_of
 from testbed.experiments.arena.games import admitted, play
 from testbed.experiments.arena.isolated import Failure, isolated
-from testbed.experiments.arena.results import differences, read, write
+from testbed.experiments.arena.results import columns_of, differences, read, write
 from testbed.experiments.arena.rules import Rules
 from testbed.experiments.arena.standings import standings
 from testbed.experiments.arena.suites import HARD, Case, Suite, suite_of

@@ -66,16 +66,11 @@ def check(testbed, tmp_path):
 
 
 @pytest.mark.usefixtures("in_one_process")
-def test_example_policy_keeps_the_contract_and_leaves_no_files(check, tmp_path):
-    code, output, _ = check("example_policy:Slabs", "slab_size=8", *SMALL)
+def test_a_check_counts_the_histories_and_leaves_no_files(check, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "SPEAK_S", 1e-3)
+    code, output, said = check("example_policy:Slabs", "slab_size=8", *SMALL)
     assert (code, output) == (0, "example_policy:Slabs keeps the contract\n")
     assert [path.name for path in tmp_path.iterdir()] == ["faulty.py"]
-
-
-@pytest.mark.usefixtures("in_one_process")
-def test_progress_counts_the_histories(check, monkeypatch):
-    monkeypatch.setattr(progress, "SPEAK_S", 1e-3)
-    _, _, said = check("example_policy:Slabs", *SMALL)
     assert re.search(r": \d+ of 9 histories \([\d.]+/s, about \d+ s left\), \d+ s\n", said)
     assert re.search(r": 9 of 9 histories, then the last checks, \d+ s\n$", said)
 

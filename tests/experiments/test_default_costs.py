@@ -2,13 +2,13 @@
 they say.
 """
 
+import re
 from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from testbed.core.errors import InputError
-from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.cost.model import Work
 from testbed.cost.sections import PROFILES
@@ -52,22 +52,16 @@ def of_system(system, *words):
     return configured(((f"+system={system}",) if system else ()) + words)
 
 
-def is_profiled(name):
-    return any(PROFILES.glob(f"h200-{name}-tp*.json"))
-
-
 @cache
 def servers():
-    """Every model that has a measured profile on every GPU that ships, on as many of them as its
-    own server has.
-    """
-    models = [name for name in model_names() if is_profiled(name)]
-    of_models = [(read_model(name), configured((f"model={name}",)).server) for name in models]
-    gpus = [(gpu, gpu_named(gpu)) for gpu in sorted(files_of("gpu"))]
+    """Every model that was measured on H200s on every GPU that ships, on as many of them."""
+    measured = re.compile(r"h200-(.+)-tp(\d+)")
+    counts = dict(measured.fullmatch(path.stem).groups() for path in PROFILES.glob("h200-*.json"))
+    server = replace(configured(()).server, kv_memory_gib={}, kv_memory_of=None)
     return [
-        (model, replace(server, name=name, gpu=gpu, kv_memory_gib={}, kv_memory_of=None))
-        for model, server in of_models
-        for name, gpu in gpus
+        (read_model(model), replace(server, num_gpus=int(count), name=gpu, gpu=gpu_named(gpu)))
+        for model, count in sorted(counts.items())
+        for gpu in sorted(files_of("gpu"))
     ]
 
 
@@ -82,7 +76,7 @@ def test_a_run_is_charged_the_software_time_of_its_own_system(system):
         + software.overhead_per_sequence_s
         + software.overhead_per_token_s
     )
-    for model, server in servers()[SYSTEMS.index(system) :: 2 * len(SYSTEMS)]:
+    for model, server in servers()[SYSTEMS.index(system) :: 3 * len(SYSTEMS)]:
         cost, kernels = (make_cost(part, model, server, software) for part in (config.cost, bare))
         assert cost.software == software.name
         charged = (cost.iteration(DECODES) - kernels.iteration(DECODES)) / 1e12

@@ -29,8 +29,12 @@ PAGES = [
     ),
 ]
 NEEDS = re.compile(r"\s+# (needs|takes) ")
-SEVERAL = re.compile(r"[\w.]+=[\w.]+(,[\w.]+)+")  # of several values the quick test takes two
-ALONE = ("check", "capacity")  # commands that neither need other lines nor are needed by them
+SEVERAL = re.compile(r"[\w.]+=[\w.]+(,[\w.:]+)+")
+ALONE = (
+    "check",
+    "capacity",
+    "hits",
+)  # commands that neither need other lines nor are needed by them
 LONG = "arrivals.duration_s="  # the option by which the quick test makes simulations short
 INPUTS_LISTED = "experiments/REPRODUCING.md"  # its table of inputs says where the files are had
 SKIPPED = (
@@ -83,6 +87,17 @@ def clone(folder):
     (folder / "experiments").symlink_to(ROOT / "experiments")
 
 
+def two_points(options):
+    """The first axis has its last two values left, each other one its last."""
+    axes = [word for word in options if SEVERAL.fullmatch(word)]
+    kept = {
+        word: f"{name}={','.join(values.split(',')[-2 if word == axes[0] else -1 :])}"
+        for word in axes
+        for name, _, values in [word.partition("=")]
+    }
+    return [kept.get(word, word) for word in options]
+
+
 def short(words):
     """The same command with little to do, in this process: little time, few values; an option's
     last value counts.
@@ -90,17 +105,15 @@ def short(words):
     command, *options = words
     options = [word for word in options if word != "hydra/launcher=joblib"]
     if command == "check":
-        return [*words, "--examples", "2", "--slots", "64", "--max-len", "32"]  # one pool
+        return [*words, "--examples", "1", "--slots", "64", "--max-len", "32"]  # one pool
     if "-m" in options or command == "plan":
-        options = [
-            ",".join(word.split(",")[:2]) if SEVERAL.fullmatch(word) else word for word in options
-        ]
+        options = two_points(options)
     untimed = {f"arrivals={name}" for name in ("replay", "sessions", "closed_loop")}
     timed = not untimed.intersection(options)
     if "--seeds" in options:
         options[options.index("--seeds") + 1] = "2"
     elif command == "capacity":
-        options += ["--seeds", "1", "--precision", "0.5"]
+        options += ["--seeds", "1", "--precision", "1"]
     if command in ("run", "capacity", "plan", "hits") and timed:
         seconds = 120 if is_named(options) else 5
         options = [word for word in options if not word.startswith(LONG)] + [f"{LONG}{seconds}"]

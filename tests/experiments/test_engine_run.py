@@ -19,6 +19,7 @@ from testbed.experiments.look.compare.named_runs import read_runs
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.speed_up import with_draws
 from testbed.experiments.runs.summary_table import summary_table
+from testbed.kernels.engine import device_memory
 from testbed.kernels.launch.compile import KernelsUnavailable
 from testbed.run.build import build
 from testbed.run.parts import Part
@@ -95,6 +96,17 @@ def test_config_that_the_engine_cannot_serve_is_refused(testbed, tmp_path, optio
     (tmp_path / "beams.csv").write_text("request,step,parent,child\n0,2,0,1\n")
     code, _, error = testbed("run", *SMALL, *ON_CPU, *options.split(), "arrivals.duration_s=1")
     assert (code, words in error) == (2, True)
+
+
+def test_pools_beyond_the_memory_are_refused_before_they_are_taken(tmp_path, monkeypatch, testbed):
+    """Of the K and V of 64 slots, and of a tier; the kernel's line is all that is read."""
+    memory = tmp_path / "meminfo"
+    monkeypatch.setattr(device_memory, "MEMORY_INFO", memory)
+    words = [*SMALL, "++server.kv_memory_gib={small: 1}", *ON_CPU, "arrivals.duration_s=1"]
+    memory.write_text(f"MemTotal: {1 << 30} kB\nMemAvailable: {(1 << 20) - 1} kB\n")
+    code, _, error = testbed("run", *words, "swap_space_gib=0", f"hydra.run.dir={tmp_path / 'x'}")
+    assert (code, "need 2.0 GiB, 1.0 are free" in error) == (2, True), error
+    assert not (tmp_path / "x" / "summary.json").exists()
 
 
 def test_run_without_torch_is_refused_in_one_line(testbed, monkeypatch):

@@ -70,7 +70,6 @@ def test_a_replayed_log_needs_no_data_frames(tmp_path):
     (tmp_path / "log.csv").write_text(
         "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n"
     )
-    (tmp_path / "timeseries.csv").write_text("t,running\n0,1\n")
     run_in_a_process(tmp_path, {"pandas", "matplotlib", "torch"}, REPLAY)
 
 
@@ -115,24 +114,33 @@ def test_values_of_a_run_follow_its_overrides(testbed):
     assert "  _target_: testbed.memory.prefix_cache" in printed
 
 
-COMPLETED = {  # a line, and the candidates for its last word in bash
+OFFERED = {  # a line, and the words that bash asks for
+    "run pol": ["policy.block_size=", "policy.watermark=", "policy="],
+    "run policy=pag": ["policy=paged", "policy=paged_2023"],
+    "run model=opt-13b +system=orca-m": ["+system=orca-max"],
+    "calibrate fit software log.csv model=opt-1": ["model=opt-13b", "model=opt-175b"],
+    "run arrivals.rate=": [],
+}
+COMPLETED = {  # a line, and the candidates for its last word in bash, which asks for three
     "testbed re": ["report", "reproduce"],
     "testbed show ": ["charts", "memory", "timeline"],
     "testbed list ev": ["eviction"],
-    "testbed run pol": ["policy.block_size=", "policy.watermark=", "policy="],
     "testbed run policy=contiguous_max policy.": ["policy.block_size="],
-    "testbed run policy=pag": ["paged", "paged_2023"],
     "testbed run -m policy=paged,contiguous_o": [r"paged\,contiguous_oracle"],
-    "testbed run model=opt-13b +system=orca-m": ["orca-max"],
     "testbed run eviction@policy.eviction=co": ["cost_aware"],
     "testbed reproduce moo": ["mooncake"],
     "testbed compare --h": ["--help", "--html"],
     "testbed run --f": ["--figure", "--from-sglang", "--from-vllm"],
-    "testbed gpu bench --r": ["--rounds"],
+    "testbed gpu bench --o": ["--out"],
     "testbed calibrate fit constants b": ["beams"],
-    "testbed calibrate fit software log.csv model=opt-1": ["opt-13b", "opt-175b"],
-    "testbed run arrivals.rate=": [],
 }
+
+
+@pytest.mark.parametrize("line", OFFERED)
+def test_the_last_word_is_completed(testbed, line):
+    _, begin, words = testbed.done("__complete", *line.split()).partition("\x1fbegin\n")
+    assert begin
+    assert sorted(words.splitlines()) == sorted(OFFERED[line])
 
 
 @pytest.fixture

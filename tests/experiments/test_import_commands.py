@@ -136,13 +136,6 @@ def test_a_missing_table_is_named(testbed, theirs):
     check_words(("theirs/tp1", "no dense.csv"), error)
 
 
-@pytest.mark.usefixtures("theirs")
-def test_all_reduce_options_are_refused_for_one_gpu(testbed):
-    code, _, error = import_profile(testbed, "--link", "400", "--all-reduce-us", "8")
-    assert code == 2
-    check_words(("--link", "one GPU, which reduces nothing"), error)
-
-
 @pytest.fixture
 def changed(testbed, theirs, tmp_path):
     """Read an imported profile after a change."""

@@ -101,7 +101,7 @@ def test_capacity_answers_with_every_tried_rate(testbed):
 
 
 def test_capacity_of_one_seed_says_that_its_error_is_unknown(testbed):
-    words = ("slo.ttft_s=0.5", "arrivals.duration_s=20", "--precision", "0.5")
+    words = ("slo.ttft_s=0.5", "arrivals.duration_s=5", "--precision", "1")
     assert "error is not known" in testbed("capacity", *words, "seed=3")[1]
     for seed in ("seed=3", "++seed=3"):
         assert "--seeds 2" in testbed.refused("capacity", *words, seed, "--seeds", "2")
@@ -109,7 +109,7 @@ def test_capacity_of_one_seed_says_that_its_error_is_unknown(testbed):
 
 
 def test_capacity_says_how_sensitive_it_is(testbed):
-    words = ("capacity", "slo.ttft_s=0.5", "arrivals.duration_s=5", "--precision", "0.5")
+    words = ("capacity", "slo.ttft_s=0.5", "arrivals.duration_s=2", "--precision", "1")
     _, printed, _ = testbed(*words, "seed=3", "--sensitivity", "--json")
     answer = json.loads(printed)
     check(answer, CapacityAnswer, "capacity")

@@ -1,6 +1,5 @@
 """vLLM's own scheduler next to ours; what needs vLLM is skipped if it is not installed."""
 
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from math import prod
@@ -14,8 +13,6 @@ from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.shapes import read_model
 from testbed.experiments.cli.main import call
-from testbed.experiments.real.lockstep import vllm_installation
-from testbed.experiments.real.lockstep.capacities import spec_of
 from testbed.experiments.real.lockstep.comparison import (
     ITERATION_PS,
     compare,
@@ -25,12 +22,10 @@ from testbed.experiments.real.lockstep.comparison import (
 )
 from testbed.experiments.real.lockstep.draws import draw
 from testbed.experiments.real.lockstep.sides import Ours, served, sides_of
-from testbed.experiments.vllm_server.named_server import server_of
 from testbed.memory.offloading.request_lru import RequestLru
 from testbed.run.build import build
 from testbed.speculation.heads import Heads
-from testbed.vllm.command import read_command
-from testbed.vllm.releases import DEFAULT, nearest_release, release_numbered
+from testbed.vllm.releases import DEFAULT, nearest_release
 
 try:
     RELEASE = version("vllm")
@@ -264,62 +259,6 @@ def test_100000_iterations_of_40_random_configurations_equal_vllms(capsys):
 @pytest.mark.slow
 def test_10000_histories_of_vllms_manager_keep_the_contract():
     assert call("lockstep", ["vllm", "--histories", "10000"]) == 0
-
-
-@needs_vllm
-@pytest.mark.parametrize("num_gpus", [1, 4])
-def test_capacity_with_heads_and_states_equals_vllms(num_gpus):
-    """Qwen3-Next-80B-A3B with MTP: a layer of attention more, and three states more a sequence."""
-    from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
-
-    num_bytes = 30_000_000_000
-    text = (
-        f"vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct -tp {num_gpus} --max-model-len 32768 "
-        f"--kv-cache-memory-bytes {num_bytes} "
-        """--speculative-config '{"method": "mtp", "num_speculative_tokens": 3}'"""
-    )
-    server = server_of(read_command(text), "b300")  # whose one GPU has room for the weights
-    deeper = Heads(3).deeper(server.model)
-    specs = {
-        f"{group.name}.{i}": spec_of(deeper, group, num_gpus, server.block_size)
-        for group in deeper.groups
-        for i in range(group.num_layers)
-    }
-    for name, spec in specs.items():
-        if name.startswith("state"):
-            specs[name] = replace(spec, num_speculative_blocks=3)
-    cache = vllm_installation.kv_cache_of(specs, num_bytes, 32_768)
-    assert cache.num_blocks == server.num_blocks
-    options = vllm_installation.Options(1, 16, 32_768, 1, 32_768)
-    config = vllm_installation._vllm_config(options)
-    concurrency = get_max_concurrency_for_kv_cache_config(config, cache)
-    assert server.pages.concurrency(server.num_blocks, 32_768) == concurrency
-
-
-@needs_vllm
-@pytest.mark.parametrize("is_async", [True, False])
-def test_concurrency_with_windows_equals_vllms(is_async):
-    """Since 0.33 two iterations may be under way before a block outside a window is freed."""
-    from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
-
-    num_bytes = 20_000_000_000
-    text = (
-        "vllm serve google/gemma-3-27b-it --max-model-len 32768 --max-num-batched-tokens 4096 "
-        f"--kv-cache-memory-bytes {num_bytes} {'' if is_async else '--no-async-scheduling'}"
-    )
-    server = server_of(read_command(text), "h100-80gb", release=release_numbered(RELEASE))
-    specs = {
-        f"{group.name}.{i}": spec_of(server.model, group, 1, server.block_size)
-        for group in server.model.groups
-        for i in range(group.num_layers)
-    }
-    cache = vllm_installation.kv_cache_of(specs, num_bytes, 32_768)
-    assert cache.num_blocks == server.num_blocks
-    options = vllm_installation.Options(1, 16, 32_768, 1, 4096, asynchronous=is_async)
-    concurrency = get_max_concurrency_for_kv_cache_config(
-        vllm_installation._vllm_config(options), cache
-    )
-    assert server.pages.concurrency(server.num_blocks, 32_768) == concurrency
 
 
 @needs_vllm

@@ -14,7 +14,8 @@ from testbed.core.shapes import read_model
 from testbed.experiments.cli.lockstep import OtherParts, RandomRuns, lockstep
 from testbed.experiments.real.lockstep import sglang_draws
 from testbed.experiments.real.lockstep.comparison import ITERATION_PS, compare
-from testbed.experiments.real.lockstep.sglang_capacities import check_capacities, config_of
+from testbed.experiments.real.lockstep.model_configs import config_of
+from testbed.experiments.real.lockstep.sglang_capacities import check_capacities
 from testbed.experiments.real.lockstep.sglang_sides import sides_of_sglang
 from testbed.experiments.real.lockstep.sides import served
 from testbed.memory.offloading.host_tree import HostTree

@@ -1,28 +1,19 @@
 """`testbed lockstep vllm`: its output if vLLM and ours differ; broken managers of vLLM's.
-Tests that need vLLM or AISimulate are skipped if it is not installed.
+Tests that need vLLM are skipped if it is not installed.
 """
 
-import json
 from dataclasses import asdict, replace
 from itertools import count
-from pathlib import Path
 
 import pytest
 from refusals import check_refusal, check_words
 
 from testbed.core.request import Request
-from testbed.experiments.real.lockstep.capacities import (
-    block_size,
-    fitting,
-    slot_bytes,
-    third_column,
-)
 from testbed.experiments.real.lockstep.sides import served, sides_of
 from testbed.experiments.real.lockstep.vllm_installation import options_of
 from testbed.experiments.vllm_server.translation import expand
 
 WORDS = ("+system=vllm-v1", "policy.watermark=0", "~server.kv_memory_gib", "server.num_blocks=40")
-MS = 10**9  # in picoseconds
 
 
 def setup_of(*words, requests=()):
@@ -61,27 +52,6 @@ def test_vllms_server_has_the_options_of_the_configuration(words, expected):
     options = asdict(options_of(setup_of(*words)))
     assert options["num_blocks"] == 40
     assert {name: options[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "num_gpus", "blocks"),
-    [
-        ("opt-175b", 4, [(16, 49152), (16, 24576), (16, 12288), (16, 3072)]),
-        ("qwen3-next-80b-a3b", 2, [(544, 2048), (544, 1024), (272, 1024), (80, 1024)]),
-        ("deepseek-v3", 8, [(64, 1152)] * 4),
-    ],
-)
-def test_blocks_of_a_shard_grow_where_states_take_a_page(name, num_gpus, blocks):
-    """Tokens of a block and bytes of a slot on 1, 2, 4 and 16 GPUs."""
-    config = fitting(name, ())
-    assert config.server.num_gpus == num_gpus
-    model = config.model
-    sizes = [(block_size(model, gpus), slot_bytes(model, gpus)) for gpus in (1, 2, 4, 16)]
-    assert sizes == blocks
-
-
-def test_a_model_that_fits_no_server_is_left_out():
-    assert fitting("opt-13b", ("server.workspace_gib=139",)) is None
 
 
 def test_requests_longer_than_the_model_are_left_out():
@@ -299,85 +269,3 @@ def test_a_broken_manager_of_vllms_breaks_the_clause(lockstep, monkeypatch, name
     code, output, _ = lockstep("--histories", "20")
     assert code == 1
     check_words((clause, "Call(verb="), output)
-
-
-def test_pools_of_shipped_shapes_equal_vllms(lockstep, monkeypatch):
-    names = ["gpt-oss-20b", "gemma-3-27b", "gemma-4-31b", "qwen3-next-80b-a3b"]
-    names += ["deepseek-v3", "deepseek-v3.2"]
-    for module in ("capacities", "logged_pools"):
-        monkeypatch.setattr(
-            f"testbed.experiments.real.lockstep.{module}.model_names", lambda: names
-        )
-    code, output, _ = lockstep("--capacity")
-    assert code == 0
-    *rows, logged = (line.strip("| ").split(" | ") for line in output.splitlines()[2:])
-    assert [row[0] for row in rows] == names
-    assert all(row[4:7] == row[7:10] for row in rows)
-    assert " 0 different" in logged[0]
-
-
-def test_a_log_that_differs_is_shown(lockstep, monkeypatch):
-    for module in ("capacities", "logged_pools"):
-        name = f"testbed.experiments.real.lockstep.{module}.model_names"
-        monkeypatch.setattr(name, lambda: ["llama-3.2-1b"])
-    monkeypatch.setattr(
-        "testbed.experiments.real.lockstep.logged_pools.num_tokens", lambda server: 7
-    )
-    code, output, _ = lockstep("--capacity")
-    assert code == 1
-    check_words(("llama-3.2-1b a100-80gb 2048 ", "here Logged(", "num_tokens=7"), output)
-
-
-SIMULATED = [
-    Request(0, 3 * MS, 9, 3, prompt_ids=(5, 6, 7, 8, 9), tokens_per_id=2),
-    Request(1, 4 * MS + 7, 8, 2),
-    Request(2, 12 * MS, 12, 1, prompt_ids=(5, 6, 7, 8, 9, 1), tokens_per_id=2),
-    Request(3, 13 * MS, 8, 4, prompt_ids=(0, 6, 7, 8), tokens_per_id=2),
-]
-SMALL = (
-    "policy.block_size=4",
-    "scheduler.max_num_seqs=7",
-    "scheduler.max_num_batched_tokens=30",
-)
-
-
-@pytest.fixture
-def synchronous():
-    """A server without asynchronous scheduling, if AISimulate is installed."""
-    pytest.importorskip("dynamo")
-    return setup_of(*SMALL, "scheduler=vllm_v1", "scheduler.long_prefill_token_threshold=0")
-
-
-def test_aisimulate_is_given_blocks_by_content_and_the_servers_limits(synchronous, monkeypatch):
-    given = {}
-
-    def replayed(paths, **options):
-        given["rows"] = [json.loads(line) for line in Path(paths[0]).read_text().splitlines()]
-        given["engine"] = options["extra_engine_args"]["engine"]
-        return {"per_request": []}
-
-    monkeypatch.setattr("dynamo._core.run_mocker_trace_replay", replayed)
-    check_words(("0 of 4 requests",), " ".join(third_column(synchronous, SIMULATED, 7 * MS)))
-    assert [row["hash_ids"] for row in given["rows"]] == [[1, 2, 3], [4, 5], [1, 2, 6], [7, 8]]
-    assert [row["timestamp"] for row in given["rows"]] == [0, 1, 9, 10]
-    assert given["engine"]["num_gpu_blocks"] == 39  # vLLM keeps one block for itself
-    assert given["engine"]["max_num_batched_tokens"] == 30
-
-
-def test_aisimulate_ends_requests_when_ours_do(synchronous):
-    remarks = " ".join(third_column(synchronous, SIMULATED, 7_300_000_000))
-    check_words(("4 of 4 requests have their last token when ours have it",), remarks)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("scheduler=vllm_v1_async",),
-        ("scheduler=vllm_v1", "scheduler.long_prefill_token_threshold=8"),
-        ("scheduler=vllm_v1", "scheduler.enable_chunked_prefill=false"),
-    ],
-)
-def test_schedulers_that_aisimulate_lacks_are_left_out(words):
-    pytest.importorskip("dynamo")
-    setup = setup_of(*SMALL, *words, "scheduler.max_num_batched_tokens=64")
-    check_words(("left out",), " ".join(third_column(setup, SIMULATED, 7 * MS)))

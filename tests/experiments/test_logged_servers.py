@@ -70,7 +70,7 @@ def test_fit_recovers_the_front_end_and_slowness_of_simulated_logs(testbed, tmp_
     )
 
     def log_of(name, slowness):
-        machine = LoggedMachine(before_first_s=9e-3, after_last_s=2e-3, slowness=slowness)
+        machine = LoggedMachine(before_first_s={0: 9e-3}, after_last_s=2e-3, slowness=slowness)
         return simulated(tmp_path, name, MANY, profile, *server, *planted, machine=machine)
 
     logs = [log_of("fast.csv", slowness=0.8), log_of("slow.csv", slowness=1.25)]
@@ -98,7 +98,7 @@ def check_planted_times(fitted):
 
 def test_log_outside_the_fit_is_reported_as_such(testbed, tmp_path, profile):
     base = (*SMALL, "scheduler=vllm_v1")
-    machine = LoggedMachine(9e-3, 2e-3, 1.25)
+    machine = LoggedMachine({0: 9e-3}, 2e-3, 1.25)
     log = simulated(tmp_path, "fitted.csv", MANY, profile, *base, machine=machine)
     line = (*SYSTEM, *base)
     testbed.done(
@@ -113,7 +113,7 @@ def test_log_outside_the_fit_is_reported_as_such(testbed, tmp_path, profile):
 
 def test_a_profile_is_scaled_to_logs(testbed, tmp_path, profile):
     base, software = (*SMALL, "scheduler=vllm_v1"), ("cost.choices.overhead_s=4e-4",)
-    machine = LoggedMachine(9e-3, 2e-3, 1.5)
+    machine = LoggedMachine({0: 9e-3}, 2e-3, 1.5)
     rows = {"one.csv": MANY, "two.csv": CROWD}
     logs = [
         simulated(tmp_path, name, rows[name], profile, *base, *software, machine=machine)
@@ -292,7 +292,7 @@ def test_memory_is_short_where_one_waits_for_more_than_twenty_steps_below_the_li
 def test_a_machine_s_front_end_and_slowness_come_on_top_of_its_engine(tmp_path, profile):
     log = VllmLog(write_log(tmp_path / "a.csv", [(20, 1, 0.0), (30, 2, 0.01), (224, 17, 0.02)]))
     config = server_config([*SYSTEM, *SMALL, f"cost.path={profile}"])
-    replayed = replay(log, config, LoggedMachine(0.5, 0.25, 2.0))
+    replayed = replay(log, config, LoggedMachine({0: 0.5}, 0.25, 2.0))
     times, engine = replayed.times, replayed.engine_times
     assert times.arrival_s == pytest.approx([0, 0.01, 0.02])
     assert times.first_token_s - 2 * engine.first_token_s == pytest.approx(0.5)
@@ -309,6 +309,13 @@ def test_a_machine_s_front_end_and_slowness_come_on_top_of_its_engine(tmp_path, 
     lines = "".join(conclude(log, config, replace(replayed, num_blocks=21, preemptions=0)))
     assert "the log has 3 preemptions, the simulation none" in lines
     assert "none was preempted" not in lines
+
+
+def test_a_front_end_takes_longer_the_more_requests_decode_beside():
+    """Three run from 1, 2 and 3 s on: beside the third are two, twice as many as were measured."""
+    engine = Times(np.zeros(3), np.array([1.0, 2.0, 3.0]), np.full(3, 9.0), np.full(3, 5))
+    machine = LoggedMachine({0: 1.0, 1: 1.5})
+    assert machine.before_first_of(engine) == pytest.approx([1.0, 1.5, 2.0])
 
 
 def test_late_requests_are_left_out_and_profiles_slower_than_the_log_are_refused(tmp_path, profile):

@@ -7,7 +7,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from testbed.core.errors import InputError
-from testbed.experiments.plan.space import ServerCommand, candidate_of, deployments
+from testbed.experiments.cli.served_command import ServedCommand
+from testbed.experiments.plan.space import candidate_of, deployments
 from testbed.experiments.runs.compose import composed, configured
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.translation import expand
@@ -174,7 +175,7 @@ def test_several_commands_are_points_of_a_sweep(testbed, tmp_path):
 
 
 def test_each_deployment_of_a_plan_has_the_server_of_its_values():
-    space = deployments([*BASE, "server.num_gpus=1,2"], ServerCommand(LLAMA))
+    space = deployments([*BASE, "server.num_gpus=1,2"], ServedCommand(LLAMA))
     for deployment, num_gpus in zip(space, (1, 2), strict=True):
         config = candidate_of(deployment).config
         fit = fit_of(f"{LLAMA} --tensor-parallel-size {num_gpus}", "h100-80gb")
@@ -206,6 +207,6 @@ def test_a_gpu_and_its_number_are_one_axis(testbed, tmp_path):
 
 def test_a_plan_compares_one_server_of_two_gpus_with_two_of_one():
     words = ("server=h100-80gb-x2,h100-80gb-x1", "replicas=1,2")
-    command = ServerCommand("vllm serve meta-llama/Llama-3.1-8B")
+    command = ServedCommand("vllm serve meta-llama/Llama-3.1-8B")
     candidates = [candidate_of(each) for each in deployments(words, command)]
     assert [each.num_gpus for each in candidates] == [2, 4, 1, 2]

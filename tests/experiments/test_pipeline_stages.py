@@ -11,7 +11,7 @@ import pytest
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.layer_order import letters_of, period_of
 from testbed.core.shapes import read_model
-from testbed.experiments.real.lockstep.config_comparison import FAMILIES
+from testbed.experiments.real.lockstep.model_configs import FAMILIES
 from testbed.experiments.vllm_server.answer import fit_of, lines_of
 from testbed.experiments.vllm_server.named_server import server_of
 from testbed.experiments.vllm_server.translation import expand

@@ -113,6 +113,18 @@ def test_where_requests_wait_for_answers_the_cheaper_request_is_first(testbed):
 
 CAPACITY = (*SPACE, *WORKLOAD, "arrivals.duration_s=2", "seed=0", "--precision", "0.5")
 MODES = {"a load": (*SPACE, *LOAD), "capacity": CAPACITY}
+
+
+def test_a_plan_says_that_its_runs_are_too_short(testbed):
+    """As `testbed capacity` does: an empty server fills for a large share of two seconds."""
+    short = [
+        line for line in planned(testbed, *CAPACITY[:-1], "0.02")["lines"] if "short runs" in line
+    ]
+    assert len(short) == 1
+    coarse = planned(testbed, *CAPACITY[:-1], "1.5")["lines"]
+    assert not any("short runs" in line for line in coarse)
+
+
 ONE_LINE = r"testbed plan: error: [^\n]+\n$"
 
 

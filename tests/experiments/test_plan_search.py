@@ -9,7 +9,7 @@ import pytest
 from testbed.experiments.plan.at_capacity import difference_at_capacity
 from testbed.experiments.plan.deployment_plan import Request, planned
 from testbed.experiments.plan.prices import GpuHours, Prices
-from testbed.experiments.plan.verdicts import Keeps
+from testbed.experiments.plan.verdicts import Keeps, per_million
 
 GPUS = ("a100-40gb", "a100-80gb", "a10g", "l40s", "h100-80gb", "h200", "a40", "l4")
 SMALL = (
@@ -109,7 +109,19 @@ def test_a_third_of_the_simulations_finds_the_optimum(tmp_path, seed, rate):
 )
 def test_a_dearer_deployment_is_so_by_the_ratio_of_the_costs(costs, said):
     best, other = (
-        Keeps(None, 2.0, (), of_seeds, "decode", precision=0.05)
+        Keeps(
+            None, 2.0, (), [per_million(2.0, cost) for cost in of_seeds], "decode", precision=0.05
+        )
         for of_seeds in ((200.0, 190.0, 205.0), costs)
     )
     assert difference_at_capacity(other, best) == said
+
+
+def test_the_cost_of_a_request_is_that_at_the_mean_rate():
+    """2 a GPU hour: at 1 and 3 requests/s on average 2, so 277.8 a million; not their mean, 370."""
+    verdict = Keeps(None, 2.0, (), (1.0, 3.0), "decode", precision=0.05)
+    assert verdict.cost.mean == pytest.approx(2.0 / 3600 / verdict.rate.mean * 1e6)
+    assert verdict.rate.mean == 2.0
+    assert verdict.cost.half_width / verdict.cost.mean == pytest.approx(verdict.rate.half_width / 2)
+    alike = Keeps(None, 2.0, (), (3.0, 3.0), "decode", precision=0.05)
+    assert alike.rate.half_width == pytest.approx(0.15)  # the step of the search

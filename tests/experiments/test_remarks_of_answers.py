@@ -109,3 +109,15 @@ def test_answers_name_the_model_and_the_workload(testbed):
     hits = testbed("hits", "trace=chat_histories", "model=llama-3.1-8b", "--sizes", "100")[1]
     assert hits.startswith("trace: chat histories")
     assert "of llama-3.1-8b" in hits
+
+
+def test_prefill_apart_says_that_its_first_tokens_lack_the_hand_over(testbed):
+    served = ("--from-vllm", f"{LLAMA} --no-async-scheduling", *LOAD, "replicas=2")
+    line = ("run", *served, "arrivals.rate=2", "arrivals.duration_s=2")
+    assert "TTFT lacks" in " ".join(testbed(*line, "prefill_replicas=1")[1].split())
+    remarks = [
+        sum(text.startswith("prefill apart: ") for text in printed.splitlines())
+        for words in ("prefill_replicas=null,1", "seed=0,1")
+        for printed in [testbed(*line, "-m", words)[1]]
+    ]
+    assert remarks == [1, 0]

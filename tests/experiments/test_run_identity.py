@@ -26,7 +26,7 @@ from testbed.run.identity import identify, run_id
 
 SHORT = ("arrivals.duration_s=5", "outputs=summary")
 FULL = ("arrivals.duration_s=5", "outputs=full")
-NUM_KILLS, SEED = 6, 42
+NUM_KILLS, SEED = 4, 42
 FORK = multiprocessing.get_context("fork")
 
 
@@ -237,7 +237,7 @@ def run_twice(config, parent, folder, results):
 
 
 def test_two_processes_in_one_folder_leave_one_complete_run(tmp_path):
-    config, results = configured(("arrivals.duration_s=60",)), FORK.Queue()
+    config, results = configured(("arrivals.duration_s=20",)), FORK.Queue()
     arguments = (config, tmp_path, tmp_path / "out", results)
     workers = [FORK.Process(target=run_twice, args=arguments) for _ in range(2)]
     for worker in workers:
@@ -258,7 +258,7 @@ def run_forever(configs, parent, folder):
 
 
 def test_killed_process_leaves_a_complete_run_or_none(tmp_path):
-    configs = [configured((f"seed={seed}", "arrivals.duration_s=20")) for seed in (0, 1)]
+    configs = [configured((f"seed={seed}", "arrivals.duration_s=5")) for seed in (0, 1)]
     ids, out, draw = {run_id(config) for config in configs}, tmp_path / "out", random.Random(SEED)
     run_into(configs[0], tmp_path, out)
     files = {path.name for path in out.iterdir()}
@@ -266,7 +266,7 @@ def test_killed_process_leaves_a_complete_run_or_none(tmp_path):
     for _ in range(NUM_KILLS):
         worker = FORK.Process(target=run_forever, args=(configs, tmp_path, out))
         worker.start()
-        time.sleep(draw.uniform(0, 0.6))
+        time.sleep(draw.uniform(0, 0.3))
         os.kill(worker.pid, signal.SIGKILL)
         worker.join()
         if out.exists():

@@ -13,7 +13,7 @@ from testbed.experiments.cli.fits import fits
 from testbed.experiments.cli.hits import hits
 from testbed.experiments.cli.plan import plan
 from testbed.experiments.cli.served_command import ServedCommand
-from testbed.experiments.plan.space import ServerCommand, candidate_of, deployments
+from testbed.experiments.plan.space import candidate_of, deployments
 from testbed.experiments.sglang_server.answer import fit_of
 from testbed.experiments.sglang_server.translation import expand
 from testbed.experiments.vllm_server.named import gpu_named
@@ -270,7 +270,7 @@ def test_the_host_pool_has_a_page_more_than_its_size_says(options, num_tokens):
 
 def test_each_deployment_of_a_plan_has_the_server_of_its_values():
     words = [*GPU, "server.num_gpus=1,2", "trace=random"]
-    space = deployments(words, ServerCommand(sglang=MODEL))
+    space = deployments(words, ServedCommand(from_sglang=MODEL))
     for deployment, num_gpus in zip(space, (1, 2), strict=True):
         config = candidate_of(deployment).config
         fit = fit_of(f"{MODEL} --tp-size {num_gpus}", "h100-80gb")
@@ -281,8 +281,8 @@ def test_each_deployment_of_a_plan_has_the_server_of_its_values():
 
 
 def test_a_plan_serves_one_command(tmp_path):
-    options = {"from_vllm": "vllm serve x", "from_sglang": MODEL, "runs": tmp_path}
-    refuses("--from-sglang", plan, *GPU, "slo.ttft_s=1", **options)
+    both = ServedCommand("vllm serve x", MODEL)
+    refuses("--from-sglang", plan, *GPU, "slo.ttft_s=1", served=both, runs=tmp_path)
 
 
 @pytest.mark.parametrize(("options", "gpu"), [("", "b200"), ("--kv-cache-dtype fp8_e4m3", "h200")])

@@ -54,6 +54,19 @@ def test_options_that_vllm_refuses(words, release, problem):
 
 
 @pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("--kv-cache-memory-bytes 3.5G", "--kv-cache-memory-bytes"),
+        ("--quantization fp8 --dtype float32", "--dtype"),
+        ("--max-num-partial-prefills 2", "--max-num-partial-prefills"),
+    ],
+)
+def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, option):
+    with pytest.raises(InputError, match=option):
+        fits(f"{LLAMA} {words}", "0.19")
+
+
+@pytest.mark.parametrize(
     ("words", "release"),
     [
         (f"{LLAMA} {THRESHOLD}", "0.19"),
@@ -126,3 +139,28 @@ def test_older_releases_serve_any_block_by_another_kernel(release, words):
 def test_not_every_model_has_any_block(words):
     with pytest.raises(InputError, match="--block-size"):
         fits(f"{words} --block-size 8 --max-num-seqs 8", "0.19")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("meta-llama/Lama-3.3-70B-Instruct", "llama-3.1-70b"),
+        ("Qwen/Qwen3-33B", "qwen3-32b"),
+        ("meta-llama/Llama-3.1-8B-Instrukt", "llama-3.1-8b"),
+    ],
+)
+def test_a_mistyped_model_is_answered_with_the_few_that_are_like_it(name, meant):
+    with pytest.raises(InputError) as raised:
+        fits(f"vllm serve {name}")
+    assert meant in str(raised.value)
+    assert len(str(raised.value)) < 300
+
+
+def test_gpus_of_several_hosts_are_named_as_such():
+    """DeepSeek-V3 on H100s: 16 GPUs, twice as many as a host has."""
+    with pytest.raises(DoesNotStart) as raised:
+        fits("vllm serve deepseek-ai/DeepSeek-V3 --max-model-len 16384 -tp 8")
+    assert "16 starts, on 2 hosts" in str(raised.value)
+    with pytest.raises(DoesNotStart) as raised:
+        fits("vllm serve meta-llama/Llama-3.3-70B-Instruct --max-model-len 16384")
+    assert "host" not in str(raised.value)

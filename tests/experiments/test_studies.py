@@ -36,7 +36,7 @@ def curves():
         {**panel, "rates": {"orca-oracle": [4, 16], "vllm": [4, 32]}}
         for panel in load("fig16").panels
     ]
-    changes = {"limit": 0.05, "precision": 0.3, "num_seeds": 2, "panels": panels}
+    changes = {"limit": 0.05, "precision": 0.5, "num_seeds": 1, "panels": panels}
     return replace(small("fig16", "arrivals.duration_s=30", **changes))
 
 
@@ -53,14 +53,18 @@ def tiers():
     traces = load("tiers").traces
     traces = {**traces, "agent_sessions": [*traces["agent_sessions"], *TWO], "none given": []}
     pools = "server.kv_memory_gib={llama-3-8b: 2, llama-3-70b: 64}"
-    return small("tiers", pools, traces=traces, dram_gib=[0, 1])
+    return small("tiers", pools, traces=traces, dram_gib=[1])
 
 
 def groups():
     study = load("groups")
     common = [word for word in study.common if "kv_memory" not in word]
     pools = "+server.kv_memory_gib={gemma-3-27b: 2, nemotron-h-8b: 2}"
-    return replace(study, common=[*common, pools], models=["gemma-3-27b", "nemotron-h-8b"])
+    changes = {
+        "models": ["gemma-3-27b", "nemotron-h-8b"],
+        "traces": {"mooncake": ["trace=mooncake"]},
+    }
+    return replace(study, common=[*common, pools], **changes)
 
 
 def routers():
@@ -85,17 +89,19 @@ STUDIES = {
     "fig11": lambda: replace(
         load("fig11"), num_rows=2000, bins={"sharegpt": [0, 2000, 400], "alpaca": [9, 13, 1]}
     ),
-    "fig13": lambda: small("fig13", *SHORT),
+    "fig13": lambda: small("fig13", *SHORT, systems=["orca-max", "orca-oracle", "vllm"]),
     "fig15": lambda: small(
-        "fig15", *SHORT, "cost.choices.overhead_per_sequence_s=0"
-    ),  # a slow server has no batch yet
+        "fig15",
+        *SHORT,
+        "cost.choices.overhead_per_sequence_s=0",  # a slow server has no batch yet
+    ),
     "fig16": curves,
-    "fig18": lambda: small("fig18", "arrivals.duration_s=5", block_sizes=(8, 16, 64, 128)),
+    "fig18": lambda: small("fig18", "arrivals.duration_s=5", block_sizes=(16, 64)),
     "fig19": lambda: small(
         "fig19",
         "arrivals.duration_s=15",
         "server.kv_memory_gib={opt-13b:2}",
-        block_sizes=(8, 16, 128),
+        block_sizes=(16, 128),
     ),
     "mooncake": prefixes,
     "mooncake of a file": lambda: replace(
@@ -133,7 +139,7 @@ STUDIES = {
         },
     ),
     "global_cache": lambda: small(
-        "global_cache", "server.kv_memory_gib={llama-3-8b: 2}", tokens_per_node=20_000, nodes=[2, 4]
+        "global_cache", "server.kv_memory_gib={llama-3-8b: 2}", tokens_per_node=20_000, nodes=[2]
     ),
     "routers": routers,
     "agent_sessions": lambda: small(

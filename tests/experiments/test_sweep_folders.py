@@ -6,6 +6,7 @@ import planted_vllm as planted
 import pytest
 
 from testbed.core.errors import InputError
+from testbed.core.shapes import read_model
 from testbed.cost.sections import read_profile
 from testbed.experiments.real.vllm_engine.calibrate_vllm import profile_of_sweeps
 
@@ -23,9 +24,9 @@ def sweeps_in(folder, facts=FACTS, about=ABOUT):
     return folder
 
 
-def fitted(*folders, device=None, graph_sizes=None):
+def fitted(*folders):
     shipped = read_profile("vllm-0.20/h100-llama-3.1-8b-tp1")
-    return profile_of_sweeps(folders, "llama-3.1-8b", device, graph_sizes, shipped)
+    return profile_of_sweeps(folders, read_model("llama-3.1-8b"), shipped)
 
 
 def test_a_profile_names_the_machine_and_the_release_that_were_swept(tmp_path):
@@ -43,19 +44,17 @@ def test_files_beside_the_folders_are_read_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("facts", "about", "options", "cause"),
+    ("facts", "about", "cause"),
     [
-        pytest.param({"graph_sizes": [1, 2]}, {}, {}, "graph_sizes is", id="other graphs"),
-        pytest.param({}, {"host": "another"}, {}, "host is another", id="another host"),
-        pytest.param({}, {}, {"device": "A100"}, "--device A100: machine.json", id="device twice"),
-        pytest.param({}, {}, {"graph_sizes": [1]}, "--graph-sizes", id="graphs twice"),
-        pytest.param({"async_scheduling": False}, {}, {}, "async", id="not asynchronous"),
+        pytest.param({"graph_sizes": [1, 2]}, {}, "graph_sizes is", id="other graphs"),
+        pytest.param({}, {"host": "another"}, "host is another", id="another host"),
+        pytest.param({"async_scheduling": False}, {}, "async", id="not asynchronous"),
     ],
 )
-def test_folders_that_disagree_are_refused(tmp_path, facts, about, options, cause):
+def test_folders_that_disagree_are_refused(tmp_path, facts, about, cause):
     folders = sweeps_in(tmp_path / "a"), sweeps_in(tmp_path / "b", FACTS | facts, ABOUT | about)
     with pytest.raises(InputError, match=cause):
-        fitted(*folders, **options)
+        fitted(*folders)
 
 
 @pytest.mark.parametrize("text", ["[1]", "{"])
@@ -66,8 +65,6 @@ def test_a_file_that_is_no_object_is_refused_by_name(tmp_path, text):
         fitted(folder)
 
 
-def test_what_no_file_says_must_be_given(tmp_path):
-    folder = sweeps_in(tmp_path / "a", about={"vllm": "0.20.2"})
-    with pytest.raises(InputError, match=r"--device: "):
-        fitted(folder)
-    assert fitted(folder, device=H100)["fingerprint"]["device"] == H100
+def test_files_must_name_the_device(tmp_path):
+    with pytest.raises(InputError, match=r"machine\.json in it or beside it has device"):
+        fitted(sweeps_in(tmp_path / "a", about={"vllm": "0.20.2"}))

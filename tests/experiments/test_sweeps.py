@@ -301,6 +301,13 @@ def test_rejected_requests_of_a_point_are_named(testbed):
     assert line.startswith("server.num_blocks=30: ")
 
 
+def test_a_run_that_serves_nothing_says_why_in_place_of_its_latencies(testbed):
+    words = ("run", "trace=random", "trace.input_len=1500", "model.max_len=1000")
+    lines = testbed(*words, "arrivals.duration_s=5")[1].splitlines()
+    assert sum("│ latencies" in line and "longer than" in line for line in lines) == 1
+    assert not any("p99 -" in line for line in lines)
+
+
 SIZED = ("run", "-m", *SHORT, "~server.kv_memory_gib")
 
 

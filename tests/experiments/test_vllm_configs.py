@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from testbed.core.hf_fields import supported, types
-from testbed.experiments.real.lockstep.config_comparison import FAMILIES
 from testbed.experiments.real.lockstep.config_variations import variations
+from testbed.experiments.real.lockstep.model_configs import FAMILIES
 
 BASES = json.loads(FAMILIES.read_text(encoding="utf-8"))
 MAIN = "import sys; from testbed.experiments.cli.main import main; sys.exit(main())"
@@ -47,6 +47,17 @@ def test_servers_start_as_in_vllm(tmp_path):
     lines = compared("--starts", str(tmp_path), "--random", "40", "--seed", "11")
     assert not [line for line in lines[:-1] if "here:" not in line]
     assert "start in vLLM alone" not in lines[-1]
+
+
+def test_pools_of_models_that_ship_equal_vllms():
+    """Windows, latents and full attention on one GPU and divided, prefix caching on and off."""
+    pytest.importorskip("vllm")
+    code = (
+        "from testbed.experiments.real.lockstep.capacities import check_capacities as check;"
+        "print(*check(['gemma-2-27b', 'deepseek-v3', 'qwen3-30b-a3b'], ['h100-80gb']), sep='\\n')"
+    )
+    done = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("24 starts: 24 equal"), done.stdout + done.stderr
 
 
 def compared(*words):

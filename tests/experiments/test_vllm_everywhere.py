@@ -111,9 +111,13 @@ def test_capacity_looks_for_the_rate_of_the_same_server(testbed):
         "slo.ttft_s=0.05",
         "arrivals.duration_s=3",
         "--low",
-        "1",
+        "4",
+        "--high",
+        "8",
         "--precision",
-        "0.5",
+        "1",
+        "--seeds",
+        "1",
         "--json",
     )
     command, ours = SERVERS[0].values
@@ -162,20 +166,6 @@ def test_a_manager_of_groups_knows_the_release_and_how_the_scheduler_plans(
 )
 def test_lockstep_takes_the_release_that_is_nearest_to_the_installed_one(installed, number):
     assert nearest_release(installed).number == number
-
-
-@pytest.mark.parametrize(
-    ("word", "remedy"),
-    [
-        ("+system=vllm-v1-0.33", "system=vllm-v1 release=0.33"),
-        ("policy=prefix_caching_v1_33", "policy=prefix_caching_v1 release=0.33"),
-        ("policy=grouped_caching_v1_33", "policy=grouped_caching_v1 release=0.33"),
-        ("policy.uncached_first=true", "release=NUMBER"),
-        ("scheduler.drafts_as=vllm-0.33", "release=NUMBER"),
-    ],
-)
-def test_words_that_named_a_release_are_refused_with_the_new_ones(word, remedy):
-    refuses(remedy, lambda: configured([word]))
 
 
 @pytest.mark.parametrize("words", [("release=0.33",), ("policy=paged", "release=0.19")])

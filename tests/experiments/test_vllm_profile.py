@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import planted_vllm as planted
 import pytest
 
@@ -16,7 +15,7 @@ from testbed.cost.sections import dump, read_profile
 from testbed.experiments.real import vllm_engine
 from testbed.experiments.real.vllm_engine.calibrate_vllm import (
     lines,
-    profile_of_folder,
+    profile_of_sweeps,
     swept_machine,
     with_fit,
 )
@@ -24,15 +23,6 @@ from testbed.experiments.real.vllm_engine.decode_fit import with_slow_kernels
 from testbed.experiments.real.vllm_engine.forms import BY_SIZE
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.real.vllm_engine.logged_steps import read_steps
-from testbed.experiments.real.vllm_engine.served_iterations import (
-    ALL,
-    ALONE,
-    BESIDE,
-    around_prompts,
-    predicted_iterations,
-    table,
-    windows,
-)
 from testbed.experiments.real.vllm_engine.smooth import (
     least_absolute,
     lower_hull,
@@ -145,7 +135,7 @@ def test_prompts_within_the_graphs_have_one_row_of_output_each(tmp_path, monkeyp
 def test_a_slow_hosts_decodes_take_the_time_of_their_padded_batch():
     """Results of prompts were read so late on this host that the GPU's time does not show."""
     folder = KEPT / "h100-llama-3.1-8b-other-host" / "sweeps"
-    profile = profile_of(*swept_machine([folder], "llama-3.1-8b"))
+    profile = profile_of(*swept_machine([folder], MODEL))
     cost = ProfileCost(MODEL, None, profile)
     sizes = profile["cuda_graph_sizes"]
     for num_seqs in range(1, 513, 7):
@@ -158,37 +148,6 @@ def test_a_slow_hosts_decodes_take_the_time_of_their_padded_batch():
 
 def test_the_errors_of_prompts_among_decodes_are_small(steps):
     assert with_fit(steps, MACHINE)["fit"]["p95_error"] < 0.03
-
-
-def errors_of_iterations(log, folder, profile):
-    """In percent of the time of all, by kind."""
-    log.write(folder)
-    rows = table(predicted_iterations(folder, profile))
-    return {row[0]: float(row[-1].rstrip("%")) for row in rows}
-
-
-def test_served_iterations_are_compared_one_by_one(tmp_path, other_host):
-    log = planted.sweeps()
-    assert errors_of_iterations(log, tmp_path, other_host)[ALL] == pytest.approx(0, abs=0.5)
-    total_ms = sum(read_steps(tmp_path).ms)
-    for number, row in enumerate(log.rows[10:]):  # the eleventh is of decodes, and pauses
-        row[0] += total_ms if number else 0.0
-        row[-1] += total_ms
-    paused = errors_of_iterations(log, tmp_path, other_host)
-    assert paused[ALONE] == pytest.approx(-50, abs=0.5)
-    assert paused[BESIDE] == pytest.approx(0, abs=0.5)
-
-
-def test_a_prompt_is_compared_with_its_neighbours_where_these_decode_alone():
-    """Of three prompts one has another next to it, and one comes behind a pause."""
-    prompts = [0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0]
-    steps = pd.DataFrame({"prompts": prompts, "decodes": 40, "is_first": False})
-    steps = steps.assign(ms=[1.0 + i for i in range(16)], predicted_ms=2.0)
-    steps.loc[12, "is_first"] = True
-    (row,) = windows(steps).itertuples(index=False)
-    assert row == (2 + 3 + 4 + 5, 8.0, 40)
-    ((decodes, number, *_, error),) = around_prompts(steps)
-    assert (decodes, number, error) == ("32 to 63", "1", "-42.9%")
 
 
 def test_without_prompts_among_decodes_launches_are_scaled_from_another_host(tmp_path, steps):
@@ -294,11 +253,11 @@ def test_sweeps_that_the_time_limit_left_out_are_named_in_the_profile(tmp_path):
     about = {"vllm": "0.20.2", "device": "a device", "host": "a host", "torch": "2"}
     (tmp_path / "facts.json").write_text(json.dumps(facts))
     (tmp_path / "machine.json").write_text(json.dumps(about))
-    whole = profile_of_folder(tmp_path, MODEL, "vllm serve m")
+    whole = profile_of_sweeps([tmp_path], MODEL)
     assert "sweeps_left_out" not in whole["fingerprint"]
     waves = "name,started_s,ended_s\nwarm-up,0,0.1\nprompts,0.1,9\ndecodes at 128,,\n"
     (tmp_path / "waves.csv").write_text(waves)
-    cut = profile_of_folder(tmp_path, MODEL, "vllm serve m")
+    cut = profile_of_sweeps([tmp_path], MODEL)
     assert cut["fingerprint"]["sweeps_left_out"] == ["decodes at 128"]
     assert any("out of time before these sweeps" in line for line in lines(cut))
 
@@ -384,10 +343,7 @@ def test_prompts_behind_others_that_are_launched_longer_are_no_time_of_the_gpu(t
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "opt-13b", "qwen2.5-7b"])
 def test_the_profiles_that_ship_are_those_of_the_kept_sweeps(name):
     shipped = read_profile(f"vllm-0.20/h100-{name}-tp1")
-    about = shipped["fingerprint"]
-    refitted = profile_of_folder(
-        KEPT / f"h100-{name}" / "sweeps", read_model(name), about["command"], BY_SIZE
-    )
+    refitted = profile_of_sweeps([KEPT / f"h100-{name}" / "sweeps"], read_model(name), form=BY_SIZE)
     assert refitted["sections"] == shipped["sections"]
     assert refitted["fit"] == shipped["fit"]
 
@@ -419,7 +375,7 @@ def errors_of(testbed, log, *words):
 
 def test_a_workload_is_predicted_within_2_percent_by_the_sweeps_beside_it(testbed, tmp_path):
     log, own = "h100-qwen2.5-7b/1800-blocks-11.3", tmp_path / "own.json"
-    profile = profile_of_folder(KEPT / log / "sweeps", read_model("qwen2.5-7b"), "vllm serve")
+    profile = profile_of_sweeps([KEPT / log / "sweeps"], read_model("qwen2.5-7b"))
     own.write_text(dump(profile))
     errors = errors_of(testbed, log, f"cost.path={own}")
     assert abs(errors["e2e_s_mean"]) < 2

@@ -146,12 +146,11 @@ def test_sdist_contains_tests_and_builds_the_same_wheel(tree, wheel, tmp_path):
 
 def test_installed_wheel_runs_from_an_empty_folder(wheel, other_package, environment, tmp_path):
     """Beside another distribution that has a module of one of our names."""
-    install(environment, other_package)
-    install(environment, wheel)
+    install(environment, other_package, wheel)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     output(
-        environment, "testbed", "run", "arrivals.duration_s=20", "hydra.run.dir=out", cwd=elsewhere
+        environment, "testbed", "run", "arrivals.duration_s=1", "hydra.run.dir=out", cwd=elsewhere
     )
     run = json.loads((elsewhere / "out" / "summary.json").read_text())["run"]
     assert (run["simulator"], run["commit"]) == (software()["simulator"], None)
@@ -185,8 +184,7 @@ def other_package(tmp_path_factory):
 def test_an_editable_installation_leaves_others_their_module_names(
     tree, other_package, environment
 ):
-    install(environment, other_package)
-    install(environment, "-e", tree)
+    install(environment, other_package, "-e", tree)
     check_names(environment, other_package, tree)
 
 

@@ -1,4 +1,4 @@
-"""The number of examples of a property: three tenths of them by default, all under
+"""The number of examples of a property: a fifth of them by default, all under
 `--hypothesis-profile=explore`.
 """
 

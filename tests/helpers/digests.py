@@ -5,9 +5,13 @@ something has changed, and the plain counts beside it hint at what.
 from dataclasses import asdict
 from hashlib import blake2b
 
+import numpy as np
+
 from testbed.engine.recorder import request_columns, span_columns
+from testbed.run.metrics import Slo, filling_s, summarize
 
 NUM_BYTES = 6
+SLO = Slo(ttft_s=0.05, tpot_s=0.01, itl_s=0.02, e2e_s=1.0)
 
 
 def digest_of(*values):
@@ -54,12 +58,14 @@ def noting_ops(scheduler):
 
 def row_of_run(recorder, counters, ops):
     """Plain counts of one run, and the digests of all of it."""
-    totals = recorder.totals
+    totals, num_requests = recorder.totals, recorder.totals.arrived + 100
+    summary = summarize(recorder, 400, None, SLO, np.arange(num_requests) % 5)
     return {
         "finished": totals.finished,
         "preempted": totals.swaps + totals.recomputes,
         "iterations": totals.iterations,
         "end_ps": recorder.end_ps,
         "recorded": digest_of(recorded(recorder), counters),
+        "summary": digest_of(summary, filling_s(recorder.requests)),
         "ops": digest_of(ops),
     }

@@ -7,20 +7,32 @@ Each kind is a function of a Random: the requests, a scheduler, the costs, and o
 from dataclasses import replace
 from functools import partial
 
-from shared_beginnings import LONGEST, VLLM, pool_and_cost, requests_of
+import numpy as np
+from shared_beginnings import (
+    LONGEST,
+    RELEASE,
+    VLLM,
+    pool_and_cost,
+    requests_of,
+    vllms_scheduler,
+)
 from tiny import MODEL, analytic, server
 
 from testbed.core.layers import KvGroup, Window
-from testbed.core.request import Request
+from testbed.core.request import PS, Request, Rows, Turns
 from testbed.core.specs import ModelSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.cost.model import UNBOUNDED
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.speculative import SpeculativeCost
+from testbed.engine.arrivals import BoundedWorkload, SessionWorkload
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.dropping.prompt_budget import PromptBudget
 from testbed.memory.dropping.quantised_groups import QuantisedGroups
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_caching import GroupedCaching
+from testbed.memory.offloading.lmcache import LMCache
+from testbed.memory.offloading.vllm import VllmOffloading
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.policy import PoolSpec, host
@@ -37,6 +49,7 @@ from testbed.memory.prefix_cache.eviction.sieve import Sieve
 from testbed.memory.prefix_cache.eviction.two_queues import TwoQueues
 from testbed.memory.prefix_cache.eviction.w_tiny_lfu import WTinyLfu
 from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.memory.prefix_cache.pinned_caching import PinnedCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.radix.radix import Radix
 from testbed.memory.tiers.load_rules import LoadAlways, LoadIfFaster
@@ -51,6 +64,7 @@ from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.sglang import SGLang
 from testbed.sched.sglang_overlap import OverlappedSGLang
+from testbed.sched.static_batch import StaticBatch
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.speculation.acceptance import Constant, Markov, PerPosition
 from testbed.speculation.heads import Heads
@@ -142,15 +156,28 @@ def of_vllm(random):
 def of_sglang(random):
     """SGLang's scheduler, overlapped or not, over its radix cache."""
     pool, page = pool_of(random), random.choice([1, 2, 8])
+    return under_sglang(random, pool, Radix(pool, page))
+
+
+def of_pinned_blocks(random):
+    """The same over a cache by blocks with an order of eviction, or over none."""
+    pool, page = pool_of(random), random.choice([4, 8])
+    pinned = partial(PinnedCaching, eviction=random.choice(EVICTIONS)())
+    policy = random.choice([pinned, pinned, Paged])
+    return under_sglang(random, pool, policy(pool, page, random.choice([0.0, 0.1])))
+
+
+def under_sglang(random, pool, policy):
     chunk = random.choice([None, 16, 64])
+    orders = SGLANG_ORDERS[:3] if isinstance(policy, Paged) else SGLANG_ORDERS
     scheduler = random.choice([SGLang, OverlappedSGLang])(
-        Radix(pool, page),
+        policy,
         Recompute(ANALYTIC),
         max_running_requests=8,
         max_prefill_tokens=random.choice([64, 512]),
         chunked_prefill_size=chunk,
         enable_mixed_chunk=chunk == 64,
-        schedule_policy=random.choice(SGLANG_ORDERS),
+        schedule_policy=random.choice(orders),
         schedule_conservativeness=random.choice([0.05, 1.0]),
         new_token_ratio_decay_steps=random.choice([5, 600]),
         retraction_policy=random.choice(["length", "priority"]),
@@ -173,6 +200,17 @@ def of_tiers(random):
         policy, Recompute(cost), **limits_of(random), prefetch=random.choice([0, 2])
     )
     return requests_of(random, pool.num_slots), scheduler, cost, {}
+
+
+def of_offloading(random):
+    """vLLM's connectors, for requests of several sequences and of unknown content too."""
+    pool, cost = pool_and_cost(random, least_host=32)
+    policy = random.choice([VllmOffloading, LMCache])(pool, 8, release=RELEASE)
+    requests = [
+        request if i % 3 else request._replace(prompt_ids=None)
+        for i, request in enumerate(requests_of_several(random, pool))
+    ]
+    return requests, vllms_scheduler(random, policy, cost), cost, {}
 
 
 def of_groups(random):
@@ -220,14 +258,55 @@ def with_drafts(random):
     return requests_of(random, pool.num_slots), scheduler, cost, acceptance
 
 
+def of_static_batches(random):
+    """Batches that end together, in contiguous slots; the run is stopped in some."""
+    pool, lengths = PoolSpec(LONGEST * random.randint(1, 6), LONGEST), {}
+    make = random.choice([ContiguousMax, ContiguousPow2, ContiguousOracle])
+    scheduler = StaticBatch(
+        with_lengths(make, lengths)(pool),
+        Recompute(ANALYTIC),
+        max_batch_size=random.randint(1, 9),
+        max_padded_len=random.choice([LONGEST, 4 * LONGEST]),
+        lengths=lengths,
+    )
+    marks = {"snapshots_ps": (0, PS // 10), "stop_ps": random.choice([PS // 2, UNBOUNDED])}
+    return requests_of(random, 300), scheduler, random.choice(COSTS), marks
+
+
+def after_answers(random):
+    """Requests that follow the answers of others: sessions, or so many in flight."""
+    make = random.choice([by_rank, of_vllm])
+    drawn, scheduler, cost, options = make(random)
+    drawn = list(drawn)
+    columns = ([getattr(r, name) for r in drawn] for name in ("prompt_len", "output_len"))
+    rows = Rows(*map(np.array, columns), prompt_ids=[r.prompt_ids for r in drawn])
+    arrivals = np.array([r.arrival_ps for r in drawn])
+    if random.random() < 0.5:
+        return BoundedWorkload(rows, arrivals, 1, False, random.choice([1, 4])), scheduler, cost, {}
+    after = [(row - 4,) if row >= 4 else () for row in range(len(drawn))]
+    waits_s = np.array([random.choice([0.0, 0.01, 0.2]) for _ in drawn])
+    session = np.arange(len(drawn)) % 4
+    turns = Turns(session, after, waits_s, np.zeros(len(drawn)))
+    return (
+        SessionWorkload(replace(rows, turns=turns), 0 * arrivals, 1, False, 3, 10**9),
+        scheduler,
+        cost,
+        options,
+    )
+
+
 KINDS = {
     "iterations": by_iterations,
     "ranks": by_rank,
     "vLLM": of_vllm,
     "SGLang": of_sglang,
     "tiers": of_tiers,
+    "offloading": of_offloading,
     "groups": of_groups,
     "dropped tokens": of_dropped_tokens,
     "drafts": with_drafts,
+    "pinned blocks": of_pinned_blocks,
+    "static batches": of_static_batches,
+    "answers": after_answers,
 }
 BEAMS = SyntheticBeams(concentration=0.6)

@@ -8,7 +8,7 @@ from testbed.checks.contract.search import POOLS, Harness, check_policy, histori
 from testbed.core.slots import Grant, Ops, Refusal, Usage
 
 
-def keeps_the_contract(golden, name, make, pools=POOLS, num_examples=2, num_golden=4):
+def keeps_the_contract(golden, name, make, pools=POOLS, num_examples=2, num_golden=2):
     """No history breaks a clause; what the policy does in some of each pool is counted in the
     golden row.
     """
@@ -85,7 +85,7 @@ def num_rejections(make, pool, calls):
     return sum("rejected" in line for line in harness.questions.log)
 
 
-def row_of(make, pools=POOLS, num_histories=4):
+def row_of(make, pools=POOLS, num_histories=2):
     """Counts of as many histories in each pool, drawn from one seed, and the digest of every answer
     and of the pool after it.
     """

@@ -82,7 +82,7 @@ def test_moves_and_small_operations_compile(variant: tuple[str, dict[str, int]])
 @pytest.mark.slow
 def test_full_grid_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
-    for case in cases(2):
+    for case in cases():
         compiled_sources(case, "sm_90a")
 
 

@@ -13,23 +13,25 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import emulated_gpu
 import torch
+import verify_draws
 from emulated_gpu import COMPILER, NUM_SMS, EmulatedKernel, EmulatedLaunch, LaunchFailed, translated
+from verify_draws import check_draws
 
 from testbed.kernels.launch import attention, cache_ops, launch, prefill_attention, sampling
 from testbed.kernels.launch.decode_plan import DecodePlan
-from testbed.kernels.verify import reference, verify_attention, verify_draws, verify_moves
+from testbed.kernels.verify import reference, verify_attention, verify_moves
 from testbed.kernels.verify.reference import PLAIN, Shape
 from testbed.kernels.verify.verify_attention import (
     SMALL_CASES,
     TOLERANCE,
     Case,
+    cases,
     check_decode,
     check_forms,
     check_prefill,
     check_shared,
     layouts,
 )
-from testbed.kernels.verify.verify_draws import check_draws
 from testbed.kernels.verify.verify_moves import (
     check_copy,
     check_swap,
@@ -64,7 +66,7 @@ def gpu(monkeypatch, libraries):
         "counters": lambda device: (counters, iter([counters.ctypes.data])),
         "rows_of_memory": emulated_gpu.rows_of_memory,
     }
-    for module in (attention, cache_ops, launch, prefill_attention, sampling):
+    for module in (attention, cache_ops, launch, prefill_attention, sampling, verify_attention):
         for name in replacements.keys() & vars(module).keys():
             monkeypatch.setattr(module, name, replacements[name])
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
@@ -106,6 +108,19 @@ def test_decodes_that_share_a_prefix_equal_their_reference(gpu):
     for seed in range(3):
         case = Case(OF_BLOCKS.shape, seed, plan, 400)
         assert_right(check_shared(case), case)
+
+
+def test_workspaces_of_the_checks_hold_two_rows_of_each_thread_block(gpu, monkeypatch):
+    """Of one sequence of few heads these are more than the chunks of its context can be."""
+    case = next(case for case in cases() if case.plan.shares and case.plan.num_warps == 2)
+    launches, none = [], SimpleNamespace(threads=0)
+    for module in (attention, prefill_attention):
+        monkeypatch.setattr(module, "Launch", lambda *launch: launches.append(launch) or none)
+        monkeypatch.setattr(module, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(verify_attention, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(reference, "paged_prefill", lambda q, *batch: q)
+    check_shared(case)
+    assert len(launches) == 2
 
 
 @pytest.mark.slow

@@ -92,6 +92,14 @@ def test_preempted_group_leaves_no_pending_copies():
     assert policy.table(parent)[-1] != policy.table(child)[-1]
 
 
+def test_a_beam_cannot_continue_from_one_of_another_length():
+    policy, (one, two) = paged(), samples(8)
+    admit_and_prefill(policy, [one], 8)
+    admit_and_prefill(policy, [two], 5)
+    with pytest.raises(ValueError, match=r"\b5 .*\b8\b"):
+        policy.fork(one, two)
+
+
 def test_replaced_beam_frees_its_last_blocks():
     policy, (one, two) = paged(), samples(8)
     admit_and_prefill(policy, [one], 8)

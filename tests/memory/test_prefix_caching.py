@@ -6,10 +6,10 @@ import pytest
 from manual_driver import admit, admit_and_prefill, extend, paged, release, sequence
 from refusals import refuses
 
-from testbed.checks.contract.search import check_policy
+from testbed.checks.contract.search import POOLS, check_policy
 from testbed.core.errors import OracleError
 from testbed.core.sequence import disband, passing_batch
-from testbed.core.slots import Refusal
+from testbed.core.slots import HOST, Grant, Refusal
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, Tier, host
@@ -180,6 +180,23 @@ def test_the_session_that_has_ended_goes_first_and_then_the_one_idle_longest(ord
     assert tuple(caching.lookup(prompt(4, (*text, 1))).num_cached(9) for text in texts) == kept
 
 
+def test_a_session_is_idle_since_its_sequence_was_swapped_out():
+    """Session 1 comes, then session 2, then session 1 with other content, which goes to the host:
+    what session 2 left goes first.
+    """
+    pool = PoolSpec(24, 64, host(64))
+    caching = PrefixCaching(pool, block_size=4, watermark=0, eviction=BySession())
+    texts = [tuple(range(start, start + 8)) for start in (0, 100, 200)]
+    for seq_id, session in enumerate((1, 2)):
+        found(caching, seq := prompt(seq_id, texts[seq_id], session=session))
+        release(caching, seq)
+    found(caching, seq := prompt(2, texts[2], session=1))
+    assert isinstance(caching.move([seq], HOST), Grant)
+    found(caching, prompt(3, tuple(range(300, 308))))
+    kept = tuple(caching.lookup(prompt(4, (*text, 1))).num_cached(9) for text in texts)
+    assert kept == (8, 0, 8)
+
+
 @pytest.mark.parametrize("kind", [Paged, PrefixCaching, OutputCaching, TieredCaching])
 def test_blocks_lie_where_single_steps_put_them(kind):
     """The cost of transfers depends on the places of blocks: long spans that evict must not change
@@ -227,7 +244,7 @@ def test_lookup_and_fits_say_what_an_admission_finds_and_whether_it_is_granted(k
                 assert not fits or answers[0].num_cached <= cache_hit.num_cached(num_tokens)
             return answers
 
-    assert check_policy(partial(Asked, block_size=8), max_examples=2) is None
+    assert check_policy(partial(Asked, block_size=8), POOLS[:2], max_examples=2) is None
     assert Asked.num_asked > 50
 
 

@@ -95,15 +95,16 @@ def test_a_prompt_finds_another_up_to_any_token_but_its_last():
     assert policy.lookup(sequence(2, "abcxyz")).num_cached(6) == 3
 
 
-def test_an_answer_stays_and_is_evicted_without_its_prompt():
-    policy = Radix(PoolSpec(10, 100))
-    seq = sequence(0, "abcd")
-    admitted(policy, seq, 8)  # four tokens of the answer
+@pytest.mark.parametrize("prompt", ["abcd", "a"])
+def test_an_answer_stays_and_is_evicted_without_its_prompt(prompt):
+    policy, length = Radix(PoolSpec(10, 100)), len(prompt)
+    seq = sequence(0, prompt)
+    admitted(policy, seq, length + 4)  # four tokens of the answer
     policy.release(seq)
-    assert policy.usage().cached == 8
-    policy.make_free(3)
-    assert policy.usage().free == 6
-    assert policy.lookup(sequence(1, "abcdx")).num_cached(5) == 4
+    assert policy.usage().cached == length + 4
+    policy.make_free(10 - length - 3)  # one more than are free
+    assert policy.usage().free == 10 - length
+    assert policy.lookup(sequence(1, prompt + "x")).num_cached(length + 1) == length
 
 
 def test_equal_prompts_computed_twice_are_stored_once():

@@ -128,7 +128,7 @@ def test_a_walk_goes_first_where_most_end_and_takes_a_run_behind_those_below_it(
 @pytest.mark.skipif(find_spec("sglang") is None, reason="sglang 0.5.23 is not installed")
 @pytest.mark.parametrize(("name", "config"), CONFIGS)
 def test_random_accesses_evict_what_sglangs_own_tree_evicts(name, config):
-    from testbed.experiments.real.lockstep.sglang_tree import TreeOfSGLang
+    from sglang_tree import TreeOfSGLang
 
     random, ours = Random(name), RadixTree(strategy_named(name, config))
     theirs = TreeOfSGLang(name, config)

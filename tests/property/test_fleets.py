@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from depth import examples
-from digests import digest_of, recorded
+from digests import SLO, digest_of, recorded
 from hypothesis import given, settings
 from same_runs import assert_same, lengths_of
 from shared_beginnings import LONGEST, requests_of
@@ -52,6 +52,7 @@ from testbed.fleet.routers.random_choice import RandomChoice
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.session_affinity import SessionAffinity
 from testbed.fleet.routers.vllm_balancer import VllmBalancer
+from testbed.fleet.summary import summarize_fleet, summary_of
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
@@ -79,6 +80,7 @@ HANDOVERS = (
     ByLayer(bandwidth=5e5, extent_s=1e-4),
 )
 COSTS = [FastMillisecond(), analytic(overhead_s=1e-3)]
+SNAPSHOTS_PS = (0, 20 * MS)
 TIERED = [
     analytic(
         replace(server(), tiers={"dram": TierSpec(1, bandwidth), "nvme": TierSpec(1, bandwidth)}),
@@ -170,7 +172,7 @@ def fleets(draw):
     return requests, make_parts, makes_router, num_engines, faults, shared
 
 
-def run_fleet(fleet, cancelled=(), *, split=None, fast_forward):
+def run_fleet(fleet, cancelled=(), *, split=None, fast_forward, snapshots_ps=()):
     """As simulate_fleet, and requests are cancelled from outside."""
     requests, make_parts, makes_router, num_engines, faults, shared_tiers = fleet
     recorders = [Recorder() for _ in range(num_engines)]
@@ -183,6 +185,7 @@ def run_fleet(fleet, cancelled=(), *, split=None, fast_forward):
         split=split and split(makes_router()),
         shared_tiers=shared_tiers,
         fast_forward=fast_forward,
+        snapshots_ps=snapshots_ps,
     )
     client_of(clock, done, requests).start()
     Faults(clock, done, faults).start()
@@ -222,7 +225,8 @@ def check_nothing_is_leased(done):
 
 def check_fleet(fleet, cancelled, split=None):
     (fast, fast_records, fast_router), (slow, slow_records, slow_router) = (
-        run_fleet(fleet, cancelled, split=split, fast_forward=way) for way in (True, False)
+        run_fleet(fleet, cancelled, split=split, fast_forward=way, snapshots_ps=SNAPSHOTS_PS)
+        for way in (True, False)
     )
     for record, other in zip(fast_records, slow_records, strict=True):
         assert_same(record, other)
@@ -300,7 +304,7 @@ def test_300_split_fleets_are_fast_and_slow_alike(fleet_and_split, cancelled):
 def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
     """Without faults and shared tiers the engines meet in the router alone."""
     requests, make_parts, *_ = fleet
-    done, recorders, _ = run_fleet((*fleet[:4], (), ()), fast_forward=False)
+    done, recorders, _ = run_fleet((*fleet[:4], (), ()), fast_forward=False, snapshots_ps=[0])
     by_id = {request.request_id: request for request in requests}
     for number, recorder in enumerate(recorders):
         own = np.sort(recorder.requests.columns()["request_id"]).tolist()
@@ -312,6 +316,7 @@ def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
             MAX_LEN,
             fast_forward=False,
             lengths=parts.lengths,
+            snapshots_ps=[0],
         )
         recorder.end_ps = alone.end_ps  # engines of a fleet end together
         assert_same(alone, recorder)
@@ -341,7 +346,7 @@ def test_a_fleet_of_one_engine_is_the_run_without_a_fleet(fleet):
     requests, make_parts, makes_router, *_, shared = fleet
     for fast_forward in (True, False):
         one = (requests, make_parts, makes_router, 1, (), shared)
-        _, (recorder,), _ = run_fleet(one, fast_forward=fast_forward)
+        _, (recorder,), _ = run_fleet(one, fast_forward=fast_forward, snapshots_ps=SNAPSHOTS_PS)
         parts = make_parts(0)
         alone = simulate(
             requests,
@@ -350,7 +355,9 @@ def test_a_fleet_of_one_engine_is_the_run_without_a_fleet(fleet):
             MAX_LEN,
             fast_forward=fast_forward,
             lengths=parts.lengths,
+            snapshots_ps=SNAPSHOTS_PS,
         )
+        assert recorder.snapshots == alone.snapshots
         assert recorder.spans.columns().keys() == alone.spans.columns().keys()
         for name, column in alone.spans.columns().items():
             assert column.tolist() == recorder.spans.columns()[name].tolist(), name
@@ -395,10 +402,14 @@ def test_a_fleet_equals_the_golden_row(case, golden):
     cancelled = [(r.arrival_ps + 5 * MS, r.request_id) for r in requests[::6]]
     done, recorders, _ = run_fleet(fleet, cancelled, split=split, fast_forward=True)
     counters = [dict(each.engine.scheduler.policy.counters()) for each in done.replicas]
+    slots = [each.engine.scheduler.policy.usage().total for each in done.replicas]
+    whole = summarize_fleet(recorders, together(recorders), slots, None, SLO, None)
+    parts = [summary_of(*pair) for pair in zip(done.replicas, recorders, strict=True)]
     row = {
         "finished": [recorder.totals.finished for recorder in recorders],
         "cancelled": [recorder.totals.cancelled for recorder in recorders],
         "iterations": [recorder.totals.iterations for recorder in recorders],
         "recorded": digest_of(*map(recorded, recorders), counters),
+        "summary": digest_of(whole, parts),
     }
     golden("fleets.csv", case, row)

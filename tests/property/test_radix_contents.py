@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from depth import examples
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from strategies import MAX_LEN, of_one_sequence, with_answers, with_shared_prompts, workloads
 from test_fast_equals_slow import ANALYTIC
 
@@ -34,6 +34,7 @@ def sequence(seq_id, ids, each, answer_id=None):
 
 
 @many
+@example([[-(1 << 62)], [0]], (16, 4), [None] * 2)  # times four it is 0 in 64 bits
 @given(
     PROMPTS,
     st.sampled_from([(1, 1), (16, 1), (16, 16), (16, 4), (4, 16), (1, 2)]),

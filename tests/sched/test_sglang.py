@@ -8,6 +8,7 @@ from refusals import check_refusal
 
 import testbed as front
 from testbed.core.request import PS, Request
+from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
@@ -17,6 +18,7 @@ from testbed.sched.preemption import Recompute
 from testbed.sched.sglang import SGLang
 from testbed.sched.sglang_overlap import OverlappedSGLang
 from testbed.sched.sglang_ratio import NewTokenRatio
+from testbed.sched.sglang_requests import DeclaredOutputs
 
 
 class Driven:
@@ -73,6 +75,25 @@ def test_one_slot_more_is_enough():
     driven.add(10, 5, declared=10)
     driven.add(10, 5, declared=10)  # less than 43 - (10 + 1 + 10)
     assert driven.step() == {0: 10, 1: 10}
+
+
+@pytest.mark.parametrize(
+    ("total", "page_size", "context", "declared", "most"),
+    [
+        (100, 1, 50, None, 50 - 1 - 10 - 1),
+        (100, 1, 50, 7, 7),
+        (100, 1, None, None, 100 - 10 - 1 - 1),
+        (60, 16, 50, None, 60 - 16 - 16 - 1),
+        (12, 1, None, 9, 0),
+    ],
+)
+def test_a_declared_output_ends_where_context_or_memory_do(
+    total, page_size, context, declared, most
+):
+    """A prompt of 10 tokens. Its pages and one more are kept, as is a token of each length."""
+    request = Request(0, 0, 10, 99, max_new_tokens=declared).incoming
+    outputs = DeclaredOutputs(total, page_size, context)
+    assert outputs.declared(SequenceGroup(request, [Sequence(0, request)])) == most
 
 
 def test_a_refusal_closes_the_door_until_a_request_has_left():

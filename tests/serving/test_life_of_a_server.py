@@ -12,7 +12,6 @@ for package in ("fastapi", "uvicorn", "prometheus_client", "httpx"):
     pytest.importorskip(package, reason=f"serving needs {package}")
 
 import httpx  # noqa: E402
-from browser import chromium, new_tab  # noqa: E402
 from served import LONG_S, MODEL, get, running, wait_until  # noqa: E402
 from served_elsewhere import rows_of, started  # noqa: E402
 from stalls import stalls_measured  # noqa: E402
@@ -269,20 +268,3 @@ def test_a_wrong_command_is_refused_in_one_line(name, capsys, tmp_path, monkeypa
     errors = capsys.readouterr().err
     assert errors.strip()
     assert "Traceback" not in errors
-
-
-@pytest.mark.parametrize("width", [1400, 390])
-def test_the_page_of_a_server_is_read_in_a_browser(server, width, tmp_path):
-    with chromium() as browser:
-        page = new_tab(browser, width)
-        loaded, errors = [], []
-        page.on("request", lambda request: loaded.append(request.url))
-        page.on("console", lambda message: errors.append(message.text))
-        page.goto(f"{server.url}/docs")
-        page.screenshot(path=str(tmp_path / "docs.png"), full_page=True)
-        text = page.inner_text("body")
-        fits = page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert "/v1/chat/completions" in text
-    assert "x-testbed-ignored" in text
-    assert fits
-    assert {url.rsplit("/", 1)[0] for url in loaded} == {server.url}

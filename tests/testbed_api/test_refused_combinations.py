@@ -4,6 +4,9 @@ import pytest
 
 from testbed import simulate
 from testbed.core.errors import InputError
+from testbed.fleet.routers.round_robin import RoundRobin
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
 from testbed.sched.beam_search import BeamModel
 
 SHORT = {"rate": 2, "duration_s": 10}
@@ -121,6 +124,76 @@ COMBINATIONS = {
         "prefill_replicas=1",
         None,
     ),
+    "one router's object at prefill engines": (
+        ["replicas=2", "prefill_replicas=1"],
+        {"router": RoundRobin(), "scheduler": "mixed", "policy": "paged"},
+        "prefill_replicas=1",
+        None,
+    ),
+    "a registered prefix at prefill engines": (
+        ["replicas=2", "prefill_replicas=1", "trace=wmt_1shot"],
+        {"scheduler": "mixed", "policy": "paged"},
+        "prefill_replicas=1",
+        None,
+    ),
+    "one policy's object for several engines": (
+        ["replicas=2"],
+        {"policy": Paged(PoolSpec(1600, 256))},
+        "replicas=2",
+        None,
+    ),
+    "drafts above a tier": (
+        [DRAFTS, "+tier@server.tiers.dram=dram"],
+        {"policy": "tiered"},
+        "server.tiers",
+        None,
+    ),
+    "slots taken back of a whole reservation": (
+        [DRAFTS, "speculation.keeps_slots=false"],
+        {"policy": "contiguous_max", "scheduler": "vllm_v1"},
+        "scheduler: speculation.keeps_slots",
+        "false",
+    ),
+    "drafts of the CPU ahead of their results": (
+        [DRAFTS],
+        {"policy": "paged", "scheduler": "vllm_v1_async"},
+        "scheduler: speculation",
+        None,
+    ),
+    "drafts left out ahead of their results": (
+        ["speculation=heads", "speculation.off_above=4"],
+        {"policy": "paged", "scheduler": "vllm_v1_async"},
+        "scheduler: speculation.off_above",
+        None,
+    ),
+    "slots taken back ahead of the results": (
+        ["speculation=heads", "speculation.keeps_slots=false"],
+        {"policy": "paged", "scheduler": "vllm_v1_async"},
+        "scheduler: speculation.keeps_slots",
+        "false",
+    ),
+    "a drafter's batch that takes all tokens": (
+        [
+            "speculation=draft_model",
+            "release='0.19'",
+            "scheduler.max_num_batched_tokens=64",
+            "scheduler.max_num_seqs=64",
+        ],
+        {"policy": "paged", "scheduler": "vllm_v1"},
+        "scheduler.max_num_batched_tokens",
+        "64",
+    ),
+    "blocks of a policy without a size of them": (
+        GIVEN,
+        {"policy": lambda pool: Paged(pool)},
+        "server.num_blocks",
+        "100",
+    ),
+}
+SAID_ALL = {  # by their problem
+    "a share of the memory beside a pool",
+    "a time window that ends before it starts",
+    "blocks of a policy without a size of them",
 }
 
 
@@ -129,5 +202,7 @@ def test_the_key_and_the_value_of_what_does_not_go_together(case):
     overrides, options, key, value = COMBINATIONS[case]
     with pytest.raises(InputError) as caught:
         simulate(*overrides, **({} if "closed" in case else SHORT), **options)
-    assert (caught.value.key, caught.value.value) == (key, value)
-    assert caught.value.problem
+    refusal = caught.value
+    assert (refusal.key, refusal.value) == (key, value)
+    assert refusal.problem
+    assert bool(refusal.remedy) is (case not in SAID_ALL)

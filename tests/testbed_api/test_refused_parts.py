@@ -163,6 +163,20 @@ REFUSED = {
     "times in disorder": (lambda: checked_times(NGram(), [2, 1]), None, None),
     "times of unequal length": (lambda: checked_times(NGram(), [[1], [1, 2]]), None, None),
 }
+WITH_REMEDY = {
+    "a capability without what it needs",
+    "pages of no groups",
+    "pages of unlike groups",
+    "a share that nothing reads",
+    "a share for states",
+    "a tier that is not shared",
+    "a tier of other blocks",
+    "retention without leases",
+    "a drafter that is no model",
+    "a longest match below the shortest",
+    "a fault after the end of time",
+    "a point twice",
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -172,6 +186,7 @@ def test_the_key_and_the_value_of_a_part_that_is_refused(case):
         call()
     assert (caught.value.key, caught.value.value) == (key or caught.value.key, value)
     assert caught.value.key != "None"
+    assert bool(caught.value.remedy) is (case in WITH_REMEDY)
 
 
 def test_a_curve_has_a_point():

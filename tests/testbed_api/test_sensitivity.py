@@ -42,7 +42,7 @@ WORDS = [
 ]
 
 
-SHORT = Part("testbed.engine.arrivals.Poisson", {"rate": 8.0, "duration_s": 8.0})
+SHORT = Part("testbed.engine.arrivals.Poisson", {"rate": 8.0, "duration_s": 5.0})
 
 
 class ThreeMilliseconds(FastMillisecond):

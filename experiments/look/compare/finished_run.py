@@ -10,7 +10,6 @@ import pandas as pd
 import yaml
 
 from testbed.core.errors import InputError
-from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.run_folder import check_unchanged
 from testbed.experiments.runs.run_words import run_words
 from testbed.run.simulate import OVERLOAD
@@ -141,7 +140,7 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
     path = plain_or_packed(folder / f"{name}.csv")
     if path is None:
         return None
-    table: pd.DataFrame = _read(path, read_csv_table)
+    table: pd.DataFrame = _read(path, pd.read_csv)
     absent = [name for name in needed if name not in table]
     if absent:
         raise InputError(

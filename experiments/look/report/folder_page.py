@@ -29,7 +29,6 @@ from testbed.experiments.look.report.related_runs import equal, related, words_o
 from testbed.experiments.look.report.reproduction_section import CARD, reproduction
 from testbed.experiments.look.report.setting_tables import columns_table, setting_tables
 from testbed.experiments.look.run_charts import charts_of
-from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.points import Point, are_replicated
 from testbed.experiments.runs.quantities import main_numbers, number, quantities
 from testbed.experiments.runs.sweep_table import futures_of, sweep_charts, varying
@@ -137,7 +136,7 @@ def _folder(folder: Path) -> Iterator[Markup]:
     paths = (folder / "runs" if (folder / CARD).is_file() else folder).glob(f"*/{SUMMARY}")
     runs = [read_run(path.parent.name, path.parent) for path in sorted(paths)]
     if (folder / CARD).is_file():
-        card = read_csv_table(folder / CARD, keep_default_na=False, dtype=str)
+        card = pd.read_csv(folder / CARD, keep_default_na=False, dtype=str)
         yield reproduction(folder, card, runs)
     elif (folder / SUMMARY).is_file():
         runs = [read_run(folder.resolve().name, folder)]

@@ -23,7 +23,6 @@ from testbed.experiments.paper.scorecard_words import (
     what_of,
 )
 from testbed.experiments.runs.choice_names import CONF
-from testbed.experiments.runs.csv_tables import read_csv_table
 
 CARD = "scorecard.csv"
 MARKS = {"within": "pass", "outside": "miss"}  # classes of rows, which colour them
@@ -46,7 +45,7 @@ def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) 
 def _futures(folder: Path) -> dict[str, str]:
     """Values of the future that the systems of the figures' tables read, by name."""
     tables = sorted(path for path in folder.glob("*.csv") if path.name != CARD)
-    return futures_of([read_csv_table(path, keep_default_na=False, dtype=str) for path in tables])
+    return futures_of([pd.read_csv(path, keep_default_na=False, dtype=str) for path in tables])
 
 
 def title(stem: str) -> str:

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 
 from testbed.core.errors import InputError
 from testbed.experiments.look.plots import STYLE
-from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.run_store import RunStore
 
 Row = dict[str, Any]
@@ -104,9 +103,7 @@ class Study(ABC):
     def draw(self, table: Path) -> Figure:
         """The figure, drawn from the CSV file of its table alone."""
         with style.context(STYLE):
-            figure: Figure = hydra.utils.get_method(self.drawing)(
-                read_csv_table(table), **self.looks
-            )
+            figure: Figure = hydra.utils.get_method(self.drawing)(pd.read_csv(table), **self.looks)
         return figure
 
 

@@ -26,6 +26,7 @@ from testbed.experiments.real.endpoint.counters import (
 )
 from testbed.experiments.real.vllm_engine.asked import (
     CONTENTS,
+    check_new,
     drawn_ids,
     plain_requests,
     token_ids,
@@ -50,10 +51,7 @@ def record_endpoint(
     server that does not serve all of the workload, and nothing else meanwhile.
     """
     requests = plain_requests(workload)
-    if out.exists():
-        raise InputError(
-            key="--out", value=out, problem="is there already", remedy="name a new folder"
-        )
+    check_new(out, "--out")
     address = address_of(url, api_key)
     about = served_model(address, model)
     check_served(about, requests)

@@ -13,7 +13,6 @@ import yaml
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.sections import AXES, FORMAT
-from testbed.experiments.real.importers.aiconfigurator_tables import nccl_points
 from testbed.traces.files import read_json
 
 PER_LAYER = "one layer; times num_layers"
@@ -38,17 +37,12 @@ def source(name: str) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Requested:
     """Values of the command line that the folder lacks; None for nothing. model: a name, or the
-    shape itself. link is in bytes/s, all_reduce_s the latency of an all-reduce; nccl is
-    AIConfigurator's folder of a GPU. kv_dtype_bytes, weight_bits: of the model, in place of its
-    own.
+    shape itself. kv_dtype_bytes, weight_bits: of the model, in place of its own.
     """
 
     model: str | ModelSpec | None = None
     gpu: str | None = None
     tensor_parallel: int | None = None
-    link: float | None = None
-    all_reduce_s: float | None = None
-    nccl: Path | None = None
     kv_dtype_bytes: int | None = None
     weight_bits: float | None = None
 
@@ -157,43 +151,21 @@ def _first(path: Path, content: dict[str, Any], name: str) -> float:
         raise InputError(
             key=path,
             problem=f"{name} is {value!r}, not a number above 0",
-            remedy="mend it, or say --link",
+            remedy="mend it",
         )
     return float(value)
 
 
-def add_all_reduces(imported: Imported, source: Path, requested: Requested) -> None:
-    """The links that the command line names; else, if the source has none, the link in its
-    benchmark's config.json.
-    """
-    is_named = requested.link is not None or requested.all_reduce_s is not None
-    if imported.num_gpus == 1:
-        if is_named or requested.nccl:
-            raise InputError(
-                key="--link, --all-reduce-us, --nccl",
-                problem="the profile is of one GPU, which reduces nothing",
-            )
-    elif requested.nccl:
-        note = f"NCCL as AIConfigurator measured it, {requested.nccl.name}"
-        imported.add_all_reduces(nccl_points(requested.nccl, imported.num_gpus), note)
-    elif is_named or "all_reduce" not in imported.sections:
-        link = _named_link(imported, requested) if is_named else bench_link(source)
-        if link is None:
-            imported.notes.append(
-                "missing: all-reduces; a ring over the data sheet's links stands in for them, "
-                "without latency: say --link GB/S --all-reduce-us US, or --nccl FOLDER"
-            )
-            return
-        imported.add("all_reduce", link.ring(imported.num_gpus), f"not measured: {link}")
-        imported.notes.append(f"all-reduces were not measured: {link}")
-
-
-def _named_link(imported: Imported, requested: Requested) -> Link:
-    bandwidth = requested.link or (imported.gpu.link_bandwidth if imported.gpu else None)
-    if bandwidth is None:
-        raise InputError(
-            key="--all-reduce-us",
-            problem=f"there is no data sheet of {imported.device}",
-            remedy="give --link GB/S too, or --gpu",
+def add_all_reduces(imported: Imported, source: Path) -> None:
+    """All-reduces of several GPUs, if the source has none: over the link of its benchmark."""
+    if imported.num_gpus == 1 or "all_reduce" in imported.sections:
+        return
+    link = bench_link(source)
+    if link is None:
+        imported.notes.append(
+            "missing: all-reduces; a ring over the data sheet's links stands in for them, without "
+            "latency"
         )
-    return Link(bandwidth, requested.all_reduce_s or 0.0)
+        return
+    imported.add("all_reduce", link.ring(imported.num_gpus), f"not measured: {link}")
+    imported.notes.append(f"all-reduces were not measured: {link}")

@@ -3,8 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
 from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
@@ -12,8 +10,9 @@ from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.experiments.runs.choice_names import files_of
-from testbed.experiments.runs.compose import composed, plain
 from testbed.experiments.runs.model_naming import name_of
+from testbed.experiments.runs.yaml_values import yaml_values
+from testbed.experiments.vllm_server import named
 from testbed.traces.files import read_json
 
 # Names on Hugging Face of models that ship, with the longest sequence if it is another.
@@ -62,15 +61,7 @@ def gpu_named(name: str) -> GpuSpec:
     """A data sheet of the config tree, or a JSON file with the values of one."""
     if Path(name).is_file():
         return read(GpuSpec, read_json(name), "gpu")
-    names = sorted(files_of("gpu"))
-    if name not in names:
-        raise InputError(
-            key="--gpu",
-            value=name,
-            problem="there is no such data sheet",
-            remedy=f"choose from {', '.join(names)}, or give a JSON file",
-        )
-    return read(GpuSpec, plain(composed(f"gpu/{name}", ()))["gpu"], "gpu")
+    return named.gpu_named(name)
 
 
 def gpu_of_device(device: str) -> GpuSpec | None:
@@ -78,7 +69,7 @@ def gpu_of_device(device: str) -> GpuSpec | None:
     tree has none.
     """
     sheets = {
-        name: yaml.safe_load(path.read_text(encoding="utf-8"))
+        name: yaml_values(path.read_text(encoding="utf-8"))
         for name, path in files_of("gpu").items()
     }
     names = {

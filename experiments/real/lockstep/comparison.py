@@ -1,8 +1,9 @@
 """Two schedulers on one workload: their equal iterations, and the first difference."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import count, islice, product, zip_longest
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -179,10 +180,42 @@ def workload(requests: Sequence[Request]) -> Iterator[str]:
         )
 
 
-def answer_place(request: Request, number: int) -> tuple[int, int]:
-    """The id of a token of an answer that has a name, from 0, and its place among the tokens of
-    this id: where a later prompt has the token.
+class Tokens:
+    """The token ids of prompts and answers: equal ones for equal contents, else ids of their own.
+    first: the smallest.
     """
-    assert request.answer_id is not None, "the answer has a name"
+
+    def __init__(self, first: int) -> None:
+        self._new = count(first)
+        self._known = defaultdict[tuple[int, int], int](lambda: next(self._new))
+
+    def new(self) -> int:
+        """An id that nothing else has."""
+        return next(self._new)
+
+    def prompt(self, request: Request) -> list[int]:
+        """The tokens of a prompt."""
+        if request.prompt_ids is None:
+            return [self.new() for _ in range(request.prompt_len)]
+        places = product(request.prompt_ids, range(request.tokens_per_id))
+        return [self._known[place] for place in islice(places, request.prompt_len)]
+
+    def answer(self, request: Request, number: int) -> int:
+        """A token of an answer, by its number from 0."""
+        if request.answer_id is None:
+            return self.new()
+        return self._known[_answer_place(request, request.answer_id, number)]
+
+    def end_answer(self, request: Request, stop: int) -> None:
+        """Let the last token of a named answer be this one wherever a prompt has it."""
+        if request.answer_id is not None:
+            place = _answer_place(request, request.answer_id, request.output_len - 1)
+            self._known.setdefault(place, stop)
+
+
+def _answer_place(request: Request, answer_id: int, number: int) -> tuple[int, int]:
+    """The id of a token of an answer, and its place among the tokens of this id: where a later
+    prompt has the token.
+    """
     place = request.prompt_len + number
-    return request.answer_id + place // request.tokens_per_id, place % request.tokens_per_id
+    return answer_id + place // request.tokens_per_id, place % request.tokens_per_id

@@ -6,13 +6,12 @@ Each file of a folder is varied, and asked about on GPUs of three generations.
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from testbed.experiments.real.lockstep.config_variations import variations
-from testbed.experiments.real.lockstep.server_starts import Asked, SideBySide
+from testbed.experiments.real.lockstep.model_configs import FAMILIES
+from testbed.experiments.real.lockstep.server_starts import Asked, compared
 
 GPUS = ("a100-80gb", "h100-80gb", "b200")
-FAMILIES = Path(__file__).with_name("families.json")
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 OPTIONS = (  # of the command, for each unchanged file
     "--kv-cache-dtype fp8",
@@ -48,15 +47,7 @@ def check_configs(folder: Path, gpus: Sequence[str] = GPUS) -> Iterator[str]:
     """Compare every config.json below a folder and its variations; a line for each difference, and
     the counts last.
     """
-    paths = config_files(folder)
-    with TemporaryDirectory(prefix="lockstep-") as varied:
-        sides = SideBySide(Path(varied))
-        for path in paths:
-            for asked in _asked(path, gpus):
-                line = sides.compare(asked)
-                if line:
-                    yield f"{asked}: {line}"
-        yield sides.tally.summary()
+    return compared(asked for path in config_files(folder) for asked in _asked(path, gpus))
 
 
 def _asked(path: Path, gpus: Sequence[str]) -> Iterator[Asked]:

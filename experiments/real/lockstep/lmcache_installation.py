@@ -7,11 +7,11 @@ manager, local CPU backend and allocator; the two sides share one engine, in one
 import logging
 import os
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.experiments.real.lockstep.installed_packages import version_of
 
 HOW = "pip install --no-deps lmcache==0.5.6, beside vllm 0.33 and LMCache's own requirements"
 ALIGNMENT = 4096  # bytes of its allocator
@@ -19,10 +19,7 @@ ALIGNMENT = 4096  # bytes of its allocator
 
 def installed_lmcache() -> str:
     """The version of the installed LMCache. Raises InputError if there is none."""
-    try:
-        return version("lmcache")
-    except PackageNotFoundError:
-        raise InputError(key="lmcache", problem="is not installed", remedy=HOW) from None
+    return version_of("lmcache", HOW)
 
 
 class Copies:
@@ -108,14 +105,21 @@ def make_connector(engine: Any, block_size: int) -> Any:
 
     adapter.get_pp_group = lambda: SimpleNamespace(is_last_rank=True)
     connector = LMCacheConnectorV1Dynamic.__new__(LMCacheConnectorV1Dynamic)
-    connector._connector_metadata = None
-    connector._role = KVConnectorRole.SCHEDULER
     impl = adapter.LMCacheConnectorV1Impl.__new__(adapter.LMCacheConnectorV1Impl)
-    values = dict(
-        _parent=connector,
-        _manager=SimpleNamespace(
-            lmcache_engine=engine, lookup_client=Lookups(engine), lookup_server=None
-        ),
+    vars(connector).update(
+        _connector_metadata=None, _role=KVConnectorRole.SCHEDULER, _lmcache_engine=impl
+    )
+    vars(impl).update(_state(engine, block_size), _parent=connector)
+    return connector
+
+
+def _state(engine: Any, block_size: int) -> dict[str, Any]:
+    """State that __init__ sets of a connector that has seen no request."""
+    manager = SimpleNamespace(
+        lmcache_engine=engine, lookup_client=Lookups(engine), lookup_server=None
+    )
+    return dict(
+        _manager=manager,
         config=engine.config,
         kv_role="kv_both",
         device="cpu",
@@ -139,7 +143,3 @@ def make_connector(engine: Any, block_size: int) -> Any:
         layerwise_retrievers=[],
         _invalid_block_ids=set(),
     )
-    for name, value in values.items():
-        setattr(impl, name, value)
-    connector._lmcache_engine = impl
-    return connector

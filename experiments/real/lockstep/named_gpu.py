@@ -8,14 +8,12 @@ FlashInfer if it is not installed, which every vLLM for NVIDIA GPUs requires.
 import os
 import sys
 from collections.abc import Callable
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from tempfile import mkdtemp
-from types import ModuleType
 from typing import Any
 
 from testbed.core.specs import GpuSpec
+from testbed.experiments.real.lockstep.installed_packages import Absent, AbsentModules
 from testbed.vllm.generations import capability_of
 
 CUDA_RUNTIME, NUM_GPUS = 13, 8
@@ -40,60 +38,9 @@ SUPPORTS: dict[str, Callable[[int], bool]] = {  # by compute capability x 10, as
 }
 
 
-class CompiledModules(MetaPathFinder, Loader):
-    """Finds vLLM's compiled modules, and packages of kernels that are missing, as empty ones."""
-
-    def __init__(self) -> None:
-        self._missing = {name for name in PACKAGES if find_spec(name) is None}
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
-        package, last = fullname.partition(".")[0], fullname.rpartition(".")[2]
-        is_kernel = package == "vllm" and (last.endswith("_C") or "_C_" in last)
-        is_missing = package in self._missing
-        if not (is_kernel or is_missing):
-            return None
-        return ModuleSpec(fullname, self, is_package=is_missing)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Empty(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Nothing to execute."""
-
-
-class _Empty(ModuleType):
-    """A module whose names are classes that nothing makes an instance of."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        made = _Absent(name, (), {})
-        setattr(self, name, made)
-        return made
-
-
-class _Absent(type):
-    """A class of a module that is absent: any name of it is itself, and nothing of it runs."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return cls
-
-    def __call__(cls, *values: Any, **named: Any) -> "_Nothing":
-        return _Nothing()
-
-
-class _Nothing(int):
-    """The result of a call of an absent function: 0, if a size is wanted."""
-
-    def __getattr__(self, name: str) -> "_Nothing":
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-    def __call__(self, *values: Any, **named: Any) -> "_Nothing":
-        return self
+def _is_kernel(name: str) -> bool:
+    last = name.rpartition(".")[2]
+    return name.startswith("vllm.") and (last.endswith("_C") or "_C_" in last)
 
 
 class _Kernels:
@@ -144,7 +91,7 @@ def install() -> type:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with which vLLM does not ask Triton for a driver
     os.environ["VLLM_CACHE_ROOT"] = mkdtemp(prefix="lockstep-")
-    sys.meta_path.insert(0, CompiledModules())
+    sys.meta_path.insert(0, AbsentModules(PACKAGES, _is_kernel))
     import torch
 
     _name_operators_of_torchvision(torch.library)
@@ -161,7 +108,7 @@ def install() -> type:
     for name in NAMESPACES:
         setattr(torch.ops, name, _Kernels(getattr(torch.ops, name)))
     for name in ("Stream", "Event"):
-        setattr(torch.cuda, name, _Absent(name, (), {}))
+        setattr(torch.cuda, name, Absent(name, (), {}))
     torch.cuda.current_device = lambda: 0
     torch.accelerator.empty_cache = lambda: None
     _read_files_once()

@@ -2,9 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from testbed.core.errors import DoesNotStart, InputError
@@ -84,6 +85,16 @@ class SideBySide:
         outcome, line = outcome_of(ours, theirs, has_length=LENGTH in asked.words)
         self.tally.counts[outcome] += 1
         return line
+
+
+def compared(questions: Iterable[Asked]) -> Iterator[str]:
+    """A line for each start that differs, and the counts last."""
+    with TemporaryDirectory(prefix="lockstep-") as folder:
+        sides = SideBySide(Path(folder))
+        for asked in questions:
+            if line := sides.compare(asked):
+                yield f"{asked}: {line}"
+        yield sides.tally.summary()
 
 
 def started_here(folder: Path, gpu: str, release: Release, words: str) -> Start | InputError:

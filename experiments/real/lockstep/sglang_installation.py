@@ -5,8 +5,6 @@ are images, kernels and networks (ABSENT), the collaborators that a text-only GP
 the forward pass with what its results do to a request.
 """
 
-import importlib.machinery
-import importlib.util
 import logging
 import os
 import random
@@ -16,11 +14,11 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.experiments.real.lockstep.installed_packages import AbsentModules, version_of
 from testbed.memory.paged.paged import Paged
 from testbed.memory.radix.radix import Radix
 from testbed.run.build import Setup
@@ -38,29 +36,29 @@ VOCABULARY = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The names are SGLang's if it has one. total_tokens: of the pool; decay_steps:
-    SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.
+    """The names and the defaults are SGLang's if it has one. total_tokens: of the pool;
+    decay_steps: SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.
     """
 
     total_tokens: int
     page_size: int
     max_running_requests: int
     max_prefill_tokens: int
-    chunked_prefill_size: int | None
-    enable_mixed_chunk: bool
-    prefill_max_requests: int | None
-    schedule_policy: str
-    schedule_conservativeness: float
-    decay_steps: int
-    enable_priority_scheduling: bool
-    schedule_low_priority_values_first: bool
-    retraction_policy: str
     context_length: int
-    ignore_eos: bool
-    disable_radix_cache: bool
-    radix_eviction_policy: str
-    radix_eviction_policy_config: Mapping[str, int] | None
-    overlaps: bool
+    chunked_prefill_size: int | None = None
+    enable_mixed_chunk: bool = False
+    prefill_max_requests: int | None = None
+    schedule_policy: str = "fcfs"
+    schedule_conservativeness: float = 1.0
+    decay_steps: int = 600
+    enable_priority_scheduling: bool = False
+    schedule_low_priority_values_first: bool = False
+    retraction_policy: str = "length"
+    ignore_eos: bool = False
+    disable_radix_cache: bool = False
+    radix_eviction_policy: str = "lru"
+    radix_eviction_policy_config: Mapping[str, int] | None = None
+    overlaps: bool = True
 
     @property
     def reads_priorities(self) -> bool:
@@ -113,53 +111,7 @@ def options_of(setup: Setup) -> Options:
 
 def installed_release() -> str:
     """The version of the installed SGLang. Raises InputError if there is none."""
-    try:
-        return version("sglang")
-    except PackageNotFoundError:
-        raise InputError(key="sglang", problem="is not installed", remedy=HOW) from None
-
-
-class _InertType(type):
-    """A class with any attribute, which is inert too."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return cls
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls
-
-
-class _Inert(metaclass=_InertType):
-    """An attribute of a module of ABSENT."""
-
-
-class _EmptyModule(ModuleType):
-    __path__: list[str] = []  # noqa: RUF012  as a package has it
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Inert
-
-
-class _AbsentModules:
-    """Finds an empty module for each of `names` and what is in it."""
-
-    def __init__(self, names: set[str]) -> None:
-        self.names = names
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.partition(".")[0] not in self.names:
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
-
-    def create_module(self, spec: Any) -> ModuleType:
-        return _EmptyModule(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Nothing is in it."""
+    return version_of("sglang", HOW)
 
 
 def import_quietly() -> None:
@@ -170,11 +122,11 @@ def import_quietly() -> None:
     logging.getLogger("sglang").setLevel(logging.CRITICAL)
     try:
         if "sglang.srt.managers.scheduler" not in sys.modules:
-            absent = {name for name in ABSENT if importlib.util.find_spec(name) is None}
+            absent = AbsentModules(ABSENT)
             import transformers
 
             transformers.utils.is_torchvision_available()  # it looks for torchvision itself
-            sys.meta_path.append(_AbsentModules(absent))
+            sys.meta_path.append(absent)
         import sglang.srt.managers.scheduler  # noqa: F401
     except ImportError as error:
         raise InputError(
@@ -343,14 +295,9 @@ def _give_state(scheduler: Any, options: Options) -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     chunk = options.chunked_prefill_size
-    values = dict(
-        policy=SchedulePolicy(
-            options.schedule_policy,
-            scheduler.tree_cache,
-            False,
-            options.enable_priority_scheduling,
-            options.schedule_low_priority_values_first,
-        ),
+    order = options.enable_priority_scheduling, options.schedule_low_priority_values_first
+    vars(scheduler).update(
+        policy=SchedulePolicy(options.schedule_policy, scheduler.tree_cache, False, *order),
         new_token_ratio_tracker=NewTokenRatioTracker.from_config(),
         enable_priority_scheduling=options.enable_priority_scheduling,
         schedule_low_priority_values_first=options.schedule_low_priority_values_first,
@@ -374,8 +321,6 @@ def _give_state(scheduler: Any, options: Options) -> None:
         ),
         device="cpu",
     )
-    for name, value in values.items():
-        setattr(scheduler, name, value)
 
 
 # Options and parts of other servers than one text-only GPU
@@ -428,8 +373,7 @@ def _unchanged(batch: Any, **options: Any) -> Any:
 def _give_collaborators(scheduler: Any) -> None:
     """Stand-ins for objects that such a server never uses, or finds empty."""
     for names, value in ((NONE, None), (FALSE, False), (ZERO, 0)):
-        for name in names:
-            setattr(scheduler, name, value)
+        vars(scheduler).update(dict.fromkeys(names, value))
     nothing: Callable[..., int] = lambda *args, **options: 0  # noqa: E731
     scheduler.dp_attn_adapter = SimpleNamespace(
         maybe_prepare_mlp_sync_batch=_unchanged, maybe_convert_decode_to_extend=_unchanged

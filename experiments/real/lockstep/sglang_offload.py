@@ -5,37 +5,35 @@ A write takes a stated number of steps. A load ends with the iteration that wait
 SGLang (LayerDoneCounter.wait_until).
 """
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, field
 from math import ceil
 from random import Random
 from typing import Any
 
 from testbed.core.request import Request
-from testbed.engine.outputs import Outputs
 from testbed.experiments.real.lockstep import sglang_installation as sglang
 from testbed.experiments.real.lockstep.offload_steps import (
-    STEP_PS,
+    TOKENS,
+    OurSteps,
     Step,
-    Totals,
-    compare_steps,
-    shortest_workload,
+    check_loads,
+    draw_ids,
+    draw_requests,
 )
 from testbed.experiments.real.lockstep.sglang_draws import draw_config
 from testbed.experiments.real.lockstep.sglang_installation import Hierarchy, Options
+from testbed.experiments.real.lockstep.sglang_sides import FIRST, TheirsOfSGLang
 from testbed.memory.offloading.hicache import WRITE_POLICIES, HiCache
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.radix.strategies import STRATEGIES
-from testbed.sched.beam_search import SyntheticBeams
 from testbed.sched.plan import Plan, Results
 from testbed.sched.preemption import Recompute
 from testbed.sched.sglang import SGLang
 from testbed.sched.sglang_overlap import OverlappedSGLang
 
-OUTPUT = 10**7  # the first token that no prompt has
 MAX_LEN = 4096
-OF_ALL = -1  # writes are of runs, which are of no request
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +43,24 @@ class Load:
     options: Options
     hierarchy: Hierarchy
     num_steps: int
-    requests: tuple[Request, ...]
+    requests: tuple[Request, ...] = field(repr=False)
 
 
-class Ours:
+class Ours(OurSteps):
     """Our scheduler and policy."""
-
-    name = "testbed"
 
     def __init__(self, load: Load) -> None:
         options, size = load.options, load.options.page_size
         below = Tier("dram", load.hierarchy.num_pages * size)
-        self.policy = HiCache(
+        policy = HiCache(
             PoolSpec(options.total_tokens, MAX_LEN, (below,)),
             size,
             options.radix_eviction_policy,
             load.hierarchy.hicache_write_policy,
             options.radix_eviction_policy_config,
         )
-        self.scheduler = (OverlappedSGLang if options.overlaps else SGLang)(
-            self.policy,
+        scheduler = (OverlappedSGLang if options.overlaps else SGLang)(
+            policy,
             Recompute(),
             max_running_requests=options.max_running_requests,
             max_prefill_tokens=options.max_prefill_tokens,
@@ -76,74 +72,41 @@ class Ours:
             ignore_eos=options.ignore_eos,
             context_length=options.context_length,
         )
-        self.outputs = Outputs(self.scheduler.state, SyntheticBeams())
-        self._num_steps = load.num_steps
-        self._due: dict[int, int] = {}  # the step before which a write has landed
+        super().__init__(scheduler, load.num_steps)
         self._in_flight: tuple[Plan, tuple[int, ...]] | None = None
-        self._before = self._counters()
-
-    def add(self, request: Request) -> None:
-        self.outputs.arrived(request)
-        self.scheduler.add(request.incoming)
 
     def is_idle(self) -> bool:
-        state = self.scheduler.state
-        return not (state.num_waiting or state.running or self._due or self._in_flight)
+        return super().is_idle() and self._in_flight is None
 
     def step(self, number: int) -> Step:
-        for move_id in [move for move, due in self._due.items() if due <= number]:
-            del self._due[move_id]
-            self.policy.landed(move_id)
-        plan = self.scheduler.plan()
-        self.policy.check()
-        self.outputs.preempted(plan)
-        for transfer in (transfer for ops in plan.ops for transfer in ops.background):
-            self._due[transfer.move_id] = number + 1 + self._num_steps
-        step = self._decided(plan)
-        self._carry_out(plan)
-        self.policy.check()
-        return self._with_counts(step)
+        step, size = super().step(number), self.policy.block_size
+        sums = [count * size for count in self.growth()]
+        return step.with_sums(sums, len(self.policy.tree.host.free) * size)
 
-    def _carry_out(self, plan: Plan) -> None:
+    def counts(self) -> list[int]:
+        tree = self.policy.tree
+        return [self.policy.num_loaded, tree.num_written, tree.evicted_below]
+
+    def decided(self, plan: Plan, number: int) -> Step:
+        for transfer in (transfer for ops in plan.ops for transfer in ops.background):
+            self.due[transfer.move_id] = number + 1 + self.num_steps
+        step = super().decided(plan, number)
+        return step._replace(found={name: found for name, found in step.found.items() if found})
+
+    def carry_out(self, plan: Plan) -> None:
         """With overlap, end the iteration before, and begin this one."""
-        scheduler, outputs = self.scheduler, self.outputs
-        if not scheduler.plans_ahead:
-            results = outputs.results(plan, 1)
-            outputs.follow(plan, scheduler.commit(plan, 1, results))
+        if not self.scheduler.plans_ahead:
+            super().carry_out(plan)
             return
         if self._in_flight is not None:
             before, ended = self._in_flight
-            scheduler.commit(before, 1, Results(ended, {}, {}))
+            self.scheduler.commit(before, 1, Results(ended, {}, {}))
             self._in_flight = None
         if plan.decode_seqs or plan:
-            ended = outputs.ended(plan, 1)
-            outcome = scheduler.anticipate(plan, 1, ended)
-            outputs.follow(plan, outcome, ended)
+            ended = self.outputs.ended(plan, 1)
+            outcome = self.scheduler.anticipate(plan, 1, ended)
+            self.outputs.follow(plan, outcome, ended)
             self._in_flight = plan, ended
-
-    def _decided(self, plan: Plan) -> Step:
-        chunks = {chunk.group.request.request_id: chunk for chunk in plan.chunks}
-        computed = {name: chunk.new for name, chunk in chunks.items()}
-        if plan.decode_seqs:
-            computed |= {seq.request_id: 1 for seq in self.scheduler.state.batch}
-        found = {name: chunk.num_stored for name, chunk in chunks.items() if chunk.num_stored}
-        preempted = sorted(group.request.request_id for group in plan.preempted)
-        return Step(computed, found, {}, {}, 0, tuple(preempted))
-
-    def _counters(self) -> tuple[int, int, int]:
-        tree = self.policy.tree
-        return self.policy.num_loaded, tree.num_written, tree.evicted_below
-
-    def _with_counts(self, step: Step) -> Step:
-        size, now = self.policy.block_size, self._counters()
-        loaded, stored, evicted = ((b - a) * size for a, b in zip(self._before, now, strict=True))
-        self._before = now
-        return step._replace(
-            loaded={OF_ALL: loaded} if loaded else {},
-            stored={OF_ALL: stored} if stored else {},
-            evicted=evicted,
-            free=len(self.policy.tree.host.free) * size,
-        )
 
 
 class Event:
@@ -185,37 +148,18 @@ class Clock:
         return TransferCompletion(None, Event(self, due), False)
 
 
-class Theirs:
+class Theirs(TheirsOfSGLang):
     """The installed SGLang's scheduler, tree, controller and pools."""
 
     def __init__(self, load: Load) -> None:
-        self.name = f"sglang {sglang.installed_release()}"
-        self.options = load.options
-        self.scheduler = sglang.make_scheduler(load.options, load.hierarchy)
+        super().__init__(load.options, load.hierarchy)
         self.tree = self.scheduler.tree_cache
-        controller = self.tree.cache_controller
         self.clock = Clock(load.num_steps, overlaps=load.options.overlaps)
-        controller.l2_transfer_engine = self.clock
-        self._new = count(OUTPUT)
-        self._output_lens: dict[str, int] = {}
-        self._in_flight: Any = None
-        self._retracted = list[int]()
-        self._loaded = self._stored = self._evicted = 0
-        self._watch(controller)
-
-    def add(self, request: Request) -> None:
-        options, ids = self.options, request.prompt_ids or ()
-        priority = request.priority if options.reads_priorities else None
-        req = sglang.make_request(
-            request.request_id,
-            ids[: request.prompt_len],
-            request.max_new_tokens,
-            priority,
-            ignore_eos=options.ignore_eos,
-        )
-        self.scheduler.init_req_max_new_tokens(req)
-        self._output_lens[req.rid] = request.output_len
-        self.scheduler._add_request_to_queue(req)
+        self.tree.cache_controller.l2_transfer_engine = self.clock
+        self._sums = Counter[str]()
+        self._count("loaded", self.tree.cache_controller, "load")
+        self._count("stored", self.tree.cache_controller, "write")
+        self._count("evicted", self.tree.host_pool_group, "free", of_argument=True)
 
     def is_idle(self) -> bool:
         scheduler, controller = self.scheduler, self.tree.cache_controller
@@ -223,7 +167,7 @@ class Theirs:
         return not (
             scheduler.waiting_queue
             or scheduler.running_batch.reqs
-            or self._in_flight
+            or self.in_flight
             or controller.has_inflight_device_transfers()
             or (last is not None and any(not req.finished() for req in last.reqs))
         )
@@ -232,69 +176,25 @@ class Theirs:
         self.clock.now, self.clock.is_planning = number, True
         batch = sglang.next_batch(self.scheduler, overlaps=self.options.overlaps)
         self.clock.is_planning = False
-        step = self._decided(batch)
-        if self.options.overlaps:
-            batch, self._in_flight = self._in_flight, None if batch is None else batch.copy()
-        if batch is not None:
-            sglang.finish(self.scheduler, batch, self._sample)
+        begun = self.iteration(batch, 0)
+        if self.process(batch):
             self.tree.flush_pending_backups()
-        elif self._in_flight is None:
-            self.scheduler.new_token_ratio_tracker.reset()  # on_idle
-        return self._with_counts(step)
+        sums, self._sums = self._sums, Counter()
+        free = self.tree.cache_controller.mem_pool_host.available_size()
+        step = Step(begun.tokens, begun.cached, preempted=tuple(sorted(begun.preempted)))
+        return step.with_sums([sums[name] for name in TOKENS[2:]], free)
 
-    def _decided(self, batch: Any) -> Step:
-        retracted, self._retracted = tuple(sorted(self._retracted)), []
-        if batch is None:
-            return Step({}, {}, {}, {}, 0, retracted)
-        names = [int(req.rid) for req in batch.reqs]
-        if not batch.forward_mode.is_extend():
-            return Step(dict.fromkeys(names, 1), {}, {}, {}, 0, retracted)
-        decoding = {int(req.rid) for req in batch.decoding_reqs or ()}
-        prefixes = zip(names, batch.prefix_lens, strict=True)
-        found = {name: n for name, n in prefixes if n and name not in decoding}
-        return Step(dict(zip(names, batch.extend_lens, strict=True)), found, {}, {}, 0, retracted)
+    def _count(self, what: str, owner: Any, method: str, *, of_argument: bool = False) -> None:
+        """Count the indices that a method returns, or that it is given."""
+        call = getattr(owner, method)
 
-    def _with_counts(self, step: Step) -> Step:
-        loaded, stored, evicted = self._loaded, self._stored, self._evicted
-        self._loaded = self._stored = self._evicted = 0
-        return step._replace(
-            loaded={OF_ALL: loaded} if loaded else {},
-            stored={OF_ALL: stored} if stored else {},
-            evicted=evicted,
-            free=self.tree.cache_controller.mem_pool_host.available_size(),
-        )
-
-    def _sample(self, req: Any) -> int:
-        is_last = len(req.output_ids) + 1 == self._output_lens[req.rid]
-        return sglang.STOP if is_last and not self.options.ignore_eos else next(self._new)
-
-    def _watch(self, controller: Any) -> None:
-        """Count what is loaded, written and freed on the host, and the retracted requests."""
-        load, write, free = controller.load, controller.write, self.tree.host_pool_group.free
-        enqueue = self.scheduler._add_request_to_queue
-
-        def loads(*arguments: Any, **named: Any) -> Any:
-            indices = load(*arguments, **named)
-            self._loaded += 0 if indices is None else len(indices)
+        def counted(*arguments: Any, **named: Any) -> Any:
+            indices = call(*arguments, **named)
+            own = arguments[0] if of_argument else indices
+            self._sums[what] += 0 if own is None else len(own)
             return indices
 
-        def writes(*arguments: Any, **named: Any) -> Any:
-            indices = write(*arguments, **named)
-            self._stored += 0 if indices is None else len(indices)
-            return indices
-
-        def frees(indices: Any, *arguments: Any, **named: Any) -> Any:
-            self._evicted += len(indices)
-            return free(indices, *arguments, **named)
-
-        def enqueues(req: Any, is_retracted: bool = False) -> None:
-            if is_retracted:
-                self._retracted.append(int(req.rid))
-            enqueue(req, is_retracted)
-
-        controller.load, controller.write = loads, writes
-        self.tree.host_pool_group.free = frees
-        self.scheduler._add_request_to_queue = enqueues
+        setattr(owner, method, counted)
 
 
 def draw(random: Random, num_requests: int) -> Load:
@@ -313,76 +213,36 @@ def draw(random: Random, num_requests: int) -> Load:
         max_prefill_tokens=random.choice([64, 512, 16384]),
         chunked_prefill_size=chunk,
         enable_mixed_chunk=mixes,
-        prefill_max_requests=None,
         schedule_policy=random.choice(["fcfs", "fcfs", "lpm", "dfs-weight"]),
         schedule_conservativeness=random.choice([0.1, 0.3, 1.0]),
         decay_steps=random.choice([30, 600]),
-        enable_priority_scheduling=False,
-        schedule_low_priority_values_first=False,
-        retraction_policy="length",
         context_length=MAX_LEN,
         ignore_eos=factor == 1,
-        disable_radix_cache=False,
         radix_eviction_policy=strategy,
         radix_eviction_policy_config=draw_config(random, strategy),
         overlaps=random.random() < 0.5,
     )
     host_pages = max(round(num_pages * random.uniform(0.5, 4)), 1) + 1
-    return Load(
-        options,
-        Hierarchy(host_pages, random.choice(WRITE_POLICIES)),
-        random.randint(0, 10),
-        tuple(_requests(random, num_requests, options, factor)),
-    )
-
-
-def _requests(
-    random: Random, num_requests: int, options: Options, factor: float
-) -> Iterator[Request]:
-    pool, size = options.total_tokens, options.page_size
-    num_stories = random.choice([4, 16])
-    stories = [[random.randrange(10, 10**6) for _ in range(pool)] for _ in range(num_stories)]
-    gap, now = random.choice([0.5, 3, 15]), 0.0
+    hierarchy = Hierarchy(host_pages, random.choice(WRITE_POLICIES))
+    num_steps, pool = random.randint(0, 10), options.total_tokens
+    stories = [draw_ids(random, pool, FIRST) for _ in range(random.choice([4, 16]))]
     most = pool - 2 * size - 2  # SGLang cuts no output then
-    for i in range(num_requests):
-        now += random.expovariate(1 / gap)
-        output_len = random.choice([1, random.randint(1, max(most // 4, 1))])
-        length = random.randint(1, random.choice([most // 4 + 1, most // 2 + 1, most - output_len]))
-        if random.random() < 0.5:  # whole pages
-            length = max(length // size * size, 1)
-        length = max(min(length, most - ceil(output_len * factor)), 1)
-        shared = random.choice([0, length, random.randint(0, length)])
-        own = (random.randrange(10, 10**6) for _ in range(length - shared))
-        ids = (*random.choice(stories)[:shared], *own)
-        yield Request(
-            i,
-            round(now * STEP_PS),
-            length,
-            output_len,
-            prompt_ids=ids,
-            priority=random.randint(0, 2),
-            max_new_tokens=ceil(output_len * factor),
+    drawn = draw_requests(random, num_requests, stories, most, size, factor, FIRST)
+    requests = (
+        request._replace(
+            priority=random.randint(0, 2), max_new_tokens=ceil(request.output_len * factor)
         )
+        for request in drawn
+    )
+    return Load(options, hierarchy, num_steps, tuple(requests))
+
+
+def both_sides(load: Load) -> tuple[Ours, Theirs]:
+    """Ours first."""
+    return Ours(load), Theirs(load)
 
 
 def check_hicache(number: int, seed: int, num_requests: int) -> Iterator[str]:
-    """Compare `number` random loads; lines of a report, the last of which names the first
-    difference if there is one.
-    """
-    totals = Totals()
-    for i in range(number):
-        load = draw(Random(f"hicache/{seed}/{i}"), num_requests)
-
-        def make(load: Load = load) -> tuple[Ours, Theirs]:
-            return Ours(load), Theirs(load)
-
-        if compare_steps(make, load.requests, totals):
-            yield f"seed {seed}, load {i}: {load.options}, {load.hierarchy}, {load.num_steps} steps"
-            yield from shortest_workload(make, load.requests)
-            return
-    yield (
-        f"sglang {sglang.installed_release()}: {totals.steps:,} steps of {number} loads are equal; "
-        f"tokens: {totals.computed:,} computed, {totals.found:,} found, {totals.loaded:,} loaded, "
-        f"{totals.stored:,} stored, {totals.evicted:,} evicted below; "
-        f"{totals.preempted:,} retractions"
-    )
+    """Compare `number` random loads; see `check_loads`."""
+    loads = (draw(Random(f"hicache/{seed}/{i}"), num_requests) for i in range(number))
+    return check_loads(f"sglang {sglang.installed_release()}", loads, both_sides, "retractions")

@@ -1,14 +1,18 @@
 """Our scheduler and SGLang's, each driven by its engine's loop, with constant iterations."""
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count, islice, product
 from typing import Any
 
 from testbed.core.request import Request
 from testbed.experiments.real.lockstep import sglang_installation as sglang
-from testbed.experiments.real.lockstep.comparison import Iteration, SideFailed, Sides, answer_place
-from testbed.experiments.real.lockstep.sglang_installation import STOP, Options, options_of
+from testbed.experiments.real.lockstep.comparison import Iteration, SideFailed, Sides, Tokens
+from testbed.experiments.real.lockstep.sglang_installation import (
+    STOP,
+    Hierarchy,
+    Options,
+    options_of,
+)
 from testbed.experiments.real.lockstep.sides import Ours
 from testbed.run.build import Setup, build
 from testbed.run.result import front_end
@@ -21,12 +25,12 @@ class TheirsOfSGLang:
     later prompts contain.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, hierarchy: Hierarchy | None = None) -> None:
         self.name = f"sglang {sglang.installed_release()}"
         self.options = options
-        self.scheduler = sglang.make_scheduler(options)
-        self._new = count(FIRST)
-        self._known = defaultdict[tuple[int, int], int](lambda: next(self._new))
+        self.scheduler = sglang.make_scheduler(options, hierarchy)
+        self.in_flight: Any = None  # with overlap the batch whose results are not processed
+        self._tokens = Tokens(FIRST)
         self._requests: dict[str, Request] = {}
         self._retracted: list[int] = []
         self._enqueue = self.scheduler._add_request_to_queue
@@ -38,25 +42,32 @@ class TheirsOfSGLang:
         With overlap a batch is planned when the one before begins, whose results are processed
         afterwards; else when that one has ended.
         """
-        arriving, in_flight, now_ps = deque(requests), None, 0
+        arriving, now_ps = deque(requests), 0
         while True:
             while arriving and arriving[0].arrival_ps <= now_ps:
-                self._add(arriving.popleft())
+                self.add(arriving.popleft())
             batch = self._next_batch()
             if batch is not None:
-                yield self._iteration(
-                    batch, now_ps + (iteration_ps if in_flight is not None else 0)
-                )
-            if self.options.overlaps:
-                batch, in_flight = in_flight, None if batch is None else batch.copy()
-            if batch is not None:
-                sglang.finish(self.scheduler, batch, self._sample)
+                begins_ps = now_ps + (iteration_ps if self.in_flight is not None else 0)
+                yield self.iteration(batch, begins_ps)
+            if self.process(batch):
                 now_ps += iteration_ps
-            elif in_flight is None:
-                self.scheduler.new_token_ratio_tracker.reset()  # on_idle
+            elif self.in_flight is None:
                 if not arriving:
                     return
                 now_ps = max(now_ps, arriving[0].arrival_ps)
+
+    def process(self, batch: Any) -> bool:
+        """Process the results of a batch, with overlap of the one before it; whether there are
+        any.
+        """
+        if self.options.overlaps:
+            batch, self.in_flight = self.in_flight, None if batch is None else batch.copy()
+        if batch is not None:
+            sglang.finish(self.scheduler, batch, self._sample)
+        elif self.in_flight is None:
+            self.scheduler.new_token_ratio_tracker.reset()  # on_idle
+        return batch is not None
 
     def _next_batch(self) -> Any:
         try:
@@ -64,9 +75,13 @@ class TheirsOfSGLang:
         except RuntimeError as error:  # as if a chunk goes on without memory for it
             raise SideFailed(f"{self.name}: {str(error).splitlines()[0]}") from error
 
-    def _iteration(self, batch: Any, begins_ps: int) -> Iteration:
-        """Tokens that a batch computes, with the retractions since the one before."""
+    def iteration(self, batch: Any, begins_ps: int) -> Iteration:
+        """Tokens that a batch computes, with the retractions since the one before; None: no
+        batch.
+        """
         retracted, self._retracted = tuple(self._retracted), []
+        if batch is None:
+            return Iteration(begins_ps, {}, retracted)
         names = [int(req.rid) for req in batch.reqs]
         if not batch.forward_mode.is_extend():
             return Iteration(begins_ps, dict.fromkeys(names, 1), retracted)
@@ -101,34 +116,27 @@ class TheirsOfSGLang:
             self._retracted.append(int(req.rid))
         self._enqueue(req, is_retracted)
 
-    def _add(self, request: Request) -> None:
+    def add(self, request: Request) -> None:
+        """The request arrives."""
         options = self.options
         req = sglang.make_request(
             request.request_id,
-            self._prompt(request),
+            self._tokens.prompt(request),
             request.max_new_tokens,
             request.priority if options.reads_priorities else None,
             ignore_eos=options.ignore_eos,
         )
         self.scheduler.init_req_max_new_tokens(req)
         self._requests[req.rid] = request
-        if request.answer_id is not None and not options.ignore_eos:
-            self._known.setdefault(answer_place(request, request.output_len - 1), STOP)
+        if not options.ignore_eos:
+            self._tokens.end_answer(request, STOP)
         self.scheduler._add_request_to_queue(req)
-
-    def _prompt(self, request: Request) -> list[int]:
-        """The prompt's tokens: equal ones for equal contents, else tokens of its own."""
-        if request.prompt_ids is None:
-            return [next(self._new) for _ in range(request.prompt_len)]
-        places = product(request.prompt_ids, range(request.tokens_per_id))
-        return [self._known[place] for place in islice(places, request.prompt_len)]
 
     def _sample(self, req: Any) -> int:
         request, number = self._requests[req.rid], len(req.output_ids)
         if number + 1 == request.output_len and not self.options.ignore_eos:
             return STOP
-        named = request.answer_id is not None
-        return self._known[answer_place(request, number)] if named else next(self._new)
+        return self._tokens.answer(request, number)
 
 
 class OursOfSGLang(Ours):

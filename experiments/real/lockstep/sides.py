@@ -1,8 +1,7 @@
 """Our scheduler and vLLM's, each driven by its engine's loop, with iterations of constant time."""
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count, islice, product
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from testbed.core.errors import InputError
@@ -17,7 +16,7 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulated import SimulatedExecutor
 from testbed.experiments.real.lockstep import vllm_installation as vllm
-from testbed.experiments.real.lockstep.comparison import Iteration, Sides, answer_place
+from testbed.experiments.real.lockstep.comparison import Iteration, Sides, Tokens
 from testbed.experiments.real.lockstep.vllm_installation import Options, options_of
 from testbed.run.build import Setup, build
 from testbed.run.result import front_end
@@ -158,16 +157,20 @@ class Theirs:
     later prompts contain.
     """
 
-    def __init__(self, options: Options, speculation: Speculation | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        speculation: Speculation | None = None,
+        offloading: Mapping[str, Any] | None = None,
+    ) -> None:
         self.speculation = speculation
         self.name = f"vllm {vllm.installed_release()}"
         self.options = options
-        self.scheduler = vllm.make_scheduler(options)
+        self.scheduler = vllm.make_scheduler(options, offloading)
         behind = getattr(self.scheduler, "num_hash_lookahead_tokens", 0)  # since 0.33
         size = options.block_size
         self._hasher = vllm.block_hasher(size, behind) if options.caches else None
-        self._new = count(STOP + 1)  # tokens that no other request has
-        self._known = defaultdict[tuple[int, int], int](lambda: next(self._new))
+        self._tokens = Tokens(STOP + 1)
         self._requests: dict[str, Request] = {}
         self._num_generated: dict[str, int] = {}
         self._preempted: list[int] = []
@@ -184,11 +187,11 @@ class Theirs:
         depth = 2 if self.options.asynchronous else 1
         while True:
             while arriving and arriving[0].arrival_ps <= now_ps:
-                self._add(arriving.popleft())
+                self.add(arriving.popleft())
             output = self.scheduler.schedule() if self.scheduler.has_requests() else None
             if output is not None:
                 self._preempted += map(int, output.preempted_req_ids or ())
-                planned.append((output, self._sampling(output)))
+                planned.append((output, self.sampling(output)))
                 if output.total_num_scheduled_tokens:
                     yield self._iteration(output, now_ps + iteration_ps * (len(planned) - 1))
                     if len(planned) < depth:
@@ -196,13 +199,13 @@ class Theirs:
             if planned:
                 ended, sampling = planned.popleft()
                 now_ps += iteration_ps if ended.total_num_scheduled_tokens else 0
-                self._update(ended, sampling)
+                self.update(ended, sampling)
             elif arriving:
                 now_ps = arriving[0].arrival_ps
             else:
                 return
 
-    def _sampling(self, output: Any) -> set[str]:
+    def sampling(self, output: Any) -> set[str]:
         """The requests that get an output token: all but those with more of the prompt to do."""
         scheduled = self.scheduler.requests
         names = output.num_scheduled_tokens
@@ -230,37 +233,30 @@ class Theirs:
         )
         return [*lines, "waiting " + (", ".join(waiting) or "none")]
 
-    def _add(self, request: Request) -> None:
-        tokens = self._prompt(request) if self.options.caches else [0] * request.prompt_len
+    def add(self, request: Request) -> None:
+        """The request arrives."""
+        tokens = self._tokens.prompt(request) if self.options.caches else [0] * request.prompt_len
         most = request.output_len if self.options.ignore_eos else self.options.max_model_len
         stop = None if self.options.ignore_eos else STOP
         self._requests[str(request.request_id)] = request
-        if request.answer_id is not None and stop is not None:
-            self._known.setdefault(answer_place(request, request.output_len - 1), STOP)
+        if stop is not None:
+            self._tokens.end_answer(request, stop)
         self.scheduler.add_request(
             vllm.make_request(
                 request.request_id, tokens, most, stop, self._hasher, request.priority
             )
         )
 
-    def _prompt(self, request: Request) -> list[int]:
-        """The prompt's tokens: equal ones for equal contents, else tokens of its own."""
-        if request.prompt_ids is None:
-            return [next(self._new) for _ in range(request.prompt_len)]
-        places = product(request.prompt_ids, range(request.tokens_per_id))
-        return [self._known[place] for place in islice(places, request.prompt_len)]
-
-    def _update(self, output: Any, sampling: set[str]) -> None:
-        from vllm.v1.outputs import ModelRunnerOutput
-
-        names = list(output.num_scheduled_tokens)
-        drafts = self._num_drafts(output)
-        sampled = [
-            self._sampled(name, drafts.get(name, 0)) if name in sampling else [] for name in names
-        ]
-        self.scheduler.update_from_output(
-            output, ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
-        )
+    def update(self, output: Any, sampling: set[str], connector_output: Any = None) -> None:
+        """An iteration has ended, in which these requests got an output token. connector_output:
+        vLLM's KVConnectorOutput, if it has a connector.
+        """
+        names, drafts = list(output.num_scheduled_tokens), self._num_drafts(output)
+        sampled = {
+            name: self._sampled(name, drafts.get(name, 0)) if name in sampling else []
+            for name in names
+        }
+        vllm.update(self.scheduler, output, sampled, connector_output)
         if self.speculation is not None and not self.options.asynchronous:
             self._draft([name for name in names if name in sampling], len(names))
 
@@ -291,7 +287,7 @@ class Theirs:
         assert self.speculation is not None, "asked of a side that speculates"
         drafts = self.speculation.num_drafts
         counts = [drafts(int(name), self._num_generated[name], batch_size) for name in names]
-        proposed = [[next(self._new) for _ in range(count)] for count in counts]
+        proposed = [[self._tokens.new() for _ in range(count)] for count in counts]
         self.scheduler.update_draft_token_ids(DraftTokenIds(names, proposed))
 
     def _token(self, name: str) -> int:
@@ -300,8 +296,7 @@ class Theirs:
         request = self._requests[name]
         if not self.options.ignore_eos and number == request.output_len:
             return STOP
-        named = request.answer_id is not None
-        return self._known[answer_place(request, number - 1)] if named else next(self._new)
+        return self._tokens.answer(request, number - 1)
 
 
 def sides_of(

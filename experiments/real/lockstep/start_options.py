@@ -9,10 +9,9 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
 from testbed.experiments.real.lockstep.config_comparison import config_files
-from testbed.experiments.real.lockstep.server_starts import Asked, SideBySide
+from testbed.experiments.real.lockstep.server_starts import Asked, compared
 
 GPUS = ("h100-80gb",)
 
@@ -123,13 +122,7 @@ def check_starts(
     questions = list(_questions(folder, gpus))
     if count is not None:
         questions = Random(seed).sample(questions, min(count, len(questions)))
-    with TemporaryDirectory(prefix="lockstep-") as asked_for:
-        sides = SideBySide(Path(asked_for))
-        for asked in questions:
-            line = sides.compare(asked)
-            if line:
-                yield f"{asked}: {line}"
-        yield sides.tally.summary()
+    return compared(questions)
 
 
 def _questions(folder: Path, gpus: Sequence[str]) -> Iterator[Asked]:

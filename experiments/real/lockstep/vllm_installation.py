@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +14,7 @@ from unittest.mock import patch
 
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
+from testbed.experiments.real.lockstep.installed_packages import version_of
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
 from testbed.memory.groups.page_rules import OnePageSize
@@ -267,10 +267,7 @@ def _check_values(setup: Setup) -> None:
 
 def installed_release() -> str:
     """The version of the installed vLLM. Raises InputError if there is none."""
-    try:
-        return version("vllm")
-    except PackageNotFoundError:
-        raise InputError(key="vllm", problem="is not installed", remedy=HOW) from None
+    return version_of("vllm", HOW)
 
 
 def make_scheduler(options: Options, offloading: Mapping[str, Any] | None = None) -> Any:
@@ -380,41 +377,6 @@ def _retention() -> dict[str, Any]:
     return {name: getattr(CacheConfig(), name)} if hasattr(CacheConfig, name) else {}
 
 
-def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) -> Any:
-    """vLLM's KVCacheConfig for these layers and `available` bytes."""
-    return planned(Options(1, 16, max_model_len, 1, max_model_len), specs, available)[1]
-
-
-def planned(
-    options: Options, specs: Mapping[str, Any], available: int, *, fits_length: bool = False
-) -> tuple[Any, Any]:
-    """vLLM's VllmConfig and KVCacheConfig for these layers and `available` bytes. fits_length: the
-    longest sequence that they hold is looked for (--max-model-len auto). Raises vLLM's ValueError
-    if one sequence does not fit.
-    """
-    _import_quietly()
-    config = _vllm_config(options)
-    config.scheduler_config.disable_hybrid_kv_cache_manager = False  # as on a GPU
-    if fits_length:
-        config.model_config.original_max_model_len = -1
-    return config, _cache_config(config, specs, available)
-
-
-def _cache_config(config: Any, specs: Mapping[str, Any], available: int) -> Any:
-    try:
-        from vllm.v1.core.kv_cache_planning import (
-            get_global_kv_cache_groups,
-            get_kv_cache_configs,
-        )
-    except ImportError:  # 0.19, which has one layout and forms the groups itself
-        from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
-
-        return get_kv_cache_configs(config, [dict(specs)], [available])[0]
-    _resolve_layout(config, specs)
-    groups = get_global_kv_cache_groups(config, [dict(specs)])
-    return get_kv_cache_configs(config, [dict(specs)], [available], groups)[0]
-
-
 def logged_capacity(config: Any, cache: Any) -> tuple[int, float]:
     """The two numbers of the lines that vLLM logs of a KV cache: tokens and concurrency."""
     from vllm.v1.core import kv_cache_utils
@@ -428,19 +390,6 @@ def logged_capacity(config: Any, cache: Any) -> tuple[int, float]:
     return int(size.replace(",", "")), float(concurrency)
 
 
-def _resolve_layout(config: Any, specs: Mapping[str, Any]) -> None:
-    """Let vLLM choose the order in which the cache is stored, of those it chooses from if no
-    attention backend names any, as FlashAttention does not.
-    """
-    from vllm.v1.attention.backends.utils import (
-        get_supported_kv_cache_layouts,
-        resolve_kv_cache_layout,
-    )
-
-    names = [layout.name for layout in get_supported_kv_cache_layouts([])]
-    resolve_kv_cache_layout(config, [names], specs.values())
-
-
 def block_hasher(block_size: int, num_behind: int = 0) -> Any:
     """vLLM's function that computes the hashes of a request's full blocks, which cover num_behind
     tokens behind each.
@@ -452,6 +401,20 @@ def block_hasher(block_size: int, num_behind: int = 0) -> Any:
     init_none_hash(hash_fn)
     behind = [num_behind] if num_behind else []  # no argument of 0.19
     return get_request_block_hasher(block_size, hash_fn, *behind)
+
+
+def update(
+    scheduler: Any, output: Any, sampled: Mapping[str, list[int]], connector_output: Any
+) -> None:
+    """Let the scheduler see an iteration's results. sampled: the output tokens of each request that
+    was scheduled. connector_output: vLLM's KVConnectorOutput, or None.
+    """
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    places = {name: place for place, name in enumerate(sampled)}
+    results = ModelRunnerOutput([*sampled], places, [*sampled.values()])
+    results.kv_connector_output = connector_output
+    scheduler.update_from_output(output, results)
 
 
 def make_request(

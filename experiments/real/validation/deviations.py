@@ -12,7 +12,6 @@ from testbed.experiments.runs.whole_files import whole
 from testbed.run.config import RunConfig
 from testbed.run.identity import content_hash
 from testbed.run.metrics import spread
-from testbed.traces.files import plain_or_packed, read_table, seconds
 from testbed.traces.vllm_log import Times, VllmLog
 
 KINDS = ("ttft_s", "tpot_s", "e2e_s")
@@ -21,7 +20,6 @@ PARTS = 4
 NAMES = dict(zip(KINDS, ("TTFT", "TPOT", "latency"), strict=True))
 FILLED = 0.95  # share of the pool from which memory counts as short
 POINTS = 400
-SAMPLED = ("prompt_throughput", "gen_throughput", "waiting", "kv_cache_pct")  # and not compared
 STYLES = {"real": "k-", "simulated": "C0--"}
 
 
@@ -56,28 +54,14 @@ def metrics(times: Times) -> dict[str, float]:
     return values
 
 
-def compare(log: str, real: Times, simulated: Times, label: str = "") -> list[Compared]:
-    """A row for each metric that both have.
-
-    If the log's folder has timeseries.csv, another row compares the mean number of running requests
-    at its times. label: the name of the rows, by default the log's path.
-    """
-    label = label or log
+def compare(log: str, real: Times, simulated: Times) -> list[Compared]:
+    """A row for each metric that both have. log: the name of the rows."""
     simulated_metrics = metrics(simulated)
-    rows = [
-        Compared(label, name, value, simulated_metrics[name])
+    return [
+        Compared(log, name, value, simulated_metrics[name])
         for name, value in metrics(real).items()
         if name in simulated_metrics
     ]
-    if samples := log and plain_or_packed(Path(log).with_name("timeseries.csv")):
-        moments = np.array(
-            seconds(
-                str(samples), "t", read_table(str(samples), ["t", "running"], ignored=SAMPLED)["t"]
-            )
-        )
-        means = (float(times.running_at(moments).mean()) for times in (real, simulated))
-        rows.append(Compared(label, "running_mean", *means))
-    return rows
 
 
 def over_time(real: Times, simulated: Times) -> Iterator[tuple[str, ...]]:

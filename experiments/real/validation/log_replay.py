@@ -7,6 +7,7 @@ server that the log lacks, or that differs from the config.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from testbed.run.machine import check_device
 from testbed.run.override_words import key_of
 from testbed.run.parts import Part
 from testbed.run.simulate import run
+from testbed.traces.length_model import Floats
 from testbed.traces.vllm_log import Times, VllmLog
 
 PROFILE_COST = "testbed.cost.profile.ProfileCost"
@@ -49,14 +51,27 @@ US = 1e6
 class LoggedMachine(NamedTuple):
     """A server's front end, and its slowness.
 
-    before_first_s: seconds from the client's request to the engine. after_last_s: seconds from the
-    engine's last token to the client, which already has all other tokens. slowness: an iteration
-    takes this many times its simulated cost.
+    before_first_s: seconds from the client's request to the engine and from its first token back,
+    by the number of requests that decode beside it; of one number alone, of all. after_last_s:
+    seconds from the engine's last token to the client, which already has all other tokens.
+    slowness: an iteration takes this many times its simulated cost.
     """
 
-    before_first_s: float = 0.0
+    before_first_s: Mapping[int, float] = MappingProxyType({0: 0.0})
     after_last_s: float = 0.0
     slowness: float = 1.0
+
+    def before_first_of(self, engine: Times) -> Floats:
+        """The seconds of each request of a simulated engine; beyond the largest number the last
+        line goes on.
+        """
+        counts, seconds = [*self.before_first_s], [*self.before_first_s.values()]
+        beside = engine.running_at(engine.first_token_s) - 1
+        inside = np.interp(beside, counts, seconds)
+        if len(counts) == 1:
+            return inside
+        slope = (seconds[-1] - seconds[-2]) / (counts[-1] - counts[-2])
+        return inside + slope * np.maximum(beside - counts[-1], 0)
 
 
 @dataclass(frozen=True)
@@ -141,7 +156,8 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
 
     Without a machine, the front end and the slowness are those fitted into the profile.
     """
-    before, after, slowness = machine or fitted_machine(config, log)
+    machine = machine or fitted_machine(config, log)
+    slowness = machine.slowness
     arrivals = Part("testbed.engine.arrivals.Replay", {"speedup": slowness})
     result = run(replace(config, trace=Part(log), arrivals=arrivals))
     setup, recorder = result.setup, result.recorder
@@ -157,7 +173,8 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
         columns["arrival_s"], columns["first_token_s"], columns["finish_s"], log.times.output_len
     )
     arrival_s, first_s, finish_s = (slowness * moments for moments in engine[:3])
-    finish_s = finish_s + before + np.where(engine.output_len > 1, after, 0)
+    before = machine.before_first_of(engine)
+    finish_s = finish_s + before + np.where(engine.output_len > 1, machine.after_last_s, 0)
     totals = recorder.totals
     block_size = setup.scheduler.memory.block_size or 1
     return Replayed(
@@ -192,20 +209,25 @@ def fitted_machine(config: RunConfig, log: VllmLog) -> LoggedMachine:
     if config.cost.name != PROFILE_COST:
         return LoggedMachine()
     profile = read_profile(str(config.cost.parameters["path"]))
-    seconds = {} if log.is_of_engine else _front_end_s(profile)
-    before, after = (seconds.get(name, 0.0) for name in FRONT_END)
     slowness = profile["fingerprint"].get("slowness", {}).get(content_hash(log.path), 1.0)
-    return LoggedMachine(before, after, float(slowness))
+    if log.is_of_engine:
+        return LoggedMachine(slowness=float(slowness))
+    before, after = (_front_end_s(profile, part) for part in FRONT_END)
+    return LoggedMachine(before or {0: 0.0}, max(after.values(), default=0.0), float(slowness))
 
 
-def _front_end_s(profile: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of the front end: fitted to a log, else those that calibration measured under
-    load.
+def _front_end_s(profile: Mapping[str, Any], part: str) -> dict[int, float]:
+    """Seconds by the number of decodes: fitted to a log, else those that calibration measured.
+
+    Profiles of older calibrations have one time `loaded`, and one `idle`.
     """
     sections = profile["sections"]
-    points = [*sections.get("front_end", {}).get("points", ())]
-    points += sections.get("overhead", {}).get("points", ())
-    return {row[0]: row[-1] / US for row in points}
+    for row in sections.get("overhead", {}).get("points", ()):
+        if row[0] == part:
+            return {0: row[-1] / US}
+    points = [row for row in sections.get("front_end", {}).get("points", ()) if row[0] == part]
+    seconds = {load: us / US for _, load, us in points}
+    return {0: seconds["loaded"]} if "loaded" in seconds else dict(sorted(seconds.items()))
 
 
 def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
@@ -231,7 +253,7 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
         )
     if replayed.preemptions and log.preemptions is None:
         yield f"{replayed.preemptions:,} preemptions in the simulation; the log does not count them"
-    yield _ttft_of(log, fitted_machine(config, log).before_first_s)
+    yield _ttft_of(log, fitted_machine(config, log).before_first_of(replayed.engine_times))
     yield from _other_limits(log, config)
     yield from _fitted_on(log, replayed.measured)
     if replayed.swaps and "swap" in replayed.measured:
@@ -242,12 +264,13 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
         )
 
 
-def _ttft_of(log: VllmLog, front_end_s: float) -> str:
-    """The TTFT that is compared. front_end_s: seconds that a client waits beyond the engine."""
+def _ttft_of(log: VllmLog, front_end_s: Floats) -> str:
+    """The TTFT that is compared. front_end_s: seconds that each client waits beyond the engine."""
     if log.is_of_engine:
         return "TTFT is the engine's, until its core has the token: no front end is in it"
-    if front_end_s:
-        return f"TTFT is the client's: {1e3 * front_end_s:.1f} ms of a front end are in it"
+    if front_end_s.any():
+        median_ms = 1e3 * float(np.median(front_end_s))
+        return f"TTFT is the client's: {median_ms:.1f} ms of a front end are in it"
     return "TTFT is the client's, simulated without a front end (the profile has none)"
 
 

@@ -243,8 +243,7 @@ def _links(log: VllmLog, config: RunConfig) -> LoggedServer:
     link = bench_link(Path(log.path).parent)
     if link is None or choices.parameters.get("parallel_layer_s"):
         ring = f"a ring over {config.server.gpu.link_bandwidth / 1e9:g} GB/s stands in for them"
-        way_out = "import the profile with --link and --all-reduce-us, or with --nccl"
-        return LoggedServer(config, [f"all-reduces were not measured: {ring}; {way_out}"])
+        return LoggedServer(config, [f"all-reduces were not measured: {ring}"])
     gpu = replace(config.server.gpu, link_bandwidth=link.bandwidth)
     cost = config.cost.updated(
         choices=choices.updated(parallel_layer_s={num_gpus: 2 * link.latency_s})

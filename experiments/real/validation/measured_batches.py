@@ -7,7 +7,6 @@ import pandas as pd
 
 from testbed.core.errors import InputError
 from testbed.experiments.real.validation import batches
-from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
 
 SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
 COLUMNS = ["model", "tensor_parallel", "batch_size", "input_len", "output_len"]
@@ -41,16 +40,12 @@ def as_csv(table: pd.DataFrame) -> str:
     first = table.columns.get_loc("predicted_ms")
     names = [*COLUMNS, "beam_width", "device", "latency_ms", *table.columns[first:]]
     kept = table[names].drop(columns="is_decoding")
-    return csv_text(kept.round(4))
+    return str(kept.round(4).to_csv(index=False))
 
 
-def latencies(path: Path, values: Sequence[str], device: str | None) -> pd.DataFrame:
-    """A row for each batch with its latency in ms, the mean if it was timed several times.
-
-    values: words COLUMN=VALUE for columns that the file lacks. device: keep only batches of cards
-    whose name contains this text.
-    """
-    table = _with_values(read(path, []), values)
+def latencies(path: Path) -> pd.DataFrame:
+    """A row for each batch with its latency in ms, the mean if it was timed several times."""
+    table = read(path, [])
     if "latency_ms" not in table and "latency_s" in table:
         table["latency_ms"] = 1000 * table["latency_s"]
     table = table.assign(**{name: value for name, value in DEFAULTS.items() if name not in table})
@@ -58,28 +53,10 @@ def latencies(path: Path, values: Sequence[str], device: str | None) -> pd.DataF
     for name in (*COLUMNS[1:], "beam_width", "latency_ms"):
         numbers = _positive(path, name, table[name])
         table[name] = numbers if name == "latency_ms" else numbers.astype(int)
-    if device is not None:
-        table = table[table["device"].str.contains(device, regex=False)]
     if table.empty:
-        raise InputError(
-            key=path,
-            problem="has no batch" + (f" of a card whose name has {device!r}" if device else ""),
-        )
+        raise InputError(key=path, problem="has no batch")
     fields = [*COLUMNS, "beam_width", "device"]
     return table.groupby(fields, sort=False, as_index=False, dropna=False)["latency_ms"].mean()
-
-
-def _with_values(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
-    """The table with the columns of the words COLUMN=VALUE."""
-    for word in values:
-        name, equals, value = word.partition("=")
-        if not equals or name not in (*COLUMNS, *DEFAULTS) or name in table:
-            raise InputError(
-                key=word,
-                problem=f"not COLUMN=VALUE of a column that the file lacks ({', '.join(COLUMNS)})",
-            )
-        table = table.assign(**{name: value})
-    return table
 
 
 def _positive(path: Path, name: str, column: pd.Series) -> pd.Series:
@@ -101,7 +78,7 @@ def read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
             problem="no such file",
             remedy=f"give a CSV with {', '.join(columns or COLUMNS)}",
         )
-    table = read_csv_table(path)
+    table = pd.read_csv(path)
     check(path, table, columns)
     return table
 

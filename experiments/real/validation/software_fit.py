@@ -229,7 +229,7 @@ def _replayed(
     software = {key: times.get(name, 0.0) / unit for name, key in KEYS.items()}
     choices = config.cost.parameters["choices"].updated(**software)
     before, after = (times.get(name, 0.0) for name in FRONT)
-    machine = LoggedMachine(before, after, slowness)
+    machine = LoggedMachine({0: before}, after, slowness)
     changed = replace(config, cost=config.cost.updated(choices=choices))
     return replay(problem.logs[number], changed, machine)
 

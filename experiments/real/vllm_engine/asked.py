@@ -37,6 +37,14 @@ def plain_requests(workload: Workload) -> list[Request]:
     return requests
 
 
+def check_new(folder: Path, option: str) -> None:
+    """Raise InputError for a folder of an option that is there already."""
+    if folder.exists():
+        raise InputError(
+            key=option, value=folder, problem="is there already", remedy="name a new folder"
+        )
+
+
 def token_ids(request: Request, seed: int) -> list[int]:
     """The prompt's tokens: each content id stands for the same tokens wherever it occurs; a prompt
     without contents has tokens of its own.

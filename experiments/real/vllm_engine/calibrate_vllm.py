@@ -14,7 +14,7 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.sections import dump
 from testbed.experiments.real.importers.known_shapes import gpu_of_device
-from testbed.experiments.real.importers.known_shapes import model_named as shape_named
+from testbed.experiments.real.vllm_engine.asked import check_new
 from testbed.experiments.real.vllm_engine.forms import OF_SUMS, Form
 from testbed.experiments.real.vllm_engine.front_end_times import REQUESTS, front_end_section
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
@@ -45,10 +45,8 @@ def calibrate(command: str, python: str, out: Path, keep: Path | None, limit_s: 
         raise InputError(key="--out", value=out, problem=f"there is no folder {out.parent}")
     if out.is_dir():
         raise InputError(key="--out", value=out, problem="is a folder", remedy="name a file")
-    if keep is not None and keep.exists():
-        raise InputError(
-            key="--keep", value=keep, problem="is there already", remedy="name a new folder"
-        )
+    if keep is not None:
+        check_new(keep, "--keep")
     check_installed(python)
     with _left_on_failure() as folder:
         plan = {"arguments": engine_words(serve_words(command)), "deadline_s": limit_s}
@@ -57,7 +55,8 @@ def calibrate(command: str, python: str, out: Path, keep: Path | None, limit_s: 
             keep.mkdir(parents=True)
             for name in KEPT:
                 shutil.copy(folder / name, keep)
-        profile = profile_of_folder(folder, model, command)
+        today = date.today().isoformat()
+        profile = profile_of_sweeps([folder], model, command=command, date=today)
     write_text(out, dump(profile))
     print(*lines(profile), f"profile: {out} (cost=profile cost.path={out})", sep="\n")
 
@@ -72,83 +71,44 @@ def _left_on_failure() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def profile_of_folder(
-    folder: Path, model: ModelSpec, command: str, form: Form = OF_SUMS
+def profile_of_sweeps(
+    folders: Sequence[Path],
+    model: ModelSpec,
+    launches_from: Profile | None = None,
+    form: Form = OF_SUMS,
+    **about: str,
 ) -> Profile:
-    """The profile of one folder of sweeps, with what its facts.json and machine.json say."""
-    for name in (FACTS, ABOUT):
-        if not (folder / name).is_file():
-            raise InputError(
-                key=folder, problem=f"has no {name}", remedy="is it of gpu calibrate --keep?"
-            )
-    swept = read_swept([folder])
-    today = date.today().isoformat()
-    fingerprint = {**swept.fingerprint, "command": command, "date": today, **_cut_short([folder])}
-    profile = with_fit(read_steps(folder), _machine(model, swept.facts, fingerprint), form)
-    return _with_front_end(profile, [folder])
-
-
-def _with_front_end(profile: Profile, folders: Sequence[Path]) -> Profile:
-    """With the front end of the first folder that has the client's times."""
-    for section in filter(None, map(front_end_section, folders)):
+    """The profile of folders of sweeps; without prompts among decodes it has the launches of
+    `launches_from`, scaled to this host's lone prompts. about: more of its fingerprint.
+    """
+    profile = with_fit(*swept_machine(folders, model, **about), form)
+    if launches_from is not None:
+        profile = with_launches_of(profile, launches_from)
+    for section in filter(None, map(front_end_section, folders)):  # the first with client's times
         return {**profile, "sections": {**profile["sections"], "front_end": section}}
     return profile
 
 
-def profile_of_sweeps(
-    folders: Sequence[Path],
-    model: str,
-    device: str | None,
-    graph_sizes: Sequence[int] | None,
-    launches_from: Profile,
-) -> Profile:
-    """The profile of sweeps that were logged elsewhere; without prompts among decodes it has the
-    launches of `launches_from`, scaled to this host's lone prompts. device, graph_sizes: if the
-    folders do not say them.
-    """
-    steps, machine = swept_machine(folders, model, device, graph_sizes)
-    profile = with_launches_of(with_fit(steps, machine), launches_from)
-    return _with_front_end(profile, folders)
-
-
 def swept_machine(
-    folders: Sequence[Path],
-    model: str,
-    device: str | None = None,
-    graph_sizes: Sequence[int] | None = None,
+    folders: Sequence[Path], model: ModelSpec, **about: str
 ) -> tuple[pd.DataFrame, Machine]:
-    """The iterations of the folders, and what was swept."""
+    """The iterations of the folders, and what was swept. about: more of its fingerprint."""
     swept = read_swept(folders)
-    facts = {
-        "graph_sizes": _one_of(graph_sizes, swept.facts, "graph_sizes", FACTS, folders),
-        "tensor_parallel_size": swept.facts.get("tensor_parallel_size", 1),
-    }
-    named = {"device": _one_of(device, swept.about, "device", ABOUT, folders)}
-    fingerprint = {**swept.fingerprint, **named, **_cut_short(folders)}
+    for key, described, name in (
+        ("graph_sizes", swept.facts, FACTS),
+        ("device", swept.about, ABOUT),
+    ):
+        if key not in described:
+            raise InputError(
+                key=folders[0],
+                problem=f"no {name} in it or beside it has {key}",
+                remedy="is it of gpu calibrate --keep?",
+            )
+    fingerprint = {**swept.fingerprint, **about, **_cut_short(folders)}
     steps = pd.concat([read_steps(folder) for folder in folders], ignore_index=True)
-    return steps, _machine(shape_named(model), facts, fingerprint)
-
-
-def _machine(model: ModelSpec, facts: Mapping[str, Any], fingerprint: dict[str, Any]) -> Machine:
-    """The machine that was swept. facts: as in FACTS."""
-    num_gpus, sizes = facts["tensor_parallel_size"], facts["graph_sizes"]
-    return Machine(model, num_gpus, sizes, gpu_of_device(fingerprint["device"]), fingerprint)
-
-
-def _one_of(
-    given: Any, described: Mapping[str, Any], key: str, name: str, folders: Sequence[Path]
-) -> Any:
-    """The value of the command, or that of the folders. Raises InputError for none, or two."""
-    option, read = f"--{key.replace('_', '-')}", described.get(key)
-    if given is None and read is None:
-        raise InputError(
-            key=option, problem=f"is missing, and no {name} in or beside {folders[0]} has it"
-        )
-    if given is not None and read is not None and given != read:
-        raise InputError(
-            key=f"{option} {given}", problem=f"{name} says {read}", remedy="leave the option out"
-        )
-    return read if given is None else given
+    num_gpus, sizes = swept.facts.get("tensor_parallel_size", 1), swept.facts["graph_sizes"]
+    gpu = gpu_of_device(fingerprint["device"])
+    return steps, Machine(model, num_gpus, sizes, gpu, fingerprint)
 
 
 def _cut_short(folders: Sequence[Path]) -> dict[str, list[str]]:
@@ -187,9 +147,12 @@ def lines(profile: Mapping[str, Any]) -> Iterator[str]:
             f"{fit['mean_error']:+.1%} of {fit['num_batches']}"
         )
     if front := profile["sections"].get("front_end"):
-        times = {(part, load): us / 1e3 for part, load, us in front["points"]}
-        parts = [f"{ms:.2f} ms {load}" for (part, load), ms in times.items() if "before" in part]
-        yield f"front end, to the engine and back: {', '.join(parts)}"
+        ms = {load: us / 1e3 for _, load, us in front["points"]}
+        few, many = min(ms), max(ms)
+        yield (
+            f"front end, to the engine and back: {ms[few]:.2f} ms beside {few} decodes, "
+            f"{ms[many]:.2f} beside {many}"
+        )
     if off_by := (profile.get("fit") or {}).get("left_out"):
         yield (
             f"sizes of batch left out, standard deviations: launches {off_by['launches']:.1%}, "

@@ -14,6 +14,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Workload
 from testbed.experiments.real.vllm_engine.asked import (
     CONTENTS,
+    check_new,
     plain_requests,
     token_ids,
     write_contents,
@@ -35,10 +36,7 @@ def record(command: str, workload: Workload, python: str, out: Path, limit_s: fl
     """
     requests = plain_requests(workload)
     read_command(command)
-    if out.exists():
-        raise InputError(
-            key="--out", value=out, problem="is there already", remedy="name a new folder"
-        )
+    check_new(out, "--out")
     check_installed(python)
     out.mkdir(parents=True)
     plan = {

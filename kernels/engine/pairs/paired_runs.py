@@ -2,12 +2,9 @@
 and their figures.
 """
 
-import csv
-import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from testbed.core.shapes import read_model
@@ -20,7 +17,7 @@ LOADS = (0.5, 0.8, 0.95, 1.1, 1.5, 2.0, 4.0)  # times the sustainable load
 KNEE = 1.1  # loads above it run with all seeds
 SEEDS = 3
 BLOCK, LONGEST = 16, 4096  # tokens of a block, and of a sequence
-LARGEST, HOST = 49152, 32768  # tokens of the pool of software times, and of the host's
+LARGEST, HOST = 49152, 32768  # tokens of the largest pool, and of the host's
 
 
 def part(target: str, **parameters: Any) -> Node:
@@ -30,18 +27,15 @@ def part(target: str, **parameters: Any) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The setting of the pairs: a model, seconds of arrivals, the engine's options."""
+    """The setting of the pairs: a model, seconds of arrivals, the engine's options. warm: sizes of
+    prompt batches that a process runs once, before anything is measured.
+    """
 
     model: ModelSpec
     seconds: float
     engine: Node
     cost: Callable[[str], Node]  # by the model's name
-    warm: tuple[
-        int, ...
-    ] = ()  # sizes of prompt batches that a process runs once, before anything is measured
-    batches: tuple[
-        tuple[int, int], ...
-    ] = ()  # requests and sequences of each, at which software times are measured
+    warm: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +189,9 @@ PAIRS = [  # the most wanted first: a limit of time may end them
 def device() -> Stage:
     """On a GPU: 8 s of arrivals, small pools."""
     engine = {"device": "cuda", "dtype": "float16", "graphs": 128}
-    sizes = (
-        *range(1, 513),
-        *range(520, 2561, 40),
-    )  # products by kernels that are loaded when first used
-    batches = (*((n, 1) for n in (1, 8, 32, 64, 128)), (8, 4), (32, 4))
-    return Stage(read_model("llama-3-8b"), 8.0, engine, measured, warm=sizes, batches=batches)
+    # Products by kernels that are loaded when first used
+    sizes = (*range(1, 513), *range(520, 2561, 40))
+    return Stage(read_model("llama-3-8b"), 8.0, engine, measured, warm=sizes)
 
 
 KEYS = ("series", "load", "seed")
@@ -225,23 +216,6 @@ IN_SUMMARY = {
     "tpot_mean_s": ("tpot_s", "mean"),
     "output_tokens_per_s": ("throughput", "output_tokens_per_s"),
 }
-WORK = (
-    "iterations",
-    "duration_s",
-    "decodes_gpu_s",
-    "prompts_gpu_s",
-    "swaps_gpu_s",
-    "software_s",
-)  # of the GPU's side
-FIELDS = (
-    "num_requests",
-    "num_seqs",
-    "iterations",
-    "duration_us",
-    "gpu_us",
-    "host_us",
-    "software_us",
-)
 
 
 def figures(
@@ -271,17 +245,3 @@ def _first_prompts(setup: Setup, recorder: Recorder) -> int:
     ended = int(columns["prompt_len"][columns["first_token_ps"] >= 0].sum())
     groups = (*state.running.values(), *state.swapped, *state.waiting)
     return ended + sum(group.request.prompt_len for group in groups if group.num_generated)
-
-
-def read_software(path: Path, num_seqs: int = 1) -> tuple[float, float]:
-    """Seconds per iteration and per running request: the line nearest to the points of requests of
-    num_seqs.
-    """
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if int(row["num_seqs"]) == num_seqs]
-    counts, seconds = (
-        [int(row["num_requests"]) for row in rows],
-        [float(row["software_us"]) / 1e6 for row in rows],
-    )
-    slope = max(0.0, statistics.linear_regression(counts, seconds).slope)
-    return max(0.0, statistics.fmean(seconds) - slope * statistics.fmean(counts)), slope

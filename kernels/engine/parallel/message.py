@@ -5,7 +5,7 @@ A block table is sent when it is new; later messages name its sequence.
 """
 
 from collections.abc import Container
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,32 +14,19 @@ from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent, Ops, Transfer
 from testbed.kernels.engine.layout import Blocks, Ints, Place
-from testbed.kernels.engine.on_device import Forward, Graphs, OnDevice
-from testbed.kernels.engine.parallel.ranks import Ranks
+from testbed.kernels.engine.on_device import Graphs
 from testbed.kernels.engine.ragged import Late, Ragged
 from testbed.kernels.engine.token_buffers import Part
 from testbed.memory.policy import PoolSpec
 
-
-class Works(Protocol):
-    """The objects that a command works on: a worker's device and what it knows of the sequences."""
-
-    device: OnDevice
-    ranks: Ranks
-    live: list[list[Extent]]
-    members: dict[int, tuple[Sequence, Place]]
-    forward: Forward
-    eager: Forward
-    has_ended: bool
-
-    def build(self, pool: PoolSpec, layout: Blocks, graphs: Graphs) -> None:
-        """Make the parts on the device."""
+if TYPE_CHECKING:
+    from testbed.kernels.engine.parallel.follower import Follower
 
 
 class Command(Protocol):
     """One thing to do."""
 
-    def apply(self, worker: Works) -> None:
+    def apply(self, worker: "Follower") -> None:
         """Do it."""
 
 
@@ -54,7 +41,7 @@ class Build(NamedTuple):
     graphs: Graphs
     starts_as_nan: bool
 
-    def apply(self, worker: Works) -> None:
+    def apply(self, worker: "Follower") -> None:
         worker.members.clear()
         worker.build(self.pool, self.layout, self.graphs)
         if self.starts_as_nan:
@@ -68,7 +55,7 @@ class Perform(NamedTuple):
     ops: Ops
     live: list[list[Extent]]
 
-    def apply(self, worker: Works) -> None:
+    def apply(self, worker: "Follower") -> None:
         worker.live = self.live
         worker.device.moves.perform(self.ops)
 
@@ -78,7 +65,7 @@ class Begin(NamedTuple):
 
     transfers: list[Transfer]
 
-    def apply(self, worker: Works) -> None:
+    def apply(self, worker: "Follower") -> None:
         worker.device.moves.begin(self.transfers)
 
 
@@ -87,7 +74,7 @@ class Land(NamedTuple):
 
     move_id: int
 
-    def apply(self, worker: Works) -> None:
+    def apply(self, worker: "Follower") -> None:
         worker.device.moves.land(self.move_id)
 
 
@@ -96,7 +83,7 @@ class Erase(NamedTuple):
 
     slots: Ints
 
-    def apply(self, worker: Works) -> None:
+    def apply(self, worker: "Follower") -> None:
         worker.device.pools.erase(self.slots)
 
 
@@ -126,7 +113,7 @@ class Compute(NamedTuple):
     places: dict[int, Place]
     gone: list[int]
 
-    def apply(self, worker: Works) -> None:
+    def apply(self, worker: "Follower") -> None:
         for seq_id in self.gone:
             del worker.members[seq_id]
         for seq_id, place in self.places.items():
@@ -134,7 +121,7 @@ class Compute(NamedTuple):
         forward = worker.eager if self.is_eager else worker.forward
         forward(self._batch(worker))
 
-    def _batch(self, worker: Works) -> Ragged:
+    def _batch(self, worker: "Follower") -> Ragged:
         parts, places = list[Part](), list[Place]()
         for seq_id, new, num_stored, written, wanted in self.parts.tolist():
             seq, place = worker.members[seq_id]
@@ -144,7 +131,7 @@ class Compute(NamedTuple):
         arrays = self.tokens, self.positions, self.wanted
         return Ragged(parts, self.num_prompts, *arrays, places, late)
 
-    def _late(self, late: LateTokens, worker: Works) -> Late:
+    def _late(self, late: LateTokens, worker: "Follower") -> Late:
         tokens = torch.empty(
             late.num_tokens, dtype=torch.int64, device=worker.device.pools.device.device
         )
@@ -155,7 +142,7 @@ class Compute(NamedTuple):
 class End(NamedTuple):
     """Nothing more will come."""
 
-    def apply(self, worker: Works) -> None:
+    def apply(self, worker: "Follower") -> None:
         worker.has_ended = True
 
 

@@ -17,22 +17,10 @@ from testbed.kernels.engine.parallel.ranks import Ranks
 from testbed.kernels.engine.parallel.shards import Shard, check_divides, weights_of
 from testbed.kernels.engine.parallel.signs import HERE, LOADED
 from testbed.kernels.engine.parallel.watch import Watch, Worker, WorkerError
-from testbed.kernels.engine.parallel.worker import Job
+from testbed.kernels.engine.parallel.worker import Job, Source
 from testbed.kernels.engine.weights import Weights
 
 MODULE = "testbed.kernels.engine.parallel.worker"
-
-
-class Source(NamedTuple):
-    """The folder of the weights, and the place that they are loaded to. weights: random, or a
-    folder; dtype: by its name in torch; device: cuda or cpu.
-    """
-
-    arch: Architecture
-    weights: str
-    seed: int
-    device: str
-    dtype: str
 
 
 class Started(NamedTuple):
@@ -95,8 +83,10 @@ def start(source: Source, num_ranks: int) -> Started:
     """Start the workers, connect the ranks and load the weights of each."""
     check_parallel(source, num_ranks)
     store, on_gpu = open_store(num_ranks), source.device == "cuda"
+    threads = max(1, torch.get_num_threads() // num_ranks)
+    jobs = [Job(rank, num_ranks, store.port, source, threads) for rank in range(1, num_ranks)]
     watch = Watch(
-        [_process(_job(source, rank, num_ranks, store.port)) for rank in range(1, num_ranks)],
+        [_process(job) for job in jobs],
         limits_waits=on_gpu,
     )
     with ExitStack() as undo:
@@ -112,12 +102,6 @@ def start(source: Source, num_ranks: int) -> Started:
         undo.pop_all()
     ranks = Ranks(0, shard.first_token, source.arch.spec.vocab_size, collectives)
     return Started(shard.local, weights, LeaderOfProcesses(watch, ranks, collectives))
-
-
-def _job(source: Source, rank: int, num_ranks: int, port: int) -> Job:
-    on_gpu, threads = source.device == "cuda", max(1, torch.get_num_threads() // num_ranks)
-    arch, weights, dtype, seed = source.arch, source.weights, source.dtype, source.seed
-    return Job(rank, num_ranks, port, on_gpu, arch, weights, dtype, seed, threads)
 
 
 def _process(job: Job) -> Worker:

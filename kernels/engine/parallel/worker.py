@@ -14,19 +14,25 @@ from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.parallel.signs import ALONE, FAILED, HERE, LOADED, Failed, Signs
 
 
-class Job(NamedTuple):
-    """The description of a worker, sent to it first. arch: the whole model's; weights: random, or a
-    folder; dtype: by its name in torch; port: of rank 0's store.
+class Source(NamedTuple):
+    """The folder of the weights, and the place that they are loaded to. arch: the whole model's;
+    weights: random, or a folder; dtype: by its name in torch; device: cuda or cpu.
     """
+
+    arch: Architecture
+    weights: str = "random"
+    seed: int = 0
+    device: str = "cuda"
+    dtype: str = "float16"
+
+
+class Job(NamedTuple):
+    """The description of a worker, sent to it first. port: of rank 0's store."""
 
     rank: int
     num_ranks: int
     port: int
-    on_gpu: bool
-    arch: Architecture
-    weights: str
-    dtype: str
-    seed: int
+    source: Source
     num_threads: int
 
 
@@ -54,14 +60,15 @@ def work(connection: Connection, job: Job, signs: Signs) -> None:
     from testbed.kernels.engine.parallel.shards import Shard, weights_of
 
     torch.set_num_threads(job.num_threads)
-    shard = Shard(job.arch, job.rank, job.num_ranks)
+    source, on_gpu = job.source, job.source.device == "cuda"
+    shard = Shard(source.arch, job.rank, job.num_ranks)
     signs.send(HERE)
     store = reach_store(job.port, job.num_ranks)
-    collectives = Distributed(store, job.rank, job.num_ranks, on_gpu=job.on_gpu)
-    device = "cuda" if job.on_gpu else "cpu"
-    weights = weights_of(shard, job.weights, job.seed, device, getattr(torch, job.dtype))
+    collectives = Distributed(store, job.rank, job.num_ranks, on_gpu=on_gpu)
+    where = source.device, getattr(torch, source.dtype)
+    weights = weights_of(shard, source.weights, source.seed, *where)
     signs.send(LOADED)
-    vocab_size = job.arch.spec.vocab_size
+    vocab_size = source.arch.spec.vocab_size
     ranks = Ranks(job.rank, shard.first_token, vocab_size, collectives)
     with left_alone():
         Follower(shard.local, weights, ranks).run(connection, signs.done)

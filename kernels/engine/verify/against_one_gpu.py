@@ -9,16 +9,16 @@ token may be chosen only if the best two are nearer than that.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import torch
 
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
 from testbed.kernels.engine.architecture import Architecture, of_spec
-from testbed.kernels.engine.parallel.processes import Source, Started, start
+from testbed.kernels.engine.parallel.processes import Started, start
+from testbed.kernels.engine.parallel.worker import Source
 from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.engine.verify.against_plain import (
     SMALL_BATCH,
@@ -68,46 +68,6 @@ NAMES = (
 BASE = Scenario("two batch sizes", partial(Paged, block_size=16), below=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """The model that is compared: a model with random weights of seed 0."""
-
-    arch: Architecture
-    device: str
-    dtype: str
-
-    @property
-    def source(self) -> Source:
-        """The source of its weights for the ranks."""
-        return Source(
-            arch=self.arch, weights="random", seed=0, device=self.device, dtype=self.dtype
-        )
-
-    def weights(self) -> Weights:
-        """All of its weights."""
-        return random_weights(self.arch, 0, self.device, getattr(torch, self.dtype))
-
-
-class Judged(NamedTuple):
-    """A comparison of choices, and the largest difference of a logit."""
-
-    choices: Comparison
-    difference: float
-
-    @property
-    def is_right(self) -> bool:
-        """True if choices and logits are within the tolerance."""
-        return self.choices.is_right and self.difference <= self.choices.tolerance
-
-    def __str__(self) -> str:
-        choices, difference = self
-        return (
-            f"{choices.choices} choices with the same tokens before, {choices.differing} differ; "
-            f"logits differ by at most {difference:.3g}; tolerance {choices.tolerance:.3g}: "
-            f"{'right' if self.is_right else 'WRONG'}"
-        )
-
-
 def verify_parallel(name: str | None, num_gpus: int) -> bool:
     """Compare so many GPUs with one, on a shipped model in bf16, or on small ones in fp32 (None);
     prints a line for each scenario, and returns whether all are right.
@@ -121,11 +81,16 @@ def verify_parallel(name: str | None, num_gpus: int) -> bool:
     return is_right
 
 
-def models_of(name: str | None) -> dict[str, Model]:
+def models_of(name: str | None) -> dict[str, Source]:
     """A shipped model in bf16, or the small ones in fp32 (None)."""
     if name is None:
-        return {key: Model(arch, "cuda", "float32") for key, arch in FAMILIES.items()}
-    return {name: Model(of_spec(read_model(name)), "cuda", "bfloat16")}
+        return {key: Source(arch, dtype="float32") for key, arch in FAMILIES.items()}
+    return {name: Source(of_spec(read_model(name)), dtype="bfloat16")}
+
+
+def weights_of_all(model: Source) -> Weights:
+    """All of a model's random weights."""
+    return random_weights(model.arch, model.seed, model.device, getattr(torch, model.dtype))
 
 
 def chosen() -> list[Scenario]:
@@ -134,12 +99,12 @@ def chosen() -> list[Scenario]:
 
 
 def compare(
-    model: Model, num_ranks: int, scenarios: Iterable[Scenario], graphs: Iterable[int]
-) -> Iterator[tuple[str, str, Judged]]:
+    model: Source, num_ranks: int, scenarios: Iterable[Scenario], graphs: Iterable[int]
+) -> Iterator[tuple[str, str, Comparison]]:
     """The comparison of each scenario, in debug mode (graphs 0) or by graphs."""
-    weights = model.weights()
+    weights = weights_of_all(model)
     tolerance = tolerance_of(lambda base: by_tokens(record(base, model.arch, weights)))
-    ranks = start(model.source, num_ranks)
+    ranks = start(model, num_ranks)
     with closing(ranks.lead):
         for scenario in scenarios:
             on_one_gpu = by_tokens(record(scenario, model.arch, weights))
@@ -160,6 +125,7 @@ def tolerance_of(plain: Callable[[Scenario], Logits]) -> float:
     return 2 * largest_difference(*[plain(replace(BASE, max_num_seqs=size)) for size in sizes])
 
 
-def judge(one: Logits, many: Logits, tolerance: float) -> Judged:
-    """One rank against many."""
-    return Judged(comparison(one, many, tolerance), largest_difference(one, many))
+def judge(one: Logits, many: Logits, tolerance: float) -> Comparison:
+    """One rank against many, the logits too."""
+    compared = comparison(one, many, tolerance)
+    return compared._replace(difference=largest_difference(one, many))

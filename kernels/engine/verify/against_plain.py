@@ -35,25 +35,29 @@ Logits = dict[tuple[int, ...], Tensor]  # by the tokens before
 class Comparison(NamedTuple):
     """choices: places at which both paths had the same tokens before; differing: those at which
     they chose another token next, and largest_margin: how far apart the plain path's best two
-    logits were at one of them.
+    logits were at one of them. difference: the largest of a logit, if it is to be within the
+    tolerance too.
     """
 
     choices: int
     differing: int
     largest_margin: float
     tolerance: float
+    difference: float | None = None
 
     @property
     def is_right(self) -> bool:
         """True if the paths differ only if the plain one could have chosen either."""
-        return self.choices > 0 and self.largest_margin <= self.tolerance
+        largest = max(self.largest_margin, self.difference or 0.0)
+        return self.choices > 0 and largest <= self.tolerance
 
     def __str__(self) -> str:
         margin = f", if the best two logits are at most {self.largest_margin:.4f} apart"
+        logits = f"; logits differ by at most {self.difference or 0.0:.3g}"
         return (
             f"{self.choices} choices with the same tokens before, {self.differing} differ"
-            f"{margin if self.differing else ''}; tolerance {self.tolerance:.4f}: "
-            f"{'right' if self.is_right else 'WRONG'}"
+            f"{margin if self.differing else ''}{'' if self.difference is None else logits}; "
+            f"tolerance {self.tolerance:.3g}: {'right' if self.is_right else 'WRONG'}"
         )
 
 

@@ -30,7 +30,8 @@ from testbed.kernels.engine.loaded_model import (
     Bench,
     ahead,
 )
-from testbed.kernels.engine.parallel.processes import Source, start
+from testbed.kernels.engine.parallel.processes import start
+from testbed.kernels.engine.parallel.worker import Source
 from testbed.kernels.engine.phases import Phase, in_phases
 from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.engine.records import Iteration
@@ -126,9 +127,7 @@ def bench_of(spec: ModelSpec, num_gpus: int) -> Iterator[Bench]:
     if num_gpus == 1:
         yield Bench(arch, random_weights(arch, 0, "cuda", torch.float16), OPTIONS)
         return
-    ranks = start(
-        Source(arch=arch, weights="random", seed=0, device="cuda", dtype="float16"), num_gpus
-    )
+    ranks = start(Source(arch), num_gpus)
     with closing(ranks.lead):
         yield Bench(ranks.arch, ranks.weights, OPTIONS, ranks.lead)
 

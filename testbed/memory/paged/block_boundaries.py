@@ -49,9 +49,6 @@ class BlockIndex(BatchIndex):
             del self.due[residue]
         self.tails.pop(seq.seq_id, None)
 
-    def forked(self, seq: Sequence) -> None:
-        self.tails[seq.seq_id] = self.tables.of(seq)
-
     def needed(self, num_steps: int) -> int:
         """Blocks that num_steps more steps of all members take, without copy-on-write."""
         size, now = self.size, self.batch.extended

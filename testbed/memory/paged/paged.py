@@ -260,7 +260,7 @@ class BlockMemory(LeasingPolicy):
         if has_tail:
             index: BlockIndex = indexes.get(self) or batch.index(self, self._index)
             for table in forked:
-                index.tails[table.seq.seq_id] = table  # as `forked`
+                index.tails[table.seq.seq_id] = table
         if self._tables in indexes:
             for table in forked:
                 indexes[self._tables].forked(table.seq)

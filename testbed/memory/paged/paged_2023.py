@@ -1,7 +1,7 @@
 """Paged memory with the margins of the 2023 system's block manager (the artifact's)."""
 
 from collections.abc import Collection
-from itertools import groupby, islice
+from itertools import groupby
 from math import floor
 from operator import attrgetter
 
@@ -27,8 +27,7 @@ class GroupIndex(BlockIndex):
         super().added(seq)
         request_id, num_seqs = seq.request_id, self.num_seqs
         count = num_seqs[request_id] = num_seqs.get(request_id, 0) + 1
-        if count > self.widest:
-            self.widest = count
+        self.widest = max(self.widest, count)
 
     def removed(self, seq: Sequence) -> None:
         super().removed(seq)
@@ -49,14 +48,6 @@ class GroupIndex(BlockIndex):
                 taken += sum(self._is_due(seq, step) or seq.seq_id in copying for seq in group)
             copying = set()
         return most
-
-    def requested_last(self, num_steps: int) -> int:
-        """`requested` if groups are even and no block is copied: the last group then finds the
-        fewest blocks.
-        """
-        last = islice(reversed(self.batch.sequences.values()), self.widest)
-        step = self.batch.extended + num_steps - 1
-        return self.needed(num_steps) - sum(self._is_due(seq, step) for seq in last) + self.widest
 
     def _is_due(self, seq: Sequence, step: int) -> bool:
         return (seq.slots_offset + step) % self.size == 0
@@ -90,11 +81,7 @@ class Paged2023(Paged):
         assert isinstance(index, GroupIndex)
         if len(index.num_seqs) == 1 or needed + index.widest <= len(self._pool.free):
             return needed
-        even = len(index.batch.sequences) == index.widest * len(index.num_seqs) and not writers
-        return max(
-            needed,
-            index.requested_last(num_tokens) if even else index.requested(num_tokens, writers),
-        )
+        return max(needed, index.requested(num_tokens, writers))
 
     def _index(self, batch: Batch) -> GroupIndex:
         return GroupIndex(batch, self._tables, self._pool)

@@ -156,7 +156,7 @@ class TieredCaching(PrefixCaching):
         """
         if (seq.seq_id, num_tokens) in self._refused:
             return Refusal.LATER
-        if not isinstance(hit, TieredHit) or hit.contents is None:
+        if not isinstance(hit, TieredHit):
             return GRANTED
         on_device, below = hit.on_device(num_tokens), hit.by_place(num_tokens)
         stay, num_loading = on_device + below.pop(ON_DEVICE, []), len(below.pop(ON_THE_WAY, []))

@@ -8,9 +8,10 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import tiny_models as tiny
 
+from testbed.kernels.engine.parallel.worker import Source
 from testbed.kernels.engine.phases import Phase, in_phases
 from testbed.kernels.engine.runner import Runner
-from testbed.kernels.engine.verify.against_one_gpu import FAMILIES, Model
+from testbed.kernels.engine.verify.against_one_gpu import FAMILIES, weights_of_all
 from testbed.kernels.engine.verify.scenarios import SCENARIOS, record
 
 
@@ -56,8 +57,8 @@ def num_runners():
 
 def test_a_check_has_the_memory_of_one_engine_whatever_ran_before(no_collections):
     """Each has GiBs of pools on a GPU, and the parts of an engine refer to each other."""
-    before, model = num_runners(), Model(FAMILIES["llama"], "cpu", "float32")
-    weights = model.weights()
+    before, model = num_runners(), Source(FAMILIES["llama"], device="cpu", dtype="float32")
+    weights = weights_of_all(model)
     for scenario in SCENARIOS[:3]:
         record(scenario, model.arch, weights)
         assert num_runners() <= before + 1

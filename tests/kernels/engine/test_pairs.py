@@ -15,15 +15,12 @@ pytest.importorskip("simpy", reason="SimPy is not installed")
 import tiny_models  # noqa: E402, F401  (one thread)
 
 from testbed.core.specs import ModelSpec  # noqa: E402
-from testbed.cost.model import Moved, Work  # noqa: E402
 from testbed.engine.wall_clock import StepClock  # noqa: E402
 from testbed.experiments.studies import pairs as validation  # noqa: E402
 from testbed.kernels.engine import served_run  # noqa: E402
 from testbed.kernels.engine.pairs import gpu_side, paired_runs  # noqa: E402
-from testbed.kernels.engine.pairs.paired_runs import FIELDS, read_software  # noqa: E402
 from testbed.kernels.engine.ragged import Ahead  # noqa: E402
-from testbed.kernels.engine.records import Iteration, write_csv  # noqa: E402
-from testbed.kernels.engine.served_run import make_engine  # noqa: E402
+from testbed.kernels.engine.served_run import make_engine, on_the_device_of  # noqa: E402
 from testbed.run.build import build  # noqa: E402
 from testbed.run.config import RunConfig  # noqa: E402
 
@@ -36,9 +33,7 @@ ENGINE = {"device": "cpu", "dtype": "float32", "graphs": 0}
 COST = paired_runs.part(
     "cost.analytic.AnalyticCost", efficiencies=paired_runs.part("cost.analytic.Efficiencies")
 )
-STAGE = paired_runs.Stage(
-    TINY, 0.2, ENGINE, lambda name: deepcopy(COST), warm=(5, 9), batches=((1, 1), (2, 1))
-)
+STAGE = paired_runs.Stage(TINY, 0.2, ENGINE, lambda name: deepcopy(COST), warm=(5, 9))
 
 
 def test_engine_runs_are_simulated_and_compared(tmp_path):
@@ -71,9 +66,10 @@ def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
     monkeypatch, series, num_seqs
 ):
     monkeypatch.setattr(served_run, "WallClock", lambda: StepClock(0.1))
-    machine = gpu_side.Machine(STAGE)
-    assert machine.setup.config.window_s is None
-    assert machine.setup.config.engine.warm == STAGE.warm
+    largest = gpu_side.largest_setup(STAGE)
+    assert largest.config.window_s is None
+    assert largest.config.engine.warm == STAGE.warm
+    loaded = make_engine(largest)
     trace = paired_runs.CHATS | {"max_prompt": 120, "max_output": 30}
     small = replace(series, trace=trace, pool=400, rate=4.0, num_seqs=num_seqs)
     values = paired_runs.Pair(small, 1.0, 1).config(replace(STAGE, seconds=5.0))
@@ -93,41 +89,12 @@ def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
         return batches_ahead[-1]
 
     monkeypatch.setattr(Ahead, "batch", noted_batch)
-    ahead = served(machine.engine)
+    ahead = served(lambda setup: on_the_device_of(loaded, setup))
     has_prepared = any(batch is not None for batch in batches_ahead)
     assert has_prepared == (num_seqs == 1)
     monkeypatch.setattr(Ahead, "batch", lambda *_: None)
-    plain = served(lambda setup: make_engine(setup, machine.engine().runner.network.weights))
+    plain = served(lambda setup: make_engine(setup, loaded.runner.network.weights))
     assert ahead == plain
-
-
-def test_time_is_divided_by_kind_of_iteration():
-    moves = (Moved(source="device", target="host", length=16, num_transfers=1),)
-    prompt = ((9, 0),)
-    works = [
-        Work(3),
-        Work(2, prefill=prompt),
-        Work(2),
-        Work(1, prefill=prompt, moves=moves),
-        Work(moves=moves),
-    ]
-    ones = [
-        Iteration(
-            start_s=i, duration_s=2.0 + i, host_s=0.0, waited_s=0.0, gpu_s=0.1 * 2**i, work=work
-        )
-        for i, work in enumerate(works)
-    ]
-    assert gpu_side.work(ones) == [5, "20.00000", "0.50000", "0.20000", "2.40000", "16.90000"]
-
-
-def test_software_time_is_a_linear_fit(tmp_path):
-    rows = [[n, k, 44, 0.0, 0.0, 0.0, 300 * k + 5 * n] for n in (1, 8, 32) for k in (1, 4)]
-    write_csv(tmp_path / "software.csv", FIELDS, rows)
-    assert read_software(tmp_path / "software.csv") == (pytest.approx(300e-6), pytest.approx(5e-6))
-    assert read_software(tmp_path / "software.csv", 4) == (
-        pytest.approx(1200e-6),
-        pytest.approx(5e-6),
-    )
 
 
 def test_kept_pairs_miss_the_goals_that_the_page_says(monkeypatch):

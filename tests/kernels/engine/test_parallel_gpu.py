@@ -21,9 +21,10 @@ from testbed.core.request import Request  # noqa: E402
 from testbed.engine.wall_clock import StepClock  # noqa: E402
 from testbed.kernels.engine.parallel import processes  # noqa: E402
 from testbed.kernels.engine.parallel.watch import WorkerError  # noqa: E402
+from testbed.kernels.engine.parallel.worker import Source  # noqa: E402
 from testbed.kernels.engine.served_run import Options, assemble  # noqa: E402
 from testbed.kernels.engine.verify import against_one_gpu  # noqa: E402
-from testbed.kernels.engine.verify.against_one_gpu import FAMILIES, Model  # noqa: E402
+from testbed.kernels.engine.verify.against_one_gpu import FAMILIES  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.policy import PoolSpec  # noqa: E402
 from testbed.sched.mixed import MixedPrefill  # noqa: E402
@@ -39,7 +40,7 @@ def some(*names):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ranks_compute_what_one_gpu_does(family):
-    model = Model(FAMILIES[family], "cuda", "float32")
+    model = Source(FAMILIES[family], device="cuda", dtype="float32")
     scenarios = some("prefix hit", "swap and back", "chunked prefill")
     for name, _, judged in against_one_gpu.compare(model, 2, scenarios, (0,)):
         assert judged.is_right, f"{name}: {judged}"
@@ -49,8 +50,8 @@ def test_ranks_compute_by_graphs_what_they_do_kernel_by_kernel():
     """Sums over ranks are rounded to bfloat16, so one GPU's would differ: the tolerance too is of
     the ranks kernel by kernel.
     """
-    model = Model(FAMILIES["llama"], "cuda", "bfloat16")
-    ranks = processes.start(model.source, 2)
+    model = Source(FAMILIES["llama"], device="cuda", dtype="bfloat16")
+    ranks = processes.start(model, 2)
 
     def plain(scenario):
         return against_one_gpu.recorded(ranks, scenario, 0)
@@ -65,8 +66,8 @@ def test_ranks_compute_by_graphs_what_they_do_kernel_by_kernel():
 
 def served(struck_s, number, place):
     """Serve by two GPUs, and strike worker 1 at a place."""
-    model = Model(FAMILIES["llama"], "cuda", "bfloat16")
-    ranks = processes.start(model.source, 2)
+    model = Source(FAMILIES["llama"], device="cuda", dtype="bfloat16")
+    ranks = processes.start(model, 2)
     worker = ranks.lead._guard.workers[0].process
 
     def strike():
@@ -108,6 +109,6 @@ def test_a_worker_that_fails_ends_the_run_and_leaves_no_memory(number, place):
 
 
 def test_more_ranks_than_gpus_are_refused():
-    model = Model(FAMILIES["opt"], "cuda", "float16")
+    model = Source(FAMILIES["opt"], device="cuda", dtype="float16")
     if torch.cuda.device_count() < 4:
-        refuses("this machine has", processes.start, model.source, 4, error=InputError)
+        refuses("this machine has", processes.start, model, 4, error=InputError)

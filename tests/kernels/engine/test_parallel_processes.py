@@ -22,8 +22,9 @@ from refusals import refuses  # noqa: E402
 
 from testbed.kernels.engine.loaded_model import Bench, in_turn  # noqa: E402
 from testbed.kernels.engine.parallel import processes  # noqa: E402
-from testbed.kernels.engine.parallel.processes import Source, start  # noqa: E402
+from testbed.kernels.engine.parallel.processes import start  # noqa: E402
 from testbed.kernels.engine.parallel.watch import WorkerError  # noqa: E402
+from testbed.kernels.engine.parallel.worker import Source  # noqa: E402
 from testbed.kernels.engine.phases import Phase  # noqa: E402
 from testbed.kernels.engine.served_run import Options, make_engine, serve_into  # noqa: E402
 from testbed.kernels.engine.verify import against_one_gpu  # noqa: E402
@@ -131,7 +132,8 @@ def test_an_engine_that_has_served_is_free_while_its_workers_wait_for_the_next(w
 LEFT_OPEN = """
 import os, signal
 import tiny_models as tiny
-from testbed.kernels.engine.parallel.processes import Source, start
+from testbed.kernels.engine.parallel.processes import start
+from testbed.kernels.engine.parallel.worker import Source
 
 arch, weights, lead = start(Source(tiny.architecture("llama"), "random", 0, "cpu", "float32"), 2)
 os.kill(lead._guard.workers[0].process.pid, signal.SIGKILL)
@@ -148,8 +150,12 @@ def test_a_program_that_closes_nothing_ends_without_a_traceback():
 
 def test_an_error_of_a_worker_is_raised_in_its_words(tmp_path, monkeypatch, workers):
     """As of one whose memory is too small."""
-    job = processes._job
-    monkeypatch.setattr(processes, "_job", lambda *args: job(*args)._replace(dtype="float3"))
+    process = processes._process
+
+    def start(job):
+        return process(job._replace(source=job.source._replace(dtype="float3")))
+
+    monkeypatch.setattr(processes, "_process", start)
     words = r"worker 1 .*: failed: AttributeError: .*float3"
     refuses(words, make_engine, setup(tmp_path, 2), error=WorkerError)
 
@@ -186,7 +192,7 @@ def is_there(pid):
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "num_ranks"), [("opt", 4), ("one kv head", 2)])
 def test_logits_differ_by_no_more_than_those_of_two_batch_sizes(family, num_ranks):
-    model = against_one_gpu.Model(against_one_gpu.FAMILIES[family], "cpu", "float32")
+    model = Source(against_one_gpu.FAMILIES[family], device="cpu", dtype="float32")
     names = ("prefix hit", "swap and back", "beams of 4")
     scenarios = [scenario for scenario in SCENARIOS if scenario.name in names]
     judged = list(against_one_gpu.compare(model, num_ranks, scenarios, (0,)))

@@ -2,10 +2,9 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
-from testbed.experiments.real.lockstep.sglang_installation import import_quietly
+from testbed.experiments.real.lockstep.sglang_installation import Options, make_scheduler
 
 SIZE = 1 << 20
 
@@ -14,35 +13,19 @@ class TreeOfSGLang:
     """SGLang's own tree with one of its eviction strategies; a block is one token."""
 
     def __init__(self, strategy: str, config: Mapping[str, int] | None = None) -> None:
-        import_quietly()
-        from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
-        from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-        from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
-        from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
-        from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
-        from sglang.srt.runtime_context import get_context
-
-        get_context().override_server_args(
-            radix_eviction_policy=strategy, attention_backend="torch_native", device="cpu"
-        ).install()
-        import torch
-
-        self._freed: list[int] = []
-        cache = SimpleNamespace(device="cpu", dtype=torch.float16, store_dtype=torch.float16)
-        allocator = TokenToKVPoolAllocator(SIZE, torch.float16, "cpu", cache, need_sort=False)
-        allocator.free = self._note
-        rows = ReqToTokenPool(1, max_context_len=64, device="cpu", enable_memory_saver=False)
-        self._tree = UnifiedRadixCache(
-            CacheInitParams(
-                disable=False,
-                req_to_token_pool=rows,
-                token_to_kv_pool_allocator=allocator,
-                page_size=1,
-                eviction_policy=strategy,
-                eviction_policy_config=config,
-                tree_components=(ComponentType.FULL,),
-            )
+        options = Options(
+            total_tokens=SIZE,
+            page_size=1,
+            max_running_requests=1,
+            max_prefill_tokens=SIZE,
+            context_length=SIZE,
+            radix_eviction_policy=strategy,
+            radix_eviction_policy_config=config,
         )
+        scheduler = make_scheduler(options)
+        self._freed: list[int] = []
+        self._tree = scheduler.tree_cache
+        scheduler.token_to_kv_pool_allocator.free = self._note
 
     def insert(self, key: Sequence[int], blocks: Sequence[int], priority: int) -> int:
         """Store; how many of the first blocks were stored before."""

@@ -1,0 +1,46 @@
+"""Several servers' commands in one line: the words of each, and what one of them cannot do, which
+is refused before another one is simulated.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+
+from testbed.experiments.cli.served_command import ServedCommand
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.error_lines import as_refusal
+from testbed.experiments.runs.sweep_words import sweep_points
+from testbed.run.build import build
+from testbed.run.override_words import key_of
+
+SPECULATION = "speculation"
+OF_DRAFTS = (f"{SPECULATION}.", f"acceptance@{SPECULATION}.")
+
+
+def asked_of(
+    servers: Mapping[str, ServedCommand], words: Sequence[str], folders: Sequence[Path] = ()
+) -> dict[str, Sequence[str]]:
+    """The words that each server is asked with: beside one that drafts, a server without drafts has
+    none of the words on them.
+    """
+    others = [word for word in words if not key_of(word).startswith(OF_DRAFTS)]
+    if len(servers) < 2 or len(others) == len(words):
+        return dict.fromkeys(servers, words)
+    first = sweep_points(others)[0]
+    drafts = {name: _drafts(server, first, folders) for name, server in servers.items()}
+    nothing_drafts = not any(drafts.values())
+    return {name: words if drafts[name] or nothing_drafts else others for name in servers}
+
+
+def check_built(words: Sequence[str]) -> None:
+    """Raise InputError if the parts of a run do not go together; nothing is simulated."""
+    try:
+        build(configured(words))
+    except (Exception, SystemExit) as error:  # of a plug-in
+        raise as_refusal(error) from error
+
+
+def _drafts(server: ServedCommand, words: Sequence[str], folders: Sequence[Path]) -> bool:
+    with redirect_stderr(StringIO()):
+        return SPECULATION in map(key_of, server.words(words, folders))

@@ -1,0 +1,65 @@
+"""Several servers' commands in one line: words on drafts beside a server without any, and what a
+server cannot do, which is refused before another one is simulated.
+"""
+
+import json
+
+import pytest
+
+LLAMA = "vllm serve meta-llama/Llama-3.1-8B"
+EAGLE = '\'{"method": "eagle3", "model": "yuhuili/EAGLE3-X", "num_speculative_tokens": 3}\''
+DRAFTS = f"{LLAMA} --speculative-config {EAGLE}"
+LOAD = ("gpu=h100-80gb", "trace=random", "arrivals.duration_s=2")
+BOTH = ("--from-vllm", LLAMA, "--from-vllm", DRAFTS, *LOAD)
+RATE = "speculation.acceptance.rate"
+PER_POSITION = "acceptance@speculation.acceptance=per_position"
+SEARCH = ("slo.ttft_s=0.2", "--seeds", "1", "--precision", "0.9", "--low", "20", "--high", "60")
+
+
+def test_words_on_drafts_are_of_the_servers_that_draft(testbed, tmp_path):
+    """The server without drafts runs once, and is beside each acceptance."""
+    line = ("run", "-m", *BOTH, "arrivals.rate=2", f"{RATE}=0.1,0.9", "seed=0,1")
+    printed = testbed(*line)[1]
+    assert len([*tmp_path.glob("runs/*/summary.json")]) == 2 + 2 * 2
+    below = printed[printed.index("Differences") :]
+    assert [rate for rate in ("0.1", "0.9") if f" {rate} " in below] == ["0.1", "0.9"]
+    assert below.count(" - plain") == 2
+    rates = json.loads(testbed(*line, "--json")[1])["points"]
+    assert [point["values"].get(RATE) for point in rates] == [
+        None,
+        None,
+        *2 * ["0.1"],
+        *2 * ["0.9"],
+    ]
+
+
+def test_a_search_of_servers_takes_the_rates_that_one_of_them_logs(testbed):
+    words = (*SEARCH, PER_POSITION, "speculation.acceptance.rates=[0.6,0.3,0.1]", "--json")
+    plain, drafts = json.loads(testbed("capacity", *BOTH, *words)[1])["servers"]
+    assert plain["capacity"]["rate"] > 0 < drafts["capacity"]["rate"]
+
+
+@pytest.mark.parametrize("line", [("run", "-m", "arrivals.rate=2"), ("capacity", *SEARCH)])
+def test_words_on_drafts_are_refused_if_no_server_drafts(testbed, line):
+    others = ("--from-vllm", LLAMA, "--from-vllm", f"{LLAMA} --max-num-seqs 64", *LOAD)
+    code, printed, error = testbed(*line, *others, f"{RATE}=0.5")
+    assert (code, printed) == (2, "")
+    assert f"{RATE}: " in error
+
+
+APART = ("replicas=2", "prefill_replicas=1")  # with asynchronous scheduling: not modelled
+WAITS = f"{LLAMA} --no-async-scheduling"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("run", "-m", "--from-vllm", LLAMA, "replicas=2", "prefill_replicas=null,1"),
+        ("capacity", "--from-vllm", WAITS, "--from-vllm", LLAMA, *APART, *SEARCH),
+    ],
+)
+def test_what_one_server_cannot_do_is_refused_before_another_one_runs(testbed, tmp_path, line):
+    code, printed, error = testbed(*line, *LOAD)
+    assert (code, printed) == (2, "")
+    assert "--no-async-scheduling" in error.splitlines()[-1]
+    assert not [*tmp_path.glob("runs/**/summary.json")]
