@@ -28,6 +28,7 @@ from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import FLAG, OFF, SERVE, Command, read_command
 from testbed.vllm.lmcache import ChunkCache
 from testbed.vllm.offloading import Offloading
+from testbed.vllm.releases import Release
 from testbed.vllm.server import NO_WINDOWS, REPLICAS, Server, plans_ahead
 
 HALF_BYTES = 2  # of a weight, float16 or bfloat16
@@ -183,7 +184,7 @@ def _scheduler_words(server: Server, values: Mapping[str, str]) -> list[str]:
         words.append(f"scheduler.long_prefill_token_threshold={values[THRESHOLD]}")
     if values.get("--scheduling-policy") == "priority":
         words.append("order=priority")
-    words += _replica_words(values)
+    words += _replica_words(values, server.release)
     speculation = None if server.speculative is None else server.speculative.speculation
     if not plans_ahead(server.values, speculation):
         words.append("scheduler=vllm_v1")
@@ -214,10 +215,13 @@ def model_words(model: ModelSpec, option: str) -> list[str]:
     return words
 
 
-def _replica_words(values: Mapping[str, str]) -> list[str]:
+def _replica_words(values: Mapping[str, str], release: Release) -> list[str]:
     """Overrides for data parallelism: independent engines behind vLLM's own balancer."""
     num_replicas = values.get("--data-parallel-size", "1")
-    return [] if num_replicas == "1" else [f"replicas={num_replicas}", "router=vllm_balancer"]
+    if num_replicas == "1":
+        return []
+    words = [f"replicas={num_replicas}", "router=vllm_balancer"]
+    return [*words, "router.weighs_usage=true"] if release.balances_usage else words
 
 
 def _shipped_len(option: str) -> int | None:
