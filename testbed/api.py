@@ -144,13 +144,7 @@ def sweep(
             value=repr(jobs),
             problem="must be a whole number of at least 1, or None for all cores",
         )
-    axes = {key: list(value) for key, value in options.items() if _is_axis(value)}
-    if any(not values for values in axes.values()):
-        raise InputError(
-            key=next(key for key, values in axes.items() if not values),
-            problem="is an empty list",
-            remedy="give a value",
-        )
+    axes = _axes(options)
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     fixed = {key: value for key, value in options.items() if key not in axes}
     overrides = (*front_end().with_one_source(overrides, fixed, points),)
@@ -244,6 +238,15 @@ def capacities(
         of_seed[seed] = capacity(*overrides, low=low, high=high, seed=seed, **options)
         low, high = of_seed[seed].rate / NEAR, of_seed[seed].rate * NEAR
     return Capacities(of_seed)
+
+
+def _axes(options: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The options that are lists. Raises InputError for an empty one."""
+    axes = {key: list(value) for key, value in options.items() if _is_axis(value)}
+    empty = next((key for key, values in axes.items() if not values), None)
+    if empty is not None:
+        raise InputError(key=empty, problem="is an empty list", remedy="give a value")
+    return axes
 
 
 def _is_axis(value: Any) -> bool:

@@ -63,6 +63,12 @@ def in_one_process(monkeypatch):
 
 
 @pytest.fixture
+def few_requests(monkeypatch):
+    """Shorten the runs of `testbed.check` from 24 requests, for a part that keeps the contract."""
+    monkeypatch.setattr("testbed.checks.fast_and_slow.NUM_REQUESTS", 16)
+
+
+@pytest.fixture
 def golden(request):
     """Asserts that the row of a case in a file of tests/golden is this one, or writes it there."""
 

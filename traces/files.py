@@ -25,6 +25,7 @@ OTHER_NAMES = {  # of columns that a trace may have, in files of others and in o
     "beam": ("use_beam_search",),
 }
 REMEDY = "rename or remove it"
+MISSING = "rename one, or name it in the trace's config"
 LATEST = 1e15  # the largest time in a file, in any unit; far above every real clock
 PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
     (FileNotFoundError, "no such file (give its path relative to the working folder)"),
@@ -62,10 +63,11 @@ def read_table(
     optional: Sequence[str] = (),
     ignored: Sequence[str] = (),
     remedy: str = REMEDY,
+    missing: str = MISSING,
 ) -> dict[str, list[str]]:
     """The named columns of a CSV with a header line as text, and the optional ones that exist.
 
-    ignored, remedy: see places_of.
+    ignored, remedy, missing: see places_of.
     """
     csv.field_size_limit(MAX_LEN)  # one field contains all content ids of a prompt
     with open_text(path) as file:
@@ -86,7 +88,7 @@ def read_table(
                 key=f"{path}, line {number}",
                 problem=f"{len(line)} fields but the header has {len(header)}",
             )
-    places = places_of(path, header, names, optional, ignored, remedy)
+    places = places_of(path, header, names, optional, ignored, remedy, missing)
     return {name: [line[place] for line in lines[1:]] for name, place in places.items()}
 
 
@@ -123,15 +125,17 @@ def places_of(
     optional: Sequence[str],
     ignored: Sequence[str] = (),
     remedy: str = REMEDY,
+    missing: str = MISSING,
 ) -> dict[str, int]:
     """The positions of these columns in the header.
 
     Raises InputError for a missing or repeated column, and for one that nothing reads, except those
-    that the format has beside what is read: `ignored`. The remedy is for one that nothing reads.
+    that the format has beside what is read: `ignored`. The remedy is for one that nothing reads,
+    `missing` for one that is missing.
     """
     places = {name: header.index(name) for name in (*names, *optional) if name in header}
     for name in (*names, *places):
-        _check_one_column(path, header, name)
+        _check_one_column(path, header, name, missing)
     others = [name for name in header if name not in places]
     for name in set(optional) - places.keys():
         renamed = [other for other in OTHER_NAMES.get(name, ()) if other in others]
@@ -147,14 +151,14 @@ def places_of(
     return places
 
 
-def _check_one_column(path: str, header: Sequence[str], name: str) -> None:
+def _check_one_column(path: str, header: Sequence[str], name: str, missing: str) -> None:
     """Raises InputError unless the header has this column once."""
     if name not in header:
         has = ", ".join(header)
         raise InputError(
             key=path,
             problem=f"no column {name!r}; it has {has}",
-            remedy="rename one, or name it in the trace's config",
+            remedy=missing,
         )
     if header.count(name) > 1:
         raise InputError(

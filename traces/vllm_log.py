@@ -20,7 +20,6 @@ from testbed.traces.files import (
     lengths,
     numbered,
     plain_or_packed,
-    read_header,
     read_json,
     read_table,
     require,
@@ -57,6 +56,7 @@ SESSION = "session_id"
 MOST_IN_A_CHUNK = 16  # tokens that one event of a stream may bring, so that they come at one time
 SHORTEST_TPOT_S, LONGEST_TPOT_S = 4e-5, 2.0  # of a server, in the median: 25,000 tokens/s at most
 TOKENS_PER_HASH = 512  # tokens of a hash id if a workload has no tokens_per_id (as Mooncake's)
+TO_REPLAY = "rename one; without times of tokens, trace=csv replays a file's requests alone"
 
 
 class Times(NamedTuple):
@@ -277,14 +277,7 @@ def _from_client(items: list[Any], times: Floats) -> Floats:
 
 def _csv(path: str) -> tuple[Rows, Floats]:
     counts, names = ("input_tokens", "output_tokens"), ("arrival_s", "first_token_s", "finish_s")
-    header = read_header(path)
-    if absent := [name for name in (*counts, *names) if name not in header]:
-        raise InputError(
-            key=path,
-            problem=f"no log, for it has no {', '.join(absent)}; it has {', '.join(header)}",
-            remedy="rename its columns; without these times trace=csv replays its requests alone",
-        )
-    table = read_table(path, [*counts, *names], ignored=UNREAD)
+    table = read_table(path, [*counts, *names], ignored=UNREAD, missing=TO_REPLAY)
     prompts, outputs = (lengths(path, name, table[name]) for name in counts)
     times = np.stack([seconds(path, name, table[name]) for name in names], axis=1)
     in_order = np.diff(times, axis=1).min(axis=1) >= 0

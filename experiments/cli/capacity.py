@@ -1,7 +1,7 @@
 """`testbed capacity`: the highest rate of a simulated server."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,9 @@ from testbed.experiments.cli.parameters import (
     AsJson,
     AtLeastOne,
     Override,
+    seed_words,
 )
-from testbed.experiments.cli.served_command import NO_COMMANDS, ServedCommands
+from testbed.experiments.cli.served_command import NO_COMMANDS, ServedCommand, ServedCommands
 from testbed.run.override_words import key_of
 
 if TYPE_CHECKING:
@@ -76,20 +77,13 @@ def capacity(
     unless arrivals.duration_s says otherwise. Several commands of servers, each after an option
     --from-vllm or --from-sglang of its own, are searched in turn and compared on the same seeds.
     """
-    from testbed.experiments.cli.compared_servers import asked_of, check_built
     from testbed.experiments.cli.json_answers import compared_capacities
     from testbed.experiments.cli.output import print_json
     from testbed.experiments.runs.run_words import remark_on_origins
 
     numbers = seeds_of([*overrides], seeds)
     search = Search(share, low, high, precision, tuple(numbers), runs, sensitivity)
-    words_of = {
-        name: search.words(served.each[name].words(asked))
-        for name, asked in asked_of(served.each, overrides).items()
-    }
-    if len(words_of) > 1:
-        for words in words_of.values():  # what one of them cannot do is refused before any search
-            check_built(words)
+    words_of = search.words_of(served.each, overrides)
     notes = _with_one_source(words_of)
     answers = {name: search.answer(words, name) for name, words in words_of.items()}
     if len(answers) > 1:
@@ -131,6 +125,20 @@ class Search:
         _check_folder(self.folder)
         return unseeded
 
+    def words_of(
+        self, servers: Mapping[str, ServedCommand], overrides: Sequence[str]
+    ) -> dict[str, list[str]]:
+        """The words of each server's runs; what one of several cannot do is refused before any
+        search.
+        """
+        from testbed.experiments.cli.compared_servers import asked_of, check_built
+
+        asked = asked_of(servers, overrides)
+        words_of = {name: self.words(servers[name].words(of_it)) for name, of_it in asked.items()}
+        for words in words_of.values() if len(words_of) > 1 else ():
+            check_built(words)
+        return words_of
+
     def answer(self, words: list[str], name: str) -> "CapacityAnswer":
         """The capacity of the server that the words are of. name: its own words beside those of
         other servers.
@@ -159,14 +167,15 @@ class Search:
 
 def _with_one_source(words_of: dict[str, list[str]]) -> list[str]:
     """Give the servers costs of one source, to be compared; returns the note on it."""
-    from testbed.experiments.cli.run_launch import NOTE, printed_once
+    from testbed.experiments.runs.notes import print_note
     from testbed.experiments.runs.one_source import OF_ONE_SOURCE, WHY, sources_differ
 
     if not sources_differ([*words_of.values()]):
         return []
     for words in words_of.values():
         words.append(OF_ONE_SOURCE)
-    return printed_once([f"{NOTE}{WHY}"])
+    print_note(WHY)
+    return [WHY]
 
 
 def _check_sensitivity(words: list[str]) -> None:
@@ -204,13 +213,7 @@ def seeds_of(words: list[str], count: int | None) -> list[int]:
     word = next((word for word in words if key_of(word) == SEED), None)
     if word is None:
         return list(range(count or USUAL_SEEDS))
-    if count is not None:
-        raise InputError(
-            key="--seeds",
-            value=count,
-            problem=f"does not go with {word}",
-            remedy="give one of them",
-        )
+    seed_words(words, count)  # refuses --seeds beside it
     seed = word.partition("=")[2]
     if not seed.isdecimal():
         raise InputError(

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from testbed.experiments.runs.part_words import part_words
-from testbed.experiments.runs.quantities import short_runs
 from testbed.study.replications import Interval
 
 if TYPE_CHECKING:
@@ -17,6 +16,8 @@ def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
     """The range, how it was found, and the error of the costs that it rests on. varied: what was
     varied for the intervals, in words.
     """
+    from testbed.experiments.runs.quantities import short_runs  # which imports NumPy
+
     rates = [of_seed.rate for of_seed in answer.seeds]
     mean = Interval(answer.rate, answer.half_width, len(rates))
     text = f"{mean} req/s" if len(rates) > 1 else f"about {mean.mean:.2g} req/s"

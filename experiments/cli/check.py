@@ -12,16 +12,24 @@ if TYPE_CHECKING:
     from testbed.experiments.cli.json_answers import CheckAnswer
 
 
+PlugIn = Annotated[str, Parameter(name="MODULE:CLASS", help="such as my_module:MyPolicy")]
+Value = Annotated[
+    str, Parameter(name="NAME=VALUE", help="parameters of the class, without its pool")
+]
+Slots = Annotated[AtLeastOne, Parameter(help="slots of a single pool")]
+Longest = Annotated[AtLeastOne, Parameter(help="the longest sequence in tokens")]
+HostSlots = Annotated[WholeNumber, Parameter(help="slots of the host pool")]
+Examples = Annotated[AtLeastOne, Parameter(help="random histories in each pool")]
+
+
 def check(
-    plug_in: Annotated[str, Parameter(name="MODULE:CLASS", help="such as my_module:MyPolicy")],
+    plug_in: PlugIn,
     /,
-    *parameters: Annotated[
-        str, Parameter(name="NAME=VALUE", help="parameters of the class, without its pool")
-    ],
-    slots: Annotated[AtLeastOne | None, Parameter(help="slots of a single pool")] = None,
-    max_len: Annotated[AtLeastOne | None, Parameter(help="the longest sequence in tokens")] = None,
-    host_slots: Annotated[WholeNumber | None, Parameter(help="slots of the host pool")] = None,
-    examples: Annotated[AtLeastOne, Parameter(help="random histories in each pool")] = 200,
+    *parameters: Value,
+    slots: Slots | None = None,
+    max_len: Longest | None = None,
+    host_slots: HostSlots | None = None,
+    examples: Examples = 200,
     json: AsJson = False,
 ) -> int:
     """Check a plug-in against the contract of its kind.

@@ -3,13 +3,12 @@ is refused before another one is simulated.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
-from io import StringIO
 from pathlib import Path
 
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
+from testbed.experiments.runs.notes import no_note
 from testbed.experiments.runs.sweep_words import sweep_points
 from testbed.run.build import build
 from testbed.run.override_words import key_of
@@ -42,5 +41,4 @@ def check_built(words: Sequence[str]) -> None:
 
 
 def _drafts(server: ServedCommand, words: Sequence[str], folders: Sequence[Path]) -> bool:
-    with redirect_stderr(StringIO()):
-        return SPECULATION in map(key_of, server.words(words, folders))
+    return SPECULATION in map(key_of, server.words(words, folders, no_note))

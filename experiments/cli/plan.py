@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from testbed.experiments.cli import exit_codes
-from testbed.experiments.cli.capacity import SEED, SeedCount, seeds_of
+from testbed.experiments.cli.capacity import SEED, SeedCount, Share, seeds_of
 from testbed.experiments.cli.parameters import (
     AboveZero,
     AsJson,
@@ -32,7 +32,6 @@ Prices = Annotated[
     Path,
     Parameter(metavar="FILE", help="rank by your prices of a GPU's hour (TOML), not GPU hours"),
 ]
-ShareOfRequests = Annotated[float, Parameter(help="share of the requests that must meet the SLO")]
 Precision = Annotated[
     AboveZero, Parameter(metavar="P", help="highest rates are known to a factor of 1 + P")
 ]
@@ -54,7 +53,7 @@ def plan(
     gpus: Gpus | None = None,
     prices: Prices | None = None,
     seeds: SeedCount | None = None,
-    share: ShareOfRequests = 0.9,
+    share: Share = 0.9,
     precision: Precision = 0.05,
     all: Everything = False,
     config_dir: ConfigFolders | None = None,

@@ -16,6 +16,7 @@ from testbed.experiments.cli.parameters import (
     seed_words,
 )
 from testbed.experiments.cli.served_command import NO_COMMANDS, ServedCommands
+from testbed.experiments.runs.notes import print_notes
 
 app = App(name="run", help_flags=[])  # its own --help also shows the config groups
 
@@ -134,10 +135,11 @@ def run(
 
         asked = [*named, *overrides, *seed_words(overrides, launch.seeds)]
         return sweep_of(asked, served.each, folders, launch)
-    from testbed.experiments.cli.run_launch import noted, run_one
+    from testbed.experiments.cli.run_launch import run_one
 
-    words, notes = noted(served.one, overrides, folders)
-    run_one([*named, *words], launch, notes)
+    notes = list[str]()
+    words = served.one.words(overrides, folders, notes.append)
+    run_one([*named, *words], launch, print_notes(notes))
 
 
 def print_config(words: list[str], shown: Shown) -> None:

@@ -1,15 +1,11 @@
 """One run of `testbed run`, in this process."""
 
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stderr
-from io import StringIO
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from testbed.experiments.cli.output import print_json, wide_console
-from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.run_folder import run_into
@@ -20,30 +16,8 @@ from testbed.run.config import RunConfig
 if TYPE_CHECKING:
     from testbed.experiments.cli.run import Launch
 
-NOTE = "testbed: note: "
 RUNS = "runs"  # the default folder of all runs
 RUN_FOLDER = "hydra.run.dir"
-
-
-def noted(
-    served: ServedCommand, overrides: Sequence[str], folders: Sequence[Path]
-) -> tuple[list[str], list[str]]:
-    """The words of a server's command and the overrides, and the notes on the command, which are
-    also printed.
-    """
-    if served == NO_COMMAND:
-        return served.words(overrides, folders), []
-    with redirect_stderr(StringIO()) as printed:
-        words = served.words(overrides, folders)
-    return words, printed_once(printed.getvalue().splitlines())
-
-
-def printed_once(lines: Sequence[str]) -> list[str]:
-    """Print each different line to standard error once; their texts."""
-    once = dict.fromkeys(lines)
-    for line in once:
-        print(line, file=sys.stderr)
-    return [line.removeprefix(NOTE) for line in once]
 
 
 def run_one(words: Sequence[str], launch: "Launch", notes: list[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
+from testbed.experiments.runs.notes import OnNote, print_note
 
 NAME = "--served-model-name"
 PLAIN = "plain"  # a command without words of its own beside others
@@ -58,7 +59,12 @@ class ServedCommand:
                 key="--from-sglang", problem="goes with no --from-vllm", remedy="give one of them"
             )
 
-    def words(self, overrides: Sequence[str], folders: Sequence[Path] = ()) -> list[str]:
+    def words(
+        self,
+        overrides: Sequence[str],
+        folders: Sequence[Path] = (),
+        on_note: OnNote = print_note,
+    ) -> list[str]:
         """The overrides, with those of the command and the folders of user options before them."""
         from testbed.run.override_words import key_of
 
@@ -72,7 +78,8 @@ class ServedCommand:
         from testbed.experiments.sglang_server import translation as of_sglang
         from testbed.experiments.vllm_server import translation as of_vllm
 
-        return of_vllm.expand(self.from_vllm, of_sglang.expand(self.from_sglang, words))
+        words = of_sglang.expand(self.from_sglang, words, on_note)
+        return of_vllm.expand(self.from_vllm, words, on_note)
 
 
 NO_COMMAND = ServedCommand()

@@ -3,9 +3,8 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,12 +13,13 @@ from testbed.experiments.cli.compared_servers import asked_of, check_built
 from testbed.experiments.cli.json_answers import sweep_answer
 from testbed.experiments.cli.output import print_json, wide_console
 from testbed.experiments.cli.parameters import check_folder_of
-from testbed.experiments.cli.run_launch import NOTE, RUNS, printed_once
+from testbed.experiments.cli.run_launch import RUNS
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.cli.working_folder import enter
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
+from testbed.experiments.runs.notes import print_notes
 from testbed.experiments.runs.one_source import OF_ONE_SOURCE, WHY, sources_differ
 from testbed.experiments.runs.points import SEED, Point, differing
 from testbed.experiments.runs.progress import status_line
@@ -68,18 +68,16 @@ def points_of(
     """Every combination of each server, as its values give it the command, and the notes on these.
     Notes that several have are printed once.
     """
-    points, lines = list[SweepPoint](), list[str]()
+    points, notes = list[SweepPoint](), list[str]()
     own = [word for word in asked if not is_of_hydra(word)]
     for command, of_server in asked_of(servers, own, folders).items():
         for combination in sweep_points(of_server):
-            with redirect_stderr(StringIO()) as printed:
-                words = tuple(servers[command].words(combination, folders))
+            words = tuple(servers[command].words(combination, folders, notes.append))
             points.append(SweepPoint(combination, words, command))
-            lines += printed.getvalue().splitlines()
     if sources_differ([point.words for point in points]):
         points = [point._replace(words=(*point.words, OF_ONE_SOURCE)) for point in points]
-        lines.append(f"{NOTE}{WHY}")
-    return points, printed_once(lines)
+        notes.append(WHY)
+    return points, print_notes(notes)
 
 
 def sweep_of(

@@ -20,6 +20,12 @@ from testbed.core.spelling import did_you_mean
 from testbed.experiments.cli.app import application
 from testbed.experiments.cli.examples import example_of
 
+COMMAND = 'the command alone, in quotes: "vllm serve MODEL ..."'
+ELSEWHERE = {  # options of other commands, and what this one takes in their place
+    "--from-vllm": COMMAND,
+    "--from-sglang": COMMAND,
+    "--release": "release=NUMBER among the words",
+}
 TYPES = {int: "a whole number", float: "a number"}
 
 
@@ -49,6 +55,8 @@ def _unknown_option(error: UnknownOptionError) -> InputError:
     word = (error.token.keyword or error.token.value).partition("=")[0]
     names = [name for argument in error.argument_collection for name in argument.names]
     options = ["--help", *(name for name in names if name.startswith("--"))]
+    if word in ELSEWHERE:
+        return InputError(key=word, problem="no such option", remedy=ELSEWHERE[word])
     return InputError(key=word, problem=f"no such option{did_you_mean(word, options)}")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from testbed.core.errors import InputError
 from testbed.experiments.runs.choice_names import CLASS
+from testbed.experiments.runs.notes import print_note
 
 ROOT = os.path.realpath(os.path.dirname(os.path.dirname(str(sys.modules["testbed"].__file__))))
 
@@ -34,10 +35,7 @@ def prepare_working_folder(words: Sequence[str]) -> None:
         return
     for name in ("testbed.py", os.path.join("testbed", "__init__.py")):
         if os.path.isfile(os.path.join(here, name)):
-            print(
-                f"testbed: note: {name} is not imported, for testbed has a package of this name",
-                file=sys.stderr,
-            )
+            print_note(f"{name} is not imported, for testbed has a package of this name")
 
 
 def names_a_plug_in(words: Sequence[str]) -> bool:

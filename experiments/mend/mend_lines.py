@@ -6,7 +6,7 @@ from testbed.experiments.mend.change_verdicts import LEVEL, OTHER_COSTS, RELEVAN
 from testbed.experiments.mend.goals import PREEMPTIONS
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
-from testbed.experiments.runs.quantities import WINDOW
+from testbed.experiments.runs.quantities import WINDOW, few_requests
 from testbed.experiments.runs.replicated import cells_of
 from testbed.run.summaries import costs_of
 
@@ -29,6 +29,7 @@ def lines_of(mending: Mending) -> Iterator[str]:
     yield f"costs: {costs_of(mending.server.summaries[0])}"
     yield cells_of(str(len(mending.seeds)))
     yield WINDOW
+    yield from few_requests(mending.server.summaries)
     if mending.num_tested:
         yield (
             f"verdicts: by the differences of {mending.goal.number} on the same seeds (--by names "

@@ -3,9 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from testbed.experiments.mend.tried import Tried
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
+from testbed.experiments.runs.notes import no_note, print_note
 from testbed.experiments.runs.progress import Progress, status_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.vllm_server import translation
@@ -188,11 +187,8 @@ class Search:
         """The words of the server with a change, which takes the place of the user's own."""
         changed = set(map(key_of, change.words))
         own = [word for word in self.words if key_of(word) not in changed]
-        with redirect_stderr(StringIO()) as printed:
-            words = translation.expand(self.command, [*own, *change.words])
-        if change is NONE:
-            print(printed.getvalue(), end="", file=sys.stderr)
-        return tuple(words)
+        on_note = print_note if change is NONE else no_note
+        return tuple(translation.expand(self.command, [*own, *change.words], on_note))
 
 
 def _say(line: str) -> None:

@@ -21,7 +21,7 @@ from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
 from testbed.experiments.plan.space import label_of
 from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses
 from testbed.experiments.runs.part_words import part_words
-from testbed.experiments.runs.quantities import number, short_runs
+from testbed.experiments.runs.quantities import few_requests, number, short_runs
 from testbed.experiments.runs.run_words import (
     future_read_by,
     remark_on_ways,
@@ -118,7 +118,8 @@ def _short(plan: Plan) -> list[str]:
     if longest is None:
         return []
     name, precision = longest.candidate.deployment.name, plan.question.precision
-    return short_runs(name, longest.filling, precision, plan.mode.short)
+    few = few_requests(of.summary for verdict in plan.ranked for of in verdict.outcomes)
+    return [*short_runs(name, longest.filling, precision, plan.mode.short), *few]
 
 
 def _tied(plan: Plan) -> str:

@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
-from io import StringIO
 from itertools import product
 
 from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.notes import no_note
 from testbed.experiments.runs.one_source import COST, OF_ONE_SOURCE, group_of
 from testbed.experiments.runs.sweep_words import values_of
 from testbed.run.config import RunConfig
@@ -92,8 +91,7 @@ def candidate_of(deployment: Deployment) -> Candidate:
     """The candidate; raises InputError if the configuration makes no sense, or the server would
     not start.
     """
-    with redirect_stderr(StringIO()):  # notes on each server
-        words = tuple(deployment.command.words(deployment.words))
+    words = tuple(deployment.command.words(deployment.words, on_note=no_note))
     return Candidate(replace(deployment, words=words, command=NO_COMMAND), configured(words))
 
 

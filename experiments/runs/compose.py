@@ -178,9 +178,7 @@ def refusals(words: Sequence[str]) -> Iterator[None]:
         yield
     except OverrideParseException as error:
         raise InputError(
-            key=error.override,
-            problem="is no option",
-            remedy="KEY=VALUE; quote a value with brackets or commas",
+            key=error.override, problem="is no option", remedy=_way_to_write(error.override)
         ) from None
     except MissingConfigException as error:
         listed = ", ".join(error.options or ())
@@ -193,6 +191,14 @@ def refusals(words: Sequence[str]) -> Iterator[None]:
         kind = type(error).__name__
         refusal = _refusal_behind(error) or InputError(key=kind, problem=flat(str(error)))
         raise refusal from error
+
+
+def _way_to_write(word: str) -> str:
+    """The remedy for a word that is no override, which may be a server's command."""
+    systems = [name for name in ("vllm", "sglang") if name in word.partition(" --")[0]]
+    if " " in word and systems:
+        return f'a server\'s command is the value of an option: --from-{systems[0]} "..."'
+    return "KEY=VALUE; quote a value with brackets or commas"
 
 
 def _explained(name: str, read: Words) -> InputError | None:

@@ -3,11 +3,8 @@ objects.
 """
 
 import reprlib
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, field, replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, KEYS, names_of
 from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.experiments.runs.error_lines import flat
+from testbed.experiments.runs.notes import OnNote, no_note, print_note
 from testbed.experiments.runs.one_source import (
     COST,
     OF_ONE_SOURCE,
@@ -104,13 +102,18 @@ class Requested:
 class HydraFrontEnd:
     """The front end of this package: composes configs with Hydra and stores runs in folders."""
 
-    def configure(self, overrides: Sequence[str], options: Mapping[str, Any]) -> RunConfig:
+    def configure(
+        self,
+        overrides: Sequence[str],
+        options: Mapping[str, Any],
+        on_note: OnNote = print_note,
+    ) -> RunConfig:
         """The config of command-line overrides and, after them, options by name or key.
 
         Raises InputError for an option that `testbed run` does not have.
         """
         options = {key: _python(value) for key, value in options.items() if value is not None}
-        overrides = _with_server_command(overrides, options)
+        overrides = _with_server_command(overrides, options, on_note)
         trace = user_trace(options, overrides)
         if trace is not None:
             options["trace"] = trace
@@ -140,12 +143,12 @@ class HydraFrontEnd:
             tuple((key, repr(value)) for key, value in point.items() if not _is_of_load(key)): point
             for point in points
         }
-        configs = (self.configure(overrides, {**options, **point}) for point in servers.values())
-        with redirect_stderr(StringIO()):  # each run prints the notes on its command
-            differ = len(servers) > 1 and configs_differ(configs)
-        if not differ:
+        configs = (  # whose notes each run prints
+            self.configure(overrides, {**options, **point}, no_note) for point in servers.values()
+        )
+        if len(servers) < 2 or not configs_differ(configs):
             return overrides
-        print(f"testbed: note: {WHY}", file=sys.stderr)
+        print_note(WHY)
         return [*overrides, OF_ONE_SOURCE]
 
     def measure(self, config: RunConfig, folder: Path) -> dict[str, Any]:
@@ -170,7 +173,9 @@ def _is_of_load(key: str) -> bool:
     return group_of(SHORT.get(key, key)) in OF_THE_LOAD
 
 
-def _with_server_command(overrides: Sequence[str], options: dict[str, Any]) -> Sequence[str]:
+def _with_server_command(
+    overrides: Sequence[str], options: dict[str, Any], on_note: OnNote
+) -> Sequence[str]:
     """The overrides, with those of a server's command, whose option is taken out; other options
     count more than the command.
     """
@@ -190,7 +195,7 @@ def _with_server_command(overrides: Sequence[str], options: dict[str, Any]) -> S
         for key, value in options.items()
         if isinstance(value, str | int | float)
     ]
-    words = COMMANDS[name](command, [*overrides, *option_words])
+    words = COMMANDS[name](command, [*overrides, *option_words], on_note)
     return [word for word in words if word not in option_words]
 
 

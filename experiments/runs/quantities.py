@@ -12,6 +12,7 @@ WINDOW = (
     "2nd half: what completes, per second, in the second half of the arrivals (the first one fills "
     "the server); with drain: of the whole run, until its last answer"
 )
+BEYOND_P99 = 100  # requests of which one is beyond it
 TOO_HIGH = "the rate is up to {} too high"  # after the share of the arrivals that fill a server
 
 
@@ -111,6 +112,18 @@ def short_runs(server: str, filling: float, precision: float, so: str = TOO_HIGH
     return [
         f"short runs: {server} fills for {share} of the arrivals, so {so.format(share)} "
         f"({filling / precision:.2g} times arrivals.duration_s makes that {100 * precision:.2g}%)"
+    ]
+
+
+def few_requests(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The remark that a run of these has so few requests that no one of them is beyond p99."""
+    counts = [int(summary["requests"]["finished"]) for summary in summaries]
+    fewest = min(filter(None, counts), default=BEYOND_P99)
+    if fewest >= BEYOND_P99:
+        return []
+    return [
+        f"p99: of {fewest} requests none is beyond it, so that it is about the largest value "
+        "(a longer run has more of them)"
     ]
 
 

@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.experiments.runs.quantities import number, percent, still_filling
+from testbed.experiments.runs.quantities import few_requests, number, percent, still_filling
 from testbed.experiments.runs.run_words import future_read_by, run_words
 from testbed.run.metrics import WHILE_ARRIVING, in_words
 from testbed.run.simulate import OVERLOAD, STOPPED
@@ -71,6 +71,7 @@ def summary_table(summary: dict[str, Any]) -> Group:
     if costs := costs_of(summary):
         lines.append(Text(f"costs: {costs}"))
     run = summary.get(RUN, {})
+    lines += map(Text, few_requests([summary]))
     lines += [Text(f"{about}: {run[key]}") for key, about in NOTES.items() if run.get(key)]
     return Group(*lines, table, *_engines_table(summary))
 

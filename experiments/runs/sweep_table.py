@@ -13,7 +13,7 @@ from testbed.experiments.look.pages.page import Chart, Series
 from testbed.experiments.look.plots import figure_of, save
 from testbed.experiments.runs.one_source import OF_THE_LOAD, group_of
 from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
-from testbed.experiments.runs.quantities import WINDOW, main_numbers, still_filling
+from testbed.experiments.runs.quantities import WINDOW, few_requests, main_numbers, still_filling
 from testbed.experiments.runs.replicated import EQUAL, difference_columns, explained, mean_columns
 from testbed.experiments.runs.run_words import (
     future_read_by,
@@ -76,7 +76,7 @@ def shown(
     head += remark_on_pools(named)
     head += remark_on_first_tokens(named.values())
     head += [*overloads_of(groups, settled), *rejections_of(points, names)]
-    head += [*fillings_of(firsts, settled), WINDOW]
+    head += [*fillings_of(firsts, settled), *few_requests(of.summary for of in points), WINDOW]
     if are_replicated(points) and not per_seed:
         return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
@@ -156,20 +156,21 @@ def replicated_tables(
     if pairs:
         title = "Differences on the same seeds"
         different = {name: cells for name, cells in differences.items() if {*cells} != {EQUAL}}
-        shown = varying(different or differences)[0]
+        shown, alike = varying(different or differences, "in all rows of the second table")
+        texts += alike
         tables.append(_table(pairs, shown, width, title=title))
     return [*map(Text, texts), *tables]
 
 
 def varying(
-    results: Mapping[str, Sequence[str]],
+    results: Mapping[str, Sequence[str]], where: str = "at all points"
 ) -> tuple[dict[str, Sequence[str]], list[str]]:
     """The columns whose cells differ, and a line that says the others."""
     columns = {name: cells for name, cells in results.items() if len(set(cells)) > 1}
     same = [f"{name} {cells[0]}" for name, cells in results.items() if name not in columns]
     if not columns:
         return dict(results), []
-    return columns, [f"the same at all points: {', '.join(same)}"] if same else []
+    return columns, [f"the same {where}: {', '.join(same)}"] if same else []
 
 
 def _table(

@@ -1,10 +1,10 @@
 """Translates a command of SGLang's server into overrides for the same pool, limits and rules."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 from testbed.core.errors import InputError
+from testbed.experiments.runs.notes import OnNote, print_note
 from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.sglang_server.answer import logged_lines
 from testbed.experiments.sglang_server.named_server import server_of
@@ -26,11 +26,11 @@ OPTION_OF_OVERRIDE = {  # overrides that replace the value of an option of the c
 }
 
 
-def expand(command: str | None, others: Sequence[str]) -> list[str]:
+def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_note) -> list[str]:
     """The overrides that `command` stands for, followed by `others`, which take precedence. Without
     a command: the others alone.
 
-    Prints on stderr the overrides, the lines that SGLang itself would log about its pool, and the
+    Notes are the overrides, the lines that SGLang itself would log about its pool, and the
     options that were read and change nothing.
 
     Raises:
@@ -62,7 +62,7 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
         lines.append(f"the pool is right within {terms().expected_error_gib} GiB on each GPU")
     lines += [f"harmless, ignored: {note}" for note in server.notes]
     for line in lines:
-        print(f"testbed: note: {SERVE}: {line}", file=sys.stderr)
+        on_note(f"{SERVE}: {line}")
     return [*(word for word in words if key_of(word) not in choices), *others]
 
 

@@ -64,10 +64,15 @@ def model_named(
         check_served(cached)
         shape = model_of(cached, name.rpartition("/")[2].lower(), transformers=transformers)
         return Named(shape, None, cached)
-    raise InputError(
+    raise _shapeless(name, did_you_mean(meant.model, names_of("model", folders), LIKE))
+
+
+def _shapeless(name: str, question: str) -> InputError:
+    """The refusal of a model; question: after the few that are like it."""
+    return InputError(
         key="model",
         value=name,
-        problem=f"has no shape here{did_you_mean(meant.model, names_of('model', folders), LIKE)}",
+        problem=f"has no shape here{question}",
         remedy=(
             "give a folder with its config.json, or add model=NAME of one that is alike (`testbed "
             "list model` shows them)"

@@ -1,6 +1,5 @@
 """Translates a command of vLLM's server into overrides for the same pool, limits and rules."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -8,6 +7,7 @@ from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GIB, ModelSpec
+from testbed.experiments.runs.notes import OnNote, print_note
 from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.vllm_server.answer import (
     kv_lines,
@@ -28,17 +28,18 @@ from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import FLAG, OFF, SERVE, Command, read_command
 from testbed.vllm.lmcache import ChunkCache
 from testbed.vllm.offloading import Offloading
+from testbed.vllm.releases import Release
 from testbed.vllm.server import NO_WINDOWS, REPLICAS, Server, plans_ahead
 
 HALF_BYTES = 2  # of a weight, float16 or bfloat16
 THRESHOLD = "--long-prefill-token-threshold"
 
 
-def expand(command: str | None, others: Sequence[str]) -> list[str]:
+def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_note) -> list[str]:
     """The overrides that `command` stands for, followed by `others`, which take precedence. Without
     a command: the others alone.
 
-    Prints on stderr the overrides, the lines that vLLM itself would log about its pool and its
+    Notes are the overrides, the lines that vLLM itself would log about its pool and its
     rules, and the options that were read and change nothing.
 
     Raises:
@@ -53,14 +54,14 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     from_user = [word for word in others if key_of(word) not in taken]
     kept = {key_of(word) for word in from_user}
     from_command = [word for word in words if key_of(word) not in kept]
-    print(f"testbed: note: {SERVE}: {' '.join(from_command)}", file=sys.stderr)
+    on_note(f"{SERVE}: {' '.join(from_command)}")
     speculative = server.speculative
     draft_notes = () if speculative is None else speculative.all_notes
     replicas = replica_lines(int(server.values.get(REPLICAS, 1)))
     for line in (*rule_lines(server), *replicas, *kv_lines(server), *draft_notes):
-        print(f"testbed: note: {SERVE}: {line}", file=sys.stderr)
+        on_note(f"{SERVE}: {line}")
     for note in server.notes:
-        print(f"testbed: note: {SERVE}: harmless, ignored: {note}", file=sys.stderr)
+        on_note(f"{SERVE}: harmless, ignored: {note}")
     return [*from_command, *from_user]
 
 
@@ -183,7 +184,7 @@ def _scheduler_words(server: Server, values: Mapping[str, str]) -> list[str]:
         words.append(f"scheduler.long_prefill_token_threshold={values[THRESHOLD]}")
     if values.get("--scheduling-policy") == "priority":
         words.append("order=priority")
-    words += _replica_words(values)
+    words += _replica_words(values, server.release)
     speculation = None if server.speculative is None else server.speculative.speculation
     if not plans_ahead(server.values, speculation):
         words.append("scheduler=vllm_v1")
@@ -214,10 +215,13 @@ def model_words(model: ModelSpec, option: str) -> list[str]:
     return words
 
 
-def _replica_words(values: Mapping[str, str]) -> list[str]:
+def _replica_words(values: Mapping[str, str], release: Release) -> list[str]:
     """Overrides for data parallelism: independent engines behind vLLM's own balancer."""
     num_replicas = values.get("--data-parallel-size", "1")
-    return [] if num_replicas == "1" else [f"replicas={num_replicas}", "router=vllm_balancer"]
+    if num_replicas == "1":
+        return []
+    words = [f"replicas={num_replicas}", "router=vllm_balancer"]
+    return [*words, "router.weighs_usage=true"] if release.balances_usage else words
 
 
 def _shipped_len(option: str) -> int | None:

@@ -193,11 +193,14 @@ def _chunk_tokens(rows: int, resident: int, max_context_len: int, num_sms: int, 
 
 def _plan_small(rows: int, max_context_len: int, num_sms: int) -> DecodePlan:
     """Few heads of 64: one thread block of 8 warps reads up to 1,024 tokens faster than several
-    with a reduction.
+    with a reduction if they nearly fill the GPU; else one of 16 warps up to 256, a tile each.
 
     More than SMALL_CHUNKS chunks take longer to join than to read.
     """
-    alone = max_context_len <= 1024 and rows * 3 >= num_sms
+    few = rows * 3 < num_sms
+    if few and 8 * TILE < max_context_len <= 16 * TILE:
+        return DecodePlan(16, 1, 16 * TILE)
+    alone = max_context_len <= 1024 and not few
     chunk = (
         max_context_len if alone else min(1024, -(-max_context_len // max(1, 2 * num_sms // rows)))
     )

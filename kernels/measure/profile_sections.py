@@ -21,7 +21,7 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import Choices, ProfileCost
-from testbed.cost.sections import AXES, PROFILES, read_profile
+from testbed.cost.sections import AXES, FORMAT, PROFILES, read_profile
 from testbed.kernels.engine.network import Network
 from testbed.kernels.launch.attention import decode
 from testbed.kernels.launch.cache_ops import write_cache
@@ -149,7 +149,7 @@ def whole_profile(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
         sections |= described(measured(model, num_gpus))
         torch.cuda.empty_cache()
     about = {
-        "format": 1,
+        "format": FORMAT,
         "fingerprint": fingerprint(),
         "model": asdict(model),
         "num_gpus": num_gpus,

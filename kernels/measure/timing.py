@@ -5,9 +5,11 @@ And what every `testbed gpu measure NAME` is: columns, a row for each point, and
 tables and profiles record.
 """
 
+import csv
 import datetime
 import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -208,9 +210,7 @@ def print_rows(command: str, measurement: Measurement, options: Mapping[str, Any
     warm_up()
     print(f"# testbed {command}, {in_words(fingerprint())}")
     print(measurement.columns)
+    table = csv.writer(sys.stdout, lineterminator="\n")
     for row in rows:
-        print(
-            *(round(cell, 3) if isinstance(cell, float) else cell for cell in row),
-            sep=",",
-            flush=True,
-        )
+        table.writerow([round(cell, 3) if isinstance(cell, float) else cell for cell in row])
+        sys.stdout.flush()

@@ -25,7 +25,7 @@ import torch
 
 from testbed.core.errors import InputError
 from testbed.cost.link_times import AXES, KERNEL, SECTION
-from testbed.cost.sections import dump
+from testbed.cost.sections import FORMAT, dump
 from testbed.kernels.launch.cache_ops import (
     MAX_GRID,
     bind_move_blocks,
@@ -280,7 +280,7 @@ def hardware_file(points: list[Point], before: Path) -> dict[str, object]:
         "columns": list(COLUMNS),
     }
     return {
-        "format": 1,
+        "format": FORMAT,
         "fingerprint": about,
         "sections": {SECTION: {**section, "points": others + points}},
     }

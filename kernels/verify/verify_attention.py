@@ -94,6 +94,9 @@ SMALL_CASES = (
         plan=DecodePlan(4, 3, 64, shares=True),
         longest=900,
     ),
+    Case(
+        shape=Shape(14, 2, 64, 16, torch.float16), seed=9, plan=DecodePlan(16, 1, 256), longest=256
+    ),
 )
 
 

@@ -16,7 +16,7 @@ from typing import (
 )
 
 from annotated_types import Unit
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import core_schema
 
@@ -95,8 +95,7 @@ def read(cls: type[T], values: Any, key: str = "") -> T:
     unknown or missing, and for a value against its field's annotation.
     """
     try:
-        instance: T = cls.__pydantic_validator__.validate_python(values)  # type: ignore[attr-defined]
-        return instance
+        return TypeAdapter(cls).validate_python(values)
     except ValidationError as error:
         raise refusal_of(error, cls, key) from None
 

@@ -45,6 +45,12 @@ class EngineView:
         return self.num_requests - self.num_running
 
     @property
+    def kv_usage(self) -> float:
+        """The share of the pool that requests hold, from 0 to 1; cached blocks of none are free."""
+        used = self.engine.scheduler.state.policy.usage()
+        return 1 - (used.free + used.cached) / used.total
+
+    @property
     def num_tokens(self) -> int:
         """Tokens of their prompts, and of the outputs of all their sequences so far."""
         state, steps = self.engine.scheduler.state, steps_since_commit(self.engine)

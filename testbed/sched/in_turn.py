@@ -145,8 +145,7 @@ class InTurn:
             return
         plan.drafts.append(Draft(group, group.sequences[0], num_tokens - 1))
         self.drafts.forget(group)
-        if not self.state.hashes_results:
-            self.state.findable[group.request.request_id] = group.prefill_len
+        self.state.findable[group.request.request_id] = group.prefill_len
 
     def verify(self, plan: Plan, results: Results, outcome: Outcome) -> Outcome:
         """The results of a plan are in: the newest tokens and the accepted drafts are stored.
@@ -171,6 +170,8 @@ class InTurn:
         returns_slots = self.drafts.accept(draft, num_accepted)
         seq.num_stored += 1 + num_accepted
         group.generate(1 + num_accepted)
+        if self.state.hashes_results:
+            self.state.findable.pop(request_id, None)
         if request_id in results.ended:
             self.finish(group)
         elif returns_slots:

@@ -10,7 +10,8 @@ from testbed.vllm.option_table import COUNTED, HARMLESS, REFUSED, may_have, rele
 from testbed.vllm.releases import Release
 
 SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-NUMBER = re.compile(r"(?P<number>\d+(\.\d+(?![KMG]))?)(?P<scale>[kmgKMG])?")
+NUMBER = re.compile(r"(?P<number>\d+(\.\d+(?![KMG]))?|\.\d+)(?P<scale>[kmgKMG])?")
+SEVERAL = "`testbed run -m` and `testbed plan` take several"
 HARMLESS_VARIABLES = ("VLLM_LOGGING", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_API_KEY")
 NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1"}
 LMCACHE = "LMCACHE_"  # read if the server has LMCache, else by nothing
@@ -71,7 +72,7 @@ class OptionReader:
             return None
         match = NUMBER.fullmatch(text)
         if match is None:
-            raise self.refusal(name, "is no number")
+            raise self.refusal(name, "is no number", SEVERAL if "," in text else "")
         return float(match["number"]) * SCALES.get(match["scale"], 1)
 
     def whole(self, name: str, otherwise: int) -> int:

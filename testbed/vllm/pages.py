@@ -69,11 +69,6 @@ class Pages:
         read = min(self.chunk + self.tokens_under_way, num_tokens)
         return self.num_chunk_columns * ceil_div(read, self.block_size)
 
-    @property
-    def scratch(self) -> int:
-        """The part of these pages that a sequence has for the states of its drafts alone."""
-        return self.draft_pages * self.windows.count(0)
-
     def concurrency(self, num_blocks: int, num_tokens: int) -> float:
         """vLLM's maximum concurrency: how many sequences so long the pages are enough for."""
         return num_blocks / self.of_sequence(num_tokens)

@@ -332,6 +332,14 @@ class Release:
             "model_executor/models/config.py GlmMoeDsaForCausalLM",
         ),
     ]
+    balances_usage: Annotated[
+        bool,
+        Fact(
+            "the balancer of data parallelism counts unanswered requests, and those that wait by "
+            "the usage of the KV cache; else 4 x waiting + running requests",
+            "v1/engine/core_client.py DPLBAsyncMPClient.get_core_engine_for_request",
+        ),
+    ]
     transformers: Annotated[
         int,
         Fact(
@@ -422,6 +430,7 @@ V0_19 = Release(
     counts_states=False,
     offloads_by_request=False,
     prefers_fp8=False,
+    balances_usage=False,
     transformers=4,
     software="vllm-0.19",
 )
@@ -481,6 +490,7 @@ V0_33 = Release(
     counts_states=True,
     offloads_by_request=True,
     prefers_fp8=True,
+    balances_usage=True,
     transformers=5,
     software=None,
 )

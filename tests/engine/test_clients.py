@@ -157,7 +157,7 @@ def test_sessions_need_turns_and_cut_long_think_times():
     rows = Rows(rows.prompt_len, rows.output_len, turns=turns([0, 0], [(), (0,)], [0, 90]))
     assert Sessions(2, max_think_s=60).workload(rows, 1, False, 0).turns.wait_s.tolist() == [0, 60]
     refuses("at_once=0", Sessions, 0)
-    refuses("has no arrival times", lambda: Sessions(1).times_ps(rows, 0))
+    refuses("arrivals: ", lambda: Sessions(1).times_ps(rows, 0))
     assert len(Poisson(1, 10).times_ps(None, 0))
 
 

@@ -106,7 +106,7 @@ def test_what_a_benchmark_cannot_do_is_refused():
     refuses("arrivals=sessions", Benchmark(2).workload, with_turns, 1, False, 0)
     refuses("max_in_flight", Benchmark, 2, max_in_flight=0)
     bounded = {"arrivals": "benchmark", "arrivals.max_in_flight": 2}
-    refuses("at its client", testbed.capacity, ttft_s=1.0, **bounded)
+    refuses(r"arrivals\.max_in_flight=2: ", testbed.capacity, ttft_s=1.0, **bounded)
     refuses("time ends", testbed.simulate, **{**BENCHMARK, "arrivals.rate": 1e-12})
 
 

@@ -107,9 +107,7 @@ def test_the_paper_s_costs_have_every_software_time_of_the_system(software):
 @pytest.mark.parametrize("words", [("+system=vllm-v1",), ("+protocol=sosp23",)])
 def test_costs_of_another_system_are_refused(words):
     config = configured((*words, "server=h200", "cost=profile", "cost.path=h200-opt-13b-tp1"))
-    with pytest.raises(
-        InputError, match=r"software=.*: these costs charge the software time of engine"
-    ):
+    with pytest.raises(InputError, match=r"software=.*: "):
         make_cost(config.cost, config.model, config.server, config.software)
     own = config.cost.updated(choices=config.cost.parameters["choices"].updated(overhead_s=1e-3))
     make_cost(own, config.model, config.server, config.software)

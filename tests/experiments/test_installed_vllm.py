@@ -46,12 +46,12 @@ def ends_within(pid, limit_s=60):
 
 
 def test_a_python_without_vllm_is_named():
-    with pytest.raises(InputError, match="cannot import vLLM: ModuleNotFoundError"):
+    with pytest.raises(InputError, match="--python "):
         check_installed(sys.executable)
 
 
 def test_a_python_that_is_none_is_named(tmp_path):
-    with pytest.raises(InputError, match="cannot be run"):
+    with pytest.raises(InputError, match="none: "):
         check_installed(str(tmp_path / "none"))
 
 

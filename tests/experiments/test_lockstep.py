@@ -71,7 +71,7 @@ def test_shortest_workload_distinguishes_two_schedulers():
     """One admits with slots for the first chunk, the other only if the whole prompt would
     fit.
     """
-    requests = many(40)
+    requests = many(20)
     words = (
         "scheduler.scheduler_reserve_full_isl=true",
         "scheduler.scheduler_reserve_full_isl=false",

@@ -98,7 +98,7 @@ def test_a_server_that_preempts_nothing_needs_no_change(testbed, mended):
 
 def test_a_server_that_cannot_run_is_refused(testbed):
     odd = f"{SERVER} 2000 --tensor-parallel-size 3"
-    assert "vLLM does not start" in testbed.no("mend", odd, "gpu=h100-80gb")
+    assert " --tensor-parallel-size 3: " in testbed.no("mend", odd, "gpu=h100-80gb")
     too_long = testbed("mend", f"{SERVER} 1500 --max-model-len 1000", *LOAD, "--seeds", "1")
     assert (too_long[0], too_long[1]) == (2, "")
     assert "trace: every request is longer" in too_long[2].splitlines()[-1]
@@ -115,15 +115,15 @@ def test_an_slo_is_the_goal(testbed, mended):
     assert by_preemptions["goal"] == PREEMPTIONS
     assert set(numbers(by_preemptions["server"])) == set(numbers(of_slo["server"]))
     line = ("mend", f"{SERVER} 2000", *LOAD)
-    assert "needs an SLO" in testbed.refused(*line, "--by", "goodput")
-    assert "is no goal" in testbed.refused(*line, "--by", "speed")
+    assert ": --by goodput: " in testbed.refused(*line, "--by", "goodput")
+    assert ": --by speed: " in testbed.refused(*line, "--by", "speed")
 
 
 def summary(preemptions, latency_s, goodput=1.0, costs="a", rejected=0, ttft_s=1.0):
     """The part of an hour's run that a verdict reads."""
     return {
         "run": {"cost": f"auto_cost ({costs})", "cost_error": "small"},
-        "requests": {"rejected": rejected},
+        "requests": {"rejected": rejected, "finished": 1000},
         "preemptions": {"swap": 0, "recompute": preemptions},
         "simulated_s": 3600.0,
         "e2e_s": {"mean": latency_s},

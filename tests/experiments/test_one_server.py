@@ -88,7 +88,7 @@ def test_what_decides_the_pool_is_refused_beside_a_command(word):
 
 
 def test_a_policy_without_groups_does_not_serve_a_model_of_groups():
-    with pytest.raises(InputError, match="groups of layers"):
+    with pytest.raises(InputError, match="policy=prefix_caching_v1: "):
         expand(COMMANDS[1].values[0], [*BASE, "policy=prefix_caching_v1"])
 
 
@@ -202,7 +202,7 @@ def test_a_gpu_and_its_number_are_one_axis(testbed, tmp_path):
     assert [row["server"] for row in rows] == ["h100-80gb-x1", "h200-x2"]
     code, _, error = testbed("run", "server=h100-80gb-x0", *words)
     assert code == 2
-    assert "is no option" in error
+    assert ": server=h100-80gb-x0: " in error
 
 
 def test_a_plan_compares_one_server_of_two_gpus_with_two_of_one():

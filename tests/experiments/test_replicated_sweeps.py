@@ -13,7 +13,7 @@ from testbed.experiments.look.pages.page import svg
 from testbed.experiments.look.report.folder_page import folder_page
 from testbed.experiments.runs.points import Point, settings
 from testbed.experiments.runs.replicated import difference_columns, mean_columns
-from testbed.experiments.runs.sweep_table import sweep_charts
+from testbed.experiments.runs.sweep_table import replicated_tables, sweep_charts
 from testbed.run.summaries import flat
 
 SHORT = ("arrivals.duration_s=30", "outputs=summary")
@@ -103,8 +103,8 @@ def test_seed_and_seeds_together_are_refused(testbed):
 
 
 def test_a_seed_that_is_named_twice_is_no_replication(testbed):
-    assert "has 0 twice" in testbed.refused("run", "-m", *SHORT, "seed=0,1,0")
-    refuses("a seed twice", capacities, seeds=[0, 1, 0], ttft_s=1.0)
+    assert ": seed=0,1,0: " in testbed.refused("run", "-m", *SHORT, "seed=0,1,0")
+    refuses(r"seeds=\[0, 1, 0\]: ", capacities, seeds=[0, 1, 0], ttft_s=1.0)
 
 
 def test_curves_over_seeds_have_bands_around_their_means():
@@ -158,3 +158,22 @@ def test_report_has_a_row_for_each_setting_and_the_seeds_behind_a_click(testbed,
     assert "paged - contiguous pow2" in differences
     assert seeds.count("<tr>") == 2 * 2
     assert "<summary>Every seed</summary>" in page.partition(seeds)[0]
+
+
+def test_what_all_differences_have_alike_is_said_beside_their_table():
+    """TTFT tells both policies from the first one, TPOT neither."""
+    tpot = {"a": (0.1, 0.2), "b": (0.2, 0.1), "c": (0.15, 0.14)}
+    ttft = {"a": (1.0, 1.1), "b": (2.0, 2.1), "c": (3.0, 3.1)}
+    swept = [
+        Point(
+            {"policy": policy, "seed": str(seed)},
+            {"tpot_s": {"p99": tpot[policy][seed]}, "ttft_s": {"p99": ttft[policy][seed]}},
+            f"{policy}-{seed}",
+        )
+        for policy in "abc"
+        for seed in range(2)
+    ]
+    *lines, _, differences = replicated_tables(settings(swept), 120, {})
+    heads = [str(column.header) for column in differences.columns]
+    assert heads == ["policy", "TTFT p99, s"]
+    assert any("TPOT p99, s not distinguishable" in str(line) for line in lines)

@@ -267,14 +267,14 @@ def test_each_point_of_a_sweep_says_how_far_it_is(testbed, tiny):
     assert re.findall(r" (\d of 4)\n", again) == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"]
 
 
-def test_a_wrong_point_of_a_sweep_is_refused_and_the_others_are_kept(testbed, tiny, tmp_path):
+def test_a_wrong_point_of_a_sweep_is_refused_before_another_one_runs(testbed, tiny, tmp_path):
     code, output, error = testbed(
         "run", *tiny, "-m", "policy.block_size=0,8", "outputs=summary", "hydra.sweep.dir=third"
     )
     assert code == 2
     check_words(("policy.block_size=0",), error)
-    check_words(("Sweep: 1 points",), output)
-    assert len(table(tmp_path / "third" / "sweep.csv")) == 1
+    assert output == ""
+    assert not (tmp_path / "third").exists()
 
 
 def test_refusal_of_a_mistyped_choice(testbed, tiny, snapshot):

@@ -189,7 +189,7 @@ def test_two_processes_do_not_take_each_others_run_for_their_own(tmp_path, monke
             run_into(configured((*SHORT, "seed=1")), tmp_path, folder, again=True)
 
     monkeypatch.setattr(run_folder, "whole_folder", overtaken)
-    refuses("another process", run_into, configured(SHORT), tmp_path, folder)
+    refuses("out: ", run_into, configured(SHORT), tmp_path, folder)
 
 
 def test_run_of_another_version_of_the_package_is_read(tmp_path):
@@ -201,7 +201,7 @@ def test_run_of_another_version_of_the_package_is_read(tmp_path):
     assert stored.run_id != run_id(config)
     assert read_config(stored.folder) == config
     edit(stored.folder / "config.yaml", lambda values: values.update(seed=1))
-    refuses("was changed after the run", read_config, stored.folder)
+    refuses(r"config\.yaml: ", read_config, stored.folder)
 
 
 def test_folder_of_another_run_is_refused(tmp_path):

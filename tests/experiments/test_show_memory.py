@@ -166,4 +166,4 @@ def test_timeline_of_a_time_window(testbed, tmp_path):
     testbed.done("show", "timeline", str(run), "--to", "0.4", "--out", "part.json.gz")
     packed = json.loads(gzip.decompress((tmp_path / "part.json.gz").read_bytes()))
     assert max(begins_of_iterations(packed)) < 4e5
-    assert "the run ends at" in testbed.refused("show", "timeline", str(run), "--from", "1000")
+    assert ": --from 1000: " in testbed.refused("show", "timeline", str(run), "--from", "1000")

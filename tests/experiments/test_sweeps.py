@@ -308,6 +308,17 @@ def test_a_run_that_serves_nothing_says_why_in_place_of_its_latencies(testbed):
     assert not any("p99 -" in line for line in lines)
 
 
+def test_a_percentile_of_few_requests_is_named_as_their_largest_value(testbed):
+    """One request a second: some 20, then some 200."""
+    words = ("run", "trace=random", "arrivals.rate=1", "outputs=summary")
+    for more in ((), ("-m", "seed=0,1")):
+        few, many = (
+            sum(line.startswith("p99: of ") for line in testbed(*words, *more, of)[1].splitlines())
+            for of in ("arrivals.duration_s=20", "arrivals.duration_s=200")
+        )
+        assert (few, many) == (1, 0)
+
+
 SIZED = ("run", "-m", *SHORT, "~server.kv_memory_gib")
 
 

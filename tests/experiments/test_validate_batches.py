@@ -109,7 +109,7 @@ def test_layer_time_adds_kernels_all_reduce_and_wait(kernels):
     )
     assert (beams[0] < plain[0], beams[1]) == (True, plain[1])
     refuses("model=huge: ", lambda: costs(kernels, models, {})("huge", 1, ""))
-    with pytest.raises(InputError, match=r"NCCL reduces over \[2, 8\] GPUs there, not 4"):
+    with pytest.raises(InputError, match="toy: "):
         costs(kernels, models, {})("small", 4, "")
 
 

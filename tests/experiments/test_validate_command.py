@@ -144,7 +144,7 @@ def test_files_that_are_no_log_say_which_file_is_one(testbed, tmp_path):
         (tmp_path / name).mkdir()
     shutil.copy(tmp_path / "log.csv", tmp_path / "sub" / "requests.csv")
     assert "sub/requests.csv" in testbed.refused("validate", "sub", *SERVER)
-    assert "is a folder" in testbed.refused("validate", "empty", *SERVER)
+    assert ": empty: " in testbed.refused("validate", "empty", *SERVER)
     metric = {"unit": "ms", "avg": 3.2, "p99": 4.0}
     (tmp_path / "profile_export_aiperf.json").write_text(
         json.dumps({"request_latency": metric, "input_config": {}})
@@ -154,7 +154,7 @@ def test_files_that_are_no_log_say_which_file_is_one(testbed, tmp_path):
     columns = "input_tokens,output_tokens,arrival_s,finish_s"
     (tmp_path / "late.csv").write_text(f"{columns}\n100,20,0.0,0.5\n200,30,0.4,1.2\n")
     line = testbed.refused("validate", "late.csv", *SERVER)
-    assert "no first_token_s" in line
+    assert "no column 'first_token_s'" in line
     assert "trace=csv" in line
     replay = ("trace.path=late.csv", "arrivals=replay", "outputs=summary")
     assert testbed("run", "trace=csv", *replay)[0] == 0  # the way out of that message

@@ -127,6 +127,28 @@ def test_capacity_looks_for_the_rate_of_the_same_server(testbed):
     assert by_command[1] == by_words[1]
 
 
+def test_a_command_in_the_wrong_place_is_answered_with_the_right_one(testbed):
+    """`fits` and `mend` take a command itself, the others after an option, which is said."""
+    command = "vllm serve Qwen/Qwen3-8B --max-model-len 8192"
+    for name in ("run", "capacity"):
+        assert "--from-vllm" in testbed.refused(name, command, GPU, "slo.ttft_s=1")
+    for name in ("fits", "mend"):
+        assert '"vllm serve MODEL' in testbed.refused(name, "--from-vllm", command, GPU)
+    release = testbed.refused("run", "--from-vllm", command, GPU, "--release", "0.33")
+    assert "release=NUMBER" in release
+    several = testbed.refused("run", "--from-vllm", command, GPU, "policy.block_size=16,32")
+    assert "run -m" in several
+
+
+def test_a_share_may_begin_with_its_point():
+    """vLLM reads `.85` as Python does."""
+    blocks = [
+        fit_of(f"vllm serve Qwen/Qwen3-8B --gpu-memory-utilization {share}", "h100-80gb").num_blocks
+        for share in (".85", "0.85")
+    ]
+    assert blocks[0] == blocks[1]
+
+
 def test_the_release_is_the_servers():
     later = ("+system=vllm-v1", "release=0.33")
     words = expand("vllm serve meta-llama/Llama-3.1-8B", [GPU, *later])

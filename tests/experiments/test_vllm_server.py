@@ -165,7 +165,7 @@ def test_a_log_without_the_profiling_run_is_refused(testbed, tmp_path):
             "--kv-offloading-size 8", ("--kv-offloading-size 8", "release=0.33"), id="offloading"
         ),
         pytest.param("--cpu-offload-gb 10", ("weights outside",), id="offloaded weights"),
-        pytest.param("--max-num-partial-prefills 2", ("scheduler orders",), id="prefills"),
+        pytest.param("--max-num-partial-prefills 2", ("at once",), id="prefills"),
         pytest.param("--scheduling-policy lottery", ("fcfs, priority",), id="another order"),
         pytest.param("--enforce-eager", ("without CUDA graphs",), id="eager"),
         pytest.param("--speculative-config.method ngram", ("behind a dot",), id="a dotted key"),
@@ -196,9 +196,12 @@ def test_a_server_by_priority_serves_in_that_order(testbed, tmp_path):
 
 
 def test_dense_replicas_are_engines_behind_vllms_balancer():
-    command = read_command(f"{LLAMA} -dp 2")
-    words = overrides_of(server_of(command, "h100-80gb"), command)
-    assert {"replicas=2", "router=vllm_balancer"} <= set(words)
+    command, newer = read_command(f"{LLAMA} -dp 2"), "router.weighs_usage=true"
+    for release in ("0.19", "0.33"):
+        server = server_of(command, "h100-80gb", release=release_numbered(release))
+        words = overrides_of(server, command)
+        assert {"replicas=2", "router=vllm_balancer"} <= set(words)
+        assert (newer in words) == (release == "0.33")
 
 
 @pytest.mark.parametrize(
@@ -371,7 +374,7 @@ def test_states_of_drafts_take_pages_of_each_sequence():
     server = server_with(command, GLM, gpu, release, speculation=Heads(3))
     pages = server.pages
     assert (server.block_size, pages.page_bytes) == (1152, 14_611_968)
-    assert (pages.of_sequence(32_768), pages.scratch) == (45, 9)
+    assert (pages.of_sequence(32_768), pages.draft_pages * pages.windows.count(0)) == (45, 9)
     concurrency = pages.concurrency(873, 32_768)
     assert int(concurrency * 32_768) == 635_699
     assert concurrency == pytest.approx(19.40)

@@ -325,6 +325,20 @@ def test_vllms_balancer_counts_what_waits_four_times_and_learns_it_late():
     assert router.route(late, engines).number == 0
 
 
+def test_vllms_newer_balancer_counts_what_is_unanswered_and_weighs_the_pools_usage():
+    """As vLLM 0.33.0's own client chose for these counts, which are news once."""
+
+    class View:
+        def __init__(self, number, waiting, running, kv_usage):
+            self.number, self.num_waiting, self.num_running = number, waiting, running
+            self.num_requests, self.kv_usage = waiting + running, kv_usage
+
+    router = VllmBalancer(weighs_usage=True)
+    engines = [View(0, 2, 3, 0.4), View(1, 1, 3, 1.0), View(2, 0, 5, 0.9)]
+    asked = Request(0, arrival_ps=0, prompt_len=1, output_len=1).incoming
+    assert [router.route(asked, engines).number for _ in range(6)] == [0, 2, 0, 0, 1, 0]
+
+
 def test_round_robin_goes_on_behind_an_engine_that_is_down():
     router = RoundRobin()
     zero, one, two = (type("View", (), {"number": number})() for number in range(3))

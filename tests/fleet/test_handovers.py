@@ -93,10 +93,14 @@ def run(
     fleet.start()
     run_to_end(clock, fleet, UNBOUNDED)
     check_conservation(len(requests), recorders)
+    return rows_of(recorders), fleet
+
+
+def rows_of(recorders):
+    """The columns of all requests, in order of their ids."""
     columns = together(recorders).requests.columns()
     order = np.argsort(columns["request_id"])
-    rows = {name: column[order].tolist() for name, column in columns.items()}
-    return rows, fleet
+    return {name: column[order].tolist() for name, column in columns.items()}
 
 
 def ways_ps(rule, *prompts):

@@ -73,7 +73,7 @@ def test_every_token_that_is_read_is_in_one_chunk(
 @given(**BATCHES)
 def test_plans_fit_the_kernel(num_seqs, groups, head_size, longest, num_sms, fp8, window):
     plan = plan_decode(num_seqs, groups, head_size, longest, num_sms, fp8, window)
-    assert plan.num_warps in (2, 4, 8)
+    assert plan.num_warps in (2, 4, 8, 16)
     tile_of_window = TILE if window else 0
     assert (plan.chunk_tokens - tile_of_window) % (TILE * plan.num_warps) == 0, "whole turns"
     assert 1 <= plan.num_chunks(longest, window) <= MAX_CHUNKS
@@ -146,6 +146,12 @@ def test_chunks_of_heads_of_64_follow_rows_and_contexts():
     # 64 rows are a third of 132: one chunk; 40 rows are less: 6 chunks of 171 tokens
     assert planned(8, groups=8, head_size=64, longest=1024) == eight(1024)
     assert planned(5, groups=8, head_size=64, longest=1024) == eight(256)
+    # Up to 256 tokens a tile for each of 16 warps, of fewer rows than that
+    sixteen = DecodePlan(16, 1, 256)
+    assert planned(1, head_size=64, longest=129) == sixteen
+    assert planned(43, head_size=64, longest=256) == sixteen
+    assert planned(44, head_size=64, longest=256) == eight(256)
+    assert planned(43, head_size=64, longest=257) == eight(128)
     # Beyond 1,024 tokens: 4 chunks of 257
     assert planned(8, groups=8, head_size=64, longest=1025) == eight(384)
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import testbed.kernels
 from testbed.experiments.site import kernel_table
-from testbed.kernels.measure import bench_kernels, speed_beside_vllm
+from testbed.kernels.measure import bench_kernels, speed_beside_vllm, timing
 from testbed.kernels.measure.bench_kernels import Report
 from testbed.kernels.measure.block_moves import BLOCK_SIZES, WAYS
 from testbed.kernels.measure.cache_forms import CASES
@@ -41,6 +41,16 @@ def test_kept_numbers_match_their_prose() -> None:
         for us in (time_us - 5e-4, time_us + 5e-4):
             texts.add(f"{us / 1e3:.2f} ms" if row["what"] == "swap" else f"{us:.1f} us")
         assert any(text in sentence for text in texts), row
+
+
+def test_measurements_print_a_table(monkeypatch, capsys):
+    """A comma in a cell does not begin another one."""
+    monkeypatch.setattr(timing, "warm_up", lambda: None)
+    monkeypatch.setattr(timing, "fingerprint", dict)
+    rows = timing.Measurement("load,median_us", lambda: [("32 x 1,024", 36.8924)])
+    timing.print_rows("gpu measure ladder", rows, {})
+    printed = capsys.readouterr().out.splitlines()[1:]
+    assert list(csv.DictReader(printed)) == [{"load": "32 x 1,024", "median_us": "36.892"}]
 
 
 OWN_US = {"paged": 2.0, "contiguous": 1.5, "paper": 5.0, "sdpa": 1.5}

@@ -113,6 +113,7 @@ def test_a_policy_that_frees_after_the_run_keeps_the_contract(kind, num_examples
     keeps_the_contract(golden, f"hybrid running {kind}", make, pools("hybrid"), num_examples)
 
 
+@pytest.mark.usefixtures("few_requests")
 @pytest.mark.parametrize("kind", RUNNING)
 def test_fast_equals_slow_where_blocks_are_freed_after_the_run(kind):
     make = partial(RUNNING[kind], block_size=4)
@@ -128,6 +129,7 @@ def test_a_policy_that_caches_outputs_keeps_the_contract(model, kind, num_exampl
     keeps_the_contract(golden, f"{model} {kind}", make, pools(model), num_examples)
 
 
+@pytest.mark.usefixtures("few_requests")
 @pytest.mark.parametrize(
     ("model", "kind"), list(zip(MODELS, itertools.cycle(OUTPUTS), strict=False))
 )
@@ -144,6 +146,7 @@ TRIPLES = [
 ]
 
 
+@pytest.mark.usefixtures("few_requests")
 @pytest.mark.parametrize(("model", "rule", "kind"), TRIPLES)
 def test_fast_equals_slow(model, rule, kind):
     broken = differs(

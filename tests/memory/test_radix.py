@@ -8,7 +8,6 @@ import pytest
 
 from testbed import check
 from testbed.checks.contract.search import check_policy
-from testbed.checks.hash_seeds import follows_hashes
 from testbed.core.request import Request
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Refusal
@@ -159,10 +158,6 @@ def test_the_contract_is_kept_by_pages(block_size):
 @pytest.mark.parametrize("block_size", [1, 16, 64])
 def test_the_contract_is_kept_in_longer_histories_and_two_processes(block_size):
     assert check(Radix, block_size=block_size, num_examples=15) is None
-
-
-def test_it_does_not_follow_the_hashes_of_strings():
-    assert follows_hashes(Radix, [PoolSpec(200, 64)], {"block_size": 16}) is None
 
 
 def test_where_nothing_is_evicted_it_finds_what_prefix_caching_finds():

@@ -63,6 +63,7 @@ def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(
     keeps_the_contract(golden, name, POLICIES[name], num_examples=num_examples)
 
 
+@pytest.mark.usefixtures("few_requests")
 @pytest.mark.parametrize(
     ("name", "prefetch"), [*((name, 0) for name in POLICIES), ("exclusive", 3), ("on reuse", 3)]
 )

@@ -24,7 +24,6 @@ from testbed.checks.fast_and_slow import (
     registered,
     workload,
 )
-from testbed.checks.hash_seeds import follows_hashes
 from testbed.core.errors import InputError
 from testbed.core.slots import Refusal
 from testbed.cost.model import Affine, CostModel
@@ -67,24 +66,14 @@ MAKERS = {
 }
 
 
-@pytest.mark.usefixtures("in_one_process")
+@pytest.mark.usefixtures("in_one_process", "few_requests")
 @pytest.mark.parametrize("kind", SCHEDULERS)
 def test_every_scheduler_keeps_the_contract_and_foresees_nothing(kind):
     broken = testbed.check(kind, **SIZES, **SCHEDULERS[kind])
     assert broken is None, f"{broken} {broken.calls}"
 
 
-COMPARED = (AsyncVllmV1, shortest_remaining.ShortestRemaining)  # by default: two that sort most
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=[] if k in COMPARED else pytest.mark.slow) for k in SCHEDULERS],
-)
-def test_no_scheduler_follows_the_hashes_of_strings(kind):
-    assert follows_hashes(kind, [POOL], SCHEDULERS[kind] or LIMITS) is None
-
-
+@pytest.mark.usefixtures("few_requests")
 @pytest.mark.parametrize("name", MAKERS)
 def test_no_policy_reads_the_future(name):
     broken = differs(MAKERS[name], POOL, [MixedPrefill])

@@ -115,7 +115,7 @@ TRIPLES = [
 @pytest.mark.parametrize(("name", "scheduler", "kind"), TRIPLES)
 def test_fast_equals_slow(name, scheduler, kind):
     seed = REQUESTS.index(kind)
-    requests = workload(seed, kind=kind)
+    requests = workload(seed, size=25, kind=kind)
     preemption = PREEMPTIONS[(SCHEDULERS.index(scheduler) + seed) % 3]
 
     def make(rule=preemption):

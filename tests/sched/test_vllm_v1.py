@@ -180,7 +180,7 @@ def test_admission_needs_blocks_for_whole_prompt_or_first_chunk(whole, chunks):
 
 
 def test_token_budget_below_max_num_seqs_is_refused():
-    refuses("max_num_seqs, which is 17", driver, 9, max_num_seqs=17)
+    refuses(r"scheduler\.max_num_batched_tokens=16: ", driver, 9, max_num_seqs=17)
 
 
 def async_vllm(num_blocks=100, kind=Paged, *, ignore_eos=True, **limits):

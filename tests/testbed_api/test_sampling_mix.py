@@ -50,7 +50,7 @@ def test_trace_columns_set_the_sampling_of_each_request(tmp_path):
     read = simulate("arrivals=replay", "trace=csv", f"trace.path={tmp_path / 'mixed.csv'}")
     assert framed.requests["num_seqs"].tolist() == [1, 4, 4]
     assert framed.summary["throughput"] == read.summary["throughput"]
-    with pytest.raises(InputError, match=r"line 2, column beam: '0\.5' is not"):
+    with pytest.raises(InputError, match="line 2, column beam: "):
         CsvLengths(put(tmp_path, "bad.csv", CSV.replace("1,0\n", "1,0.5\n"))).rows(None, 0)
 
 

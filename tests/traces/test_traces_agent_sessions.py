@@ -151,12 +151,12 @@ def test_session_ends_before_its_first_long_request(read):
     assert len(read(TWO, num_sessions=1)) == len(read(TWO[:1])) == 7
     empty = [session(request(0, 8, [1, 2], out=0)), *TWO]  # which counts as one token
     assert len(read(empty, max_len=10)) == 1
-    refuses("no session begins with less than 9 tokens", read, empty, max_len=9)
+    refuses(r"sessions\.jsonl: ", read, empty, max_len=9)
     refuses("num_sessions=0: ", read, TWO, num_sessions=0)
 
 
 def test_short_max_len_and_open_loop_are_refused(read, tmp_path):
-    refuses(r"raise workload\.max_len", read, TWO, max_len=5)
+    refuses(r"sessions\.jsonl: ", read, TWO, max_len=5)
     refuses("arrivals=sessions", lambda: AgentSessions(str(tmp_path / "sessions.jsonl")).rows(3, 0))
 
 
@@ -233,4 +233,4 @@ def test_a_workload_file_adds_hashes_to_a_csv(tmp_path):
     workload.write_text(
         '{"hash_ids": [1, 2, 3], "tokens_per_id": 16}\n{"hash_ids": [1], "tokens_per_id": 32}\n'
     )
-    refuses("line 2: the log has 16 token ids", VllmLog(str(log), str(workload)).read)
+    refuses(r"w\.jsonl, line 2: ", VllmLog(str(log), str(workload)).read)

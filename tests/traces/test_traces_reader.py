@@ -44,7 +44,7 @@ def test_sampling_recipe_matches_the_protocol_code(given_pairs, num_rows, seed, 
     filtered = [(prompt, output) for prompt, output in given_pairs if prompt + output < max_len]
     trace = InMemory(given_pairs)
     if not filtered:
-        refuses("no row of less than", trace.rows, num_rows, seed, max_len)
+        refuses("in memory: ", trace.rows, num_rows, seed, max_len)
         return
     expected = list(islice(cycle(filtered), num_rows))
     Random(seed).shuffle(expected)

@@ -5,8 +5,8 @@ A transfer takes a stated number of steps. A step makes a plan, begins its trans
 and ends the transfers that are due; a store begins in the step after that of its plan.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from math import ceil
@@ -22,7 +22,7 @@ from testbed.sched.plan import Plan
 from testbed.sched.scheduler import Scheduler
 
 STEP_PS = 10**9
-TOKENS = ("computed", "found", "loaded", "stored", "evicted")
+TOKENS = ("computed", "found", "loaded", "stored")
 OF_ALL = -1  # moves of no request that both sides know
 
 
@@ -47,6 +47,13 @@ class Step(NamedTuple):
     def is_empty(self) -> bool:
         """True if nothing is decided."""
         return not (any(self[:4]) or self.evicted or self.preempted)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """One step if anything is decided, its tokens, and the requests that lose their slots."""
+        tokens = {name: sum(getattr(self, name).values()) for name in TOKENS}
+        rest = {"evicted below": self.evicted, "preempted": len(self.preempted)}
+        return {"steps": int(not self.is_empty)} | tokens | rest
 
     def with_sums(self, sums: Sequence[int], free: int) -> "Step":
         """The same with what all requests together load, store and evict."""
@@ -131,35 +138,6 @@ class OurSteps:
         return [now - then for then, now in zip(before, self._counts, strict=True)]
 
 
-@dataclass(slots=True)
-class Totals:
-    """Tokens, by what was done with them; of one side, since the sides are equal. steps: those in
-    which anything is.
-    """
-
-    steps: int = 0
-    computed: int = 0
-    found: int = 0
-    loaded: int = 0
-    stored: int = 0
-    evicted: int = 0
-    preempted: int = 0
-    difference: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        names = {"evicted": "evicted below"}
-        counts = (f"{getattr(self, name):,} {names.get(name, name)}" for name in TOKENS)
-        return f"tokens: {', '.join(counts)}; {self.preempted:,}"
-
-    def add(self, step: Step) -> None:
-        """Count a step in which both sides decide the same."""
-        self.steps += not step.is_empty
-        for name in TOKENS[:-1]:
-            setattr(self, name, getattr(self, name) + sum(getattr(step, name).values()))
-        self.evicted += step.evicted
-        self.preempted += len(step.preempted)
-
-
 def steps_of(server: Server, requests: Sequence[Request], most: int = 100_000) -> list[Step]:
     """All steps up to the last that decides something. Raises RuntimeError after `most` steps
     without an end.
@@ -177,20 +155,19 @@ def steps_of(server: Server, requests: Sequence[Request], most: int = 100_000) -
 
 
 def compare_steps(
-    make: Callable[[], tuple[Server, Server]], requests: Sequence[Request], totals: Totals
-) -> bool:
-    """Serve the requests on both sides, and count equal steps; whether one differs, which
-    `totals.difference` has.
+    make: Callable[[], tuple[Server, Server]], requests: Sequence[Request], counts: Counter[str]
+) -> list[str]:
+    """Serve the requests on both sides, and count what both decide in equal steps; lines on the
+    first step that differs, if one does.
     """
     sides = make()
     for number, pair in enumerate(zip_longest(*(steps_of(side, requests) for side in sides))):
         if pair[0] != pair[1]:
-            totals.difference = [f"first difference: step {number:,}"]
-            for side, step in zip(sides, pair, strict=True):
-                totals.difference.append(f"  {side.name}: {'has ended' if step is None else step}")
-            return True
-        totals.add(pair[0])
-    return False
+            decided = ("has ended" if step is None else step for step in pair)
+            lines = (f"  {side.name}: {step}" for side, step in zip(sides, decided, strict=True))
+            return [f"first difference: step {number:,}", *lines]
+        counts.update(pair[0].counts)
+    return []
 
 
 def shortest_workload(
@@ -198,13 +175,13 @@ def shortest_workload(
 ) -> list[str]:
     """Lines on the fewest and smallest requests that show a difference."""
 
-    def differs(fewer: list[Request]) -> bool:
-        return compare_steps(make, fewer, Totals())
+    def difference(fewer: list[Request]) -> list[str]:
+        return compare_steps(make, fewer, Counter())
 
-    fewest = search.shortest(list(requests), differs, smaller, MAX_TRIES)
-    totals = Totals()
-    compare_steps(make, fewest, totals)
-    return [*totals.difference, "shortest workload that was found:", *workload(fewest)]
+    fewest = search.shortest(
+        list(requests), lambda fewer: bool(difference(fewer)), smaller, MAX_TRIES
+    )
+    return [*difference(fewest), "shortest workload that was found:", *workload(fewest)]
 
 
 class LoadFailed(Exception):
@@ -228,22 +205,23 @@ def check_loads(
     """Compare both sides of each load; lines of a report, the last of which names the first
     difference if there is one. name: of the other side. make: both sides of a load.
     """
-    totals, num_failed, number = Totals(), 0, -1
+    counts, num_failed, number = Counter[str](), 0, -1
     for number, load in enumerate(loads):
         sides = partial(make, load)
         try:
-            is_different = compare_steps(sides, load.requests, totals)
+            difference = compare_steps(sides, load.requests, counts)
         except LoadFailed:
             num_failed += 1
             continue
-        if is_different:
+        if difference:
             yield f"load {number}: {load}"
             yield from shortest_workload(sides, load.requests)
             return
     failed = f" ({num_failed} failed to load)" if num_failed else ""
+    tokens = ", ".join(f"{counts[kind]:,} {kind}" for kind in (*TOKENS, "evicted below"))
     yield (
-        f"{name}: {totals.steps:,} steps of {number + 1 - num_failed} loads are equal{failed}; "
-        f"{totals} {preempted}"
+        f"{name}: {counts['steps']:,} steps of {number + 1 - num_failed} loads are equal{failed}; "
+        f"tokens: {tokens}; {counts['preempted']:,} {preempted}"
     )
 
 

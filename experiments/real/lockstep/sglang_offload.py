@@ -15,7 +15,6 @@ from typing import Any
 from testbed.core.request import Request
 from testbed.experiments.real.lockstep import sglang_installation as sglang
 from testbed.experiments.real.lockstep.offload_steps import (
-    TOKENS,
     OurSteps,
     Step,
     check_loads,
@@ -182,7 +181,7 @@ class Theirs(TheirsOfSGLang):
         sums, self._sums = self._sums, Counter()
         free = self.tree.cache_controller.mem_pool_host.available_size()
         step = Step(begun.tokens, begun.cached, preempted=tuple(sorted(begun.preempted)))
-        return step.with_sums([sums[name] for name in TOKENS[2:]], free)
+        return step.with_sums([sums[name] for name in ("loaded", "stored", "evicted")], free)
 
     def _count(self, what: str, owner: Any, method: str, *, of_argument: bool = False) -> None:
         """Count the indices that a method returns, or that it is given."""

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from testbed.core.specs import GpuSpec, ModelSpec
-from testbed.cost.sections import check_profile
+from testbed.cost.sections import FORMAT, check_profile
 from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit, fit_decodes
 from testbed.experiments.real.vllm_engine.forms import OF_SUMS, Form
 from testbed.experiments.real.vllm_engine.growth_fit import fit_growth
@@ -72,7 +72,7 @@ def profile_of(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> d
         **_launches(launches, decodes),
     }
     profile = {
-        "format": 1,
+        "format": FORMAT,
         "fingerprint": dict(machine.fingerprint),
         "model": asdict(machine.model),
         "num_gpus": machine.num_gpus,
