@@ -4,7 +4,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-OF_A_LOOP = 7_000  # new objects from one search to the next; Python's default is 700
+OF_A_LOOP = 20_000  # new objects from one search to the next; Python's default is 700
 OF_A_COMMAND = 200_000  # starting a command makes 110,000, almost all of which stay alive
 
 

@@ -343,6 +343,10 @@ class SequenceStatus(Enum):
     CANCELLED = "cancelled"
 
 
+# By these names, for Python looks up an attribute of an Enum thirty times as slowly.
+WAITING, PREFILLING, RUNNING, SWAPPED, FINISHED, CANCELLED = SequenceStatus
+
+
 class Item(NamedTuple):
     """Prefill work that remains: `new` tokens of a sequence that follow `num_stored` stored
     ones.
@@ -381,7 +385,7 @@ class SequenceGroup:
     def __init__(self, request: Incoming, sequences: list[Sequence]) -> None:
         self.request = request
         self.sequences = sequences
-        self.status = SequenceStatus.WAITING
+        self.status = WAITING
         self.resident: list[Sequence] = []
         self.todo: list[Item] = []
         self.num_swaps = 0

@@ -393,7 +393,7 @@ class Stepped(NamedTuple):
         Args:
             final_len: tokens with which the sequence ends.
         """
-        events, from_len, wasted = list[tuple[int, int]](), 0, 0
+        events, from_len, wasted = [], 0, 0
         for tokens, slots in self.steps:
             if slots - final_len > wasted:
                 events.append((from_len, slots - final_len - wasted))
@@ -462,7 +462,7 @@ def copies_between(
     """The copies that transfer the first num_slots slots of one table to another, for any extents
     of both.
     """
-    copies = list[Copy]()
+    copies: list[Copy] = []
     sources, targets = iter(source), iter(target)
     (src, left), (dst, space) = Extent(0, 0), Extent(0, 0)
     while num_slots > 0:

@@ -285,7 +285,7 @@ def turns_in_order(rows: Rows) -> Turns | None:
     number_of: dict[int, int] = {}
     session = [number_of.setdefault(name, len(number_of)) for name in rows.session.tolist()]
     last: dict[int, int] = {}
-    after = list[tuple[int, ...]]()
+    after: list[tuple[int, ...]] = []
     for row, number in enumerate(session):
         after.append((last[number],) if number in last else ())
         last[number] = row

@@ -16,8 +16,7 @@ class DueArrivals:
     """
 
     def __init__(self, requests: Iterable[Request], never_fits: Callable[[Request], str]) -> None:
-        self.next_ps = self.next_served_ps = self.wake_ps = 0
-        self.is_over = False
+        self.next_ps = self.next_served_ps = self.wake_ps = UNBOUNDED
         self._requests = iter(requests)
         self._never_fits = never_fits
         self._ahead: list[tuple[Request, str]] = []  # up to one that could run, the last one first
@@ -26,22 +25,25 @@ class DueArrivals:
     def take(self, now_ps: int) -> list[tuple[Request, str]]:
         """The requests that have arrived by now, each with the reason why it could never run."""
         taken, ahead = [], self._ahead
-        while ahead and ahead[-1][0].arrival_ps <= now_ps:
+        while self.next_ps <= now_ps:
             taken.append(ahead.pop())
-            if not ahead:
+            if ahead:
+                self.next_ps = ahead[-1][0].arrival_ps
+            else:
                 self._look_ahead()
-        self.is_over = not ahead
-        self.next_ps = ahead[-1][0].arrival_ps if ahead else UNBOUNDED
         return taken
 
     def _look_ahead(self) -> None:
         """Find the next request that could run, and those before it."""
-        ahead, self.next_served_ps = self._ahead, UNBOUNDED
+        ahead = self._ahead
+        self.next_ps = self.next_served_ps = self.wake_ps = UNBOUNDED
         for request in self._requests:
             reason = self._never_fits(request)
             ahead.append((request, reason))
+            self.wake_ps = request.arrival_ps
             if not reason:
-                self.next_served_ps = request.arrival_ps
+                self.next_served_ps = self.wake_ps
                 break
-        self.wake_ps = ahead[-1][0].arrival_ps if ahead else UNBOUNDED
-        ahead.reverse()
+        if ahead:
+            self.next_ps = ahead[0][0].arrival_ps
+            ahead.reverse()

@@ -146,7 +146,7 @@ class Engine:
         for request, reason in self._arrivals.take(now_ps):
             self._arrived(request, reason)
         self._arrival_ps = self._arrivals.next_ps
-        if self._arrivals.is_over and self._closes:
+        if self._arrival_ps == UNBOUNDED and self._closes:
             self.close()
 
     def _arrived(self, request: Request, reason: str) -> None:

@@ -23,7 +23,7 @@ from testbed.engine import audit
 from testbed.engine.departures import Departures
 from testbed.engine.executor import Flight
 from testbed.engine.host_launches import launched_counts
-from testbed.engine.outputs import NOTHING, Outputs
+from testbed.engine.outputs import NONE, NOTHING, Outputs
 from testbed.engine.recorder import Recorder
 from testbed.engine.sampled_checks import SampledChecks
 from testbed.engine.snapshot_times import SnapshotTimes
@@ -265,7 +265,7 @@ class FusedPath:
         """The same as `end`, of an iteration that computes prompts."""
         plan, outputs = flight.plan, self._outputs
         ended = outputs.ended(plan, 1)
-        results = record(Results, (ended, {}, {}, {})) if ended else NOTHING
+        results = record(Results, (ended, NONE, NONE, NONE)) if ended else NOTHING
         outcome = self._scheduler.commit(plan, 1, results)
         outputs.follow(plan, outcome)
         memory = self._meter.close_prompts(flight, outcome)

@@ -61,7 +61,7 @@ class Link:
 
     def land(self, now_ps: int) -> list[int]:
         """The transfers that have landed by now, in order."""
-        landed = list[int]()
+        landed: list[int] = []
         while self.next_ps <= now_ps:
             served = self.served()
             self.since_ps, least = self.next_ps, min(flow.left_ps for flow in served)

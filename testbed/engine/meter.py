@@ -1,6 +1,7 @@
 """Splits the pool as section 3.1 does. A meter knows the true lengths; a policy need not."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from itertools import chain
 from typing import Any
 
@@ -52,7 +53,8 @@ class Meter(ABC):
         """Work.decode_repeated of a plan that was opened, by the policy's own count."""
         if not (used.saved and (plan.decode_seqs or plan.drafts)):
             return 0
-        batch, others, context = self.state.batch, list[Sequence](), plan.decode_context
+        batch, context = self.state.batch, plan.decode_context
+        others: Collection[Sequence] = ()
         if plan.swapped_in or plan.drafts:
             batch, others = decoding(plan, batch)
             context += sum([draft.context for draft in plan.drafts])

@@ -4,6 +4,7 @@ engine alone.
 
 import heapq
 from collections.abc import Mapping
+from typing import Any
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
@@ -14,7 +15,7 @@ from testbed.sched.state import SchedulerState
 from testbed.speculation.acceptance import Acceptance
 
 NOTHING = Results()
-NONE_ACCEPTED: Mapping[int, int] = {}
+NONE: Mapping[int, Any] = {}
 
 
 class Outputs:
@@ -42,8 +43,9 @@ class Outputs:
         self._ends: list[tuple[int, int]] = []
 
     def arrived(self, request: Request) -> None:
-        self.requests[request.request_id] = request
-        self.lengths[request.request_id] = request.output_len
+        request_id = request.request_id
+        self.requests[request_id] = request
+        self.lengths[request_id] = request.output_len
 
     def removed(self, request_id: int) -> Request:
         del self.lengths[request_id]
@@ -68,7 +70,7 @@ class Outputs:
         """The accepted drafts of each request that has some in the plan, up to its whole output;
         called before it is committed or anticipated.
         """
-        accepted = dict[int, int]()
+        accepted: dict[int, int] = {}
         for draft in plan.drafts:
             group, _, num_drafts = draft
             if draft.is_over:
@@ -81,9 +83,7 @@ class Outputs:
             accepted[request_id] = min(drawn, self.lengths[request_id] - num_generated - 1)
         return accepted
 
-    def ended(
-        self, plan: Plan, steps: int, accepted: Mapping[int, int] = NONE_ACCEPTED
-    ) -> tuple[int, ...]:
+    def ended(self, plan: Plan, steps: int, accepted: Mapping[int, int] = NONE) -> tuple[int, ...]:
         """The requests that have their whole output when the plan's iterations have run, with so
         many drafts accepted; called before they are committed or anticipated.
         """
@@ -109,7 +109,7 @@ class Outputs:
         ends, step = self._ends, self._state.batch.steps + steps
         if not ends or ends[0][0] > step:
             return NOTHING
-        return record(Results, (tuple(self._pop_ended(step)), {}, {}, {}))
+        return record(Results, (tuple(self._pop_ended(step)), NONE, NONE, NONE))
 
     def end_with_next(self, group: SequenceGroup, num_tokens: int = 1) -> None:
         """The present iteration brings so many tokens, the last one of each sequence of the group;
@@ -128,7 +128,7 @@ class Outputs:
             return Results(self.ended(plan, steps, accepted), {}, accepted)
         ended = self.ended(plan, steps)
         if not (self._state.beams or plan.swapped_in):
-            return record(Results, (ended, {}, {}, {})) if ended else NOTHING
+            return record(Results, (ended, NONE, NONE, NONE)) if ended else NOTHING
         return Results(ended, self._parents(plan, steps))
 
     def _parents(self, plan: Plan, steps: int) -> dict[int, tuple[Replacement, ...]]:
@@ -147,7 +147,7 @@ class Outputs:
 
     def follow(self, plan: Plan, outcome: Outcome, ended: tuple[int, ...] = ()) -> None:
         """Note the sequences that decode from now on, after a plan was committed or anticipated."""
-        for group in (*outcome.first_tokens, *plan.swapped_in):
+        for group in outcome.first_tokens + plan.swapped_in:
             request_id = group.request.request_id
             if group.batch is not None and request_id not in ended:
                 self.decodes(group)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.core.request import PS, Request, Rows
-from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.sequence import SWAPPED, WAITING, SequenceGroup
 from testbed.core.slots import Usage
 from testbed.engine.audit import check_accounts, check_measures
 from testbed.engine.executor import Flight
@@ -138,21 +138,12 @@ class Recorder:
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request, whose sequences are `group`, was answered at now_ps."""
-        request_id, output_len, num_seqs = request.request_id, request.output_len, request.num_seqs
-        is_named = request.prompt_ids is not None or request.registered_prefix > 0
-        row = (
-            request_id,
-            request.arrival_ps,
-            self._first_ps.pop(request_id),
-            now_ps,
-            request.prompt_len,
-            output_len,
-            num_seqs,
-            group.num_swaps,
-            group.num_recomputes,
-            group.num_cached if is_named else NOT_YET,  # as `hits`
-        )
-        self.requests.append(row)
+        request_id, arrival_ps, prompt_len, output_len, num_seqs, _, prefix, ids, *_ = request
+        times_ps = arrival_ps, self._first_ps.pop(request_id), now_ps
+        preempted = group.num_swaps, group.num_recomputes
+        found = group.num_cached if ids is not None or prefix > 0 else NOT_YET  # as `hits`
+        lengths = prompt_len, output_len, num_seqs
+        self.requests.append((request_id, *times_ps, *lengths, *preempted, found))
         self.totals.finished += 1
         self.totals.generated += output_len * num_seqs
 
@@ -275,8 +266,8 @@ class Recorder:
         that have left since.
         """
         for group in plan.preempted:
-            self.totals.swaps += group.status is SequenceStatus.SWAPPED
-            self.totals.recomputes += group.status is SequenceStatus.WAITING
+            self.totals.swaps += group.status is SWAPPED
+            self.totals.recomputes += group.status is WAITING
         self.totals.copies += sum([len(ops.copies) for ops in plan.ops])
 
     def paused(self, groups: list[SequenceGroup]) -> None:

@@ -3,11 +3,10 @@ begin.
 """
 
 import heapq
-from collections import Counter
 from itertools import count
 
 from testbed.core.errors import PlugInError
-from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
+from testbed.core.sequence import RUNNING, Batch, SequenceGroup
 from testbed.core.slots import (
     NO_GROWTH,
     Footprint,
@@ -95,10 +94,8 @@ class SpanMeter(Meter):
                 if len(group.resident) < len(group.sequences)
             ]
             self._copies = sum(map(self.copies, unforked))
-        saved = used.saved + self._copies
-        if saved and plan.guaranteed_steps and (size := self._block_size()):
-            self._round = size
-            self._taken = taken_from_now(state.batch, size, self._slots_per_token)
+        if (used.saved or self._copies) and plan.guaranteed_steps:
+            self._note_taken()
 
     def close(
         self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome
@@ -123,23 +120,27 @@ class SpanMeter(Meter):
         for group in outcome.finished:
             self.forget(group)
         if plan.chunks or plan.swapped_in:
-            for group in (*outcome.first_tokens, *plan.swapped_in):
-                if group.status is SequenceStatus.RUNNING:
+            for group in outcome.first_tokens + plan.swapped_in:
+                if group.status is RUNNING:
                     self._joined(group)
         return record(SpanMemory, (self._running, used, internal, self._copies, growth, shared))
 
     def begin_chunks(self, plan: Plan) -> None:
         """The same as `open` of a plan of the fused path (fused_path.py), which has chunks."""
-        for chunk in plan.chunks:
-            self._track(chunk.group)
+        for group, _, _, _, _, _ in plan.chunks:
+            self._track(group)
         self._repeated = self._copies = 0
 
     def begin_shared(self) -> None:
         """A span of promised steps begins in which slots are shared."""
         self._copies = 0
-        if size := self._block_size():
-            self._round = size
-            self._taken = taken_from_now(self.state.batch, size, self._slots_per_token)
+        self._note_taken()
+
+    def _note_taken(self) -> None:
+        """Note when the members of the batch take slots; nothing if they do not grow in blocks."""
+        batch, size = self.state.batch, self._block_size()
+        self._round = size or 1
+        self._taken = taken_from_now(batch, size, self._slots_per_token) if size else {}
 
     def close_decodes(self, flight: Flight, grown: Grant) -> SpanMemory:
         """The same as `close` of a plan of the fused path that only decodes; those of its groups
@@ -179,7 +180,7 @@ class SpanMeter(Meter):
         if flight.plan.decode_seqs and state.beams:
             self.forked = dict(state.beams)
         for group in outcome.first_tokens:
-            if group.status is SequenceStatus.RUNNING:
+            if group.status is RUNNING:
                 self._joined(group)
         if usage.saved:
             duration_ps = flight.end_ps - flight.start_ps
@@ -193,7 +194,7 @@ class SpanMeter(Meter):
         give.
         """
         saved = used.saved + self._copies
-        return UNBOUNDED if not saved or self._block_size() else 1
+        return UNBOUNDED if not saved or self._taken else 1
 
     def _block_size(self) -> int:
         """The size of the blocks in which the batch's members grow; 0 if they do not grow in
@@ -233,7 +234,8 @@ class SpanMeter(Meter):
     ) -> SpanGrowth:
         """The changes in a span; first: the iteration whose slots `grown` begins with."""
         first_ps, growth_ps, _ = durations
-        live, held, evicted = decode_seqs * self._slots_per_token, grown.growth, grown.evicted
+        _, _, held, evicted, _ = grown
+        live = decode_seqs * self._slots_per_token
         for growth in (held,) if evicted is NO_GROWTH else (held, evicted):
             slots, slot_steps, squared = growth
             if not type(slots) is type(slot_steps) is type(squared) is int:
@@ -324,6 +326,8 @@ def taken_from_now(batch: Batch, block_size: int, slots_per_token: int) -> dict[
     batch, where policies could reach it and, behind it, the future.
     """
     extended, slots = batch.extended, block_size * slots_per_token
-    seqs = batch.sequences.values()
-    counts = Counter([-(seq.slots_offset + extended) % block_size for seq in seqs])
-    return {step: count * slots for step, count in counts.items()}
+    taken: dict[int, int] = {}
+    for seq in batch.sequences.values():
+        step = -(seq.slots_offset + extended) % block_size
+        taken[step] = taken.get(step, 0) + slots
+    return taken

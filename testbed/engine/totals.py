@@ -66,7 +66,7 @@ def changes_of(
     A count that grows by w in iteration t, from 0, adds w * (steps - t) over the iterations. The
     sums may be more than 64 bits hold.
     """
-    rows = list[tuple[int, ...]]()
+    rows: list[tuple[int, ...]] = []
     live_ps = internal_ps = held_ps = cached_ps = 0
     for num, whole_ps, growth in zip(steps, durations_ps, grown, strict=True):
         if growth is None:

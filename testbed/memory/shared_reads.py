@@ -26,7 +26,7 @@ def read_again(reads: Iterable[tuple[int, Row[GroupTable]]]) -> int:
     The tables are those of the layers that read all tokens. A token that n sequences read counts n
     - 1 times. If the layers of a group lie in several columns, the result is their mean.
     """
-    ranges = list[Ranges]()
+    ranges: list[Ranges] = []
     slots_per_token = 0
     for num_tokens, tables in reads:
         slots_per_token = sum(table.slots_per_token for table in tables)

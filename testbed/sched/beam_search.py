@@ -141,7 +141,7 @@ class RecordedBeams(BeamModel):
 
     def __init__(self, path: str) -> None:
         self.path = str(path)
-        searches = dict[int, dict[int, tuple[Replacement, ...]]]()
+        searches: dict[int, dict[int, tuple[Replacement, ...]]] = {}
         with open(self.path, newline="") as file:
             lines = csv.reader(file)
             if next(lines, None) != COLUMNS:

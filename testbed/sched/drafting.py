@@ -5,7 +5,7 @@ what became of them.
 from collections.abc import Iterable, Mapping
 
 from testbed.core.errors import InputError
-from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.sequence import RUNNING, SequenceGroup
 from testbed.memory.capabilities import Capabilities
 from testbed.sched.limits import Limits
 from testbed.sched.plan import Draft
@@ -91,7 +91,7 @@ class Drafting(NoDrafts):
         found: Mapping[int, int] = NONE_FOUND,
     ) -> None:
         for group in groups:
-            if group.status is SequenceStatus.RUNNING:
+            if group.status is RUNNING:
                 request_id = group.request.request_id
                 asked = self.speculation.num_drafts(request_id, group.num_generated, batch_size)
                 self._proposed[request_id] = min(asked, found.get(request_id, asked))

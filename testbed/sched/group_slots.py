@@ -70,7 +70,7 @@ def begin_prefill(
     If a group without output has slots for several sequences, the first is computed and the others
     are filled by a copy of its prompt.
     """
-    todo = list[Item]()
+    todo: list[Item] = []
     has_output = prefill_len > group.request.prompt_len
     if group.num_cached < 0 and not has_output:
         group.num_cached = grants[0].num_cached

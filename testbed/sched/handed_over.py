@@ -2,7 +2,7 @@
 prompt has landed, or given back.
 """
 
-from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.sequence import RUNNING, SequenceGroup
 from testbed.core.slots import Answers, Refusal
 from testbed.sched.group_slots import release_slots, request_first_slots
 from testbed.sched.state import SchedulerState
@@ -31,7 +31,7 @@ def land(state: SchedulerState, group: SequenceGroup) -> None:
     seq.num_stored = group.prefill_len
     state.publish(seq, group.prefill_len)
     group.generate()
-    state.add_running(group, SequenceStatus.RUNNING)
+    state.add_running(group, RUNNING)
     state.join_batch(group)
 
 

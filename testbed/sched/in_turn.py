@@ -5,7 +5,7 @@ an output's newest token with its drafts.
 from collections.abc import Callable, Mapping
 
 from testbed.core.errors import InputError
-from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.sequence import FINISHED, RUNNING, SequenceGroup
 from testbed.sched.drafting import NoDrafts
 from testbed.sched.plan import Draft, Outcome, Plan, Results
 from testbed.sched.preemption import (
@@ -93,7 +93,7 @@ class InTurn:
 
     def _num_tokens(self, group: SequenceGroup) -> int:
         """Tokens that the group computes in this iteration."""
-        if group.status is SequenceStatus.FINISHED:  # its last iteration is in flight
+        if group.status is FINISHED:  # its last iteration is in flight
             return 0
         fitting = self.max_len - 1 - _num_computed(group)
         if group.todo:
@@ -159,7 +159,7 @@ class InTurn:
         self._propose(plan, [*verified, *outcome.first_tokens], results.found)
         if not results.ended:
             return outcome
-        ended = [group for group in verified if group.status is SequenceStatus.FINISHED]
+        ended = [group for group in verified if group.status is FINISHED]
         return outcome._replace(finished=[*ended, *outcome.finished])
 
     def _verify(self, draft: Draft, results: Results) -> SequenceGroup:
@@ -197,7 +197,7 @@ class InTurn:
             elif not draft.is_over:
                 self._store_unknown(draft.group, 1 + draft.num_drafts)
         for chunk in plan.chunks:
-            if chunk.padding and chunk.group.status is SequenceStatus.RUNNING:
+            if chunk.padding and chunk.group.status is RUNNING:
                 self._store_unknown(chunk.group, chunk.padding)
         self._propose(plan, [*(draft.group for draft in plan.drafts), *outcome.first_tokens])
 
@@ -215,7 +215,7 @@ class InTurn:
             results: how many drafts were accepted.
         """
         for chunk in plan.chunks:
-            if chunk.padding and chunk.group.status is SequenceStatus.RUNNING:
+            if chunk.padding and chunk.group.status is RUNNING:
                 chunk.seq.num_stored -= chunk.padding
         for draft in plan.drafts:
             if draft.group.request.request_id in results.accepted:
@@ -226,7 +226,7 @@ class InTurn:
         group, seq, num_drafts = draft
         num_accepted = results.accepted[group.request.request_id]
         self.drafts.accept(draft, num_accepted)
-        if group.status is SequenceStatus.RUNNING:
+        if group.status is RUNNING:
             seq.num_stored -= num_drafts - num_accepted
         group.generate(1 + num_accepted)
 

@@ -4,7 +4,7 @@ holds its slots, and those behind it are served meanwhile.
 
 from collections.abc import Iterator
 
-from testbed.core.sequence import Item, Sequence, SequenceGroup, SequenceStatus
+from testbed.core.sequence import PREFILLING, WAITING, Item, Sequence, SequenceGroup
 from testbed.core.slots import GRANTED, NO_HIT, Answer, CacheHit, Grant, Refusal
 from testbed.memory.protocols import Offloads
 from testbed.sched.plan import Plan, one_answer
@@ -62,7 +62,7 @@ class OffloadingPrefills(ConcurrentPrefills):
         state.loading.remove(group)
         seq.num_stored = past
         group.todo = [Item(seq, group.prefill_len - past, past)]
-        state.add_running(group, SequenceStatus.PREFILLING)
+        state.add_running(group, PREFILLING)
         return self.schedule_chunks(group, plan, budget)
 
     def _load(self, group: SequenceGroup, hit: CacheHit, plan: Plan) -> Answer:
@@ -111,5 +111,5 @@ class OffloadingPrefills(ConcurrentPrefills):
     def _in_prefill(self) -> Iterator[tuple[Sequence, int]]:
         """The sequences that have slots for a part of what they must compute first."""
         for group in (*self.state.running.values(), *self.state.loading):
-            if group.todo or group.status is SequenceStatus.WAITING:
+            if group.todo or group.status is WAITING:
                 yield group.sequences[0], group.prefill_len

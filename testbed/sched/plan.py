@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from testbed.core.errors import PlugInError
-from testbed.core.sequence import Batch, Sequence, SequenceGroup, SequenceStatus
+from testbed.core.sequence import CANCELLED, FINISHED, Batch, Sequence, SequenceGroup
 from testbed.core.slots import Answer, Grant, Move, Ops, Refusal, record
 from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
 from testbed.memory.policy import MemoryPolicy
@@ -53,7 +53,7 @@ class Draft(NamedTuple):
     @property
     def is_over(self) -> bool:
         """True if the group has ended before the iteration."""
-        return self.group.status in (SequenceStatus.FINISHED, SequenceStatus.CANCELLED)
+        return self.group.status in (FINISHED, CANCELLED)
 
 
 class Plan:

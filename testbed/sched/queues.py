@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
+from testbed.core.sequence import RUNNING, SWAPPED, Batch, SequenceGroup, SequenceStatus
 from testbed.sched.orders import FIRST_COME, Order
 
 
@@ -50,7 +50,7 @@ class Queues:
         if group in self.loading:
             self.loading.remove(group)
         else:
-            (self.swapped if group.status is SequenceStatus.SWAPPED else self.waiting).remove(group)
+            (self.swapped if group.status is SWAPPED else self.waiting).remove(group)
 
     def add_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group runs from now on, behind all others."""
@@ -66,7 +66,7 @@ class Queues:
 
     def join_batch(self, group: SequenceGroup) -> None:
         """The group decodes with the batch from the next step on."""
-        group.status = SequenceStatus.RUNNING
+        group.status = RUNNING
         group.join_batch(self.batch)
         if group.request.beam:
             self.beams[group.request.request_id] = group

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from testbed.core.errors import InputError, UnsupportedError
 from testbed.core.request import Incoming
-from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
+from testbed.core.sequence import CANCELLED, FINISHED, RUNNING, Sequence, SequenceGroup
 from testbed.core.slots import GRANTED, NO_OPS, Grant, record
 from testbed.core.units import Count, PositiveCount, PositiveTokens
 from testbed.memory.capabilities import Capabilities
@@ -179,7 +179,7 @@ class Scheduler(ABC):
             group: the sequences of the request.
         """
         self.state.leave_batch(group)
-        self.state.release(group, SequenceStatus.FINISHED)
+        self.state.release(group, FINISHED)
 
     def note(self, max_len: int) -> str | None:
         """A note before a run whose sequences may have max_len tokens; the run's first lines have
@@ -203,7 +203,7 @@ class Scheduler(ABC):
         Args:
             group: the sequences of the request.
         """
-        self.state.remove(group, SequenceStatus.CANCELLED)
+        self.state.remove(group, CANCELLED)
         return []
 
     def can_plan_ahead(self) -> bool:
@@ -351,12 +351,12 @@ class Scheduler(ABC):
                 group.generate()
                 for seq in group.sequences:
                     seq.num_stored = seq.num_slots
-        for group in (*prefilled, *plan.swapped_in):
+        for group in prefilled + plan.swapped_in:
             if group.request.request_id in results.ended:
                 self.finish(group)
                 finished.append(group)
                 continue
-            if group.status is SequenceStatus.RUNNING:  # back from the host
+            if group.status is RUNNING:  # back from the host
                 state.choose_parents(group, results.parents.get(group.request.request_id, ()))
             elif len(group.sequences) > 1 and group.num_generated == 1:
                 state.fork(group)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import ClassVar, NamedTuple
 
 from testbed.core.request import Incoming
-from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.sequence import CANCELLED, FINISHED, SequenceGroup
 from testbed.core.slots import NO_HIT, CacheHit
 from testbed.core.units import Positive, PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
@@ -25,7 +25,7 @@ from testbed.sched.sglang_order import order_of
 from testbed.sched.sglang_ratio import STEPS_AHEAD, NewTokenRatio
 from testbed.sched.sglang_requests import DeclaredOutputs, RetractionOrder
 
-OVER = (SequenceStatus.FINISHED, SequenceStatus.CANCELLED)
+OVER = (FINISHED, CANCELLED)
 
 
 class Computed(NamedTuple):
@@ -329,7 +329,7 @@ class SGLang(Scheduler):
         (retract_decode).
         """
         self.retracts.sort(self.running)
-        retracted, stepped = list[SequenceGroup](), False
+        retracted, stepped = [], False
         while len(self.running) > 1 and not stepped:
             retracted.append(group := self.running.pop())
             self._retract(group, plan)
@@ -358,7 +358,7 @@ class SGLang(Scheduler):
     def _abort_last(self, plan: Plan) -> None:
         """The only group left lacks memory, which an unfinished prompt has."""
         group = self.running.pop()
-        self.state.remove(group, SequenceStatus.CANCELLED)
+        self.state.remove(group, CANCELLED)
         plan.reject(group, "retracting all others leaves too little memory for its next token")
 
     # Results of an iteration
@@ -394,7 +394,7 @@ class SGLang(Scheduler):
     def finish(self, group: SequenceGroup) -> None:
         """The group is answered; its slots come back in the order of the batch."""
         self.state.leave_batch(group)
-        group.status = SequenceStatus.FINISHED
+        group.status = FINISHED
 
     def _end_loads(self, computed: Collection[SequenceGroup]) -> None:
         """The iteration that has computed these groups has ended, and what it loaded is there."""
@@ -415,7 +415,7 @@ class SGLang(Scheduler):
     def _end(self, group: SequenceGroup) -> None:
         seq = group.sequences[0]
         self.state.publish(seq, min(seq.num_slots, seq.prompt_len + group.num_generated))
-        self.state.release(group, SequenceStatus.FINISHED)
+        self.state.release(group, FINISHED)
 
     def _enable_fast_forward(self, plan: Plan) -> None:
         """Offer further decodes: until a request ends or arrives, none is admitted."""

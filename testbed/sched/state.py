@@ -3,7 +3,15 @@
 from collections.abc import Collection
 from itertools import islice
 
-from testbed.core.sequence import Item, Sequence, SequenceGroup, SequenceStatus
+from testbed.core.sequence import (
+    FINISHED,
+    PREFILLING,
+    WAITING,
+    Item,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+)
 from testbed.core.slots import (
     GRANTED,
     NO_HIT,
@@ -165,7 +173,7 @@ class SchedulerState(Queues):
     def begin_running(self, group: SequenceGroup) -> None:
         """The first waiting group is in prefill now."""
         self.waiting.popleft()
-        self.add_running(group, SequenceStatus.PREFILLING)
+        self.add_running(group, PREFILLING)
         if self.retention is not None:
             self.end_leases(continued_by(self.leased, group.request))
 
@@ -322,7 +330,7 @@ class SchedulerState(Queues):
             self.pending_forks.drop_copies_of(group)
 
     def _release_slots(self, group: SequenceGroup) -> None:
-        if group.status is SequenceStatus.FINISHED and self.lease_policy.needs(group):
+        if group.status is FINISHED and self.lease_policy.needs(group):
             self._lease(group)
         else:
             release_slots(self.policy, group)
@@ -394,7 +402,7 @@ class SchedulerState(Queues):
             ended = [group for group in self.running.values() if group in self.ended]
         for group in ended:
             self.leave_batch(group)
-            self.release(group, SequenceStatus.FINISHED)
+            self.release(group, FINISHED)
         self.ended.clear()
 
     def before_preemption(self, group: SequenceGroup) -> None:
@@ -403,7 +411,7 @@ class SchedulerState(Queues):
     def preempt_by_recompute(self, group: SequenceGroup) -> None:
         """The group loses its slots, and waits at the head of the queue to be computed again."""
         self.before_preemption(group)
-        self.release(group, SequenceStatus.WAITING)
+        self.release(group, WAITING)
         self._wait_again(group)
 
     def preempt_tail(self, group: SequenceGroup, num_tokens: int) -> None:
@@ -414,7 +422,7 @@ class SchedulerState(Queues):
             self.preempt_by_recompute(group)
             return
         self.before_preemption(group)
-        self._stop_running(group, SequenceStatus.WAITING)
+        self._stop_running(group, WAITING)
         self.partially_preempted = group
         self.shrink_kept(num_tokens)
         self._wait_again(group)

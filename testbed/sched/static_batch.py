@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from testbed.core.errors import InputError, OracleError
 from testbed.core.oracle_protocols import OutputLengths
-from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.sequence import FINISHED, SequenceGroup
 from testbed.core.slots import Refusal
 from testbed.core.units import PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
@@ -85,7 +85,7 @@ class StaticBatch(Scheduler):
         """The groups of a batch that has ended, which give back their slots."""
         finished = [] if self.state.batch.sequences else list(self.state.running.values())
         for group in finished:
-            self.state.release(group, SequenceStatus.FINISHED)
+            self.state.release(group, FINISHED)
         return finished
 
     def _takes(self, group: SequenceGroup, plan: Plan) -> bool:

@@ -2,7 +2,7 @@
 unless that one has the smaller rank.
 """
 
-from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.sequence import RUNNING, SWAPPED, SequenceGroup
 from testbed.core.slots import DEVICE, HOST, Refusal
 from testbed.sched.orders import put_in_order
 from testbed.sched.plan import Plan, one_answer
@@ -36,7 +36,7 @@ def swap_in(state: SchedulerState, plan: Plan) -> None:
             state.swap_in_refused = True
             return
         state.swapped.popleft()
-        state.add_running(group, SequenceStatus.RUNNING)
+        state.add_running(group, RUNNING)
         state.order(answer.ops, plan)
         _return(state, group, plan)
 
@@ -66,7 +66,7 @@ def swap_out(state: SchedulerState, group: SequenceGroup, plan: Plan) -> bool:
     if isinstance(answer, Refusal):
         return False
     state.order(answer.ops, plan)
-    state.remove_running(group, SequenceStatus.SWAPPED)
+    state.remove_running(group, SWAPPED)
     group.num_swaps += 1
     state.swapped.appendleft(group)
     if not state.ranking.keeps_arrival:

@@ -2,7 +2,15 @@
 and of groups that decode one by one.
 """
 
-from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
+from testbed.core.sequence import (
+    CANCELLED,
+    FINISHED,
+    RUNNING,
+    SWAPPED,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+)
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.state import SchedulerState
 
@@ -35,7 +43,7 @@ class VllmState(SchedulerState):
     def join_batch(self, group: SequenceGroup) -> None:
         """The group decodes from the next step on, with the batch unless it steps in turn."""
         if self.steps_in_turn:
-            group.status = SequenceStatus.RUNNING
+            group.status = RUNNING
         else:
             super().join_batch(group)
 
@@ -63,7 +71,7 @@ class VllmState(SchedulerState):
         if self.steps_in_turn:
             self.findable.pop(group.request.request_id, None)
             seq = group.sequences[0]
-            if self.hashes_results and status is SequenceStatus.FINISHED and seq.num_slots:
+            if self.hashes_results and status is FINISHED and seq.num_slots:
                 seq.num_stored = group.prefill_len - 1
         super().remove(group, status)
 
@@ -72,9 +80,9 @@ class VllmState(SchedulerState):
         counts of a group of several sequences.
         """
         seq = group.sequences[0]
-        is_over = group.status in (SequenceStatus.FINISHED, SequenceStatus.CANCELLED)
+        is_over = group.status in (FINISHED, CANCELLED)
         if is_over and self.memory.offloads is not None:
-            has_ended = group.status is SequenceStatus.FINISHED
+            has_ended = group.status is FINISHED
             stored = max(seq.prompt_len, group.prefill_len - 1) if has_ended else seq.num_stored
             is_alone = len(group.sequences) == 1
             self.departed += [(seq, stored * is_alone) for seq in group.sequences]
@@ -84,10 +92,10 @@ class VllmState(SchedulerState):
         """The group was preempted in the plan ahead, and the results say that it had ended: that
         preemption does not count.
         """
-        swapped = group.status is SequenceStatus.SWAPPED
+        swapped = group.status is SWAPPED
         group.num_swaps -= swapped
         group.num_recomputes -= not swapped
-        self.remove(group, SequenceStatus.FINISHED)
+        self.remove(group, FINISHED)
 
     def return_rejected(self, seq: Sequence) -> None:
         """The slots behind the stored tokens come back."""

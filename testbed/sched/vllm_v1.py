@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from testbed.core.errors import InputError
-from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
+from testbed.core.sequence import FINISHED, Sequence, SequenceGroup
 from testbed.core.slots import Granular, Ops, ceil_div
 from testbed.core.units import NumTokens, PositiveTokens
 from testbed.memory.policy import UNBOUNDED_LEN, MemoryPolicy
@@ -231,7 +231,7 @@ class VllmV1(IterationLevel):
         if self.steps_in_turn:
             self._vllm.hide_unknown(group)
         self.state.leave_batch(group)
-        group.status = SequenceStatus.FINISHED
+        group.status = FINISHED
         self.state.ended.append(group)
 
     def make_room(self, plan: Plan) -> None:
@@ -304,7 +304,7 @@ class VllmV1(IterationLevel):
         if len(state.batch.sequences) == state.num_seqs:
             return
         budget = prompts.budget_left(plan)
-        in_prefill = deque(group for group in state.running.values() if group.todo)
+        in_prefill = deque([group for group in state.running.values() if group.todo])
         while in_prefill and budget > 0:
             group = in_prefill.popleft()
             seq, _, num_stored = group.todo[0]
@@ -382,7 +382,7 @@ class AsyncVllmV1(VllmV1):
         finished = [group for group in ended_groups if group is not None]
         ended = [group for group in self.state.running.values() if group in finished]
         for group in ended:
-            self.state.remove(group, SequenceStatus.FINISHED)
+            self.state.remove(group, FINISHED)
         for group in finished:
             if group not in ended:
                 self._vllm.finish_preempted(group)

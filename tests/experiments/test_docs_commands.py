@@ -30,11 +30,8 @@ PAGES = [
 ]
 NEEDS = re.compile(r"\s+# (needs|takes) ")
 SEVERAL = re.compile(r"[\w.]+=[\w.]+(,[\w.:]+)+")
-ALONE = (
-    "check",
-    "capacity",
-    "hits",
-)  # commands that neither need other lines nor are needed by them
+# Commands that neither need other lines nor are needed by them
+ALONE = ("check", "capacity", "hits")
 LONG = "arrivals.duration_s="  # the option by which the quick test makes simulations short
 INPUTS_LISTED = "experiments/REPRODUCING.md"  # its table of inputs says where the files are had
 SKIPPED = (
@@ -91,12 +88,11 @@ def clone(folder):
 def two_points(options):
     """The first axis has its last two values left, each other one its last."""
     axes = [word for word in options if SEVERAL.fullmatch(word)]
-    kept = {
-        word: f"{name}={','.join(values.split(',')[-2 if word == axes[0] else -1 :])}"
-        for word in axes
-        for name, _, values in [word.partition("=")]
-    }
-    return [kept.get(word, word) for word in options]
+    for word in axes:
+        name, _, values = word.partition("=")
+        last = values.split(",")[-2:] if word == axes[0] else values.split(",")[-1:]
+        options = [f"{name}={','.join(last)}" if option == word else option for option in options]
+    return options
 
 
 def short(words):

@@ -137,8 +137,9 @@ def inputs(tmp_path, words):
     """The files that the words name."""
     (tmp_path / "log.csv").write_text(LOG)
     (tmp_path / "broken.py").write_text(BROKEN)
-    for name, blocks in (("a", 18), ("b", 30)) if words[0] == "compare" else ():
-        tiny_run(tmp_path / name, blocks=blocks)
+    if words[0] == "compare":
+        for name, blocks in (("a", 18), ("b", 30)):
+            tiny_run(tmp_path / name, blocks=blocks)
 
 
 @pytest.mark.usefixtures("in_one_process")

@@ -29,7 +29,7 @@ class LargePages(PagePool):
 
     def __init__(self, total: int, groups: Sequence[KvGroup], block_size: int) -> None:
         slot_bytes = max(group.slot_bytes for group in groups)
-        columns = list[Column]()
+        columns: list[Column] = []
         for i, group in enumerate(groups):
             width, page = group.num_layers, group.num_layers * block_size
             if group.state_bytes:

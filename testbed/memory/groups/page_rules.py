@@ -159,7 +159,7 @@ class OnePageSize(PagePool):
         counts = [group.num_layers for group in groups]
         layers = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
         slot_bytes = max(group.slot_bytes for group in groups)
-        columns = list[Column]()
+        columns: list[Column] = []
         for i, group in enumerate(groups):
             state = ceil_div(group.state_bytes, slot_bytes)
             if state > block_size:

@@ -55,7 +55,7 @@ class PageTable:
         self._find_next_return()
 
     def group_tables(self) -> list[GroupTable]:
-        tables = list[GroupTable]()
+        tables: list[GroupTable] = []
         for column, pages, dropped in zip(self.pool.columns, self.pages, self.dropped, strict=True):
             extents = [Extent(page, column.units) for page in pages]
             first = dropped * self.pool.block_size
@@ -227,7 +227,7 @@ class GroupIndex(PrefixIndex):
         """The nodes of the leading contents, as far as all pages that every token reads are there.
         Changes nothing.
         """
-        path, node = list[Node](), self.root
+        path, node = [], self.root
         unbounded = [i for i, column in enumerate(self.pool.columns) if column.window is None]
         for content in contents:
             child = self.child(node, content)
@@ -241,7 +241,7 @@ class GroupIndex(PrefixIndex):
         """After how many blocks, the most first, every group has what the next token reads,
         `unready` pages aside.
         """
-        readable, runs = list[int](), [0] * len(self.pool.columns)
+        readable, runs = [], [0] * len(self.pool.columns)
         for num_blocks, node in enumerate(path, 1):
             pages = zip(runs, node.memo, strict=True)
             runs = [0 if page == NONE or page in unready else run + 1 for run, page in pages]

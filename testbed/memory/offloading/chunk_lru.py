@@ -28,7 +28,7 @@ class ChunkLru:
 
     def look_up(self, keys: Sequence[Key]) -> list[Key]:
         """The leading keys that are here, pinned, and the newest from now on."""
-        found = list[Key]()
+        found: list[Key] = []
         for key in keys:
             if key not in self.chunks:
                 break
@@ -49,12 +49,12 @@ class ChunkLru:
         """Store chunks in order until there is no room; (index in keys, chunk) of those that were
         not here. One that was takes room meanwhile too, by an eviction if need be.
         """
-        taken = list[int]()
+        taken: list[int] = []
         for _ in keys:
             if not self._free and not self._evict():
                 break
             taken.append(self._free.pop())
-        stored = list[tuple[int, int]]()
+        stored: list[tuple[int, int]] = []
         for i, (key, chunk) in enumerate(zip(keys, taken, strict=False)):
             if key in self.chunks:
                 self._free.append(chunk)

@@ -274,7 +274,7 @@ class HostTree(RadixTree):
     def lift(self, load: Load, blocks: list[int]) -> list[tuple[int, int]]:
         """Bring up what is below of it to these blocks of the device; (host, device) blocks."""
         runs = [node for node in path(load.run) if isinstance(node, HostRun) and not node.blocks]
-        source, first = list[int](), 0
+        source, first = [], 0
         for run in reversed(runs):
             self._raise(run, blocks[first : first + len(run.key)])
             self.num_moving += run.is_moving * len(run.blocks)

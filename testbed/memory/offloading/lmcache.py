@@ -172,7 +172,7 @@ class LMCache(OutputCaching):
     def _load(self, seq: Seq, state: Tracked, first: int, end: int) -> Move:
         """The blocks of tokens `first` to `end` come up."""
         size, per_chunk = self.block_size, self.tier.chunk_size // self.block_size
-        pairs = list[tuple[int, int]]()
+        pairs: list[tuple[int, int]] = []
         for i in range(first // size, -(-end // size)):
             chunk = self.tier.chunks[state.pinned[i // per_chunk]]
             pairs.append((chunk * per_chunk + i % per_chunk, self._tables.of(seq).blocks[i]))
@@ -238,7 +238,7 @@ class LMCache(OutputCaching):
         first, state.num_saved = state.num_saved // size, num_tokens // size * size
         keys = self._chunk_keys(state, seq, state.num_saved)[first:]
         per_chunk, blocks = size // self.block_size, self._tables.of(seq).blocks
-        pairs = list[tuple[int, int]]()
+        pairs: list[tuple[int, int]] = []
         for i, chunk in self.tier.store(keys):
             at = (first + i) * per_chunk
             targets = range(chunk * per_chunk, (chunk + 1) * per_chunk)

@@ -72,7 +72,7 @@ class WriteBackTree(HostTree):
 
     def _evict_below(self, num_blocks: int, freed: int = 0) -> int:
         """Give up copies of what the device has: first of what does not leave it soon."""
-        gone = list[HostRun]()
+        gone: list[HostRun] = []
         for spares_leaves in (True, False):
             for run in self._doubled:
                 if freed >= num_blocks:

@@ -121,7 +121,7 @@ class BlockIndex(BatchIndex):
         """The steps at which num_steps more steps will take the marked ones of the blocks that they
         take one after another.
         """
-        taken, events = 0, list[tuple[int, int]]()
+        taken, events = 0, []
         for step, members in self._in_turn(num_steps):
             end = taken + len(members)
             events.append((step, sum(marks[taken:end]) * self.size))

@@ -166,7 +166,7 @@ def moving(tables: Iterable[BlockTable]) -> list[int]:
 
 def stored_tokens(tables: Iterable[tuple[int, list[int]]], block_size: int) -> int:
     """Slots that store a token, shared ones once, for pairs of (tokens, blocks of the table)."""
-    filled = dict[int, int]()
+    filled: dict[int, int] = {}
     for num_tokens, blocks in tables:
         for i, block in enumerate(blocks):
             filled[block] = max(filled.get(block, 0), min(block_size, num_tokens - i * block_size))

@@ -262,7 +262,7 @@ class Radix(LeasingPolicy):
         """Evict as SGLang does before each of these steps, which it does for a block of every
         sequence, whether it needs one or not; what was evicted, by step.
         """
-        num_seqs, events, before = len(index.batch.sequences), list[tuple[int, int]](), 0
+        num_seqs, events, before = len(index.batch.sequences), [], 0
         for step in range(num_steps):
             after = index.needed(step + 1)
             if gone := self._make_free(max(after, before + num_seqs)):
@@ -389,7 +389,7 @@ class Radix(LeasingPolicy):
 
 def own_runs(held: Held) -> list[tuple[int, Run]]:
     """The runs whose content a sequence has in blocks of its own, and the index of their first."""
-    end, runs = held.num_shared, list[tuple[int, Run]]()
+    end, runs = held.num_shared, []
     for run in path(held.run):
         end -= len(run.key)
         if end in held.own:

@@ -57,7 +57,7 @@ class CacheHierarchy:
         """The places of the contents after the nodes on the device, up to the first that is
         nowhere; changes nothing.
         """
-        index, behind = self.device.index, list[tuple[int, Node]]()
+        index, behind = self.device.index, []
         node = on_device[-1] if on_device else index.root
         for content in rest:
             node = index.child_or_new(node, content)
@@ -76,7 +76,7 @@ class CacheHierarchy:
         """Loads of these nodes: one from each place, in the prompt's order, whose blocks are
         pinned; `stay` is kept.
         """
-        loads = list[InTransit]()
+        loads: list[InTransit] = []
         for place, nodes in below.items():
             tier = self.tiers[place - 1]
             tier.touch(nodes, use)
@@ -215,7 +215,7 @@ def runs_of(pairs: Iterable[tuple[int, int]], block_size: int) -> tuple[Copy, ..
     """Copies of blocks (source, target), in slots; adjacent ones whose targets are adjacent too are
     one copy.
     """
-    runs = list[Copy]()
+    runs: list[Copy] = []
     for source, target in pairs:
         src, dst = source * block_size, target * block_size
         if runs and (runs[-1].src + runs[-1].length, runs[-1].dst + runs[-1].length) == (src, dst):

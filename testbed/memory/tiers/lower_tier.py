@@ -156,7 +156,7 @@ class LowerTier:
 
     def _victim(self) -> Key | None:
         """The first key of the order whose block no transfer reads."""
-        pinned = list[tuple[tuple[int, int], Key]]()
+        pinned: list[tuple[tuple[int, int], Key]] = []
         victim = None
         while self._queue and victim is None:
             entry = heappop(self._queue)

@@ -61,7 +61,7 @@ class PinnedPool(CachingPool):
         """A transfer has written what `nodes`, which are kept, store to `blocks`: evictable now, or
         free if it was there already.
         """
-        evictable = list[Node]()
+        evictable: list[Node] = []
         for node, block in zip(nodes, blocks, strict=True):
             self.arriving.remove(block)
             if node.block == TOMBSTONE:

@@ -172,7 +172,7 @@ class TieredCaching(PrefixCaching):
         if self._within_free(stay, total - num_loading, len(stay)) is None:
             self._refused.add((seq.seq_id, num_tokens))
             return Refusal.LATER
-        transfers = list[Transfer]()
+        transfers: list[Transfer] = []
         for load in self._hierarchy.pin_for_loads(below, stay, Use()):
             self._ensure_free(len(load.nodes))
             transfers.append(self._hierarchy.begin_load(load))
@@ -318,7 +318,7 @@ class TieredCaching(PrefixCaching):
 
 def chain_to(node: Node, depth: int = -1) -> list[Node]:
     """The nodes behind this depth (the root has -1) up to `node`, in the order of the prompt."""
-    nodes, at = list[Node](), node
+    nodes, at = [], node
     while at.depth > depth:
         nodes.append(at)
         assert at.parent is not None, "only the root has no parent"

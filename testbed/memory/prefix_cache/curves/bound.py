@@ -18,7 +18,7 @@ from testbed.memory.prefix_cache.replay import Prompt
 
 def most_hits(prompts: Sequence[Prompt], sizes: Sequence[int]) -> list[int]:
     """The bound of the blocks found by all prompts together, for each of these sizes (blocks)."""
-    bounds = dict[int, int]()
+    bounds: dict[int, int] = {}
     for served, group in groups_of_sizes(prompts, sizes):
         accesses = accesses_of(served)
         needs = _needs(accesses)

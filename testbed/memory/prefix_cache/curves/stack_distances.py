@@ -27,7 +27,7 @@ def lru_hits(prompts: Sequence[Prompt], sizes: Sequence[int]) -> list[int]:
 
     Sizes that refuse the same prompts share one pass.
     """
-    hits = dict[int, int]()
+    hits: dict[int, int] = {}
     for served, group in groups_of_sizes(prompts, sizes):
         hits_of_group = _one_pass(accesses_of(served), np.array(group, np.int64))
         hits |= zip(group, hits_of_group.tolist(), strict=True)
@@ -39,7 +39,7 @@ def groups_of_sizes(
 ) -> list[tuple[list[Prompt], list[int]]]:
     """The sizes that admit the same prompts, with these prompts."""
     lengths = np.sort([prompt.num_blocks for prompt in prompts])
-    groups = dict[int, list[int]]()
+    groups: dict[int, list[int]] = {}
     for size in sorted(set(sizes)):
         groups.setdefault(int(np.searchsorted(lengths, size, side="right")), []).append(size)
     return [
