@@ -25,7 +25,7 @@ class DueArrivals:
     def take(self, now_ps: int) -> list[tuple[Request, str]]:
         """The requests that have arrived by now, each with the reason why it could never run."""
         taken, ahead = [], self._ahead
-        while self.next_ps <= now_ps:
+        while ahead and self.next_ps <= now_ps:
             taken.append(ahead.pop())
             if ahead:
                 self.next_ps = ahead[-1][0].arrival_ps

@@ -65,6 +65,7 @@ DELIBERATE = tuple(
         (r"trace\.tokens_per_id", ABSENT, "16", DEFAULT),
         (r"trace\.\w+_column", ABSENT, ANY, "names of more columns, " + DEFAULT),
         (r"trace\.(ignored_columns)", ABSENT, "[]", DEFAULT),
+        (r"router\.(weighs_usage)", ABSENT, "false", DEFAULT),
         (r"trace\.(first_|delay_m|time_unit|vocab_size)\w*", ABSENT, "null", DEFAULT),
         (r"trace\.shared_ids", "false", "null", "null decides by the file, false where none has"),
         (r"speculation\.takes_memory", ABSENT, "true", DEFAULT),
