@@ -16,7 +16,13 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.core.spelling import LIKE, did_you_mean
 from testbed.experiments.runs.choice_names import files_of, names_of
-from testbed.experiments.runs.model_naming import Name, name_of
+from testbed.experiments.runs.model_naming import (
+    Name,
+    caches_fp8,
+    name_of,
+    published_as,
+    quantised_by_name,
+)
 from testbed.experiments.runs.yaml_values import yaml_values
 
 
@@ -74,10 +80,24 @@ def _shapeless(name: str, question: str) -> InputError:
         value=name,
         problem=f"has no shape here{question}",
         remedy=(
-            "give a folder with its config.json, or add model=NAME of one that is alike (`testbed "
-            "list model` shows them)"
+            f"give a folder with its config.json, or {quantised_remedy(name, 'NAME')}, NAME of one "
+            "that is alike (`testbed list model` shows them)"
         ),
     )
+
+
+def quantised_remedy(named: str, model: str) -> str:
+    """The words with which a model stands in for one whose name may say a quantization."""
+    said = quantised_by_name(named)
+    if said is None:
+        return f"add model={model}"
+    if not said.end:
+        return (
+            "testbed import model the config.json without quantization_config, add weight_bits: "
+            "BITS to the file, and add --config-dir . model=FILE without its ending"
+        )
+    cache = "--kv-cache-dtype fp8 to the command, and " if caches_fp8(named) else ""
+    return f"add {cache}model={published_as(model, said.end)}"
 
 
 def _changed(shape: ModelSpec, name: Name) -> ModelSpec:
