@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.experiments.runs.quantities import few_requests, number, percent, still_filling
-from testbed.experiments.runs.run_words import future_read_by, run_words
+from testbed.experiments.runs.run_words import future_read_by, handover_times, run_words
 from testbed.run.metrics import WHILE_ARRIVING, in_words
 from testbed.run.simulate import OVERLOAD, STOPPED
 from testbed.run.summaries import (
@@ -71,7 +71,7 @@ def summary_table(summary: dict[str, Any]) -> Group:
     if costs := costs_of(summary):
         lines.append(Text(f"costs: {costs}"))
     run = summary.get(RUN, {})
-    lines += map(Text, few_requests([summary]))
+    lines += map(Text, [*few_requests([summary]), *handover_times([summary])])
     lines += [Text(f"{about}: {run[key]}") for key, about in NOTES.items() if run.get(key)]
     return Group(*lines, table, *_engines_table(summary))
 

@@ -76,7 +76,7 @@ def shown(
     head += remark_on_ways({_name_of(point, of_servers): point.summary for point in firsts})
     head += remark_on_pools(named)
     head += remark_on_planning({_name_of(point, of_servers): point.summary for point in firsts})
-    head += remark_on_first_tokens(named.values())
+    head += remark_on_first_tokens([point.summary for point in points])
     head += [*overloads_of(groups, settled), *rejections_of(points, names)]
     head += [*fillings_of(firsts, settled), *few_requests(of.summary for of in points), WINDOW]
     if are_replicated(points) and not per_seed:
