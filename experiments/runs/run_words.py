@@ -1,18 +1,21 @@
 """A run in words for the terminal and for pages: from the part `run` of its summary."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from testbed.experiments.runs.part_words import part_words
 from testbed.experiments.runs.quantities import number
-from testbed.run.summaries import RUN, origin_of, source_of_costs
+from testbed.run.summaries import HANDOVERS, RUN, origin_of, source_of_costs
 
 SERVED = "model", "server", "num_gpus"
 FIRST_TOKEN = (
-    "the prefill engine gives the first token, before the hand-over, whose time ITL has and TTFT "
-    "lacks (behind vLLM's proxy the decode engine gives it: TTFT has both)"
+    "the prefill engine gives the first token, before the hand-over, whose time is in one gap of "
+    "each answer (ITL), not in TTFT (behind vLLM's proxy the decode engine gives it: TTFT has both)"
 )
+AHEAD = "AsyncVllmV1"  # a scheduler whose next plan is made while an iteration runs
+ASSUMED = "handover.bandwidth is assumed, not measured"
+GIGA = 1e9
 ALIKE = 1.01  # pools of one memory in whole blocks of two sizes
 
 
@@ -75,10 +78,33 @@ def future_read_by(summary: Mapping[str, Any]) -> str:
     return summary.get(RUN, {}).get("future_read") or ""
 
 
-def remark_on_first_tokens(runs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What TTFT is of runs with prefill apart, if there are any among these summaries."""
+def remark_on_first_tokens(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What TTFT is of runs with prefill apart, if there are any among these summaries, and how long
+    their hand-overs take.
+    """
     are_apart = any("prefill_replicas" in summary.get(RUN, {}) for summary in runs)
-    return [f"prefill apart: {FIRST_TOKEN}"] if are_apart else []
+    texts = [FIRST_TOKEN, *handover_times(runs)]
+    return [f"prefill apart: {'; '.join(texts)}"] if are_apart else []
+
+
+def handover_times(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The mean times of hand-overs by the bandwidth of their links; nothing without any."""
+    by_link = dict[float, list[Mapping[str, float]]]()
+    for summary in runs:
+        if times := summary.get(HANDOVERS):
+            by_link.setdefault(times["bandwidth"], []).append(times)
+    means = [
+        f"{_range('mean_s', of)} s, {_range('link_s', of)} s of it on {link / GIGA:g} GB/s"
+        for link, of in by_link.items()
+    ]
+    return [f"a hand-over takes on average {'; '.join(means)} ({ASSUMED})"] if means else []
+
+
+def _range(name: str, times: Sequence[Mapping[str, float]]) -> str:
+    """The least and the largest of these times, or what both are as text."""
+    values = [of_run[name] for of_run in times]
+    ends = (f"{end:.2g}" for end in (min(values), max(values)))
+    return " to ".join(dict.fromkeys(ends))
 
 
 def remark_on_pools(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -94,6 +120,31 @@ def remark_on_pools(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield (
             f"the pools have unlike memory ({texts}), since a number of blocks gives them and the "
             "blocks differ: give server.kv_memory_gib for equal memory"
+        )
+
+
+def remark_on_planning(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """`remark_on_schedulers` of runs; runs: summaries by name."""
+    parts = {name: summary[RUN] for name, summary in runs.items() if summary.get(RUN)}
+    yield from remark_on_schedulers(
+        {name: part["scheduler"].partition("(")[0] for name, part in parts.items()},
+        {name for name, part in parts.items() if "speculation" in part},
+    )
+
+
+def remark_on_schedulers(schedulers: Mapping[str, str], drafting: Container[str]) -> Iterator[str]:
+    """A remark if servers with drafts lack the asynchronous scheduling that others have.
+
+    schedulers: names of classes by server. drafting: the servers that have drafts.
+    """
+    ahead = [name for name, of_it in schedulers.items() if of_it.endswith(AHEAD)]
+    waiting = [name for name in schedulers if name not in ahead and name in drafting]
+    if waiting and ahead:
+        yield (
+            f"asynchronous scheduling is on in {', '.join(ahead)} and off in {', '.join(waiting)}, "
+            "as vLLM turns it off if the CPU looks drafts up: the differences, of TTFT too, are of "
+            "both (a server without drafts and with --no-async-scheduling shows those of the "
+            "drafts alone)"
         )
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.experiments.runs.quantities import few_requests, number, percent, still_filling
-from testbed.experiments.runs.run_words import future_read_by, run_words
+from testbed.experiments.runs.run_words import future_read_by, handover_times, run_words
 from testbed.run.metrics import WHILE_ARRIVING, in_words
 from testbed.run.simulate import OVERLOAD, STOPPED
 from testbed.run.summaries import (
@@ -71,7 +71,7 @@ def summary_table(summary: dict[str, Any]) -> Group:
     if costs := costs_of(summary):
         lines.append(Text(f"costs: {costs}"))
     run = summary.get(RUN, {})
-    lines += map(Text, few_requests([summary]))
+    lines += map(Text, [*few_requests([summary]), *handover_times([summary])])
     lines += [Text(f"{about}: {run[key]}") for key, about in NOTES.items() if run.get(key)]
     return Group(*lines, table, *_engines_table(summary))
 
@@ -99,7 +99,7 @@ def _throughput_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         came = number(part["arrived_requests_per_s"])
         done, tokens = number(part[COMPLETED]), number(part["completed_output_tokens_per_s"])
         window = f"{number(part['from_s'])} to {number(part['to_s'])} s"
-        text = f"{done} of {came} req/s that arrive, {tokens} tokens/s ({window})"
+        text = f"{done} of {came} req/s that arrive complete, {tokens} tokens/s ({window})"
         if is_filling(part):
             text += f"; {still_filling(part)}"
         yield "throughput, 2nd half of arrivals", text

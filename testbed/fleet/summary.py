@@ -1,6 +1,7 @@
 """The summary of a fleet: of all engines together, and of each."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from testbed.core.request import PS, Column
@@ -8,8 +9,10 @@ from testbed.engine.engine import Engine
 from testbed.engine.fragmentation import pool_parts
 from testbed.engine.recorder import Recorder
 from testbed.engine.totals import Measures
-from testbed.fleet.fleet import Replica
+from testbed.fleet.fleet import Fleet, Replica
+from testbed.fleet.handovers.split import SplitFleet
 from testbed.run.metrics import FREE, KINDS, Slo, latencies, spread, summarize
+from testbed.run.summaries import HANDOVERS
 
 
 def summarize_fleet(
@@ -69,6 +72,16 @@ def summary_of(replica: Replica, recorder: Recorder) -> dict[str, Any]:
         "preemptions": {"swap": totals.swaps, "recompute": totals.recomputes},
         "counters": counters_of(replica.engines),
     }
+
+
+def handovers_of(fleet: Fleet) -> dict[str, Any]:
+    """Mean seconds from the first token until the decode engine has the prompt, those on the link,
+    and its bytes/s; nothing of a fleet without hand-overs.
+    """
+    if not isinstance(fleet, SplitFleet) or not fleet.times_ps:
+        return {}
+    mean_s, link_s = (fmean(times) / PS for times in zip(*fleet.times_ps, strict=True))
+    return {HANDOVERS: {"mean_s": mean_s, "link_s": link_s, "bandwidth": fleet.bandwidth}}
 
 
 def counters_of(engines: Sequence[Engine]) -> Mapping[str, float]:

@@ -11,7 +11,7 @@ from testbed.engine.simulation import Environment
 from testbed.fleet.fleet import Fleet
 from testbed.fleet.fleet_records import FleetProgress, together
 from testbed.fleet.fleet_simulation import simulate_fleet
-from testbed.fleet.summary import counters_of, summarize_fleet, summary_of
+from testbed.fleet.summary import counters_of, handovers_of, summarize_fleet, summary_of
 from testbed.run.build import Setup
 from testbed.run.fleet_setup import FleetSetup
 from testbed.run.metrics import filling_s
@@ -37,6 +37,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
         PROFILE: profile_of(setup.cost),
         COUNTERS: counters_of([engine for replica in done.replicas for engine in replica.engines]),
     }
+    extra |= handovers_of(done)
     summary = {
         RUN: dict(setup.description),
         **summarize_fleet(

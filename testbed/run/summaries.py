@@ -13,6 +13,7 @@ CONTENTS = "contents_note"
 UNREAD = "unread_note"
 SAMPLES = "samples_note"
 ENGINES = "engines"  # of a fleet: some numbers of each engine
+HANDOVERS = "handovers"  # of prefill apart from decode
 PROFILE = "cost_profile"  # the origin of the costs
 SOFTWARE = "charged_software"  # of it: the system whose software times come on top
 LEFT_OUT = (PROFILE, ENGINES)  # not in a summary's row: nested descriptions

@@ -1,6 +1,7 @@
 """Remarks that an answer carries: overload, assumptions, what takes memory, whose server it is."""
 
 import json
+import re
 
 import pytest
 
@@ -111,10 +112,15 @@ def test_answers_name_the_model_and_the_workload(testbed):
     assert "of llama-3.1-8b" in hits
 
 
-def test_prefill_apart_says_that_its_first_tokens_lack_the_hand_over(testbed):
+def test_prefill_apart_says_where_the_time_of_its_hand_overs_is(testbed):
     served = ("--from-vllm", f"{LLAMA} --no-async-scheduling", *LOAD, "replicas=2")
     line = ("run", *served, "arrivals.rate=2", "arrivals.duration_s=2")
-    assert "TTFT lacks" in " ".join(testbed(*line, "prefill_replicas=1")[1].split())
+    assert "not in TTFT" in " ".join(testbed(*line, "prefill_replicas=1")[1].split())
+    links = ("prefill_replicas=1", "handover=whole", "handover.bandwidth=50e9,1e9")
+    for printed in (testbed(*line, "prefill_replicas=1")[1], testbed(*line, "-m", *links)[1]):
+        (times,) = re.findall(r"hand-over takes .*not measured", " ".join(printed.split()))
+        assert "on 50 GB/s" in times
+    assert "on 1 GB/s" in times
     remarks = [
         sum(text.startswith("prefill apart: ") for text in printed.splitlines())
         for words in ("prefill_replicas=null,1", "seed=0,1")

@@ -27,6 +27,7 @@ from testbed.fleet.handovers.rule import Computed, Sending
 from testbed.fleet.handovers.split import Split
 from testbed.fleet.handovers.whole import Whole
 from testbed.fleet.routers.round_robin import RoundRobin
+from testbed.fleet.summary import handovers_of
 from testbed.memory.paged.paged import Paged
 from testbed.memory.pools import PoolSpec
 from testbed.sched.mixed import MixedPrefill
@@ -155,6 +156,13 @@ def test_by_layer_what_computing_does_not_hide_is_left(bandwidth, num_tokens, mi
     assert ways_ps(ByLayer(bandwidth), num_tokens) == [round(microseconds * US)]
     slower = ByLayer(bandwidth, latency_s=1e-3)
     assert ways_ps(slower, num_tokens) == [MS + round(microseconds * US)]
+
+
+def test_a_fleet_counts_the_time_of_its_hand_overs():
+    requests = [Request(0, arrival_ps=0, prompt_len=1000, output_len=2)]
+    fleet = run(Whole(2e9, latency_s=1e-3), requests)[1]
+    times = {"mean_s": 0.066536, "link_s": 0.066536, "bandwidth": 2e9}
+    assert handovers_of(fleet) == {"handovers": pytest.approx(times)}
 
 
 def test_parts_of_a_prompt_are_sent_while_later_ones_are_computed():

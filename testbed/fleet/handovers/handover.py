@@ -29,6 +29,8 @@ class Handover:
         group: its sequences at the decode engine.
         prefilled: those at the prefill engine, which it leaves with a lease.
         first_ps: when its first token was there.
+        sent_ps: when what was left was given to the link.
+        link_ps: picoseconds that the link then took.
         parts: what iterations have computed of the prompt.
         transfer: the number of its transfer, while it is on the way.
         is_cancelled: its client has gone.
@@ -43,7 +45,7 @@ class Handover:
         self.group = target.scheduler.new_group(request.incoming)
         self.stage = Stage.PREFILLING
         self.prefilled: SequenceGroup | None = None
-        self.first_ps = 0
+        self.first_ps = self.sent_ps = self.link_ps = 0
         self.parts: list[Computed] = []
         self.transfer: int | None = None
         self.is_cancelled = False

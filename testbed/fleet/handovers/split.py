@@ -41,6 +41,7 @@ class SplitFleet(Fleet):
     """
 
     def __init__(self, parts: FleetParts, split: Split) -> None:
+        self.times_ps: list[tuple[int, int]] = []  # of hand-overs: in all, and on the link
         self._split = split
         self._handovers: dict[int, Handover] = {}
         self._links: dict[Engine, SharedLink] = {}
@@ -56,6 +57,11 @@ class SplitFleet(Fleet):
             return super().cancel(request_id)
         self._cancel_on_the_way(handover)
         return True
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes/s of each prefill engine's link."""
+        return self._split.rule.bandwidth
 
     def _new_engine(self, number: int) -> Engine:
         engine = super()._new_engine(number)
@@ -132,13 +138,14 @@ class SplitFleet(Fleet):
 
     def _send(self, handover: Handover) -> None:
         rule, split = self._split.rule, self._split
-        handover.stage = Stage.SENDING
+        handover.stage, handover.sent_ps = Stage.SENDING, self.clock.now_ps
         left_ps = rule.left_ps(handover.sending(split.slot_bytes, split.num_layers))
         handover.transfer = self._links[handover.source].begin(
             left_ps, lambda: self._landed(handover), latency_ps=rule.latency_ps
         )
 
     def _landed(self, handover: Handover) -> None:
+        handover.link_ps = self.clock.now_ps - handover.sent_ps
         handover.end_lease()
         handover.target.change(lambda now_ps: self._take_over(handover))
 
@@ -150,6 +157,7 @@ class SplitFleet(Fleet):
             abandon(handover.target.scheduler.state, handover.group)
             return
         self._leave(handover)
+        self.times_ps.append((self.clock.now_ps - handover.first_ps, handover.link_ps))
         self._place[handover.request_id] = self._replica_of(handover.target)
         handover.target.take_over(handover.request, handover.group, handover.first_ps)
 
