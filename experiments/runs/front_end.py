@@ -27,6 +27,7 @@ from testbed.experiments.runs.one_source import (
     group_of,
 )
 from testbed.experiments.runs.run_folder import run_into
+from testbed.experiments.runs.taken_values import BLOCK_SIZE, policy_takes
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
 from testbed.experiments.sglang_server import translation as of_sglang
 from testbed.experiments.vllm_server import translation as of_vllm
@@ -263,16 +264,16 @@ def _part(value: Any) -> Part:
 
 
 def _option_of(key: str, value: Any) -> str:
-    """MODULE:CLASS of a policy's class that its name finds, by which a preset leaves out what it
-    does not take; else the option for any class.
+    """MODULE:CLASS of a policy's class without blocks that its name finds, by which a preset leaves
+    out what it does not take; else the option for any class.
     """
     part = _part(value)
     name = ":".join(part.name.rpartition(".")[::2])
     if key != "policy" or not CLASS.fullmatch(name):
         return CUSTOM
     with suppress(InputError):
-        if locate(part.name, key) is part.target:
-            return name
+        is_found = locate(part.name, key) is part.target
+        return CUSTOM if not is_found or policy_takes({key: name}, BLOCK_SIZE) else name
     return CUSTOM
 
 
