@@ -88,6 +88,7 @@ def capacity(
     answers = {name: search.answer(words, name) for name, words in words_of.items()}
     if len(answers) > 1:
         remarks = [*remark_on_origins({name: answer.origin for name, answer in answers.items()})]
+        remarks += _on_schedulers(words_of)
         compared = compared_capacities(answers, [*notes, *remarks])
         lines = [*remarks, *compared_lines(compared.servers)]
         return print_json(compared) if json else print(*lines, sep="\n")
@@ -176,6 +177,16 @@ def _with_one_source(words_of: dict[str, list[str]]) -> list[str]:
         words.append(OF_ONE_SOURCE)
     print_note(WHY)
     return [WHY]
+
+
+def _on_schedulers(words_of: dict[str, list[str]]) -> list[str]:
+    from testbed.experiments.runs.compose import configured
+    from testbed.experiments.runs.run_words import remark_on_schedulers
+
+    configs = {name: configured(words) for name, words in words_of.items()}
+    schedulers = {name: config.scheduler.name for name, config in configs.items()}
+    drafting = {name for name, config in configs.items() if config.speculation}
+    return [*remark_on_schedulers(schedulers, drafting)]
 
 
 def _check_sensitivity(words: list[str]) -> None:

@@ -11,6 +11,7 @@ from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.notes import no_note
 from testbed.experiments.runs.sweep_words import sweep_points
 from testbed.run.build import build
+from testbed.run.config import RunConfig
 from testbed.run.override_words import key_of
 
 SPECULATION = "speculation"
@@ -32,10 +33,14 @@ def asked_of(
     return {name: words if drafts[name] or nothing_drafts else others for name in servers}
 
 
-def check_built(words: Sequence[str]) -> None:
-    """Raise InputError if the parts of a run do not go together; nothing is simulated."""
+def check_built(words: Sequence[str]) -> RunConfig:
+    """The configuration of a run. Raises InputError if its parts do not go together; nothing is
+    simulated.
+    """
     try:
-        build(configured(words))
+        config = configured(words)
+        build(config)
+        return config
     except (Exception, SystemExit) as error:  # of a plug-in
         raise as_refusal(error) from error
 

@@ -367,6 +367,7 @@ class MendAnswer:
         best: the change to make; null: no option of vLLM ends the preemptions and makes nothing
             worse, or betters the goal
         failed: changes whose runs failed, each with the reason; they have no verdict
+        notes: on servers that do not settle while requests arrive, and what the verdicts hold for
     """
 
     goal: str
@@ -377,6 +378,7 @@ class MendAnswer:
     changes: list[MendChange]
     best: str | None
     failed: dict[str, str]
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -645,6 +647,7 @@ def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
 
 def mend_answer(mending: "Mending") -> MendAnswer:
     """The server, its changes in order, and those without a verdict."""
+    from testbed.experiments.mend.window_remarks import window_remarks
     from testbed.run.summaries import costs_of
 
     return MendAnswer(
@@ -656,6 +659,7 @@ def mend_answer(mending: "Mending") -> MendAnswer:
         [_mend_change(tried, mending) for tried in mending.tried],
         None if mending.best is None else mending.best.change.name,
         {change.name: reason for change, reason in mending.failed.items()},
+        window_remarks(mending),
     )
 
 

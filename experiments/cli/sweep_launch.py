@@ -31,6 +31,7 @@ from testbed.experiments.runs.sweep_progress import SweepProgress
 from testbed.experiments.runs.sweep_words import sweep_points
 from testbed.experiments.runs.whole_files import remove_leftovers
 from testbed.experiments.runs.words import OF_OPTIONS, chosen, is_of_hydra
+from testbed.run.identity import run_id
 
 if TYPE_CHECKING:
     from testbed.experiments.cli.run import Launch
@@ -95,11 +96,12 @@ def sweep_of(
     _check_figure(launch.figure, launch.columns)
     folder = Path(chosen(asked).get(SWEEP_FOLDER, RUNS))
     of_launcher = [word for word in asked if is_of_hydra(word)]
+    ids = set[str]()
     for point in points:  # what none of them can have is refused before any is run
         with suppress(AnswerIsNo):  # a pool that does not fit is the answer of its point
-            check_built(point.words)
+            ids.add(run_id(check_built(point.words)))
     shows = not (launch.json or QUIET.get())
-    progress = SweepProgress(folder.resolve(), len(points), time.time(), shows)
+    progress = SweepProgress(folder.resolve(), ids, len(points), time.time(), shows)
     jobs = [
         PointJob(point, _varying(point, asked), i, launch.again, progress, os.getcwd())
         for i, point in enumerate(points, start=1)

@@ -6,6 +6,7 @@ from testbed.experiments.mend.change_verdicts import LEVEL, OTHER_COSTS, RELEVAN
 from testbed.experiments.mend.goals import PREEMPTIONS
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
+from testbed.experiments.mend.window_remarks import window_remarks
 from testbed.experiments.runs.quantities import WINDOW, few_requests
 from testbed.experiments.runs.replicated import cells_of
 from testbed.run.summaries import costs_of
@@ -30,6 +31,7 @@ def lines_of(mending: Mending) -> Iterator[str]:
     yield cells_of(str(len(mending.seeds)))
     yield WINDOW
     yield from few_requests(mending.server.summaries)
+    yield from window_remarks(mending)
     if mending.num_tested:
         yield (
             f"verdicts: by the differences of {mending.goal.number} on the same seeds (--by names "
@@ -133,13 +135,8 @@ def differences_of(mending: Mending) -> list[list[str]]:
 
 
 def remarks_of(mending: Mending) -> Iterator[str]:
-    """Below the tables: overload, rejections, and changes without a verdict."""
+    """Below the tables: rejections, and changes without a verdict."""
     for tried in (mending.server, *mending.tried):
-        if tried.num_overloaded:
-            yield (
-                f"{tried.change.name}: overloaded on {tried.num_overloaded} of "
-                f"{len(mending.seeds)} seeds, so that its latencies grow with the run"
-            )
         if tried.num_rejected:
             yield f"{tried.change.name}: {tried.num_rejected} requests rejected"
     for change, reason in mending.failed.items():

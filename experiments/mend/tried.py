@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from testbed.experiments.mend.goals import NUMBERS
+from testbed.experiments.mend.goals import NUMBERS, arrivals_s
 from testbed.experiments.mend.server_changes import Change
+from testbed.run.metrics import WHILE_ARRIVING
 from testbed.run.simulate import OVERLOAD
+from testbed.study.capacity_search import filling_share
 from testbed.study.replications import Interval, interval, paired
 
 
@@ -37,6 +39,15 @@ class Tried:
     def num_overloaded(self) -> int:
         """Seeds on which the server did not keep up with the arrivals."""
         return sum(bool(summary.get(OVERLOAD)) for summary in self.summaries)
+
+    @property
+    def filling(self) -> float:
+        """The largest share of the arrivals in which the server filled, of the seeds on which it
+        keeps up with them; 0 if all arrive at once.
+        """
+        steady = [of for of in self.summaries if of.get(WHILE_ARRIVING) and not of.get(OVERLOAD)]
+        rates = [of["requests"]["arrived"] / arrivals_s(of) for of in steady]
+        return max(map(filling_share, steady, rates), default=0.0)
 
     @property
     def num_preempted(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 TRAINING = re.compile(
     r"-(instruct|chat|hf|it|base|pt|thinking|qat|preview|sft|dpo|bf16|\d{4}|v1(\.\d+)?)$"
 )
+NVIDIA = "nvidia"
 VERSION = re.compile(r"-(instruct|chat)-(v\d+(\.\d+)?)$")
 
 
@@ -25,6 +26,35 @@ class Name(NamedTuple):
     max_len: int | None = None
     weight_bits: float | None = None
     fp8_products: bool | None = None
+
+
+class Quantised(NamedTuple):
+    """How weights are quantized by a word of a model's name.
+
+    bits: the least and the most of a weight, with its share of scales. fp8_products: as of Name.
+    end: of published names of such models that name_of reads; empty: it reads none.
+    """
+
+    word: str
+    bits: tuple[float, float]
+    fp8_products: bool
+    end: str
+
+
+def quantised_by_name(hf_name: str) -> Quantised | None:
+    """The quantization that a name says in any place; None: it says none."""
+    short = hf_name.rstrip("/").rpartition("/")[2].lower()
+    for row in _table()["said"]:
+        if match := re.search(f"(?<![a-z0-9])({row['words']})(?![a-z0-9])", short):
+            least, most = row["bits"]
+            is_fp8 = row.get("fp8_products", False)
+            return Quantised(match[1], (least, most), is_fp8, row.get("end", ""))
+    return None
+
+
+def caches_fp8(hf_name: str) -> bool:
+    """True for a quantized model of NVIDIA's: ModelOpt's cache is of FP8 too."""
+    return hf_name.lower().startswith(f"{NVIDIA}/") and quantised_by_name(hf_name) is not None
 
 
 @cache
@@ -43,16 +73,28 @@ def name_of(hf_name: str, models: Sequence[str]) -> Name:
         return Name(same[whole]["model"], same[whole].get("max_len"))
     owner, _, short = whole.rpartition("/")
     short = short.removeprefix("meta-")
-    bits = fp8 = None
-    for quantiser in _table()["quantiser"]:
-        if ends := re.search(quantiser["ends"], short):
-            short, bits = short[: ends.start()], quantiser["bits"]
-            fp8 = quantiser.get("fp8_products")
-            break
-    if bits and owner == "nvidia":  # ModelOpt's cache is of FP8 too
+    short, quantiser = _without_quantiser(short)
+    bits = quantiser.get("bits")
+    if bits and owner == NVIDIA:
         return Name(hf_name)
     model, max_len = _unquantised(short, models)
-    return Name(model, max_len, bits, fp8)
+    return Name(model, max_len, bits, quantiser.get("fp8_products"))
+
+
+def _without_quantiser(short: str) -> tuple[str, dict[str, Any]]:
+    """A name without the end that says how its weights are quantized, and the row of that end;
+    empty without one.
+    """
+    for quantiser in _table()["quantiser"]:
+        if ends := re.search(quantiser["ends"], short):
+            return short[: ends.start()], quantiser
+    return short, {}
+
+
+def published_as(model: str, end: str) -> str:
+    """A name of weights quantized so, of another name of the model."""
+    short = model.rpartition("/")[2]
+    return f"RedHatAI/{short[: len(_without_quantiser(short.lower())[0])]}-{end}"
 
 
 def _unquantised(short: str, models: Sequence[str]) -> tuple[str, int | None]:

@@ -1,7 +1,7 @@
 """A run in words for the terminal and for pages: from the part `run` of its summary."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from testbed.experiments.runs.part_words import part_words
@@ -13,6 +13,7 @@ FIRST_TOKEN = (
     "the prefill engine gives the first token, before the hand-over, whose time is in one gap of "
     "each answer (ITL), not in TTFT (behind vLLM's proxy the decode engine gives it: TTFT has both)"
 )
+AHEAD = "AsyncVllmV1"  # a scheduler whose next plan is made while an iteration runs
 ASSUMED = "handover.bandwidth is assumed, not measured"
 GIGA = 1e9
 ALIKE = 1.01  # pools of one memory in whole blocks of two sizes
@@ -119,6 +120,31 @@ def remark_on_pools(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield (
             f"the pools have unlike memory ({texts}), since a number of blocks gives them and the "
             "blocks differ: give server.kv_memory_gib for equal memory"
+        )
+
+
+def remark_on_planning(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """`remark_on_schedulers` of runs; runs: summaries by name."""
+    parts = {name: summary[RUN] for name, summary in runs.items() if summary.get(RUN)}
+    yield from remark_on_schedulers(
+        {name: part["scheduler"].partition("(")[0] for name, part in parts.items()},
+        {name for name, part in parts.items() if "speculation" in part},
+    )
+
+
+def remark_on_schedulers(schedulers: Mapping[str, str], drafting: Container[str]) -> Iterator[str]:
+    """A remark if servers with drafts lack the asynchronous scheduling that others have.
+
+    schedulers: names of classes by server. drafting: the servers that have drafts.
+    """
+    ahead = [name for name, of_it in schedulers.items() if of_it.endswith(AHEAD)]
+    waiting = [name for name in schedulers if name not in ahead and name in drafting]
+    if waiting and ahead:
+        yield (
+            f"asynchronous scheduling is on in {', '.join(ahead)} and off in {', '.join(waiting)}, "
+            "as vLLM turns it off if the CPU looks drafts up: the differences, of TTFT too, are of "
+            "both (a server without drafts and with --no-async-scheduling shows those of the "
+            "drafts alone)"
         )
 
 

@@ -99,7 +99,7 @@ def _throughput_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         came = number(part["arrived_requests_per_s"])
         done, tokens = number(part[COMPLETED]), number(part["completed_output_tokens_per_s"])
         window = f"{number(part['from_s'])} to {number(part['to_s'])} s"
-        text = f"{done} of {came} req/s that arrive, {tokens} tokens/s ({window})"
+        text = f"{done} of {came} req/s that arrive complete, {tokens} tokens/s ({window})"
         if is_filling(part):
             text += f"; {still_filling(part)}"
         yield "throughput, 2nd half of arrivals", text

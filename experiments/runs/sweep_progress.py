@@ -1,6 +1,7 @@
 """The progress of a sweep, whichever processes run its points: a count, a rate and an end."""
 
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,11 +12,13 @@ from testbed.experiments.runs.whole_files import SUMMARY
 class SweepProgress(NamedTuple):
     """A sweep that goes on.
 
-    folder: of its run folders. total: of its points. began_s: Unix time of its beginning. shows: a
-    line is printed for each point that has ended.
+    folder: of its run folders. ids: of its points' runs, beside which the folder may have those of
+    other commands. total: of its points. began_s: Unix time of its beginning. shows: a line is
+    printed for each point that has ended.
     """
 
     folder: Path
+    ids: Collection[str]
     total: int
     began_s: float
     shows: bool = True
@@ -23,8 +26,8 @@ class SweepProgress(NamedTuple):
     @property
     def num_new(self) -> int:
         """The runs that have ended since the beginning."""
-        paths = self.folder.glob(f"[!.]*/{SUMMARY}")
-        return sum(path.stat().st_mtime >= self.began_s for path in paths)
+        paths = [self.folder / name / SUMMARY for name in self.ids]
+        return sum(path.exists() and path.stat().st_mtime >= self.began_s for path in paths)
 
     def __str__(self) -> str:
         """The progress while points are under way."""

@@ -18,6 +18,7 @@ from testbed.experiments.runs.replicated import EQUAL, difference_columns, expla
 from testbed.experiments.runs.run_words import (
     future_read_by,
     remark_on_first_tokens,
+    remark_on_planning,
     remark_on_pools,
     remark_on_ways,
 )
@@ -74,6 +75,7 @@ def shown(
     of_servers = [name for name in settled if group_of(name) not in OF_THE_LOAD] or settled
     head += remark_on_ways({_name_of(point, of_servers): point.summary for point in firsts})
     head += remark_on_pools(named)
+    head += remark_on_planning({_name_of(point, of_servers): point.summary for point in firsts})
     head += remark_on_first_tokens([point.summary for point in points])
     head += [*overloads_of(groups, settled), *rejections_of(points, names)]
     head += [*fillings_of(firsts, settled), *few_requests(of.summary for of in points), WINDOW]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testbed.core.errors import InputError
-from testbed.core.model_files import model_names
+from testbed.core.model_files import did_you_mean_model, model_names
 from testbed.core.shapes import read_model
-from testbed.core.spelling import LIKE, UnknownKey, did_you_mean
+from testbed.core.spelling import UnknownKey, did_you_mean
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
     CLASS,
@@ -254,7 +254,7 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
         raise InputError(
             key="model",
             value=name,
-            problem=f"has no shape here{did_you_mean(meant.model, names, LIKE)}",
+            problem=f"has no shape here{did_you_mean_model(meant.model, names)}",
             remedy=(
                 "`testbed list model` shows those that ship, testbed import model makes one of a "
                 "config.json"

@@ -10,6 +10,7 @@ from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.expected_error import error_lines, unlogged_parts
 from testbed.experiments.vllm_server.hosts import host_lines, starting
 from testbed.experiments.vllm_server.named_server import server_of, smallest_degree
+from testbed.experiments.vllm_server.stand_in import with_stand_in
 from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import OFF, ON, Command, read_command
 from testbed.vllm.memory import Terms, seen_gib, terms
@@ -128,7 +129,7 @@ def fit_of(
     model: whose shape the command's has; None: the command's own. folders: of a user's options.
     """
     command = read_command(text)
-    asked = replace(command, model=model or command.model)
+    asked = with_stand_in(command, model, folders)
     question = Question(asked, gpu, release, of, folders)
     server, memory_terms = _started(question), of or terms()
     return Fit(

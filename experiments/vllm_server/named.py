@@ -11,12 +11,18 @@ from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
 from testbed.core.hf_fields import TRANSFORMERS
 from testbed.core.hf_served import check_served
-from testbed.core.model_files import model_names
+from testbed.core.model_files import did_you_mean_model, model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
-from testbed.core.spelling import LIKE, did_you_mean
+from testbed.core.spelling import did_you_mean
 from testbed.experiments.runs.choice_names import files_of, names_of
-from testbed.experiments.runs.model_naming import Name, name_of
+from testbed.experiments.runs.model_naming import (
+    Name,
+    caches_fp8,
+    name_of,
+    published_as,
+    quantised_by_name,
+)
 from testbed.experiments.runs.yaml_values import yaml_values
 
 
@@ -64,7 +70,7 @@ def model_named(
         check_served(cached)
         shape = model_of(cached, name.rpartition("/")[2].lower(), transformers=transformers)
         return Named(shape, None, cached)
-    raise _shapeless(name, did_you_mean(meant.model, names_of("model", folders), LIKE))
+    raise _shapeless(name, did_you_mean_model(meant.model, names_of("model", folders)))
 
 
 def _shapeless(name: str, question: str) -> InputError:
@@ -74,10 +80,24 @@ def _shapeless(name: str, question: str) -> InputError:
         value=name,
         problem=f"has no shape here{question}",
         remedy=(
-            "give a folder with its config.json, or add model=NAME of one that is alike (`testbed "
-            "list model` shows them)"
+            f"give a folder with its config.json, or {quantised_remedy(name, 'NAME')}, NAME of one "
+            "that is alike (`testbed list model` shows them)"
         ),
     )
+
+
+def quantised_remedy(named: str, model: str) -> str:
+    """The words with which a model stands in for one whose name may say a quantization."""
+    said = quantised_by_name(named)
+    if said is None:
+        return f"add model={model}"
+    if not said.end:
+        return (
+            "testbed import model the config.json without quantization_config, add weight_bits: "
+            "BITS to the file, and add --config-dir . model=FILE without its ending"
+        )
+    cache = "--kv-cache-dtype fp8 to the command, and " if caches_fp8(named) else ""
+    return f"add {cache}model={published_as(model, said.end)}"
 
 
 def _changed(shape: ModelSpec, name: Name) -> ModelSpec:
@@ -107,7 +127,7 @@ def gpu_named(name: str | None, folders: Sequence[Path] = ()) -> GpuSpec:
         files[name] = Path(name)
     choices = ", ".join(sorted(files))
     if name is not None and name not in files:
-        near = did_you_mean(name.lower(), files)
+        near = did_you_mean(name, files)
         remedy = "" if near else f"choose from {choices}"
         raise InputError(key="gpu", value=name, problem=f"is no GPU{near}", remedy=remedy)
     if name is None:

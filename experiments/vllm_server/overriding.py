@@ -65,9 +65,8 @@ def merged(command: Command, choices: Mapping[str, str]) -> Merged:
     pool = given.get(POOL_GIB)
     if pool is not None and (gib := _pool_gib(pool)) is not None:
         values[BYTES] = str(int(gib * GIB) // int(values.get(TENSOR_PARALLEL, "1")))
-    model = given.get("model", command.model)
     options = {**options_of(values), **command.options}
-    return Merged(Command(model, values, options, command.environment), frozenset(taken))
+    return Merged(Command(command.model, values, options, command.environment), frozenset(taken))
 
 
 def replaced_values(

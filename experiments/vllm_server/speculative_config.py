@@ -100,7 +100,7 @@ def _read(text: str) -> Mapping[str, Any]:
     except json.JSONDecodeError:
         values = None
     if not isinstance(values, dict):
-        raise _refusal(f"{text}: is no JSON object", "give one; keys behind a dot are not read")
+        raise _refusal(f"{text}: is no JSON object", "give one, or --speculative-config.KEY VALUE")
     unknown = next((name for name in values if name not in KNOWN), None)
     if unknown is not None:
         raise _refusal(

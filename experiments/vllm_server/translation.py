@@ -23,6 +23,7 @@ from testbed.experiments.vllm_server.release_words import (
     words_of_groups,
     words_of_release,
 )
+from testbed.experiments.vllm_server.stand_in import with_stand_in
 from testbed.run.override_words import key_of
 from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import FLAG, OFF, SERVE, Command, read_command
@@ -78,7 +79,8 @@ class Served(NamedTuple):
 def served(text: str, others: Sequence[str]) -> Served:
     """The server of a command beside overrides; raises InputError as `expand` does."""
     choices = chosen(others)
-    command, taken = merged(read_command(text), choices)
+    asked = with_stand_in(read_command(text), choices.get("model"), user_folders(others))
+    command, taken = merged(asked, choices)
     gpu = _gpu_chosen(choices)
     release = release_chosen({"system": SYSTEM} | choices)
     if release is None:

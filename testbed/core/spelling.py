@@ -1,22 +1,33 @@
 """Suggestions for misspelt names and keys."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from testbed.core.errors import InputError
-
-LIKE = 3  # models that a message offers for one without a shape
 
 
 def did_you_mean(name: str, choices: Iterable[str], most: int = 1) -> str:
     """A question that ends a message, with as many of the names that are like this one, or nothing
     if none is.
     """
+    return question(near_names(name, choices, most))
+
+
+def near_names(name: str, choices: Iterable[str], most: int = 1) -> list[str]:
+    """The names that are like this one in any case: equal, else longer, else of like letters."""
     from difflib import get_close_matches  # which a word that is known does not need
 
-    names = list(choices)
-    longer = [other for other in names if name and other.startswith((f"{name}-", f"{name}_"))]
-    close = longer or get_close_matches(name, names, n=most)  # h100 begins h100-80gb
-    return f"; did you mean {' or '.join(close[:most])}?" if close else ""
+    folded = {other.casefold(): other for other in choices}
+    low = name.casefold()
+    if low in folded:
+        return [folded[low]]
+    longer = [other for other in folded if low and other.startswith((f"{low}-", f"{low}_"))]
+    close = longer or get_close_matches(low, folded, n=most)  # h100 begins h100-80gb
+    return [folded[other] for other in close[:most]]
+
+
+def question(names: Sequence[str]) -> str:
+    """The end of a message that asks for one of these; nothing without any."""
+    return f"; did you mean {' or '.join(names)}?" if names else ""
 
 
 class UnknownKey(InputError):

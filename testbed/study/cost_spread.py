@@ -30,11 +30,18 @@ OUTERMOST = 1.96  # deviations that 5% of a normal distribution are beyond
 
 
 class Spread(NamedTuple):
-    """Relative standard deviations of the launches of these costs, and of what the GPU computes."""
+    """Relative standard deviations of the launches of these costs, and of what the GPU computes.
+
+    of_launches: where that of the launches comes from, if not from the profile's own test.
+    """
 
     cost: ProfileCost
     launches: float
     computing: float
+    of_launches: str = ""
+
+    def __str__(self) -> str:
+        return f"launches {self.launches:.1%}{self.of_launches}, computing {self.computing:.1%}"
 
     def varied(self, of_launches: float, of_computing: float) -> ProfileCost:
         """The costs so many deviations away."""
@@ -67,8 +74,10 @@ def spread_of(cost: CostModel) -> Spread | None:
         return None
     launches, computing = fit["left_out"]["launches"], fit["left_out"]["computing"]
     origin = cost.fingerprint or {}
-    if NAME in origin and origin.get(SYSTEM) != THIS_ENGINE:
-        launches = max(launches, OF_OTHER_HOSTS)
+    is_elsewhere = NAME in origin and origin.get(SYSTEM) != THIS_ENGINE
+    if is_elsewhere and launches < OF_OTHER_HOSTS:
+        own = f" between hosts ({launches:.1%} on the profile's own)"
+        return Spread(cost, OF_OTHER_HOSTS, computing, own)
     return Spread(cost, launches, computing)
 
 
@@ -107,10 +116,7 @@ def rule_of_extremes(config: RunConfig) -> str:
     spread = spread_of(cost_of(config))
     if spread is None:
         return _by_one_factor(config)
-    return (
-        f"costs short and long by {OUTERMOST} standard deviations of their errors (launches "
-        f"{spread.launches:.1%}, computing {spread.computing:.1%})"
-    )
+    return f"costs short and long by {OUTERMOST} standard deviations of their errors ({spread})"
 
 
 def rule(config: RunConfig) -> str:
@@ -119,10 +125,7 @@ def rule(config: RunConfig) -> str:
     spread = spread_of(cost_of(config))
     if spread is None:
         return f"{_by_one_factor(config)}, and {moved}"
-    return (
-        f"{moved} and costs drawn by their errors (standard deviations: launches "
-        f"{spread.launches:.1%}, computing {spread.computing:.1%})"
-    )
+    return f"{moved} and costs drawn by their errors (standard deviations: {spread})"
 
 
 def _by_one_factor(config: RunConfig) -> str:

@@ -1,5 +1,6 @@
 """The words of a command that starts vLLM's server, in each form that engineers have it in."""
 
+import json
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,11 @@ FLAG = "--from-vllm"
 VLLM = Program("vllm", "vllm.entrypoints.openai.api_server", "MODEL")
 SERVE = VLLM.serve
 NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?")
+# A key of an option's JSON: --speculative-config.method=ngram, -sc.method ngram
+DOTTED = re.compile(r"(?P<option>--?[a-zA-Z][\w-]*)\.(?P<keys>[^=]+)(=(?P<value>.*))?", re.DOTALL)
 ON, OFF = "true", "false"
+SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+NUMBER = re.compile(r"(?P<number>\d+(\.\d+(?![KMG]))?|\.\d+)(?P<scale>[kmgKMG])?")
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ def _read(words: Sequence[str]) -> Command:
     """The model and the options of these words; those of --config come before them, as in vLLM."""
     model: str | None = None
     values, options = dict[str, str](), dict[str, Option]()
+    dotted = dict[str, dict[str, Any]]()
     rest = deque(words)
     while rest:
         word = rest.popleft()
@@ -67,9 +73,16 @@ def _read(words: Sequence[str]) -> Command:
                 )
             model = word
             continue
+        if key := DOTTED.fullmatch(word):
+            value = _value_in(rest) if key["value"] is None else key["value"]
+            option = _option_of_json(key["option"], word)
+            options[option.name] = option
+            _merge(dotted.setdefault(option.name, {}), _nested(key["keys"], value, word))
+            continue
         for option, value in _given(word, rest):
             options[option.name] = option
             values[option.name] = value
+    values |= {name: json.dumps(of_option) for name, of_option in dotted.items()}
     if "--config" in values:
         from_file = _read(_config_words(values["--config"]))
         values = {**from_file.values, **values}
@@ -79,14 +92,55 @@ def _read(words: Sequence[str]) -> Command:
     return Command(model or named, values, options)
 
 
+def number_of(text: str) -> float | None:
+    """A number as vLLM reads it: 8k is 8,000, 8K is 8,192, and 1.5K is none."""
+    match = NUMBER.fullmatch(text)
+    return None if match is None else float(match["number"]) * SCALES.get(match["scale"], 1)
+
+
+def _option_of_json(name: str, word: str) -> Option:
+    """The option of a key behind a dot."""
+    option = option_named(name, SERVE)[0]
+    if option.is_switch:
+        raise InputError(key=f"{SERVE}: {word}", problem="takes no value", remedy=f"give {name}")
+    return option
+
+
+def _nested(keys: str, text: str, word: str) -> dict[str, Any]:
+    """The JSON of a value at these keys, with dots between; behind KEY+ are parts of a list."""
+    if not text or _is_option(text):
+        raise InputError(key=f"{SERVE}: {word}", problem="has no value", remedy="give one")
+    value = text.split(",") if keys.endswith("+") else _json_of(text)
+    for key in reversed(keys.removesuffix("+").split(".")):
+        value = {key: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def _json_of(text: str) -> Any:
+    """A value as JSON, a number with its scale, or else the text itself."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        number = number_of(text)
+    return text if number is None else int(number)
+
+
+def _merge(values: dict[str, Any], others: Mapping[str, Any]) -> None:
+    """Add the others: objects are merged, lists are joined, and another value is replaced."""
+    for key, value in others.items():
+        present = values.get(key)
+        if isinstance(present, dict) and isinstance(value, dict):
+            _merge(present, value)
+        elif isinstance(present, list) and isinstance(value, list):
+            present += value
+        else:
+            values[key] = value
+
+
 def _given(word: str, rest: deque[str]) -> Iterator[tuple[Option, str]]:
     """The option of a word and its value, which may be words behind it: these leave `rest`."""
     name, equals, value = word.partition("=")
-    if name.startswith("--") and "." in name:
-        name, _, key = name.partition(".")  # --compilation-config.mode 3
-        value = value if equals else _value_in(rest)
-        yield option_named(name, SERVE)[0], f"{key}={value}"
-        return
     if re.fullmatch(r"-O\d", name):  # -O3
         yield option_named("--optimization-level", SERVE)[0], name[2:]
         return
@@ -141,6 +195,8 @@ def _config_words(path: str) -> list[str]:
             words += [f"--{key}"] if value else [f"--no-{key}"]
         elif isinstance(value, list):
             words += [f"--{key}", *map(str, value)]
+        elif isinstance(value, dict):
+            words += [f"--{key}", json.dumps(value, default=str)]
         else:
             words.append(f"--{key}={value}")
     return words

@@ -1,16 +1,13 @@
 """Read the options of a vLLM command; refuse those that are not modelled and change a result."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GpuSpec
-from testbed.vllm.command import OFF, ON, SERVE, Command
+from testbed.vllm.command import OFF, ON, SERVE, Command, number_of
 from testbed.vllm.option_table import COUNTED, HARMLESS, REFUSED, may_have, releases_of
 from testbed.vllm.releases import Release
 
-SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-NUMBER = re.compile(r"(?P<number>\d+(\.\d+(?![KMG]))?|\.\d+)(?P<scale>[kmgKMG])?")
 SEVERAL = "`testbed run -m` and `testbed plan` take several"
 HARMLESS_VARIABLES = ("VLLM_LOGGING", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_API_KEY")
 NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1"}
@@ -66,14 +63,14 @@ class OptionReader:
         return f"{SERVE}: {option}" if self._keys is None else self.named(option)
 
     def number(self, name: str) -> float | None:
-        """A number as vLLM reads it: 8k is 8,000, 8K is 8,192, and 1.5K is none."""
+        """The number of an option; None: it is not given."""
         text = self.values.get(name)
         if text is None:
             return None
-        match = NUMBER.fullmatch(text)
-        if match is None:
+        number = number_of(text)
+        if number is None:
             raise self.refusal(name, "is no number", SEVERAL if "," in text else "")
-        return float(match["number"]) * SCALES.get(match["scale"], 1)
+        return number
 
     def whole(self, name: str, otherwise: int) -> int:
         number = self.number(name)

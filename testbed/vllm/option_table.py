@@ -119,5 +119,8 @@ def option_named(word: str, where: str) -> tuple[Option, bool]:
     positive = _opposite(name)
     if positive in table and table[positive].is_switch:
         return table[positive], True
+    if name in (gone := _file()["gone"]):
+        problem = f"is no option since vLLM {next(iter(parsers()))} or an earlier release"
+        raise InputError(key=f"{where}: {word}", problem=problem, remedy=gone[name])
     hint = did_you_mean(name if word.startswith("--") else word, [*table, *short])
     raise InputError(key=f"{where}: {word}", problem=f"is no option of vLLM's server{hint}")

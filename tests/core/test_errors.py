@@ -10,7 +10,8 @@ import pytest
 
 import testbed
 from testbed.core.errors import DoesNotFit, InputError
-from testbed.core.spelling import UnknownKey
+from testbed.core.model_files import did_you_mean_model, model_names
+from testbed.core.spelling import UnknownKey, near_names
 
 ROOT = Path(testbed.__file__).parents[1]
 REFUSALS = {"InputError", "AnswerIsNo", "DoesNotFit", "DoesNotStart", "NoRate", "NotSustained"}
@@ -178,3 +179,25 @@ def test_a_search_of_a_message_is_found(use):
 
 def test_code_searches_no_message():
     assert found_in_sources(searched_texts) == {}
+
+
+GPUS = ["a100-80gb", "a100-80gb-pcie", "h100-80gb", "h100-nvl"]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("A100-80GB", ["a100-80gb"]),
+        ("H100", ["h100-80gb", "h100-nvl"]),
+        ("A100-80G-PCIe", ["a100-80gb-pcie"]),
+        ("gpu", []),
+    ],
+)
+def test_names_are_offered_in_any_case_and_the_equal_one_alone(name, near):
+    assert near_names(name, GPUS, len(near) or 1) == near
+
+
+def test_models_that_are_offered_say_that_they_take_images():
+    question = did_you_mean_model("mistral-small-24b", model_names())
+    assert "mistral-small-3.1-24b (with an encoder of images)" in question
+    assert "mistral-7b (" not in question

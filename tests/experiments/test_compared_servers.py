@@ -9,6 +9,8 @@ import pytest
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B"
 EAGLE = '\'{"method": "eagle3", "model": "yuhuili/EAGLE3-X", "num_speculative_tokens": 3}\''
 DRAFTS = f"{LLAMA} --speculative-config {EAGLE}"
+NGRAM = f'{LLAMA} --speculative-config \'{{"method": "ngram", "num_speculative_tokens": 3}}\''
+WAITS = f"{LLAMA} --no-async-scheduling"
 LOAD = ("gpu=h100-80gb", "trace=random", "arrivals.duration_s=2")
 BOTH = ("--from-vllm", LLAMA, "--from-vllm", DRAFTS, *LOAD)
 RATE = "speculation.acceptance.rate"
@@ -39,6 +41,15 @@ def test_a_search_of_servers_takes_the_rates_that_one_of_them_logs(testbed):
     assert plain["capacity"]["rate"] > 0 < drafts["capacity"]["rate"]
 
 
+def test_drafts_without_the_asynchronous_scheduling_of_others_are_named(testbed):
+    remark, line = "asynchronous scheduling is on in ", ("run", "-m", "arrivals.rate=2", *LOAD)
+    drafts = ("--from-vllm", NGRAM)
+    assert remark in testbed(*line, "--from-vllm", LLAMA, *drafts)[1]
+    assert remark not in testbed(*line, "--from-vllm", WAITS, *drafts)[1]
+    assert remark not in testbed(*line, "--from-vllm", WAITS, "--from-vllm", LLAMA)[1]
+    assert remark in testbed("capacity", "--from-vllm", LLAMA, *drafts, *LOAD, *SEARCH)[1]
+
+
 @pytest.mark.parametrize("line", [("run", "-m", "arrivals.rate=2"), ("capacity", *SEARCH)])
 def test_words_on_drafts_are_refused_if_no_server_drafts(testbed, line):
     others = ("--from-vllm", LLAMA, "--from-vllm", f"{LLAMA} --max-num-seqs 64", *LOAD)
@@ -48,7 +59,6 @@ def test_words_on_drafts_are_refused_if_no_server_drafts(testbed, line):
 
 
 APART = ("replicas=2", "prefill_replicas=1")  # with asynchronous scheduling: not modelled
-WAITS = f"{LLAMA} --no-async-scheduling"
 
 
 @pytest.mark.parametrize(

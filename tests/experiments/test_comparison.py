@@ -125,7 +125,7 @@ def test_a_run_whose_queue_grows_is_called_overloaded(run):
     rates = {"served_requests_per_s": 0.0, "offered_requests_per_s": 1.0}
     behind = replace(run, name="x", summary={**run.summary, "overload": rates})
     remarks = " ".join(compare([run, behind]).remarks)
-    assert "x is overloaded: 0 of 1 req/s served in the second half of the arrivals" in remarks
+    assert "x is overloaded: 0 of 1 req/s get a first token in the second half" in remarks
 
 
 SAME = "all runs serve the same requests"
@@ -420,7 +420,7 @@ def test_summary_shows_objectives_counters_and_overload(run):
     for word in ("33.3%", "3,000 blocks", "1,000 hit blocks", "2 some thing"):
         assert word in rows["counted by the policy"]
     assert "0.5 s/token" in rows["stopped early"]
-    assert "0.59 of 1 req/s served" in rows["overloaded"]
+    assert "0.59 of 1 req/s get a first token" in rows["overloaded"]
 
 
 def free_memory(run, external, free, cached, largest):

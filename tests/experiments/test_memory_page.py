@@ -397,6 +397,7 @@ def test_legend_has_the_colour_of_blocks_that_requests_share(traced, web_page):
     colors = []
     for scheme in ("light", "dark"):
         web_page.emulate_media(color_scheme=scheme)
+        web_page.evaluate("new Promise(requestAnimationFrame)")  # the page's event comes before it
         web_page.evaluate(f"app.show({place.start_ps / PS})")
         in_grid, in_legend = web_page.evaluate(COMMON_COLORS)
         assert in_grid == in_legend

@@ -21,8 +21,9 @@ from testbed.experiments.mend.mend_lines import lines_of
 from testbed.experiments.mend.server_changes import NONE, NOT_OF_VLLM, Change, changes_of
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
+from testbed.experiments.mend.window_remarks import OF_WINDOW, window_remarks
 from testbed.experiments.vllm_server.translation import served
-from testbed.run.while_arriving import COMPLETED, LAST_ARRIVAL
+from testbed.run.while_arriving import COMPLETED, LAST_ARRIVAL, LONGER
 
 SERVER = "vllm serve meta-llama/Llama-3.1-8B-Instruct --num-gpu-blocks-override"
 LOAD = (
@@ -59,6 +60,7 @@ def test_a_small_pool_is_mended_by_fewer_sequences(mended):
     code, answer = mended(2000, "--seeds", "4", "--by", "preemptions")
     assert (code, answer["goal"]) == (0, PREEMPTIONS)
     assert answer["preempts"]
+    assert any(note.startswith("short runs: ") for note in answer["notes"])
     by_name = {change["change"]: change for change in answer["changes"]}
     assert by_name["--max-num-seqs 16"]["verdict"] == BETTER
     ranks = [WORDS.index(change["verdict"]) for change in answer["changes"]]
@@ -119,17 +121,18 @@ def test_an_slo_is_the_goal(testbed, mended):
     assert ": --by speed: " in testbed.refused(*line, "--by", "speed")
 
 
-def summary(preemptions, latency_s, goodput=1.0, costs="a", rejected=0, ttft_s=1.0):
+def summary(preemptions, latency_s, goodput=1.0, costs="a", rejected=0, ttft_s=1.0, longer=0.0):
     """The part of an hour's run that a verdict reads."""
     return {
         "run": {"cost": f"auto_cost ({costs})", "cost_error": "small"},
-        "requests": {"rejected": rejected, "finished": 1000},
+        "requests": {"arrived": 1000, "rejected": rejected, "finished": 1000},
         "preemptions": {"swap": 0, "recompute": preemptions},
         "simulated_s": 3600.0,
         "e2e_s": {"mean": latency_s},
         "ttft_s": {"p99": ttft_s},
         "tpot_s": {"p99": 0.1},
-        "while_arriving": {COMPLETED: 2.0, LAST_ARRIVAL: 3000.0},
+        "while_arriving": {COMPLETED: 2.0, LAST_ARRIVAL: 3000.0, LONGER: longer},
+        "filling_s": latency_s / 2,
         "slo": {"share_inside": goodput / 2, "goodput_requests_per_s": goodput},
     }
 
@@ -216,6 +219,44 @@ def test_what_a_change_makes_worse_is_said_and_is_no_cure():
     assert mending(("alike", "", NONE_AND_ALIKE), late).best.change.name == "alike"
     [line] = [line for line in lines_of(mending(late)) if line.startswith("without any preemption")]
     assert "late (not distinguishable; worse TTFT p99 by 0.6 ± 0.2" in line
+
+
+STEADY = ("steady", "", FASTER)
+BEHIND = {"served_requests_per_s": 1.0, "offered_requests_per_s": 2.0}
+OVERLOADED = Tried(Change("x"), [{**of, "overload": BEHIND} for of in FASTER.summaries])
+OVERLOADED_AND_LATER = Tried(
+    Change("x"), [{**of, "overload": BEHIND} for of in FEWER_AND_LATER.summaries]
+)
+FILLING = tried((50, 4.0), (51, 4.1), (52, 4.2), longer=0.2)
+SHORT = tried((50, 400.0), (51, 410.0), (52, 420.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param(OVERLOADED, "overloaded on 3 of 3 seeds", id="behind"),
+        pytest.param(FILLING, "20.0% of the answers take longer than the first half", id="fills"),
+    ],
+)
+def test_verdicts_on_servers_that_do_not_settle_hold_for_their_window(change, words):
+    assert window_remarks(mending(STEADY)) == []
+    remarks = window_remarks(mending(STEADY, ("x", "", change)))
+    assert any(line.startswith(f"x: {words}") for line in remarks)
+    assert remarks[-1] == OF_WINDOW
+    lines = [*lines_of(mending(STEADY, ("x", "", change)))]
+    assert lines.index(OF_WINDOW) < lines.index(next(of for of in lines if of.startswith("best")))
+
+
+def test_a_worse_change_that_falls_behind_leaves_the_verdicts_as_they_are():
+    [line] = window_remarks(mending(STEADY, ("x", "", OVERLOADED_AND_LATER)))
+    assert "overloaded" in line
+
+
+def test_runs_that_fill_for_most_of_their_arrivals_are_short():
+    slow = Tried(NONE, SHORT.summaries)
+    [line, of_window] = window_remarks(Mending(GOALS["latency"], range(3), slow, (), {}, {}))
+    assert line.startswith("short runs: none fills for 7% of the arrivals")
+    assert of_window == OF_WINDOW
 
 
 def test_preemptions_an_hour_are_of_the_arrivals_without_the_drain():

@@ -21,6 +21,7 @@ from testbed.core.model_files import shipped
 from testbed.experiments.cli import exit_codes
 from testbed.experiments.paper import reproduction
 from testbed.experiments.runs import progress  # its patience: nothing else makes a short run speak
+from testbed.experiments.runs.sweep_progress import SweepProgress
 from testbed.experiments.runs.whole_files import MARK, write_json
 from testbed.run import simulate as testbed_run
 
@@ -330,6 +331,14 @@ def test_a_sweep_with_a_point_that_fails_has_the_axis_of_all(testbed, tmp_path):
     assert "server.num_blocks" in output
     header, row = (tmp_path / "runs" / "sweep.csv").read_text().splitlines()
     assert (header.split(",")[0], row.split(",")[0]) == ("server.num_blocks", "900")
+
+
+def test_runs_of_other_commands_in_the_folder_are_no_points(tmp_path):
+    for name in ("ours", "theirs", "also theirs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").touch()
+    assert "1 of 2 points" in str(SweepProgress(tmp_path, {"ours", "not yet"}, 2, 0.0))
+    assert SweepProgress(tmp_path, {"ours"}, 2, time.time() + 60).num_new == 0
 
 
 def test_unlike_pools_of_as_many_blocks_are_named(testbed):

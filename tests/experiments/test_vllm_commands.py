@@ -3,6 +3,8 @@
 The first cases are after public reports; the others ask the same kinds of question.
 """
 
+import json
+
 import pytest
 from refusals import check_words
 
@@ -203,7 +205,7 @@ def test_a_published_command_becomes_a_server(command, gpu, expected):
             ("stores and evicts otherwise", "release=0.33"),
             id="offloading",
         ),
-        pytest.param("--swap-space 4", ("is no option",), id="an option of V0"),
+        pytest.param("--swap-space 4", ("is no option since vLLM 0.19",), id="an option of V0"),
         pytest.param("-O0", ("compiled code",), id="an optimization level"),
         pytest.param(
             """--compilation-config '{"cudagraph_mode": "NONE"}'""",
@@ -294,3 +296,27 @@ def test_a_server_that_vllm_refuses_is_refused(command, gpu, part):
 def test_a_server_that_vllm_starts_is_not_refused(command, gpu):
     assert fit_of(command, gpu).kv_tokens > 0
     overrides(command, gpu)
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        ("--speculative-config.a x --speculative_config.b=3", {"a": "x", "b": 3}),
+        ("""--speculative-config.a 2 --speculative-config '{"b": 1}'""", {"a": 2}),
+        ("-sc.a.b true -sc.a.c 1.5", {"a": {"b": True, "c": 1.5}}),
+        ("-sc.l+ 1,2 -sc.l+ 3", {"l": ["1", "2", "3"]}),
+        ("-sc.a 80g -sc.b 1k", {"a": 80 * 10**9, "b": 1000}),
+    ],
+)
+def test_keys_behind_dots_are_json_as_in_the_parser_of_vllm(options, value):
+    """They replace the option's own JSON, wherever it stands."""
+    command = read_command(f"vllm serve opt-13b {options}")
+    assert json.loads(command.values["--speculative-config"]) == value
+
+
+def test_an_object_of_a_config_file_is_json(tmp_path):
+    path = tmp_path / "server.yaml"
+    path.write_text("speculative-config: {method: ngram, num_speculative_tokens: 2}\n")
+    command = read_command(f"vllm serve opt-13b --config {path}")
+    found = json.loads(command.values["--speculative-config"])
+    assert found == {"method": "ngram", "num_speculative_tokens": 2}

@@ -168,7 +168,12 @@ def test_a_log_without_the_profiling_run_is_refused(testbed, tmp_path):
         pytest.param("--max-num-partial-prefills 2", ("at once",), id="prefills"),
         pytest.param("--scheduling-policy lottery", ("fcfs, priority",), id="another order"),
         pytest.param("--enforce-eager", ("without CUDA graphs",), id="eager"),
-        pytest.param("--speculative-config.method ngram", ("behind a dot",), id="a dotted key"),
+        pytest.param(
+            "--speculative-config.method ngram", ("num_speculative_tokens",), id="a dotted key"
+        ),
+        pytest.param("--enforce-eager.x 1", ("takes no value",), id="a key of a switch"),
+        pytest.param("--speculative-config.method", ("has no value",), id="a key alone"),
+        pytest.param("""--limit-mm-per-prompt '{"image":0}'""", ("--language-model-only",), id="0"),
         pytest.param("-O3", ("compiled code",), id="a level in a short form"),
         pytest.param(
             "--max-num-sequences 8", ("no option", "did you mean --max-num-seqs"), id="a typo"

@@ -13,6 +13,7 @@ from testbed.experiments.look.compare.finished_run import WHOLE, FinishedRun
 from testbed.experiments.runs.quantities import Quantity, quantities
 from testbed.experiments.runs.run_words import (
     future_read_by,
+    remark_on_planning,
     remark_on_pools,
     remark_on_ways,
 )
@@ -125,6 +126,7 @@ def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
     simulated = {run.name: run.summary for run in runs if not run.on_gpu}
     yield from remark_on_ways(simulated)
     yield from remark_on_pools(simulated)
+    yield from remark_on_planning(simulated)
     tables = [run.requests for run in runs if run.requests is not None and not run.requests.empty]
     if len(tables) > 1 and not all(_same_requests(tables[0], other) for other in tables[1:]):
         yield "the runs do not serve the same requests"
