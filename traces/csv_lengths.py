@@ -51,6 +51,10 @@ RESULTS = (  # what a run's own requests.csv says of them besides
     "itl_max_s",
     "e2e_s",
 )
+MISSING = (
+    "rename one, or name yours: trace.input_column=NAME, trace.output_column=NAME, "
+    "trace.arrival_column=NAME"
+)
 REMEDY = "rename or remove it, or name it in trace.ignored_columns"
 # Names of rows by the SHA-256 of their lines "prompt,output", whatever file has them.
 PUBLISHED = {
@@ -156,7 +160,7 @@ class CsvLengths(FileTrace):
     def table(self, names: Sequence[str], optional: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """The named columns as text, and the optional ones that exist."""
         ignored = (*RESULTS, *self.ignored_columns)
-        return read_table(self.path, names, optional, ignored, REMEDY)
+        return read_table(self.path, names, optional, ignored, REMEDY, MISSING)
 
     def _ids(self, texts: Sequence[str], prompts: Column) -> list[tuple[int, ...]]:
         all_ids = []

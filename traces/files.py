@@ -25,7 +25,7 @@ OTHER_NAMES = {  # of columns that a trace may have, in files of others and in o
     "beam": ("use_beam_search",),
 }
 REMEDY = "rename or remove it"
-MISSING = "rename one, or name it in the trace's config"
+MISSING = "rename one"
 LATEST = 1e15  # the largest time in a file, in any unit; far above every real clock
 PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
     (FileNotFoundError, "no such file (give its path relative to the working folder)"),

@@ -12,6 +12,7 @@ from testbed.core.units import Count, NumTokens
 from testbed.traces.files import lengths, read_table
 from testbed.traces.reader import FileTrace
 
+MISSING = "rename one, or name yours: trace.source_column=NAME, trace.target_column=NAME"
 IGNORED = (  # of the file of all tokenizers, from which two columns are chosen
     "line",
     "prompt_1shot_llama",
@@ -49,7 +50,7 @@ class WmtCsv(FileTrace):
     def read(self) -> Rows:
         names = [self.source_column, self.target_column]
         needed, unused = ([*names, "year"], ()) if self.year is not None else (names, ("year",))
-        table = read_table(self.path, needed, ignored=(*IGNORED, *unused))
+        table = read_table(self.path, needed, ignored=(*IGNORED, *unused), missing=MISSING)
         sources, targets = (lengths(self.path, name, table[name]) for name in names)
         rows = Rows(
             sources + self.registered_prefix, targets, registered_prefix=self.registered_prefix

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.core.slots import ceil_div
-from testbed.experiments.arena.entrants import EVICTION, REPLICAS, ROUTER, Entrant
+from testbed.experiments.arena.entrants import EVICTION, POLICY, REPLICAS, ROUTER, Entrant
 from testbed.experiments.arena.rules import Rules
 from testbed.experiments.arena.suites import BLOCK_SIZE, SERVER, Case, Suite
 from testbed.experiments.arena.tampering import changed_code, code_of_testbed
 from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.taken_values import BLOCK_SIZE as BLOCKS
+from testbed.experiments.runs.taken_values import not_taken, policy_takes
 from testbed.memory.prefix_cache.curves.accesses import num_different
 from testbed.memory.prefix_cache.replay import prompts_of
 from testbed.run.build import build
@@ -82,17 +84,30 @@ def workload_words(case: Case, rate: float) -> list[str]:
 
 def words_of(condition: Condition, entrant: Entrant, rules: Rules, seed: int) -> list[str]:
     """All overrides of a cell."""
+    chosen_policy = {"policy": (entrant.target or "") if entrant.kind == POLICY else ""}
+    left_out = not_taken(rules.words, chosen_policy)
     return [
         *SERVER,
         f"model.max_len={condition.longest}",
-        *rules.words,
+        *[word for word in rules.words if word not in left_out],
         *workload_words(condition.case, condition.rate),
-        "~server.kv_memory_gib",
-        f"server.num_blocks={condition.num_blocks}",
+        *pool_words(condition.num_blocks, rules, in_blocks=policy_takes(chosen_policy, BLOCKS)),
         *(tier_words(condition.working_set) if entrant.has_tier else ()),
         f"seed={seed}",
         *rules.words_of(entrant),
     ]
+
+
+def pool_words(num_blocks: int, rules: Rules, *, in_blocks: bool) -> list[str]:
+    """The overrides of a pool. in_blocks: for a policy that has them; others have the same bytes,
+    without the null blocks that the system takes of them.
+    """
+    if in_blocks:
+        return ["~server.kv_memory_gib", f"server.num_blocks={num_blocks}"]
+    config = configured([*SERVER, *rules.words])
+    block_bytes = BLOCK_SIZE * config.model.kv_bytes_per_token
+    size_gib = ((num_blocks - config.null_blocks) * block_bytes + 1) / (1 << 30)
+    return [f"server.kv_memory_gib={{{config.model.name}: {size_gib!r}}}"]
 
 
 def tier_words(working_set: int) -> list[str]:

@@ -26,7 +26,7 @@ from testbed.experiments.arena.entrants import (
     entrant_of,
     values_of,
 )
-from testbed.experiments.arena.isolated import Failure, isolated
+from testbed.experiments.arena.isolated import Failure, Unanswered, isolated
 from testbed.experiments.arena.rules import Rules
 from testbed.experiments.arena.standings import Cells
 from testbed.experiments.arena.suites import SERVER, Suite
@@ -41,6 +41,7 @@ from testbed.version import release
 
 TIER_METHOD = "tier_slots"  # of policies that use tiers below the device
 CELL_S, CHECK_S, MEASURE_S = 60.0, 120.0, 300.0  # limits of one call
+FASTER = "a policy is simulated faster if it defines guaranteed_steps and footprint"
 EXAMPLES = 50  # histories of the contract's check
 Launch = Callable[[Sequence[Callable[[], Any]]], list[Any]]
 
@@ -75,6 +76,8 @@ class CellJob:
         if self.path.is_file():
             return Row(**json.loads(self.path.read_text()))
         row = isolated(row_in, self.condition, self.entrant, self.rules, self.seed, limit_s=CELL_S)
+        if isinstance(row, Unanswered) and self.entrant.kind == POLICY:
+            row = Failure(f"{row.reason}; {FASTER}")
         if isinstance(row, Row):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.path, asdict(row))

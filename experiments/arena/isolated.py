@@ -27,6 +27,10 @@ class Failure:
     reason: str
 
 
+class Unanswered(Failure):
+    """A call that took longer than its limit."""
+
+
 def isolated(call: Callable[..., Any], *arguments: Any, limit_s: float) -> Any:
     """The answer of the call in another process, or a Failure. The call, its arguments and its
     answer must pickle.
@@ -37,7 +41,7 @@ def isolated(call: Callable[..., Any], *arguments: Any, limit_s: float) -> Any:
     theirs.close()
     try:
         if not ours.poll(limit_s):
-            return Failure(f"no answer within {limit_s:g} s")
+            return Unanswered(f"no answer within {limit_s:g} s")
         return ours.recv()
     except EOFError:
         process.join(STOPPED_AFTER_S)

@@ -12,6 +12,7 @@ from testbed.core.spelling import did_you_mean
 from testbed.experiments.plan.space import Candidate
 
 KEYS = ("date", "currency", "per_gpu_hour")
+FORMAT = 'three keys, such as date = 2026-11-26, currency = "USD", per_gpu_hour = { h200 = 3.5 }'
 
 
 class Rate(Protocol):
@@ -77,14 +78,12 @@ def read_prices(path: Path) -> Prices:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(key=path, problem=f"cannot be read: {error}") from None
+        raise InputError(key=path, problem=f"cannot be read: {error}", remedy=FORMAT) from None
     unknown = [key for key in values if key not in KEYS]
     missing = [key for key in KEYS if key not in values]
     if unknown or missing or not isinstance(values["per_gpu_hour"], dict):
         named = ", ".join([*unknown, *missing]) or "per_gpu_hour"
-        raise InputError(
-            key=f"{path}: {named}", problem=f"is no file of prices (it has {', '.join(KEYS)})"
-        )
+        raise InputError(key=f"{path}: {named}", problem="is no file of prices", remedy=FORMAT)
     for gpu, price in values["per_gpu_hour"].items():
         _check_price(path, gpu, price)
     return Prices(path, str(values["date"]), str(values["currency"]), values["per_gpu_hour"])

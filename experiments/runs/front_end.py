@@ -4,6 +4,7 @@ objects.
 
 import reprlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
-from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, KEYS, names_of
+from testbed.experiments.runs.choice_names import CLASS, CUSTOM, GROUPS, KEYS, names_of
 from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.experiments.runs.error_lines import flat
 from testbed.experiments.runs.notes import OnNote, no_note, print_note
@@ -33,7 +34,7 @@ from testbed.memory.policy import MemoryPolicy
 from testbed.run.build_checks import KINDS
 from testbed.run.config import RunConfig
 from testbed.run.override_words import key_of
-from testbed.run.parts import Part
+from testbed.run.parts import Part, locate
 from testbed.run.result import Views
 from testbed.study.scores import Score
 
@@ -84,7 +85,7 @@ class Requested:
             self.specs["server.gpu" if key == "gpu" else key] = asdict(value) | blocks
         elif key in (*KINDS, *POLICY_PARTS) and not isinstance(value, Mapping):
             (self.parts if key in KINDS else self.policy_parts)[key] = _part(value)
-            self.words.append(f"{KEYS.get(key, key)}={CUSTOM}")
+            self.words.append(f"{KEYS.get(key, key)}={_option_of(key, value)}")
         else:
             self.values[SHORT.get(key, key)] = value
 
@@ -195,6 +196,8 @@ def _with_server_command(
         for key, value in options.items()
         if isinstance(value, str | int | float)
     ]
+    if not isinstance(options.get("policy", ""), str | Mapping):
+        option_words.append(f"policy={_option_of('policy', options['policy'])}")
     words = COMMANDS[name](command, [*overrides, *option_words], on_note)
     return [word for word in words if word not in option_words]
 
@@ -257,6 +260,20 @@ def _part(value: Any) -> Part:
     if is_pair and callable(value[0]) and isinstance(value[1], Mapping):
         return Part(value[0], value[1])
     return Part(value)
+
+
+def _option_of(key: str, value: Any) -> str:
+    """MODULE:CLASS of a policy's class that its name finds, by which a preset leaves out what it
+    does not take; else the option for any class.
+    """
+    part = _part(value)
+    name = ":".join(part.name.rpartition(".")[::2])
+    if key != "policy" or not CLASS.fullmatch(name):
+        return CUSTOM
+    with suppress(InputError):
+        if locate(part.name, key) is part.target:
+            return name
+    return CUSTOM
 
 
 def _python(value: Any) -> Any:

@@ -8,8 +8,11 @@ with the nearest known one.
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+import yaml
 
 from testbed.core.errors import InputError
 from testbed.core.model_files import did_you_mean_model, model_names
@@ -28,6 +31,7 @@ from testbed.experiments.runs.choice_names import (
     names_of,
     plug_ins_of,
 )
+from testbed.experiments.runs.taken_values import BLOCK_SIZE, policy_takes
 from testbed.experiments.vllm_server.release_words import (
     SYSTEM,
     check_old_words,
@@ -271,19 +275,42 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
 
 def hybrid_words(choices: Mapping[str, str]) -> list[str]:
     """The policy that stands for vLLM's hybrid manager, for a model with windows or states under
-    vLLM's system; nothing if the words say which policy serves.
+    vLLM's system; beside a policy without blocks, which the words choose, the pool in GiB.
     """
-    if release_chosen(choices) is None or "policy" in choices:
+    if release_chosen(choices) is None:
         return []
+    if "policy" in choices:
+        return words_without_blocks(choices)
     from testbed.vllm.pages import pages_of  # few runs are of vLLM's system
 
     model = choices.get("model", "")
     if model not in model_names() or not pages_of(read_model(model), 1, 16).is_grouped:
         return []
-    words = words_of_groups(caches=True)
+    return [*words_of_groups(caches=True), *_pool_words(choices)]
+
+
+def words_without_blocks(choices: Mapping[str, str]) -> list[str]:
+    """Words beside a policy that takes no block_size: none of the preset's, and the pool in GiB."""
+    if policy_takes(choices, BLOCK_SIZE):
+        return []
+    keys = {key.lstrip("~") for key in choices}
+    return [*([] if BLOCK_SIZE in keys else [f"~{BLOCK_SIZE}"]), *_pool_words(choices)]
+
+
+def _pool_words(choices: Mapping[str, str]) -> list[str]:
+    """The pool that vLLM makes, in GiB; nothing if the words give one."""
     if any(key.startswith(POOL) for key in choices):
-        return words
-    return [*words, "null_blocks=0", f"server.kv_memory_gib={{{model}: ${{vllm_server:pool_gib}}}}"]
+        return []
+    model = choices.get("model", default_model())
+    pool = f"{{{model}: ${{vllm_server:pool_gib}}}}"
+    return ["null_blocks=0", f"server.kv_memory_gib={pool}"]
+
+
+@cache
+def default_model() -> str:
+    """The model of a run that names none."""
+    chosen_first = yaml.safe_load((CONF / "run.yaml").read_text(encoding="utf-8"))["defaults"]
+    return next(str(choice["model"]) for choice in chosen_first if "model" in choice)
 
 
 def _another_server(server: str, gpu: str, keys: Sequence[str]) -> list[str]:

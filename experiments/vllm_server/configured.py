@@ -197,18 +197,18 @@ def _num_blocks(configured: Configured) -> int | None:
 
 
 def _pool_gib(configured: Configured) -> float:
-    """GiB over all GPUs of pages that groups share, without the null page."""
+    """GiB over all GPUs of vLLM's pages, without the null page."""
     return pool_gib(configured.server)
 
 
 def pool_gib(server: Server) -> float:
-    """GiB over all GPUs that have the server's pages, without the null page of groups.
+    """GiB over all GPUs that have the server's pages, without the null page.
 
     A pool in GiB is cut to whole tokens of all layers, so that they are rounded up: a page is
     larger than a token.
     """
     model, num_gpus = server.model, server.limits.num_gpus
-    num_pages = server.num_blocks - server.pages.is_grouped
+    num_pages = server.num_blocks - 1
     token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus)
     num_tokens = ceil_div(num_pages * server.pages.page_bytes * num_gpus, token_bytes)
     return (num_tokens * token_bytes + 1) / GIB

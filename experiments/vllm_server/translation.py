@@ -8,6 +8,8 @@ from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GIB, ModelSpec
 from testbed.experiments.runs.notes import OnNote, print_note
+from testbed.experiments.runs.taken_values import BLOCK_SIZE as BLOCK_SIZE_KEY
+from testbed.experiments.runs.taken_values import not_taken, policy_takes
 from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.vllm_server.answer import (
     kv_lines,
@@ -50,12 +52,16 @@ def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_n
     if command is None:
         return [*others]
     server, command_of_all, taken = served(command, others)
-    _check_policy(server, chosen(others))
-    words = overrides_of(server, command_of_all)
+    choices = chosen(others)
+    _check_policy(server, choices)
+    words = overrides_of(server, command_of_all, in_blocks=policy_takes(choices, BLOCK_SIZE_KEY))
+    left_out = [word for word in not_taken(words, choices) if key_of(word) not in choices]
     from_user = [word for word in others if key_of(word) not in taken]
     kept = {key_of(word) for word in from_user}
-    from_command = [word for word in words if key_of(word) not in kept]
+    from_command = [word for word in words if key_of(word) not in kept and word not in left_out]
     on_note(f"{SERVE}: {' '.join(from_command)}")
+    if left_out:
+        on_note(f"{SERVE}: left out, for {choices['policy']} takes none: {' '.join(left_out)}")
     speculative = server.speculative
     draft_notes = () if speculative is None else speculative.all_notes
     replicas = replica_lines(int(server.values.get(REPLICAS, 1)))
@@ -116,15 +122,17 @@ def _check_policy(server: Server, choices: Mapping[str, str]) -> None:
         )
 
 
-def overrides_of(server: Server, command: Command) -> list[str]:
-    """The overrides of a server, each a word of the command line."""
+def overrides_of(server: Server, command: Command, *, in_blocks: bool = True) -> list[str]:
+    """The overrides of a server, each a word of the command line. in_blocks: the pool is; without
+    it, of a policy that has none, in GiB.
+    """
     option = _simulated_option(server, command)
     speculative = server.speculative
     return [
         f"model={option}",
         f"+system={SYSTEM}",
         *words_of_release(server.release),
-        *_pool_words(server),
+        *_pool_words(server, in_blocks),
         f"server.num_gpus={server.limits.num_gpus}",
         f"scheduler.max_num_batched_tokens={server.limits.max_num_batched_tokens}",
         f"scheduler.max_num_seqs={server.limits.max_num_seqs}",
@@ -230,9 +238,9 @@ def _shipped_len(option: str) -> int | None:
     return read_model(option).max_len if option in model_names() else None
 
 
-def _pool_words(server: Server) -> list[str]:
+def _pool_words(server: Server, in_blocks: bool) -> list[str]:
     """Overrides for the pool, in blocks or in GiB over all GPUs."""
-    if not server.pages.is_grouped:
+    if in_blocks and not server.pages.is_grouped:
         return [f"server.num_blocks={server.num_blocks}", "server.kv_memory_gib={}"]
     pool = f"server.kv_memory_gib={{{server.model.name}: {pool_gib(server)!r}}}"
     return [pool, "server.num_blocks=null", "null_blocks=0"]

@@ -23,6 +23,7 @@ from testbed.experiments.arena.standings import standings
 from testbed.experiments.arena.suites import HARD, Case, Suite, suite_of
 from testbed.experiments.runs.compose import configured
 from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.run.machine import make_pool
 from testbed.run.simulate import run_setup
 
 RULES = Rules("vllm-v1")
@@ -167,6 +168,23 @@ def test_orders_play_under_sglang_s_rules(name, cheap):
     row = row_of(cheap, entrant_of(name), Rules("sglang"), 0)
     assert row.rejected == 0
     assert row.hits > 0
+
+
+@pytest.mark.parametrize("rules", [RULES, Rules("sglang")])
+def test_a_policy_without_blocks_has_the_bytes_of_the_others_pool(cheap, rules):
+    pools = [
+        make_pool(configured(words_of(cheap, entrant_of(name), rules, 0)))
+        for name in ("example_policy:Slabs", "policy=contiguous_max")
+    ]
+    assert pools[0].num_slots == pools[1].num_slots
+
+
+def test_the_example_policy_plays_and_a_slow_one_learns_why(cheap, monkeypatch, tmp_path):
+    entrant = admitted("example_policy:Slabs", RULES)
+    assert row_of(cheap, entrant, RULES, 0).job_s > 0
+    monkeypatch.setattr(arena_games, "CELL_S", 1e-3)
+    answer = arena_games.CellJob(tmp_path, cheap, entrant, RULES, 0)()
+    assert "guaranteed_steps" in answer.reason
 
 
 def test_parameters_go_with_an_entrant(cheap):

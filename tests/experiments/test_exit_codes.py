@@ -49,8 +49,8 @@ ANSWERS = {
     ("mend", SERVER, H100, *SHORT, "--seeds", "1"): ("MendAnswer", 0),
     ("hits", "trace=random", "arrivals.rate=1", "arrivals.duration_s=9"): ("HitsAnswer", 0),
     ("compare", "a", "b"): ("ComparisonAnswer", 0),
-    ("validate", "log.csv", "--within", "1e9"): ("ValidationAnswer", 0),
-    ("validate", "log.csv", "--within", "1e-9"): ("ValidationAnswer", 1),
+    ("validate", "log.csv", "model=opt-13b", "--within", "1e9"): ("ValidationAnswer", 0),
+    ("validate", "log.csv", "model=opt-13b", "--within", "1e-9"): ("ValidationAnswer", 1),
 }
 KINDS = {  # of other modules
     "Fit": Fit,

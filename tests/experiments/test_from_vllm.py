@@ -4,7 +4,14 @@ defaults, and what has no counterpart.
 
 import pytest
 import yaml
+from example_policy import Slabs
 from refusals import check_words
+
+from testbed import simulate
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.notes import no_note
+from testbed.experiments.vllm_server.translation import expand
+from testbed.run.machine import make_pool
 
 SHORT = ("arrivals.duration_s=1", "outputs=summary")
 
@@ -20,6 +27,46 @@ def translated(testbed):
         return first.partition("vllm serve: ")[2].split(), " ".join(others)
 
     return call
+
+
+OWN = ("policy=example_policy:Slabs", "policy.slab_size=32")
+
+
+@pytest.mark.parametrize("words", [(), ("server.num_blocks=5000",), ("~policy.block_size",)])
+def test_an_own_policy_without_blocks_has_the_servers_pool(words):
+    """As many tokens as a policy in blocks of 16 has, without the null block."""
+    command = "vllm serve Qwen/Qwen3-8B"
+    notes = list[str]()
+    own = configured(expand(command, ["gpu=l40s", *OWN, *words], notes.append))
+    paged = configured(expand(command, ["gpu=l40s", "policy=paged", *words], no_note))
+    assert make_pool(own).num_slots == make_pool(paged).num_slots
+    assert own.policy.make("policy", make_pool(own)).slab_size == 32
+    assert any("policy.block_size=16" in note and "Slabs" in note for note in notes)
+
+
+def test_an_own_policy_without_blocks_has_the_presets_pool():
+    base = ["+system=vllm-v1", "gpu=l40s", "model=qwen3-8b"]
+    pools = [make_pool(configured([*base, *words])) for words in (OWN, ())]
+    assert pools[0].num_slots == pools[1].num_slots
+
+
+def test_an_own_class_in_python_runs_without_the_servers_blocks():
+    run = simulate(
+        from_vllm="vllm serve Qwen/Qwen3-8B",
+        gpu="l40s",
+        policy=(Slabs, {"slab_size": 32}),
+        duration_s=1,
+    )
+    assert run.summary["run"]["pool_slots"] == 174_144  # of contiguous_max too
+
+
+@pytest.mark.parametrize("word", ["policy.block_size=16", "policy.slab=3"])
+def test_what_a_user_gives_a_policy_that_does_not_take_it_is_refused(testbed, word):
+    code, _, notes = testbed(
+        "run", "--from-vllm", "vllm serve Qwen/Qwen3-8B", "gpu=l40s", *OWN, word, *SHORT
+    )
+    assert code == 2
+    check_words(("takes no", "did you mean slab_size?"), notes)
 
 
 def test_parallelism_memory_and_limits_are_translated(translated):

@@ -31,7 +31,7 @@ def ask(*arguments):
 
 {body}
 """
-REPLAY = "ask('validate', 'log.csv')"
+REPLAY = "ask('validate', 'log.csv', 'model=opt-13b')"
 
 
 ALL = list(paths_of_commands(application))

@@ -150,8 +150,8 @@ def test_comparison_has_every_number_of_its_csv(testbed, tmp_path):
 @pytest.mark.parametrize(("within", "code"), [("1e9", 0), ("1e-9", 1)])
 def test_validation_has_errors_effects_and_the_verdict(testbed, tmp_path, within, code):
     (tmp_path / "log.csv").write_text(LOG)
-    words = ("validate", "log.csv", "--what-if", "policy.block_size=32", "--within", within)
-    exit_code, printed, _ = testbed(*words, "--json")
+    words = ("validate", "log.csv", "model=opt-13b", "--what-if", "policy.block_size=32")
+    exit_code, printed, _ = testbed(*words, "--within", within, "--json")
     answer = json.loads(printed)
     check(answer, ValidationAnswer, "validation")
     assert exit_code == code

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from itertools import count
 
 import pytest
+from refusals import check_words
 
 from testbed.experiments.plan.json_answer import PlanAnswer
 from testbed.experiments.plan.rows import Row
@@ -247,6 +248,13 @@ def test_prices_that_lack_something_are_refused(testbed, tmp_path, text):
     code, output, error = testbed("plan", *SPACE, *LOAD, "--prices", "prices.toml")
     assert (code, output) == (2, "")
     assert "prices.toml" in error.splitlines()[-1]
+
+
+def test_a_file_without_prices_shows_the_keys(testbed, tmp_path):
+    for text in ("hello", "per_gpu_hour = 3"):
+        (tmp_path / "prices.toml").write_text(text)
+        error = testbed("plan", *SPACE, *LOAD, "--prices", "prices.toml")[2]
+        check_words(("date =", "currency =", "per_gpu_hour = {"), error)
 
 
 @pytest.mark.slow

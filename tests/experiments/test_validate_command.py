@@ -132,6 +132,14 @@ def test_an_error_beyond_the_limit_is_exit_code_1(testbed, tmp_path):
             ("did you mean server.num_blocks?",),
             id="a mistyped key",
         ),
+        pytest.param(
+            ("log.csv", "gpu=a100-80gb"), ("model", "model=NAME", "--from-vllm"), id="no model"
+        ),
+        pytest.param(
+            ("log.csv", "model=llama-3-8b", "gpu=h200", "model.max_len=512"),
+            ("850 tokens", "512, llama-3-8b's model.max_len", "model=NAME"),
+            id="a longer request than the model's",
+        ),
     ],
 )
 def test_logs_that_cannot_be_validated_are_refused(testbed, words, parts):
@@ -161,9 +169,8 @@ def test_files_that_are_no_log_say_which_file_is_one(testbed, tmp_path):
 
 
 def test_software_times_need_a_measured_profile(testbed):
-    check_words(
-        ("need a measured profile",), testbed.refused("calibrate", "fit", "software", "log.csv")
-    )
+    refusal = testbed.refused("calibrate", "fit", "software", "log.csv", *SERVER)
+    check_words(("need a measured profile",), refusal)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,10 @@ LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 LATE = re.compile(r"\+*(server|model)\.")
 FRONT_END = ("before_first_token", "after_last_token")  # rows of a profile's section overhead
 US = 1e6
+UNNAMED = (
+    "model=NAME, or cost=profile cost.path=FILE; testbed validate --from-vllm "
+    '"vllm serve ..." reads a command'
+)
 
 
 class LoggedMachine(NamedTuple):
@@ -97,7 +101,8 @@ class Replayed:
 def server_config(overrides: Sequence[str], config_dir: str | None = None) -> RunConfig:
     """The config of `testbed run` with these overrides.
 
-    With cost=profile, model and server are the profile's unless the overrides select them.
+    With cost=profile, model and server are the profile's unless the overrides select them;
+    otherwise the overrides name the model, for no default is the log's.
     server.num_blocks=N gives the pool in blocks. config_dir: a folder of the user's options.
     """
     for word in overrides:
@@ -120,6 +125,12 @@ def server_config(overrides: Sequence[str], config_dir: str | None = None) -> Ru
         check_key(key, config)
         value = OmegaConf.select(values, key)
         OmegaConf.update(config, key, value, force_add=isinstance(value, DictConfig))
+    if config.cost._target_ != PROFILE_COST and "model" not in map(key_of, overrides):
+        raise InputError(
+            key="model",
+            problem="nothing names the model that the log's server served",
+            remedy=UNNAMED,
+        )
     return typed_config(config)
 
 
@@ -162,12 +173,7 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
     result = run(replace(config, trace=Part(log), arrivals=arrivals))
     setup, recorder = result.setup, result.recorder
     if recorder.rejections:
-        first, reason = next(iter(recorder.rejections.items()))
-        raise InputError(
-            key=log.path,
-            problem=f"request {first} cannot be served here: {reason}",
-            remedy="enlarge the pool",
-        )
+        raise _unserved(log, config, *next(iter(recorder.rejections.items())))
     columns = request_columns(recorder)
     engine = Times(
         columns["arrival_s"], columns["first_token_s"], columns["finish_s"], log.times.output_len
@@ -186,6 +192,18 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
         num_blocks=_blocks_of_all_layers(setup, block_size),
         block_size=block_size,
         measured=setup.cost.fingerprint or {},
+    )
+
+
+def _unserved(log: VllmLog, config: RunConfig, request: int, reason: str) -> InputError:
+    """The refusal of a request that the simulated server rejects."""
+    model = config.model
+    remedy = "enlarge the pool"
+    if log.read().prompt_len[request] + log.times.output_len[request] > model.max_len:
+        reason += f", {model.name}'s model.max_len"
+        remedy = "name the model of the log's server by model=NAME, or its limit by model.max_len=N"
+    return InputError(
+        key=log.path, problem=f"request {request} cannot be served here: {reason}", remedy=remedy
     )
 
 
