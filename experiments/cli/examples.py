@@ -7,8 +7,8 @@ Every other line answers within a minute.
 SERVER = '"vllm serve meta-llama/Llama-3.1-8B"'
 EXAMPLES = {
     "fits": f"testbed fits {SERVER} gpu=h100-80gb",
-    "capacity": f"testbed capacity --from-vllm {SERVER} gpu=h100-80gb slo.ttft_s=0.5 "
-    "arrivals.duration_s=60",
+    "capacity": f"testbed capacity --from-vllm {SERVER} gpu=l40s slo.ttft_s=0.5 "
+    "--low 13 --high 17 --precision 0.05",
     "plan": 'testbed plan --from-vllm "vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192" '
     "gpu=l40s,h100-80gb slo.ttft_s=1 arrivals.rate=2 arrivals.duration_s=60",
     "mend": 'testbed mend "vllm serve meta-llama/Llama-3.1-8B --num-gpu-blocks-override 3000" '
