@@ -12,15 +12,17 @@ if TYPE_CHECKING:
 LONGER = "raise arrivals.duration_s, until this line goes"
 
 
-def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
+def lines_of(
+    answer: "CapacityAnswer", varied: str = "", differences: Sequence[Interval] = ()
+) -> list[str]:
     """The range, how it was found, and the error of the costs that it rests on. varied: what was
-    varied for the intervals, in words.
+    varied for the intervals, in words. differences: from other servers, shown with it.
     """
     from testbed.experiments.runs.quantities import short_runs  # which imports NumPy
 
     rates = [of_seed.rate for of_seed in answer.seeds]
     mean = Interval(answer.rate, answer.half_width, len(rates))
-    text = f"{mean} req/s" if len(rates) > 1 else f"about {mean.mean:.2g} req/s"
+    text = f"{mean.beside(differences)} req/s" if len(rates) > 1 else f"about {mean.mean:.2g} req/s"
     how = "one seed, whose error is not known (--seeds 3 gives a range)"
     if len(rates) > 1:
         how = (
@@ -44,12 +46,13 @@ def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
 
 def compared_lines(servers: Sequence["ServerCapacity"]) -> list[str]:
     """The lines of each server's capacity, then the differences from the first one."""
-    lines = list[str]()
-    for server in servers:
-        lines += [f"{server.command}:", *lines_of(server.capacity)]
     first, *others = servers
-    for server in others:
-        found = Interval(server.difference, server.difference_half_width, len(first.capacity.seeds))
+    num_seeds = len(first.capacity.seeds)
+    less = [Interval(of.difference, of.difference_half_width, num_seeds) for of in others]
+    lines = [f"{first.command}:", *lines_of(first.capacity, differences=less)]
+    for server, found in zip(others, less, strict=True):
+        lines += [f"{server.command}:", *lines_of(server.capacity, differences=[found])]
+    for server, found in zip(others, less, strict=True):
         text = found.as_difference("req/s")
         lines.append(f"{server.command} less {first.command}, on the same seeds: {text}")
     return lines

@@ -7,13 +7,14 @@ Every other line answers within a minute.
 SERVER = '"vllm serve meta-llama/Llama-3.1-8B"'
 EXAMPLES = {
     "fits": f"testbed fits {SERVER} gpu=h100-80gb",
-    "capacity": f"testbed capacity --from-vllm {SERVER} gpu=h100-80gb slo.ttft_s=0.5 "
-    "arrivals.duration_s=60",
+    "capacity": f"testbed capacity --from-vllm {SERVER} gpu=l40s slo.ttft_s=0.5 "
+    "--low 13 --high 17 --precision 0.05",
     "plan": 'testbed plan --from-vllm "vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192" '
     "gpu=l40s,h100-80gb slo.ttft_s=1 arrivals.rate=2 arrivals.duration_s=60",
     "mend": 'testbed mend "vllm serve meta-llama/Llama-3.1-8B --num-gpu-blocks-override 3000" '
     "gpu=h100-80gb trace=guidellm trace.prompt_tokens=1500 trace.output_tokens=300 "
-    "arrivals.rate=9 arrivals.duration_s=20",
+    "trace.prompt_tokens_stdev=500 trace.output_tokens_stdev=150 arrivals.rate=7 "
+    "arrivals.duration_s=75",
     "hits": f"testbed hits --from-vllm {SERVER} gpu=h100-80gb trace=chat_histories",
     "check": "testbed check testbed.memory.paged.paged:Paged",
     "compare": "testbed compare RUN RUN",

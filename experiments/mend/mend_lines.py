@@ -149,4 +149,12 @@ def _name(tried: Tried) -> str:
 
 
 def _cells(tried: Tried, mending: Mending) -> list[str]:
-    return [str(tried.mean(name) or "-") for name in mending.numbers]
+    """The means, with the digits of their differences from the server as it is."""
+    others = mending.tried if tried is mending.server else [tried]
+    cells = []
+    for name in mending.numbers:
+        found = [other.less(name, mending.server) for other in others]
+        mean = tried.mean(name)
+        shown = [of for of in found if of is not None]
+        cells.append("-" if mean is None else mean.beside(shown))
+    return cells

@@ -10,6 +10,7 @@ from testbed.experiments.mend.tried import Tried
 from testbed.experiments.runs.points import Point, Setting
 from testbed.experiments.runs.quantities import short_runs
 from testbed.run.metrics import WHILE_ARRIVING
+from testbed.run.simulate import OVERLOAD
 from testbed.run.while_arriving import LONGER
 
 CHANGE = "change"
@@ -60,4 +61,7 @@ def _setting(tried: Tried) -> Setting:
 
 
 def _longer(point: Point) -> float:
+    """The share of answers that take longer than the first half; 0 of a run that falls behind."""
+    if point.summary.get(OVERLOAD):
+        return 0.0
     return (point.summary.get(WHILE_ARRIVING) or {}).get(LONGER) or 0.0

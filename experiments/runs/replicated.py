@@ -55,8 +55,9 @@ def mean_columns(groups: Sequence[Setting]) -> tuple[Columns, Columns]:
     """The axes, and the main numbers with their intervals; a row for each setting. What follows
     from a server's command is not named beside it.
     """
+    pairs = _pairs(groups)
     means = {
-        quantity.title: [_mean(quantity, group) for group in groups]
+        quantity.title: [_mean(quantity, group, pairs) for group in groups]
         for quantity in main_quantities(quantities())
     }
     shown = {title: cells for title, cells in means.items() if any(cell != "-" for cell in cells)}
@@ -143,21 +144,32 @@ def _values(quantity: Quantity, group: Setting) -> dict[str, float]:
     return {seed: value for seed, value in values if value is not None}
 
 
-def _mean(quantity: Quantity, group: Setting) -> str:
-    """The mean; a dash if a seed lacks the number, for a mean of the others would be another
-    one.
+def _mean(quantity: Quantity, group: Setting, pairs: Sequence[tuple[Setting, Setting]]) -> str:
+    """The mean, with the digits of its differences in `pairs`; a dash if a seed lacks the number,
+    for a mean of the others would be another one.
     """
     values = _values(quantity, group)
     if len(values) < len(group.points):
         return "-"
-    return str(interval(list(values.values()))) if len(values) > 1 else number(*values.values())
+    if len(values) == 1:
+        return number(*values.values())
+    found = [_less(quantity, *pair) for pair in pairs if any(of is group for of in pair)]
+    return interval(list(values.values())).beside([of for of in found if of is not None])
+
+
+def _less(quantity: Quantity, group: Setting, first: Setting) -> Interval | None:
+    """The difference on the same seeds; None if a seed lacks the number."""
+    values, reference = _values(quantity, group), _values(quantity, first)
+    if values.keys() != reference.keys() or set(values) != set(group.seeds):
+        return None
+    return paired(list(values.values()), [reference[seed] for seed in values])
 
 
 def _difference(quantity: Quantity, group: Setting, first: Setting) -> str:
-    values, reference = _values(quantity, group), _values(quantity, first)
-    if values.keys() != reference.keys() or set(values) != set(group.seeds):
+    difference = _less(quantity, group, first)
+    if difference is None:
         return "-"
-    difference = paired(list(values.values()), [reference[seed] for seed in values])
     if difference.includes_zero:
-        return EQUAL if values == reference else NOT_DISTINGUISHABLE
+        is_equal = _values(quantity, group) == _values(quantity, first)
+        return EQUAL if is_equal else NOT_DISTINGUISHABLE
     return str(difference)

@@ -42,8 +42,11 @@ class SearchProgress:
     def __str__(self) -> str:
         if not self._done:
             return f"searching: 0 of about {self.expected} rates simulated"
-        if not self._kept or self._missed == inf:
-            return f"searching: {self._done} rates simulated, the range is not found yet"
+        done = f"searching: {self._done} rates simulated"
+        if not self._kept:
+            return f"{done}, one below {self._missed:g} req/s is tried"
+        if self._missed == inf:
+            return f"{done}, one above {self._kept:g} req/s is tried"
         rest = 0 if self._is_found else _num_halvings(self._missed / self._kept, self._precision)
         rest += self._seeds_left * self._of_later_seed
         pace = (time.monotonic() - self._began) / self._sum_of_rates

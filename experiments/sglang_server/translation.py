@@ -9,6 +9,7 @@ from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.sglang_server.answer import logged_lines
 from testbed.experiments.sglang_server.named_server import server_of
 from testbed.experiments.vllm_server.overriding import replaced_values
+from testbed.experiments.vllm_server.stand_in import check_stand_in
 from testbed.experiments.vllm_server.translation import model_words
 from testbed.run.override_words import key_of
 from testbed.sglang.command import FLAG, SERVE, read_command
@@ -42,6 +43,8 @@ def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_n
     choices, folders = chosen(others), user_folders(others)
     _check_policy(choices)
     read = read_command(command)
+    if "model" in choices:
+        check_stand_in(read.values.get("--model-path"), read.values, choices["model"], folders)
     values = replaced_values(read.values, choices, OPTION_OF_OVERRIDE, "--tp-size")
     if choices.get(CHUNK) == "null":
         values["--chunked-prefill-size"] = "-1"

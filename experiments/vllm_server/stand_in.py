@@ -1,6 +1,6 @@
 """The model that stands in for a command's (model=NAME): weights quantized as the name says."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,23 +13,31 @@ from testbed.vllm.start_refusals import CACHE_TYPE
 
 
 def with_stand_in(command: Command, model: str | None, folders: Sequence[Path] = ()) -> Command:
-    """The command with the shape of another model; None: with its own.
-
-    Raises InputError if the name of the command's model says a quantization that the other has
-    not, or that the type of its cache is the checkpoint's.
+    """The command with the shape of another model; None: with its own. Raises InputError as
+    check_stand_in does.
     """
-    if model is None or model == command.model:
+    if model is None:
         return command
-    said = quantised_by_name(command.model or "")
-    if said is not None and not _is_so(model_named(model, folders).shape, said):
-        raise _refusal(command, model, f"has no weights of {said.word}")
-    if caches_fp8(command.model or "") and command.values.get(CACHE_TYPE, "auto") == "auto":
-        raise _refusal(command, model, f"does not say the cache's type, which {command.model} does")
+    check_stand_in(command.model, command.values, model, folders)
     return replace(command, model=model)
 
 
-def _refusal(command: Command, model: str, problem: str) -> InputError:
-    named = command.model or ""
+def check_stand_in(
+    named: str | None, values: Mapping[str, str], model: str, folders: Sequence[Path] = ()
+) -> None:
+    """Raise InputError if the name of a command's model says a quantization that another has not,
+    or that the checkpoint says the type of the cache, and no option does.
+    """
+    if named is None or named == model:
+        return
+    said = quantised_by_name(named)
+    if said is not None and not _is_so(model_named(model, folders).shape, said):
+        raise _refusal(named, model, f"has no weights of {said.word}")
+    if caches_fp8(named) and values.get(CACHE_TYPE, "auto") == "auto":
+        raise _refusal(named, model, "does not say the type of the cache, as that checkpoint does")
+
+
+def _refusal(named: str, model: str, problem: str) -> InputError:
     return InputError(
         key="model",
         value=model,

@@ -17,6 +17,7 @@ from testbed.cost.sections import SYSTEM, THIS_ENGINE
 from testbed.cost.transfer_times import transfers_origin
 from testbed.run.config import RunConfig
 from testbed.run.identity import ROOT
+from testbed.vllm.releases import release_numbered
 
 TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate costs` writes it
 # The source of the profile that a prediction in that table starts from: ours, which ship
@@ -31,7 +32,8 @@ def cost_source(config: RunConfig, cost: CostModel) -> str:
     """The cost model of a run and, in brackets, the source of its times."""
     software = asdict(config.software) if config.software else {}
     times = {key: value for key, value in software.items() if key not in OF_NO_TIME}
-    name, where = config.cost.name.rpartition(".")[2], origin(cost, times)
+    name = config.cost.name.rpartition(".")[2]
+    where = f"{origin(cost, times)}{_of_release(config, cost)}"
     if config.server.tiers:
         where = f"{where}; transfers: {transfers_origin(config.server)}".removeprefix("; ")
     if config.model.latent and config.model.latent.index_bytes:
@@ -53,6 +55,16 @@ def origin(cost: CostModel, software: Mapping[str, float | None]) -> str:
     is_own = any(getattr(cost.choices, name, value) != value for name, value in software.items())
     changed = ", changed" if cost.software and is_own else ""
     return f"{where}; {_software(cost.software, fingerprint)}{changed}"
+
+
+def _of_release(config: RunConfig, cost: CostModel) -> str:
+    """The reason for this project's software time in a run of a vLLM; empty without one."""
+    if config.release is None or cost.software != ENGINE:
+        return ""
+    release = release_numbered(config.release)
+    if release.software:
+        return ""
+    return f", since none of vLLM {release.number} was measured, which the tested error leaves out"
 
 
 def _where(fingerprint: Mapping[str, Any]) -> str:

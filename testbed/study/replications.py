@@ -27,17 +27,35 @@ class Interval(NamedTuple):
         """The mean with the digits that the interval carries, and the half width; a mean within its
         half width keeps two digits, or those of a half width of two digits.
         """
-        if self.half_width is None:
-            return _rounded(self.mean, 3)
-        is_rounding = self.half_width <= ROUNDING * abs(self.mean)
-        places = None if is_rounding else decimals(self.half_width)
+        return self.beside([])
+
+    def beside(self, differences: Sequence["Interval"]) -> str:
+        """The same, with no fewer decimal places than differences from it that stand near and are
+        distinguishable from zero have: else 7 and 7 would differ by 0.4.
+        """
+        known = [of._places for of in differences if not of.includes_zero]
+        needed = [places for places in known if places is not None]
+        if self._places is None:
+            text = _rounded(self.mean, 3 if self.half_width is None else 4)
+            fewest = max([0, *needed])
+            is_enough = len(text.partition(".")[2]) >= fewest
+            return text if is_enough else f"{self.mean:,.{fewest}f}"
+        places = max([self._places, *needed])
+        shown = [round(value, places) for value in (self.mean, self.half_width or 0.0)]
+        return " ± ".join(f"{value:,.{max(places, 0)}f}" for value in shown)
+
+    @property
+    def _places(self) -> int | None:
+        """Decimal places of the text; None of a mean without a width that limits them."""
+        if self.half_width is None or self.half_width <= ROUNDING * abs(self.mean):
+            return None
+        places = decimals(self.half_width)
         if places is None:
-            return _rounded(self.mean, 4)
+            return None
         has_one_digit = self.half_width * 10.0**places < 10
         if has_one_digit and abs(self.mean) < min(self.half_width, 10.0 ** (1 - places)):
-            places += 1
-        shown = [round(value, places) for value in (self.mean, self.half_width)]
-        return " ± ".join(f"{value:,.{max(places, 0)}f}" for value in shown)
+            return places + 1
+        return places
 
     @property
     def includes_zero(self) -> bool:

@@ -130,6 +130,10 @@ def test_costs_of_another_system_are_refused(words):
             "gpu=l40s model=llama-3-8b +system=vllm-v1",
             "H200, 2026-11-21; software time of vllm-0.19",
         ),
+        (
+            "gpu=l40s model=llama-3-8b +system=vllm-v1 release=0.33",
+            "engine (this project's), since none of vLLM 0.33 was measured",
+        ),
         ("model=llama-13b gpu=h200 server.num_gpus=2", "derived for h200 from"),
         (
             "gpu=l4 model=qwen2.5-0.5b model.name=tiny model.hidden_size=64 model.ffn_size=256",

@@ -247,6 +247,13 @@ def test_verdicts_on_servers_that_do_not_settle_hold_for_their_window(change, wo
     assert lines.index(OF_WINDOW) < lines.index(next(of for of in lines if of.startswith("best")))
 
 
+def test_a_seed_that_falls_behind_hides_no_other_that_fills():
+    first, *others = tried((50, 4.0), (51, 4.1), (52, 4.2), longer=0.2).summaries
+    behind = {**first, "overload": BEHIND, "while_arriving": {**first["while_arriving"], LONGER: 1}}
+    remarks = window_remarks(mending(("x", "", Tried(Change("x"), [behind, *others]))))
+    assert any(line.startswith("x: 20.0% of the answers") for line in remarks)
+
+
 def test_a_worse_change_that_falls_behind_leaves_the_verdicts_as_they_are():
     [line] = window_remarks(mending(STEADY, ("x", "", OVERLOADED_AND_LATER)))
     assert "overloaded" in line

@@ -14,7 +14,7 @@ from testbed.experiments.cli.examples import EXAMPLES
 # Of examples that need a user's own files, an installed vLLM or a minute
 OF_USER = ("RUN", "LOG", "FOLDER", "vllm --random", "fig2", "testbed check")
 SHORTER = {
-    "capacity": ["--seeds", "1", "--precision", "1", "arrivals.duration_s=20"],
+    "capacity": ["--seeds", "1", "arrivals.duration_s=20"],
     "mend": ["--seeds", "2"],
 }
 # A line that is refused, and words of its message that end that refusal

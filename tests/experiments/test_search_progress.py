@@ -32,7 +32,10 @@ def test_its_line_has_an_end_in_sight():
     progress = SearchProgress(1, 1, 4, 9)
     assert str(progress) == f"searching: 0 of about {progress.expected} rates simulated"
     progress.ended(1, keeps=True)
-    assert str(progress) == "searching: 1 rates simulated, the range is not found yet"
+    assert str(progress) == "searching: 1 rates simulated, one above 1 req/s is tried"
+    lower = SearchProgress(1, 1, 4, 9)
+    lower.ended(1, keeps=False)
+    assert "one below 1 req/s is tried" in str(lower)
     progress.ended(4, keeps=False)
     assert "2 of about 2 rates simulated, about 0 s left" in str(progress)
 

@@ -6,6 +6,7 @@ import pytest
 
 from testbed.core.errors import InputError
 from testbed.experiments.runs.notes import no_note
+from testbed.experiments.sglang_server.translation import expand as of_sglang
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.translation import expand
 
@@ -61,3 +62,12 @@ def test_the_cache_of_a_checkpoint_of_nvidia_is_of_the_command():
         fit_of(NVIDIA, "h100-80gb", model=published)
     in_fp8 = f"{NVIDIA} --kv-cache-dtype fp8"
     assert fit_of(in_fp8, "h100-80gb", model=published).weights_gib < 35
+
+
+def test_a_server_of_sglang_is_read_so_too():
+    command = "sglang serve --model-path my-org/my-32b-awq"
+    with pytest.raises(InputError) as refusal:
+        of_sglang(command, ["gpu=h200", "model=qwen3-32b"], no_note)
+    way_out = PUBLISHED.search(str(refusal.value))[1]
+    words = of_sglang(command, ["gpu=h200", f"model={way_out}"], no_note)
+    assert "++model.weight_bits=4.15625" in words

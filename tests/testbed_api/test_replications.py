@@ -70,6 +70,22 @@ def test_a_mean_within_its_half_width_is_not_rounded_away(mean, half_width, text
     assert str(Interval(mean, half_width, 3)) == text
 
 
+@pytest.mark.parametrize(
+    ("mean", "half_width", "difference", "text"),
+    [
+        (7.24, 2.1, (0.4, 0.3), "7.2 ± 2.1"),
+        (7.24, 2.1, (0.2, 0.3), "7 ± 2"),  # which is not shown
+        (7.24, 2.1, (40.0, 20.0), "7 ± 2"),
+        (321.0, 345.0, (40.0, 20.0), "320 ± 340"),
+        (1260.4, 91.0, (4.2, 0.3), "1,260.4 ± 91.0"),
+        (1260.4, 0.0, (4.23, 0.03), "1,260.40"),
+        (3.0, 0.0, (4.0, 3.0), "3"),
+    ],
+)
+def test_a_mean_has_the_digits_of_a_difference_beside_it(mean, half_width, difference, text):
+    assert Interval(mean, half_width, 3).beside([Interval(*difference, 3)]) == text
+
+
 def test_width_beginning_with_one_keeps_its_second_digit():
     assert decimals(0.14) == 2
     assert decimals(0.24) == 1
