@@ -38,6 +38,14 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish():
+    """Leave what the tests have built out of the last collection, which takes seconds: a worker
+    that has not ended five seconds after its last test is interrupted, and the session fails.
+    """
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_waits_for_the_disk():
     """Files of tests need not survive a loss of power; to wait for that takes 10 ms a file."""
