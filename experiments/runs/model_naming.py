@@ -29,7 +29,7 @@ class Name(NamedTuple):
 
 
 class Quantised(NamedTuple):
-    """How weights are quantized by a word of a model's name.
+    """The quantization of weights that a word of a model's name says.
 
     bits: the least and the most of a weight, with its share of scales. fp8_products: as of Name.
     end: of published names of such models that name_of reads; empty: it reads none.

@@ -79,8 +79,8 @@ def future_read_by(summary: Mapping[str, Any]) -> str:
 
 
 def remark_on_first_tokens(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What TTFT is of runs with prefill apart, if there are any among these summaries, and how long
-    their hand-overs take.
+    """The meaning of TTFT in runs with prefill apart, if there are any among these summaries, and
+    the times of their hand-overs.
     """
     are_apart = any("prefill_replicas" in summary.get(RUN, {}) for summary in runs)
     texts = [FIRST_TOKEN, *handover_times(runs)]

@@ -41,7 +41,7 @@ def shared_run(tables: NDArray[np.int32], context_lens: Ints, block_size: int) -
 
 
 def _common_blocks(tables: NDArray[np.int32], most: Ints) -> Ints:
-    """How many entries each table and the next both begin with, at most `most` of either."""
+    """The number of entries that each table and the next begin with, at most `most` of either."""
     same = tables[1:] == tables[:-1]
     equal = np.where(same.all(axis=1), same.shape[1], same.argmin(axis=1))
     common: Ints = np.minimum(equal, np.minimum(most[1:], most[:-1]))

@@ -1,5 +1,5 @@
-"""What ships follows no hashes of strings: in one process for each of two seeds, as `testbed check`
-has them, all orders, schedulers and a radix cache answer the same.
+"""No part that ships follows hashes of strings: in one process for each of two seeds, as `testbed
+check` has them, all orders, schedulers and a radix cache answer the same.
 """
 
 import json

@@ -78,7 +78,7 @@ def test_a_value_stays_with_its_own_configuration():
 
 
 def test_the_configuration_of_another_program_stays_as_it_is(tmp_path):
-    """Which Hydra composes in the same process."""
+    """Hydra composes it in the same process."""
     composed("run", [])
     (tmp_path / "run.yaml").write_text("_target_: fractions.Fraction\n")
     with initialize_config_dir(str(tmp_path), version_base="1.3"):

@@ -11,9 +11,10 @@ batch sizes, then two paths that round as differently choose the same token wher
 logits are more than 2 d apart.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from math import nan
 from typing import NamedTuple
 
 import torch
@@ -47,9 +48,11 @@ class Comparison(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """True if the paths differ only if the plain one could have chosen either."""
-        largest = max(self.largest_margin, self.difference or 0.0)
-        return self.choices > 0 and largest <= self.tolerance
+        """True if the paths differ only if the plain one could have chosen either; a logit that is
+        no number is wrong.
+        """
+        largest = (self.largest_margin, self.difference or 0.0)
+        return self.choices > 0 and all(value <= self.tolerance for value in largest)
 
     def __str__(self) -> str:
         margin = f", if the best two logits are at most {self.largest_margin:.4f} apart"
@@ -95,16 +98,27 @@ def by_tokens(rows: list[Row]) -> Logits:
 
 
 def largest_difference(first: Logits, second: Logits) -> float:
-    """The largest difference of a logit between rows with the same tokens before."""
+    """The largest difference of a logit between rows with the same tokens before; NaN if one of
+    them is.
+    """
     common = first.keys() & second.keys()
-    return max(float((first[key].float() - second[key].float()).abs().max()) for key in common)
+    return _largest([(first[key].float() - second[key].float()).abs().max() for key in common])
+
+
+def _largest(values: Iterable[Tensor | float]) -> float:
+    """The largest of them, or 0; NaN if one is, which Python's max may pass over."""
+    return float(torch.tensor([0.0, *values]).max())
 
 
 def comparison(plain: Logits, fast: Logits, tolerance: float) -> Comparison:
     """Positions at which both had the same tokens before: what they chose next."""
     common = plain.keys() & fast.keys()
-    margins = [margin_of(plain[key]) for key in common if plain[key].argmax() != fast[key].argmax()]
-    return Comparison(len(common), len(margins), max(margins, default=0.0), tolerance)
+    margins = [
+        margin_of(plain[key]) if not fast[key].isnan().any() else nan
+        for key in common
+        if plain[key].argmax() != fast[key].argmax() or fast[key].isnan().any()
+    ]
+    return Comparison(len(common), len(margins), _largest(margins), tolerance)
 
 
 def margin_of(logits: Tensor) -> float:

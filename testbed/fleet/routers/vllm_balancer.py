@@ -14,7 +14,7 @@ USAGE_WEIGHT, USUAL_USAGE = 6.0, 0.5  # of a request that waits, by the usage ab
 
 
 class Counts(NamedTuple):
-    """What the balancer knows of an engine: requests, and the share of its pool that they hold."""
+    """The news of an engine: requests, and the share of its pool that they hold."""
 
     waiting: int
     running: int

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import tiny_models as tiny  # noqa: E402
 
 from testbed.kernels.engine.architecture import Architecture  # noqa: E402
+from testbed.kernels.engine.verify.against_one_gpu import judge  # noqa: E402
 from testbed.kernels.engine.verify.against_plain import (  # noqa: E402
     by_tokens,
     compare,
@@ -44,6 +45,16 @@ def test_another_choice_is_wrong_where_one_was_clearly_best():
     compared = comparison(PLAIN, wrong, 0.5)
     assert (compared.differing, compared.largest_margin) == (2, 2.0)
     assert not compared.is_right
+
+
+@pytest.mark.parametrize("tokens", list(PLAIN.keys() & CLOSE.keys()))
+def test_a_logit_that_is_no_number_is_wrong_wherever_it_stands(tokens):
+    broken = PLAIN | {tokens: torch.full((3,), float("nan"))}
+    assert not comparison(PLAIN, broken, 0.5).is_right
+    assert not judge(PLAIN, broken, 0.5).is_right
+    assert not largest_difference(PLAIN, broken) <= 0.5
+    partly = PLAIN | {tokens: PLAIN[tokens].where(PLAIN[tokens] != 1.0, float("nan"))}
+    assert judge(PLAIN, partly, 0.5).is_right == (not partly[tokens].isnan().any())
 
 
 def test_nothing_in_common_is_not_right():
