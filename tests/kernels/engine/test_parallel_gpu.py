@@ -1,5 +1,6 @@
 """On two GPUs: ranks over NCCL against one GPU, and what becomes of a run whose worker fails."""
 
+import fcntl
 import os
 import signal
 import time
@@ -7,8 +8,7 @@ from contextlib import closing
 
 import pytest
 
-# One process of pytest-xdist (--dist loadgroup) runs them all: they read the second GPU's memory.
-pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("several GPUs")]
+pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch", reason="torch is not installed")
 if torch.cuda.device_count() < 2:
     pytest.skip("needs two NVIDIA GPUs", allow_module_level=True)
@@ -32,6 +32,14 @@ from testbed.sched.preemption import Recompute  # noqa: E402
 
 LIMIT_S = 10
 GRAPHS = 16
+
+
+@pytest.fixture(autouse=True)
+def _no_other_test_on_the_second_gpu(tmp_path_factory):
+    """These tests read the second GPU's free memory, so pytest-xdist's processes take turns."""
+    with open(tmp_path_factory.getbasetemp().parent / "second GPU", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def some(*names):
