@@ -22,15 +22,15 @@ def test_number(number, worker_id):
         print(worker_id, file=log)
 END
 
-workers_of() {  # workers_of VERSION: number of workers that ran the group
-    "$folder/venv/bin/pip" install -q "pytest==$1" pytest-xdist==3.8.0
+workers_of() {  # workers_of REQUIREMENT: number of workers that ran the group
+    "$folder/venv/bin/pip" install -q "$1" pytest-xdist==3.8.0
     rm -f workers.txt
     "$folder/venv/bin/python" -m pytest -q -n 2 --dist loadgroup test_group.py > run.txt
     sort -u workers.txt | wc -l | tr -d ' '
 }
 
-before=$(workers_of 9.1.1)
-after=$(workers_of 9.2.0)
+before=$(workers_of pytest==9.1.1)
+after=$(workers_of pytest==9.2.0)
 echo "pytest-xdist 3.8.0, eight tests of one group, two workers"
 echo "guess: 1 worker runs them under any pytest"
 echo "seen: $before under pytest 9.1.1, $after under 9.2.0"
