@@ -32,6 +32,7 @@ NUM_COUNTERS = 4096
 # Least number per group: about two per multiprocessor, long ones first, so that all end together
 ITEMS = 256
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+ROWS_OF_MAP = (1 << 31) - 1  # of memory, most that the driver takes
 BOX_OF_EXTENT = 32  # rows of an extent that are copied at once
 UINT16, NO_INTERLEAVE, SWIZZLE_128, L2_256, ZEROS = (
     1,
@@ -134,18 +135,29 @@ def takes(s: Shapes, caches: Sequence[int]) -> bool:
     """True if prefill_tma.cu has these sizes, and whether caches at these addresses are rows of one
     map of memory.
     """
-    row = s.head_size * 2
-    last = origin_of(caches) + ((1 << 31) - 1 - s.cache_rows) * row
-    here = all(cache % row == 0 and cache <= last for cache in caches)
-    return s.head_size in (64, 128) and s.block_size in (*BLOCK_SIZES, ENDLESS) and here
+    return _has_rows(s, caches) and _fit_one_map(s, caches)
+
+
+def _has_rows(s: Shapes, caches: Sequence[int]) -> bool:
+    of_sizes = s.head_size in (64, 128) and s.block_size in (*BLOCK_SIZES, ENDLESS)
+    return of_sizes and not any(cache % (s.head_size * 2) for cache in caches)
+
+
+def _fit_one_map(s: Shapes, caches: Sequence[int]) -> bool:
+    return max(caches) <= origin_of(caches) + (ROWS_OF_MAP - s.cache_rows) * s.head_size * 2
 
 
 def check_takes(s: Shapes, caches: Sequence[int]) -> None:
     """Raise ValueError for caches that prefill_tma.cu would misread."""
-    if not takes(s, caches):
+    if not _has_rows(s, caches):
         raise ValueError(
             f"kind=tma: reads head sizes 64 and 128, blocks of {BLOCK_SIZES} slots and extents, in "
             f"caches that begin at multiples of a row of {s.head_size * 2} bytes (leave kind out)"
+        )
+    if not _fit_one_map(s, caches):
+        raise ValueError(
+            f"kind=tma: k_cache and v_cache are {max(caches) - min(caches)} bytes apart, too far "
+            f"for one map of {ROWS_OF_MAP} rows (allocate both at once, or leave kind out)"
         )
 
 
@@ -289,7 +301,7 @@ def rows_of_memory(device: int, origin: int, head_size: int, box_rows: int) -> A
     bytes_of_map = np.zeros(MAP_BYTES + MAP_ALIGN, np.uint8)
     at = -bytes_of_map.ctypes.data % MAP_ALIGN
     encoded = bytes_of_map[at : at + MAP_BYTES]
-    sizes, strides, box = (head_size, (1 << 31) - 1), (head_size * 2,), (64, box_rows)
+    sizes, strides, box = (head_size, ROWS_OF_MAP), (head_size * 2,), (64, box_rows)
     code = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
         ctypes.c_void_p(encoded.ctypes.data),
         UINT16,

@@ -25,12 +25,12 @@ LayerCaches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # K and V of each
 
 
 class Pools:
-    """One large random K and one V buffer, cut into layers of caches for each timing; filled
-    once.
+    """One large random buffer, half K and half V, cut into layers of caches for each timing; filled
+    once. In two buffers the caches could lie too far apart for kind=tma.
     """
 
     def __init__(self, num_bytes: int, dtype: torch.dtype = torch.float16) -> None:
-        self.k, self.v = (torch.randn(num_bytes // 4, dtype=dtype, device="cuda") for _ in range(2))
+        self.k, self.v = torch.randn((2, num_bytes // 4), dtype=dtype, device="cuda").unbind()
 
     def caches(
         self, layers: int, num_blocks: int, shape: Shape

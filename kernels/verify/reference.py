@@ -213,7 +213,7 @@ def random_batch(
     rng: np.random.Generator, shape: Shape, lens: Sequence[int], num_queries: int | None = None
 ) -> Batch:
     """A batch with NaN in its slots without an owner and blocks; inputs are first rounded to the
-    storage type.
+    storage type. K and V are halves of one allocation, since kind=tma reads both by one map.
     """
     blocks = [-(-length // shape.block_size) for length in lens]
     table, total = shuffled_tables(rng, blocks, spare=3, shared=bool(rng.random() < 0.5))
@@ -227,8 +227,8 @@ def random_batch(
     def normal(*size: int) -> Tensor:
         return torch.randn(size, generator=generator, device=DEVICE).to(shape.dtype)
 
-    size = (total, shape.num_kv_heads, shape.block_size, shape.head_size)
-    k_cache, v_cache = (normal(*size).masked_fill_(~mask, float("nan")) for _ in range(2))
+    size = (2, total, shape.num_kv_heads, shape.block_size, shape.head_size)
+    k_cache, v_cache = normal(*size).masked_fill_(~mask, float("nan"))
     q = normal(len(lens) if num_queries is None else num_queries, shape.num_heads, shape.head_size)
     tables, context_lens = (
         on_device(table),
@@ -247,21 +247,21 @@ def random_batch(
 
 def to_extents(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """The same keys and values in one extent per sequence, with NaN in unused slots: K pool, V
-    pool, extents.
+    pool, which are halves of one allocation, and extents.
     """
     shape, capacities = (
         batch.shape,
         [length + 1 + 5 * (i % 2) for i, length in enumerate(batch.lens)],
     )
     *firsts, total = np.cumsum([0, *capacities]).tolist()
-    pools, nothing = [], NAN_E4M3 if batch.kv_scales is not None else float("nan")
-    for cache in (batch.k_cache, batch.v_cache):
-        size = (total, shape.num_kv_heads, shape.head_size)
-        pools.append(torch.full(size, nothing, dtype=cache.dtype, device=DEVICE))
+    nothing = NAN_E4M3 if batch.kv_scales is not None else float("nan")
+    size = (2, total, shape.num_kv_heads, shape.head_size)
+    pools = torch.full(size, nothing, dtype=batch.k_cache.dtype, device=DEVICE)
+    for pool, cache in zip(pools, (batch.k_cache, batch.v_cache), strict=True):
         for first, capacity, length, table in zip(
             firsts, capacities, batch.lens, batch.block_tables, strict=True
         ):
-            extent = pools[-1][first : first + capacity].view(
+            extent = pool[first : first + capacity].view(
                 shape.num_kv_heads, capacity, shape.head_size
             )
             extent[:, :length] = gather(cache, table, length).transpose(0, 1)

@@ -80,8 +80,8 @@ def gpu(monkeypatch, libraries):
 def aligned_layouts(*batch):
     """K cache, V cache and places, where a GPU's allocator would put them."""
     return {
-        name: (aligned(k_cache), aligned(v_cache), places)
-        for name, (k_cache, v_cache, places) in layouts(*batch).items()
+        name: (*aligned(torch.stack(caches)), places)
+        for name, (*caches, places) in layouts(*batch).items()
     }
 
 

@@ -164,6 +164,19 @@ def test_caches_far_apart_have_one_map(gpu):
     assert launch.arguments["v_cache"] - launch.arguments["k_cache"] > 1 << 36
 
 
+@pytest.mark.parametrize("farther", ["k_cache", "v_cache"])
+def test_caches_too_far_apart_for_one_map_take_the_other_kernel(gpu, farther):
+    """An allocator that maps new memory put K and V 140 TB apart."""
+    call = prefill_call()
+    place_apart(call)
+    call[farther].data.ptr += 140 * 10**12 // 512 * 512
+    bind_prefill(**call)
+    (launch,) = gpu.launches
+    assert launch.source == "prefill.cu"
+    with pytest.raises(ValueError, match=r"kind=tma: .* \d{15} bytes apart"):
+        bind_prefill(**call, kind="tma")
+
+
 def shapes(head_size=128, block_size=16, scales=0, window=0):
     """A batch of 100 rows of 8 heads over 2 KV heads, caches of 32,000 rows."""
     return Shapes(

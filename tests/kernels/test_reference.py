@@ -100,3 +100,14 @@ def test_nan_gives_an_infinite_error() -> None:
     output[0, 1] = torch.nan
     assert reference.relative_error(output, expected) == float("inf")
     assert reference.relative_error(expected * 1.5, expected) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("head_size", [64, 80])
+def test_keys_and_values_of_a_batch_are_one_allocation(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, head_size: int
+) -> None:
+    monkeypatch.setattr(reference, "DEVICE", "cpu")
+    batch = reference.random_batch(rng, reference.Shape(4, 2, head_size), [40, 7])
+    for k, v in ((batch.k_cache, batch.v_cache), reference.to_extents(batch)[:2]):
+        assert v.data_ptr() == k.data_ptr() + k.nbytes
+        assert not torch.equal(k[~k.isnan()], v[~v.isnan()])
