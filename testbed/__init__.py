@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from testbed.api import capacities as capacities
     from testbed.api import capacity as capacity
-    from testbed.api import check as check
     from testbed.api import simulate as simulate
     from testbed.api import sweep as sweep
+    from testbed.checks.checking import check as check
     from testbed.run.result import Result as Result
     from testbed.study.capacity_search import Capacities as Capacities
     from testbed.study.capacity_search import Capacity as Capacity
@@ -44,7 +44,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'testbed' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module("testbed.api"), name)
+    module = "testbed.checks.checking" if name == "check" else "testbed.api"
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,5 @@
-"""The names of `import testbed`: simulate, sweep, capacity, check; their options are those of the
-command line.
+"""The names of `import testbed` that run something: simulate, sweep, capacity; their options are
+those of the command line.
 """
 
 import os
@@ -8,7 +8,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from testbed.checks.checking import check as check
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.run.description import configured

@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,6 @@ from testbed.experiments.runs.one_source import (
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.taken_values import BLOCK_SIZE, policy_takes
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
-from testbed.experiments.sglang_server import translation as of_sglang
-from testbed.experiments.vllm_server import translation as of_vllm
 from testbed.memory.policy import MemoryPolicy
 from testbed.run.build_checks import KINDS
 from testbed.run.config import RunConfig
@@ -56,7 +55,10 @@ POOL = (  # other keys that set the size of a pool
     "server.workspace_gib",
 )
 POLICY_PARTS = ("eviction", "store", "load")  # groups whose option is a parameter of the policy
-COMMANDS = {"from_vllm": of_vllm.expand, "from_sglang": of_sglang.expand}
+TRANSLATIONS = {  # modules of many more, which few runs need
+    "from_vllm": "testbed.experiments.vllm_server.translation",
+    "from_sglang": "testbed.experiments.sglang_server.translation",
+}
 SPECS = (ModelSpec, ServerSpec, GpuSpec)
 
 
@@ -181,7 +183,7 @@ def _with_server_command(
     """The overrides, with those of a server's command, whose option is taken out; other options
     count more than the command.
     """
-    commands = {name: options.pop(name, None) for name in COMMANDS}
+    commands = {name: options.pop(name, None) for name in TRANSLATIONS}
     given = {name: command for name, command in commands.items() if command is not None}
     if not given:
         return overrides
@@ -199,7 +201,8 @@ def _with_server_command(
     ]
     if not isinstance(options.get("policy", ""), str | Mapping):
         option_words.append(f"policy={_option_of('policy', options['policy'])}")
-    words = COMMANDS[name](command, [*overrides, *option_words], on_note)
+    expand = import_module(TRANSLATIONS[name]).expand
+    words = expand(command, [*overrides, *option_words], on_note)
     return [word for word in words if word not in option_words]
 
 

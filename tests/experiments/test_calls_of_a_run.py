@@ -26,3 +26,12 @@ def test_a_run_imports_no_library_of_figures_or_tables(tmp_path):
         "assert not {'matplotlib', 'pandas', 'jinja2', 'joblib', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_a_simulation_imports_neither_checks_nor_servers():
+    code = (
+        "import sys, testbed; testbed.simulate('arrivals.duration_s=1');"
+        "assert not {'testbed.checks.checking', 'testbed.vllm.server', 'testbed.sglang'}"
+        "& set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

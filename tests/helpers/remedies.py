@@ -11,7 +11,8 @@ from typing import get_args, get_origin, get_type_hints
 
 import yaml
 
-from testbed import api, experiments
+import testbed
+from testbed import experiments
 from testbed.experiments.cli.app import application
 from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS, keys_left_out
 from testbed.run.config import RunConfig
@@ -137,9 +138,10 @@ def _nested(values, above):
 
 
 def api_names():
-    """Parameters of the functions of testbed.api, which notebooks call."""
-    functions = (api.simulate, api.sweep, api.capacity, api.capacities, api.check)
-    return {name for function in functions for name in signature(function).parameters} | {"rate"}
+    """Parameters of the functions of testbed, which notebooks call."""
+    functions = "simulate", "sweep", "capacity", "capacities", "check"
+    parameters = (signature(getattr(testbed, name)).parameters for name in functions)
+    return {name for names in parameters for name in names} | {"rate"}
 
 
 def is_option(name, *, of_command=None):
