@@ -54,14 +54,17 @@ def fits(
     values = _values(words)
     name, model = values["gpu"], values.get("model")
     release = release or values.get("release")
-    of_vllm = OfVllm(release, terms, model, tuple(config_dir or ()))
+    named = NamedModel(model, tuple(config_dir or ()))
+    of_vllm = OfVllm(release, terms)
     if command.split()[:2] == ["testbed", "run"]:
+        of_vllm.check_absent()
+        named.check_absent()
         _show(*_engine(command, name), json=json)
     elif SGLANG.starts(command):
         of_vllm.check_absent()
-        _show(*_sglang(command, name), json=json)
+        _show(*_sglang(command, name, named), json=json)
     else:
-        _show(*of_vllm.answer(command, name), json=json)
+        _show(*of_vllm.answer(command, name, named), json=json)
 
 
 def _values(words: tuple[str, ...]) -> dict[str, str]:
@@ -80,25 +83,40 @@ def _values(words: tuple[str, ...]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
+class NamedModel:
+    """The model that stands in for a command's, if any, and the folders of own models and GPUs."""
+
+    model: str | None
+    folders: tuple[Path, ...]
+
+    def check_absent(self) -> None:
+        """Raise InputError if one is given."""
+        if self.model is not None or self.folders:
+            raise InputError(
+                key="fits",
+                problem="model= and --config-dir are of vLLM's and SGLang's commands",
+                remedy='give them within "testbed run engine=gpu ..."',
+            )
+
+
+@dataclass(frozen=True)
 class OfVllm:
     """The options of vLLM's servers alone."""
 
     release: str | None
     terms: Path | None
-    model: str | None
-    config_dir: tuple[Path, ...]
 
     def check_absent(self) -> None:
         """Raise InputError for an option that is given."""
         given = next((name for name, value in vars(self).items() if value), None)
         if given is not None:
             raise InputError(
-                key=f"--{given.replace('_', '-')}",
+                key=f"--{given}",
                 problem="is of vLLM's servers",
                 remedy="leave it out",
             )
 
-    def answer(self, command: str, gpu: str) -> tuple[Any, list[str]]:
+    def answer(self, command: str, gpu: str, named: NamedModel) -> tuple[Any, list[str]]:
         """The answer, and its lines."""
         from testbed.experiments.vllm_server.answer import fit_of, lines_of
         from testbed.vllm.memory import terms_in
@@ -106,14 +124,7 @@ class OfVllm:
 
         of = None if self.terms is None else terms_in(self.terms)
         release = release_numbered(self.release)
-        fit = fit_of(
-            command,
-            gpu,
-            release,
-            of,
-            model=self.model,
-            folders=self.config_dir,
-        )
+        fit = fit_of(command, gpu, release, of, model=named.model, folders=named.folders)
         lines = lines_of(fit)
         if self.release is None:
             lines.append(
@@ -123,10 +134,10 @@ class OfVllm:
         return fit, lines
 
 
-def _sglang(command: str, gpu: str) -> tuple[Any, list[str]]:
+def _sglang(command: str, gpu: str, named: NamedModel) -> tuple[Any, list[str]]:
     from testbed.experiments.sglang_server.answer import fit_of, lines_of
 
-    fit = fit_of(command, gpu)
+    fit = fit_of(command, gpu, named.model, named.folders)
     return fit, lines_of(fit)
 
 

@@ -1,12 +1,15 @@
 """The answer of `testbed fits` for SGLang: the memory of a server, and the lines of its log."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB
 from testbed.experiments.sglang_server.named_server import server_of
 from testbed.experiments.vllm_server.hosts import starting
 from testbed.experiments.vllm_server.named_server import smallest_degree
+from testbed.experiments.vllm_server.stand_in import check_stand_in
 from testbed.sglang.command import Command, read_command
 from testbed.sglang.memory import terms
 from testbed.sglang.pool import cache_type
@@ -47,13 +50,23 @@ class SglangFit:
     notes: tuple[str, ...]
 
 
-def fit_of(text: str, gpu: str) -> SglangFit:
-    """The answer for a command; raises InputError if SGLang would not start."""
-    command = read_command(text)
+def fit_of(
+    text: str, gpu: str, model: str | None = None, folders: Sequence[Path] = ()
+) -> SglangFit:
+    """The answer for a command; raises InputError if SGLang would not start.
+
+    model: whose shape the command's model has; None: its own. folders: of own models and GPUs.
+    """
+    command = _with_stand_in(read_command(text), model, folders)
+
+    def start(degree: int) -> Server:
+        divided = replace(command, values={**command.values, "--tp-size": str(degree)})
+        return server_of(divided, gpu, folders, for_memory=True)
+
+    smallest = smallest_degree(start)
     try:
-        server = server_of(command, gpu, for_memory=True)
+        server = server_of(command, gpu, folders, for_memory=True)
     except DoesNotStart as error:
-        smallest = _smallest(command, gpu)
         if smallest is None:
             raise
         raise error.with_remedy(starting("--tp-size", smallest)) from None
@@ -75,11 +88,18 @@ def fit_of(text: str, gpu: str) -> SglangFit:
         chunked_prefill_size=server.limits.chunked_prefill_size,
         max_running_requests=server.max_running_requests,
         context_len=server.model.max_len,
-        smallest_tp_size=_smallest(command, gpu),
+        smallest_tp_size=smallest,
         expected_error_gib=terms().expected_error_gib,
         log_lines=tuple(logged_lines(server)),
         notes=server.notes,
     )
+
+
+def _with_stand_in(command: Command, model: str | None, folders: Sequence[Path]) -> Command:
+    if model is None:
+        return command
+    check_stand_in(command.values.get("--model-path"), command.values, model, folders)
+    return replace(command, values={**command.values, "--model-path": model})
 
 
 def logged_lines(server: Server) -> list[str]:
@@ -111,16 +131,6 @@ def _pool_line(server: Server) -> str:
     if model.latent is None:
         sizes = f"K size: {size / 2:.2f} GB, V size: {size / 2:.2f} GB"
     return f"KV Cache is allocated. dtype: torch.{dtype}, #tokens: {pool.num_tokens}, {sizes}"
-
-
-def _smallest(command: Command, gpu: str) -> int | None:
-    """The smallest tensor parallelism that starts, of powers of two; None: none does."""
-
-    def start(degree: int) -> Server:
-        divided = replace(command, values={**command.values, "--tp-size": str(degree)})
-        return server_of(divided, gpu, for_memory=True)
-
-    return smallest_degree(start)
 
 
 def lines_of(fit: SglangFit) -> list[str]:

@@ -94,3 +94,9 @@ def test_a_model_that_drafts_is_counted_beside_the_one_that_serves(testbed):
 )
 def test_wrong_commands_of_an_engine_are_refused(testbed, words, message):
     assert message in testbed.refused("fits", f"testbed run {words}", "gpu=h100-80gb")
+
+
+def test_a_model_beside_the_engines_command_is_refused_and_not_ignored(testbed):
+    code, out, err = testbed("fits", LLAMA, "gpu=h200", "model=opt-13b")
+    assert (code, out) == (2, "")
+    assert "model=" in err

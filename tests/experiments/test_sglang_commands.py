@@ -6,7 +6,7 @@ import pytest
 from refusals import check_refusal, refuses
 
 from testbed.api import simulate
-from testbed.core.errors import DoesNotStart
+from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.shapes import read_model
 from testbed.core.specs import GIB
 from testbed.experiments.cli.fits import fits
@@ -179,6 +179,14 @@ def test_fits_prints_the_lines_of_sglangs_log(capsys):
         "V size: 25.16 GB" in lines
     )
     assert any(line.startswith("max_total_num_tokens=412224, chunked_prefill") for line in lines)
+
+
+def test_fits_takes_the_shape_of_a_model_that_is_alike():
+    unknown = MODEL.replace("meta-llama/Llama-3.1-8B-Instruct", "someorg/Unknown-7B")
+    refuses("model=NAME", fit_of, unknown, "h100-80gb", error=InputError)
+    alike = fit_of(unknown, "h100-80gb", model="llama-3.1-8b")
+    assert alike == fit_of(MODEL, "h100-80gb")
+    refuses("fp8", fit_of, f"{unknown}-FP8", "h100-80gb", model="llama-3.1-8b", error=InputError)
 
 
 @pytest.mark.parametrize(
