@@ -18,10 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 from testbed.core.errors import InputError
 from testbed.core.spelling import UnknownKey
 from testbed.experiments.runs.choice_names import CONF, GROUPS
-from testbed.experiments.runs.defaults_lists import NeedsHydra
 from testbed.experiments.runs.error_lines import flat
 from testbed.experiments.runs.own_options import SCHEME, register
-from testbed.experiments.runs.plain_composition import composed_plainly
 from testbed.experiments.runs.unread_values import check_unread
 from testbed.experiments.runs.words import OF_HYDRA, Words, read_words
 from testbed.run.config import RunConfig
@@ -91,8 +89,8 @@ def composed(name: str, words: Sequence[str]) -> DictConfig:
     """The config of this name with the words, for its caller alone; `--config-name` of the words
     counts more.
 
-    The options are composed as by Hydra, once for the same choices in a process; the values are set
-    as Hydra sets them.
+    The options are composed by Hydra, once for the same choices in a process; the values are set as
+    Hydra sets them.
     """
     read = read_words(words)
     name = read.name or name
@@ -129,11 +127,7 @@ def composed_by_hydra(
 @lru_cache(MOST_KEPT)
 def _kept(name: str, choices: Sequence[str]) -> bytes:
     """The composition of these options, pickled: read anew, in an eighth of a copy's time."""
-    try:
-        config = composed_plainly(name, choices)
-    except (NeedsHydra, InputError):  # Hydra refuses with its own reasons
-        config = composed_by_hydra(name, choices)
-    return pickle.dumps(config)
+    return pickle.dumps(composed_by_hydra(name, choices))
 
 
 def set_value(config: DictConfig, override: Override) -> None:

@@ -1,9 +1,17 @@
-"""The options of this project as a config source of Hydra, which asks for one when a configuration
-has it.
+"""The options of this project as a config source of Hydra: the YAML files of a folder, and those
+that no file states: the shapes that ship, a server of every GPU, and plug-ins.
+
+A file names its class by `_target_`, and states only what differs from the defaults of the class's
+constructor, which are filled in here. Hydra asks for an option when a configuration has it, so that
+a class is imported only if it is used.
 """
 
+import re
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
@@ -11,13 +19,40 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from testbed.core.model_files import model_names
-from testbed.experiments.runs.choice_names import GROUPS, files_of, plug_ins_of
-from testbed.experiments.runs.defaults_lists import PACKAGE
-from testbed.experiments.runs.option_values import option_at, with_defaults
+from testbed.core.errors import InputError
+from testbed.core.model_files import model_names, shipped
+from testbed.experiments.runs.choice_names import (
+    ANY_SERVER,
+    CLASS,
+    CUSTOM,
+    GROUPS,
+    HIDDEN,
+    files_of,
+    gpus_of_server,
+    plug_ins_of,
+)
+from testbed.experiments.runs.yaml_values import yaml_values
+from testbed.run.config import EngineConfig, RunConfig, ServerConfig, SoftwareConfig, defaults_of
+from testbed.run.constructor_parameters import values_of
+from testbed.run.parts import locate
 
+Node = dict[str, Any]
 SCHEME = "testbed"
 FOLDERS: set[str] = set()
+PACKAGE = "@package"  # a comment before all values: where a file places them
+HEADER = re.compile(rf"\s*#\s*{PACKAGE}[ \t]+(?P<package>\S+)[ \t]*(\n|$)")
+NOTHING = "None"  # Hydra asks for it if a default is null
+NAMED = re.compile(r"[\w.]+")  # a class by its name, neither missing nor interpolated
+FIGURE = "figure"  # a group of studies, which are no parts of a run
+# Of a deployment, whatever the model
+CHOICES = {"kv_dtype_bytes": None, "weight_bits": None, "fp8_products": None}
+# The models whose defaults a file or a group leaves out, and the fields that an option adds
+MODELS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "run": (RunConfig, ("engine", "software", "router", "handover", "speculation")),
+    "memory": (ServerConfig, ("tiers", "kv_memory_of")),
+    "software": (SoftwareConfig, ()),
+    "engine": (EngineConfig, ()),
+}
 
 
 class OwnOptions(ConfigSource):
@@ -66,6 +101,88 @@ def register(folder: Path) -> None:
     FOLDERS.add(str(folder))
     Plugins.instance().register(OwnOptions)
     Plugins.instance().register(OwnSearchPath)
+
+
+def with_defaults(stated: Node, group: str) -> Node:
+    """The values of an option with the defaults of the class or the model that they are for."""
+    cls, added = MODELS.get(group, (None, ()))
+    usual = {} if cls is None else defaults_of(cls)
+    values = {name: value for name, value in usual.items() if name not in added}
+    return {**values, **(stated if group == FIGURE else _of_classes(stated, group))}
+
+
+def _of_classes(values: Any, group: str) -> Any:
+    """The values with the defaults of the class that they name, and its values likewise."""
+    if not isinstance(values, dict):
+        return values
+    filled = {name: _of_classes(value, group) for name, value in values.items()}
+    target = str(values.get("_target_", ""))
+    if not NAMED.fullmatch(target):
+        return filled
+    return {"_target_": target, **values_of(locate(target, group)), **filled}
+
+
+@cache
+def stated(file: Path, changed_ns: int) -> Node:
+    """The values of a file that was changed at this time; its package, if its first comment says
+    one, as the value PACKAGE.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(key=file, problem="is no text in UTF-8") from None
+    try:
+        values = yaml_values(text)
+    except yaml.MarkedYAMLError as error:
+        place = f"{file}, line {error.problem_mark.line + 1}" if error.problem_mark else file
+        raise InputError(key=place, problem=f"is not valid YAML: {error.problem}") from None
+    if not isinstance(values, dict):
+        raise InputError(key=file, problem="must have values by name")
+    header = HEADER.match(text)
+    return values | {PACKAGE: header["package"]} if header else values
+
+
+def option_at(folder: Path, path: str) -> Node | None:
+    """The values that the option of a folder states, or one that no file states; None if there is
+    none.
+    """
+    file = folder / f"{path}.yaml"
+    if file.is_file():
+        return stated(file, file.stat().st_mtime_ns)
+    group, _, name = path.rpartition("/")
+    if name == NOTHING:
+        return None
+    if path == "engine/gpu":
+        return {}
+    if group == "model" and name in model_names():
+        return {**CHOICES, **shipped(name)["shape"]}
+    if group == "server":
+        return _server(name)
+    return _plug_in(group, name) if group in GROUPS else None
+
+
+def _server(name: str) -> Node | None:
+    """A server of a GPU by its name, of several as one, and the server of a model that has no file
+    of its own.
+    """
+    if name in files_of("gpu"):
+        return {"defaults": [{"/gpu@gpu": name}, "/memory@_here_"]}
+    gpus = gpus_of_server(name)
+    if gpus is not None:
+        gpu, num_gpus = gpus
+        return {"defaults": [gpu, "_self_"], "num_gpus": num_gpus}
+    if name.startswith(HIDDEN) and name.removeprefix(HIDDEN) in model_names():
+        return {"defaults": [ANY_SERVER]}
+    return None
+
+
+def _plug_in(group: str, name: str) -> Node | None:
+    """An installed plug-in by its name, or MODULE:CLASS; it gets what `custom` has."""
+    points = {point.name: point.value for point in plug_ins_of(group)}
+    target = name if CLASS.fullmatch(name) else points.get(name)
+    if target is None or CUSTOM not in files_of(group):
+        return None
+    return {"defaults": [CUSTOM], "_target_": target.replace(":", ".")}
 
 
 def _names(group: str) -> set[str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.runs.choice_names import CONF, files_of
-from testbed.experiments.runs.option_values import stated, with_defaults
+from testbed.experiments.runs.own_options import stated, with_defaults
 from testbed.run.config import RunConfig, ServerConfig
 from testbed.run.parts import Part
 

@@ -11,10 +11,8 @@ from testbed.core.errors import InputError
 from testbed.core.specs import TierSpec
 from testbed.cost.model import Work
 from testbed.experiments.runs import own_options
-from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS, names_of
-from testbed.experiments.runs.compose import composed, composed_by_hydra, configured
-from testbed.experiments.runs.defaults_lists import NeedsHydra
-from testbed.experiments.runs.plain_composition import composed_plainly, merge
+from testbed.experiments.runs.choice_names import CONF
+from testbed.experiments.runs.compose import composed, configured
 from testbed.experiments.runs.words import read_words
 from testbed.run.machine import cost_of
 
@@ -38,8 +36,8 @@ def by_hydra(words):
     """The composition by Hydra, with nothing of this project but its options; and its values."""
     own_options.register(CONF)
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("run", [*words])
-        return config, OmegaConf.to_container(config, resolve=True)
+        composed_by_hydra = compose("run", [*words])
+        return composed_by_hydra, OmegaConf.to_container(composed_by_hydra, resolve=True)
 
 
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
@@ -49,84 +47,6 @@ def test_values_set_afterwards_are_those_that_hydra_sets(words):
     assert (config, OmegaConf.to_container(config, resolve=True)) == by_hydra(
         [*read.choices, *read.values]
     )
-
-
-def check_options(words):
-    """Options composed without Hydra are Hydra's, keys in the same order."""
-    read = read_words(words)
-    config, (expected, _) = composed_plainly("run", read.choices), by_hydra(read.choices)
-    assert (OmegaConf.to_yaml(config), OmegaConf.is_struct(config)) == (
-        OmegaConf.to_yaml(expected),
-        OmegaConf.is_struct(expected),
-    )
-
-
-@pytest.mark.parametrize("system", names_of("system"))
-def test_a_system_and_what_it_overrides_are_composed_without_hydra(system):
-    check_options([f"+system={system}", "model=llama-3-8b", "gpu=h200"])
-
-
-def test_the_values_of_a_primary_config_in_a_folder_stand_where_hydra_puts_them():
-    config = composed_plainly("figure/table1", ())
-    assert config == composed_by_hydra("figure/table1", ())
-    assert [*config] == ["figure"]
-
-
-AMONG = {  # options of parts that few others have
-    "eviction": ["policy=prefix_caching"],
-    "acceptance": ["speculation=ngram"],
-    "store": ["policy=tiered"],
-    "load": ["policy=tiered"],
-}
-OPTIONS = [(group, name) for group in GROUPS for name in names_of(group)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("group", "name"), OPTIONS)
-def test_every_option_is_composed_without_hydra(group, name):
-    word = f"{KEYS.get(group, group)}={name}"
-    check_options([*AMONG.get(group, []), word, *(["gpu=h200"] if group == "model" else [])])
-
-
-OF_HYDRA = [
-    ("policy=[paged]",),
-    ("policy=null",),
-    ("~policy",),
-    ("policy=none_such",),
-    ("eviction@policy.eviction=lru",),  # of a policy without a cache
-    ("+policy=paged",),
-]
-
-
-@pytest.mark.parametrize("words", OF_HYDRA, ids=" ".join)
-def test_what_hydra_may_refuse_is_left_to_hydra(words):
-    with pytest.raises(NeedsHydra):
-        composed_plainly("run", words)
-
-
-MERGED = [
-    ({"a": 1}, {"a": "???", "b": "???"}, {"a": 1, "b": "???"}),
-    ({"a": {"b": 1}}, {"a": {"c": 2}}, {"a": {"b": 1, "c": 2}}),
-    ({"a": [1, 2]}, {"a": [3]}, {"a": [3]}),
-    ({"a": None}, {"a": {"b": 1}}, {"a": {"b": 1}}),
-    ({"a": "${c}", "c": 1}, {"a": 2}, {"a": 2, "c": 1}),
-]
-
-
-@pytest.mark.parametrize(("first", "later", "both"), MERGED)
-def test_values_are_merged_as_by_omegaconf(first, later, both):
-    assert OmegaConf.merge(first, later) == both
-    merge(first, later)
-    assert first == both
-
-
-@pytest.mark.parametrize(
-    ("there", "value"),
-    [({"b": 1}, None), ({"b": 1}, 2), ([1], {"b": 1}), ("${c}", {"b": 1}), ("${c}", [1])],
-)
-def test_a_value_that_becomes_another_kind_is_left_to_omegaconf(there, value):
-    with pytest.raises(NeedsHydra):
-        merge({"a": there, "c": 1}, {"a": value})
 
 
 def test_an_option_has_every_key_of_the_model_that_it_makes():

@@ -16,7 +16,7 @@ from testbed.core.model_files import model_names, shipped
 from testbed.core.shapes import read_model
 from testbed.experiments.runs.choice_names import files_of
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.option_values import CHOICES
+from testbed.experiments.runs.own_options import CHOICES
 from testbed.run.build import build
 from testbed.run.config import RunConfig
 
