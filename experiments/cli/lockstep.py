@@ -29,7 +29,6 @@ Offload = Annotated[
 Lmcache = Annotated[
     bool, Parameter(help="random servers have LMCache below the device, stepped one by one")
 ]
-Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
 Configs = Annotated[
     Path | None,
     Parameter(
@@ -61,7 +60,6 @@ class OtherParts:
 
     offload: Offload = False
     lmcache: Lmcache = False
-    histories: Histories = None
     capacity: Capacity = False
     configs: Configs = None
     starts: Starts = None
@@ -154,10 +152,6 @@ def _lines_of_vllm(parts: OtherParts, drawn: RandomRuns) -> Iterable[str] | None
         from testbed.experiments.real.lockstep.lmcache_offload import check_lmcache
 
         return check_lmcache(drawn.random or 20, drawn.seed, drawn.requests)
-    if parts.histories:
-        from testbed.experiments.real.lockstep.manager_histories import check_histories
-
-        return check_histories(parts.histories, drawn.seed)
     if parts.configs is not None:
         from testbed.experiments.real.lockstep.config_comparison import check_configs
 
@@ -178,7 +172,6 @@ def _lockstep_sglang(
         "windows": drawn.windows,
         "priority": drawn.priority,
         "lmcache": parts.lmcache,
-        "histories": parts.histories,
         "configs": parts.configs,
         "starts": parts.starts,
     }

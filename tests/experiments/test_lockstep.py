@@ -256,12 +256,6 @@ def test_100000_iterations_of_40_random_configurations_equal_vllms(capsys):
 
 
 @needs_vllm
-@pytest.mark.slow
-def test_10000_histories_of_vllms_manager_keep_the_contract():
-    assert call("lockstep", ["vllm", "--histories", "10000"]) == 0
-
-
-@needs_vllm
 @pytest.mark.parametrize("num_drafts", [0, 1, 3])
 def test_bytes_of_states_equal_vllms(num_drafts):
     """The convolution keeps a row more for each draft."""

@@ -74,7 +74,7 @@ def test_the_shapes_of_the_compared_files_are_those_that_ship(tmp_path):
 
 
 def test_options_of_vllm_are_refused():
-    check_refusal(("histories", "vllm"), lockstep, "sglang", parts=OtherParts(histories=3))
+    check_refusal(("lmcache", "vllm"), lockstep, "sglang", parts=OtherParts(lmcache=True))
     check_refusal(("windows",), lockstep, "sglang", drawn=RandomRuns(1, windows=True))
 
 

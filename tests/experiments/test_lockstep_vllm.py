@@ -1,9 +1,9 @@
-"""`testbed lockstep vllm`: its output if vLLM and ours differ; broken managers of vLLM's.
+"""`testbed lockstep vllm`: its output if vLLM and ours differ.
+
 Tests that need vLLM are skipped if it is not installed.
 """
 
 from dataclasses import asdict, replace
-from itertools import count
 
 import pytest
 from refusals import check_refusal, check_words
@@ -82,13 +82,6 @@ FEW = (
 )
 
 
-@pytest.mark.parametrize("words", [(), ("--seed", "3")])
-def test_vllms_own_manager_breaks_no_clause(lockstep, words):
-    code, output, _ = lockstep("--histories", "10", *words)
-    assert code == 0
-    check_words(("10 histories", "break no clause"), output)
-
-
 def test_random_configurations_are_equal_to_the_end(lockstep):
     code, output, _ = lockstep("--random", "3", "--requests", "30")
     assert code == 0
@@ -165,107 +158,3 @@ def test_first_difference_and_the_shortest_workload_are_shown(lockstep, tmp_path
         output,
     )
     assert output.count(": 1 tokens in, 1 out") == 3
-
-
-def broken(monkeypatch, name, change):
-    """Replace a method of vLLM's block pool or cache manager by change(the method)."""
-    from vllm.v1.core.block_pool import BlockPool
-    from vllm.v1.core.kv_cache_manager import KVCacheManager
-
-    kind = BlockPool if hasattr(BlockPool, name) else KVCacheManager
-    monkeypatch.setattr(kind, name, change(getattr(kind, name)))
-
-
-def every(number, method, otherwise):
-    """The method, but for each so-manieth call."""
-    calls = count()
-
-    def call(self, *arguments):
-        turn = next(calls) % number
-        return method(self, *arguments) if turn else otherwise(self)
-
-    return call
-
-
-def counted_twice(method):
-    def new_blocks(self, number):
-        blocks = method(self, number)
-        for block in blocks:
-            block.ref_cnt = 2
-        return blocks
-
-    return new_blocks
-
-
-def fails_at_three(method):
-    def allocate(self, request, number, *others):
-        if number == 3:
-            raise IndexError("pop from empty list")
-        return method(self, request, number, *others)
-
-    return allocate
-
-
-BROKEN = [
-    pytest.param(
-        "touch", lambda method: lambda *_: None, "clause 4: blocks were lost", id="no hold"
-    ),
-    pytest.param(
-        "get_new_blocks",
-        counted_twice,
-        "clause 5: block 1 is written while 2 hold it",
-        id="counted twice",
-    ),
-    pytest.param(
-        "free", lambda method: lambda *_: None, "clause 4: blocks are missing", id="nothing freed"
-    ),
-    pytest.param(
-        "get_block_ids",
-        lambda method: lambda self, name: tuple([0, *table[1:]] for table in method(self, name)),
-        "clause 5: token 0 is written to the null block",
-        id="the null block in tables",
-    ),
-    pytest.param(
-        "get_computed_blocks",
-        lambda method: lambda self, request: (method(self, request)[0], 2),
-        "clause 8: 2 of 1 tokens are said to be cached",
-        id="more cached than there are",
-    ),
-    pytest.param(
-        "get_computed_blocks",
-        lambda method: lambda self, request: (method(self, request)[0], -4),
-        "clause 8: -4 of 1 tokens",
-        id="fewer than none cached",
-    ),
-    pytest.param(
-        "get_computed_blocks",
-        lambda method: every(3, method, lambda self: (self.empty_kv_cache_blocks, 0)),
-        "clause 9: the same calls gave different answers",
-        id="answers that change",
-    ),
-    pytest.param(
-        "allocate_slots",
-        lambda method: every(5, method, lambda self: None),
-        "clause 2: a refusal was not given again",
-        id="refusals that change",
-    ),
-    pytest.param("allocate_slots", fails_at_three, "clause 10: IndexError", id="an error"),
-    pytest.param(
-        "allocate_slots",
-        lambda method: (
-            lambda self, request, number, *others: method(
-                self, request, number - number // 9, *others
-            )
-        ),
-        "clause 4: 3 blocks for 13 tokens",
-        id="too few blocks",
-    ),
-]
-
-
-@pytest.mark.parametrize(("name", "change", "clause"), BROKEN)
-def test_a_broken_manager_of_vllms_breaks_the_clause(lockstep, monkeypatch, name, change, clause):
-    broken(monkeypatch, name, change)
-    code, output, _ = lockstep("--histories", "20")
-    assert code == 1
-    check_words((clause, "Call(verb="), output)

@@ -5,6 +5,7 @@ pool for a time: prefix_caching_v1. prefix_caching keeps one. Of 60 prompts one 
 0.19's own manager found in 300 traces what prefix_caching_v1 did.
 """
 
+from inspect import signature
 from random import Random
 
 import pytest
@@ -39,16 +40,20 @@ def blocks_found(kind, num_blocks, prompts):
 
 def blocks_found_by_vllm(num_blocks, prompts):
     from testbed.experiments.real.lockstep import vllm_installation as vllm
-    from testbed.experiments.real.lockstep.manager_histories import History
 
-    history = History(num_blocks + 1, (None,))  # one is vLLM's null block
-    num_found = []
+    config = vllm.kv_cache_config(num_blocks + 1, SIZE)  # one is vLLM's null block
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+    options = {"hash_block_size": SIZE, "scheduler_block_size": SIZE, "enable_caching": True}
+    taken = options.keys() & signature(KVCacheManager).parameters
+    manager = KVCacheManager(config, MAX_LEN, **{name: options[name] for name in taken})
+    hasher, num_found = vllm.block_hasher(SIZE), []
     for i, tokens in enumerate(prompts):
-        request = vllm.make_request(i, list(tokens), MAX_LEN, None, history.hasher)
-        cached, num_cached = history.manager.get_computed_blocks(request)[:2]
+        request = vllm.make_request(i, list(tokens), MAX_LEN, None, hasher)
+        cached, num_cached = manager.get_computed_blocks(request)[:2]
         new = len(tokens) - num_cached
-        assert history.manager.allocate_slots(request, new, num_cached, cached) is not None
-        history.manager.free(request)
+        assert manager.allocate_slots(request, new, num_cached, cached) is not None
+        manager.free(request)
         num_found.append(num_cached // SIZE)
     return num_found
 
