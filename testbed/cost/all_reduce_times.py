@@ -9,7 +9,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import ServerSpec
 from testbed.cost.interpolation import Knots
-from testbed.cost.sections import has, rows
+from testbed.cost.sections import rows
 
 
 def all_reduce(profile: Mapping[str, Any], server: ServerSpec) -> Callable[[int], int]:
@@ -19,7 +19,7 @@ def all_reduce(profile: Mapping[str, Any], server: ServerSpec) -> Callable[[int]
     over the data sheet's links without latency.
     """
     wanted = server.num_gpus
-    points = rows(profile, "all_reduce") if has(profile, "all_reduce") else []
+    points = rows(profile, "all_reduce") if "all_reduce" in profile["sections"] else []
     if points:
         degrees = {key[0] for key, _ in points}
         measured = max((degree for degree in degrees if degree <= wanted), default=min(degrees))

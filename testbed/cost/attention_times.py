@@ -19,7 +19,7 @@ from testbed.cost.interpolation import (
     surface,
 )
 from testbed.cost.model import UNBOUNDED, Affine, Work
-from testbed.cost.sections import Choices, Rows, has, rows, table
+from testbed.cost.sections import Choices, Rows, rows, table
 
 Prefill = tuple[tuple[int, int], ...]
 MAX_CURVES = 1 << 10  # by stored tokens, each over the new ones
@@ -35,7 +35,7 @@ class Attention:
     def __init__(self, profile: Mapping[str, Any], choices: Choices, num_layers: int) -> None:
         is_paged = choices.kernel == "paged"
         unequal = None
-        if is_paged and choices.spread == "ragged" and has(profile, "unequal_lengths"):
+        if is_paged and choices.spread == "ragged" and "unequal_lengths" in profile["sections"]:
             unequal = UnequalLengths(profile["sections"]["unequal_lengths"])
         spread = "equal" if unequal else choices.spread
 
@@ -53,7 +53,7 @@ class Attention:
             profile, "prefill_attention", lambda points: PrefillTable(points, num_layers)
         )
         self._mixed: MixedTable | None = None
-        if is_paged and has(profile, "mixed_attention"):
+        if is_paged and "mixed_attention" in profile["sections"]:
             prompts = self._prefill if isinstance(self._prefill, PrefillTable) else None
             self._mixed = MixedTable(
                 scaled(rows(profile, "mixed_attention")), num_layers, unequal, prompts

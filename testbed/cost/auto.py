@@ -19,7 +19,7 @@ from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.derive import Loads, derive
 from testbed.cost.known_profiles import Known, is_elsewhere, of_systems, profiles_at_hand
 from testbed.cost.profile import KERNELS_BY, ProfileCost, check_data_sheet
-from testbed.cost.sections import BALANCED, SYSTEM, Choices, has, rows
+from testbed.cost.sections import BALANCED, SYSTEM, Choices, rows
 from testbed.cost.software import SOFTWARE, SoftwareTimes
 
 Costs = AnalyticCost | ProfileCost
@@ -168,7 +168,7 @@ def adapted_choices(choices: Choices, profile: Mapping[str, Any]) -> Choices:
     its own software times if they were fitted on a server's log, or are in whole iterations.
     """
     section = choices.decode_section
-    if has(profile, section) and len(profile["sections"][section]["axes"]) == 4:
+    if section in profile["sections"] and len(profile["sections"][section]["axes"]) == 4:
         sizes = sorted({key[0] for key, _ in rows(profile, section) if key[1] == choices.spread})
         block = choices.measured_block
         larger = (size for size in sizes if size >= block)
@@ -261,10 +261,10 @@ def carried(
     shard = Loads(model, server.num_gpus, byte_kv_bandwidth)
     share = attainable if is_elsewhere(nearest, server.gpu) else None
     profile = derive(nearest.profile, nearest.gpu, server.gpu, share, shard)
-    if server.num_gpus > 1 and not has(profile, "all_reduce"):
+    if server.num_gpus > 1 and "all_reduce" not in profile["sections"]:
         for other in sources:
             is_of_gpu = other.gpu == nearest.gpu and other.model.is_plain
-            if is_of_gpu and has(other.profile, "all_reduce"):
+            if is_of_gpu and "all_reduce" in other.profile["sections"]:
                 derived = derive(other.profile, other.gpu, server.gpu, shard=shard)
                 profile["sections"]["all_reduce"] = derived["sections"]["all_reduce"]
                 break

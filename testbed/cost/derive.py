@@ -70,7 +70,9 @@ def derive(
     target_loads = shard or loads
     points = {name: measured(section) for name, section in profile["sections"].items()}
     method = METHOD
-    bandwidth_share = _bandwidth_share(loads, points, source)
+    rates = [best_rates(loads, name, points[name])[0] for name in STREAMS if name in points]
+    # More than all: weights from the L2 cache
+    bandwidth_share = min(1.0, max(rates) / source.memory_bandwidth)
     if attainable is not None:
         bandwidth = target.memory_bandwidth * attainable / bandwidth_share
         target = replace(target, memory_bandwidth=bandwidth)
@@ -138,14 +140,6 @@ def columns_of(points: Sequence[Point]) -> Columns:
     return [np.array(column) for column in zip(*(key for key, _ in points), strict=True)]
 
 
-def _bandwidth_share(
-    loads: "Loads", points: Mapping[str, Sequence[Point]], source: GpuSpec
-) -> float:
-    """The best share of the source's memory bandwidth that any streaming section reached."""
-    rates = [best_rates(loads, name, points[name])[0] for name in STREAMS if name in points]
-    return min(1.0, max(rates) / source.memory_bandwidth)  # more: weights from the L2 cache
-
-
 def derived_cost(
     model: ModelSpec,
     server: ServerSpec,
@@ -179,7 +173,9 @@ class Loads:
         self.pair = 4 * model.num_heads // num_gpus * model.head_size  # FLOPs of a query and a key
 
     def load(self, section: str, key: Columns) -> tuple[Any, Any]:
-        """Bytes of memory and FLOPs of a point with this key, or of each point of columns."""
+        """Bytes of memory, or of the link, and FLOPs of a point with this key, or of each point of
+        columns.
+        """
         size = self.model.dtype_bytes
         if section in ("linear", "output_head"):
             weights = self.layer if section == "linear" else self.head
@@ -196,14 +192,11 @@ class Loads:
             new, past, num_seqs, mean = key
             pairs = new * past + new * (new + 1) / 2
             return (new + past) * self.kv + num_seqs * mean * self.read, pairs * self.pair
+        if section == "swap":  # bytes over a link
+            return key[2] * key[3] * self.kv * self.model.num_layers, 0
+        if section == "all_reduce":
+            return 2 * (key[0] - 1) / key[0] * key[1], 0
         return key[-1] * self.read, 0.0
-
-    def sent(self, section: str, key: Columns) -> Any:
-        """Bytes that a point with this key, or each point of columns, sends over a link."""
-        if section == "swap":
-            return key[2] * key[3] * self.kv * self.model.num_layers
-        num_gpus, num_bytes = key
-        return 2 * (num_gpus - 1) / num_gpus * num_bytes
 
 
 def _carried(
@@ -229,7 +222,7 @@ def _over_link(
 ) -> list[list[float]]:
     """Times scaled by the bytes that the section sends and its link's bandwidth."""
     keys = columns_of(points)
-    here, there = (loads.sent(name, keys) for loads in shards)
+    here, there = (loads.load(name, keys)[0] for loads in shards)
     us_per_byte, target_us_per_byte = (US / float(getattr(gpu, LINKS[name])) for gpu in gpus)
     slower_us = (here * (target_us_per_byte - us_per_byte)).tolist()
     more_us = ((there - here) * target_us_per_byte).tolist()

@@ -1,5 +1,6 @@
 """Profiles that ship, and the user's, each with the data sheet of the GPU that it is of."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -90,7 +91,7 @@ def shipped(system: str = "") -> tuple[Mapping[str, Any], ...]:
     """
     profiles = []
     for path in sorted((PROFILES / system).glob("*.json")):
-        profile = read_profile(path)
+        profile = json.loads(path.read_text(encoding="utf-8"))
         if SYSTEM in profile["fingerprint"]:
             profile["fingerprint"][NAME] = f"{system}/{path.stem}".lstrip("/")
         profiles.append(profile)

@@ -8,7 +8,7 @@ from typing import Any
 from testbed.core.slots import record
 from testbed.cost.layer_times import level_beyond
 from testbed.cost.model import Launch
-from testbed.cost.sections import Rows, has, rows
+from testbed.cost.sections import Rows, rows
 
 PARTS = ("first", "whole")
 OverSeqs = Callable[[int], int]
@@ -27,10 +27,10 @@ class Launches:
     def __init__(self, profile: Mapping[str, Any], least: Callable[[int], int]) -> None:
         self._least = least
         self._decodes: dict[str, OverSeqs] = {}
-        if has(profile, "launch_decodes"):
+        if "launch_decodes" in profile["sections"]:
             self._decodes = _of_decodes(sorted(rows(profile, "launch_decodes")))
         self._prompts: dict[int, dict[str, OverSeqs]] = {}
-        if has(profile, "launch_prompts"):
+        if "launch_prompts" in profile["sections"]:
             self._prompts = _of_prompts(sorted(rows(profile, "launch_prompts")))
         self.is_known = bool(self._decodes or self._prompts)
         self._launch = cache(self._of_counts)

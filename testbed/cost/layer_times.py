@@ -11,7 +11,7 @@ from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.all_reduce_times import all_reduce, layer_s
 from testbed.cost.interpolation import Knots, blend, bracket
-from testbed.cost.sections import BALANCED, Choices, Rows, has, included, jumps, rows, table
+from testbed.cost.sections import BALANCED, NEXT, Choices, Rows, rows, table
 
 Curve = Callable[[int], int]
 
@@ -32,10 +32,13 @@ class Layers:
         server: ServerSpec | None,
         choices: Choices,
     ) -> None:
+        sections = profile["sections"]
+        included = {name for body in sections.values() for name in body.get("includes", ())}
+
         def curve(section: str, times: int) -> Curve:
-            if included(profile, section):
+            if section in included:
                 return _nothing
-            read = _stairs if jumps(profile, section) else Knots
+            read = _stairs if sections.get(section, {}).get("between") == NEXT else Knots
             return table(
                 profile, section, lambda points: read([(key[0], ps * times) for key, ps in points])
             )
@@ -44,7 +47,7 @@ class Layers:
         self._write = curve("cache_write", model.num_layers)
         self._head = curve("output_head", 1)
         self._once: Curve = _nothing
-        if has(profile, "once_per_iteration"):
+        if "once_per_iteration" in profile["sections"]:
             self._once = curve("once_per_iteration", 1)
         self._experts: Curve = _nothing
         if model.experts or choices.experts != BALANCED:
@@ -107,7 +110,7 @@ def _launched(profile: Mapping[str, Any], section: str, kind: tuple[str, ...]) -
     """Linear between measured counts, level beyond both ends; it may fall, so no span of iterations
     is read off it.
     """
-    points = rows(profile, section) if has(profile, section) else []
+    points = rows(profile, section) if section in profile["sections"] else []
     measured = {key[-1]: ps for key, ps in sorted(points) if key[:-1] == kind}
     return level_beyond(measured) if measured else _nothing
 

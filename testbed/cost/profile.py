@@ -24,7 +24,6 @@ from testbed.cost.sections import (
     THIS_ENGINE,
     Choices,
     Rows,
-    has,
     read_profile,
     rows,
     table,
@@ -87,7 +86,9 @@ class ProfileCost(IterationCost):
         if server:
             self.fingerprint |= _stand_ins(profile, server, self.link)
         self.verifies_as_prompts = profile["fingerprint"].get(SYSTEM) == THIS_ENGINE
-        overheads_ps = _overheads_ps(profile)
+        overheads_ps = {}
+        if "overhead" in profile["sections"]:
+            overheads_ps = {name: ps for (name,), ps in rows(profile, "overhead")}
         self._software = charged(choices, num_gpus, overheads_ps, choices.overhead_per_worker_s)
         self.serving_ps = self._software.serving
         self.software = _system_of(choices, overheads_ps, profile["fingerprint"])
@@ -107,7 +108,7 @@ class ProfileCost(IterationCost):
     def _swap(self) -> dict[str, SwapTime]:
         """Times of swaps by their way, which few runs ask for."""
         model, server, profile = self._made_of
-        link = host_link(model, server) if server and not has(profile, "swap") else None
+        link = host_link(model, server) if server and "swap" not in profile["sections"] else None
         return {way: link or _swaps(profile, self._choices.swap, way) for way in ("out", "in")}
 
     def varied(self, *, launches: float, computing: float) -> "ProfileCost":
@@ -204,20 +205,13 @@ def _stand_ins(
 ) -> dict[str, str]:
     """Sources of the times that the profile lacks, by what takes them."""
     stand_ins = dict[str, str]()
-    if measured_link is None and not has(profile, "swap"):
+    if measured_link is None and "swap" not in profile["sections"]:
         stand_ins["swap"] = SWAP_STAND_IN
-    if server.num_gpus > 1 and not has(profile, "all_reduce"):
+    if server.num_gpus > 1 and "all_reduce" not in profile["sections"]:
         stand_ins["all_reduce"] = ring_stand_in(server)
     if server.tiers or measured_link:
         stand_ins["transfers"] = transfers_origin(server)
     return stand_ins
-
-
-def _overheads_ps(profile: Mapping[str, Any]) -> dict[str, int]:
-    """The software times of a profile, in picoseconds; none if it has no such section."""
-    if not has(profile, "overhead"):
-        return {}
-    return {key[0]: ps for key, ps in rows(profile, "overhead")}
 
 
 def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:

@@ -54,7 +54,8 @@ SYSTEM = "system"  # in the fingerprint of whole iterations: the system that was
 THIS_ENGINE = "this project's engine"
 PROFILES = Path(__file__).parent / "profiles"
 FORMAT = 1
-BETWEEN = ("line", "next")
+# Between measured counts times go in a line, or jump to the next one's
+LINE, NEXT = "line", "next"
 BALANCED = "balanced"  # tokens go to all experts alike
 PS_PER_US = 10**6
 DECODES = {  # the section of each decode kernel
@@ -118,6 +119,9 @@ def check_section(name: str, section: Any, where: str, axes_of: AxesOf = AXES) -
         raise InputError(key=where, problem=f"nothing reads it; a profile's sections are {names}")
     if not isinstance(section, Mapping) or not section.get("axes") or not section.get("points"):
         raise InputError(key=where, problem="needs axes and at least one point")
+    between = section.get("between", LINE)
+    if between not in (LINE, NEXT):
+        raise InputError(key=where, problem=f"between is {between!r}, not one of {LINE}, {NEXT}")
     axes = tuple(section["axes"])
     if axes not in axes_of[name]:
         raise InputError(
@@ -207,13 +211,9 @@ def dump(profile: Mapping[str, Any]) -> str:
     return INNER_LIST.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n"
 
 
-def has(profile: Mapping[str, Any], section: str) -> bool:
-    return section in profile["sections"]
-
-
 def rows(profile: Mapping[str, Any], section: str) -> Rows:
     """A section's points as (key, median in picoseconds)."""
-    if not has(profile, section):
+    if section not in profile["sections"]:
         name, names = profile["model"]["name"], ", ".join(profile["sections"])
         of_kernels = "; cost.iterations=null: times of kernels"
         raise InputError(
@@ -226,32 +226,13 @@ def rows(profile: Mapping[str, Any], section: str) -> Rows:
     return [(tuple(row[:width]), round(row[width] * PS_PER_US)) for row in body["points"]]
 
 
-def included(profile: Mapping[str, Any], section: str) -> bool:
-    """True if another section says that its times hold this one's already."""
-    return any(section in body.get("includes", ()) for body in profile["sections"].values())
-
-
-def jumps(profile: Mapping[str, Any], section: str) -> bool:
-    """True if a section's times jump from one measured count to the next, instead of going in a
-    line between them.
-    """
-    between = profile["sections"].get(section, {}).get("between", "line")
-    if between not in BETWEEN:
-        name = profile["model"]["name"]
-        raise InputError(
-            key=f"section {section} of {name}",
-            problem=f"between is {between!r}, not one of {', '.join(BETWEEN)}",
-        )
-    return bool(between == "next")
-
-
 def table(
     profile: Mapping[str, Any], section: str, make: Callable[[Rows], T]
 ) -> T | Callable[..., Any]:
     """The table of a section; of one that is not there, a stand-in that raises InputError when it
     is used.
     """
-    if has(profile, section):
+    if section in profile["sections"]:
         return make(rows(profile, section))
     return lambda *requested: rows(profile, section)
 

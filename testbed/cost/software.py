@@ -66,15 +66,21 @@ def charged(
     GPU's worker in an iteration.
     """
 
-    def ps(name: str, configured_s: float | None) -> int:
-        return measured_ps.get(name, 0) if configured_s is None else round(configured_s * PS)
-
+    configured = {
+        "iteration": times.overhead_s,
+        "request": times.overhead_per_request_s,
+        "token": times.overhead_per_token_s,
+    }
+    ps = {
+        name: measured_ps.get(name, 0) if time_s is None else round(time_s * PS)
+        for name, time_s in configured.items()
+    }
     workers_ps = num_gpus * round(worker_s * PS)
     inputs_ps = num_gpus * round(times.overhead_per_input_s * PS)
     return Charged(
-        iteration_ps=ps("iteration", times.overhead_s) + workers_ps,
-        request_ps=ps("request", times.overhead_per_request_s) + inputs_ps,
-        token_ps=ps("token", times.overhead_per_token_s),
+        iteration_ps=ps["iteration"] + workers_ps,
+        request_ps=ps["request"] + inputs_ps,
+        token_ps=ps["token"],
         sequence_ps=round(times.overhead_per_sequence_s * PS),
         fork_ps=round(times.sequences_per_fork * times.overhead_per_sequence_s * PS),
     )

@@ -18,7 +18,7 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.interpolation import UnequalLengths
 from testbed.cost.model import UNBOUNDED, Moved, Work
 from testbed.cost.profile import Choices, ProfileCost, read_profile
-from testbed.cost.sections import dump
+from testbed.cost.sections import check_profile, dump
 
 DOC = (Path(testbed.cost.__file__).parent / "PROFILE_FORMAT.md").read_text()
 EXAMPLE = json.loads(re.search(r"```json\n(.*?)```", DOC, re.DOTALL)[1])
@@ -96,7 +96,7 @@ def test_stepwise_interpolation_uses_the_next_point():
     assert stairs._linear(65) == 180e6
     assert stairs._linear(1000) == line._linear(1000) > 180e6
     profile["sections"]["linear"]["between"] = "curve"
-    refuses("section linear of tiny: between is 'curve', not one of line, next", cost_of, profile)
+    refuses("section linear: between is 'curve'", check_profile, profile, "the profile")
 
 
 def test_missing_section_is_refused_only_when_needed():

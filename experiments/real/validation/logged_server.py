@@ -14,7 +14,6 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Column
 from testbed.cost.profile import read_profile
-from testbed.cost.sections import has
 from testbed.experiments.real.importers.imported import bench_link
 from testbed.experiments.real.validation.log_replay import PROFILE_COST
 from testbed.experiments.runs.words import chosen
@@ -237,7 +236,11 @@ def _links(log: VllmLog, config: RunConfig) -> LoggedServer:
     Only servers of several GPUs whose profile has no measured all-reduces need them.
     """
     num_gpus, path = config.server.num_gpus, str(config.cost.parameters.get("path"))
-    if num_gpus == 1 or config.cost.name != PROFILE_COST or has(read_profile(path), "all_reduce"):
+    if (
+        num_gpus == 1
+        or config.cost.name != PROFILE_COST
+        or "all_reduce" in read_profile(path)["sections"]
+    ):
         return LoggedServer(config, [])
     choices = config.cost.parameters["choices"]
     link = bench_link(Path(log.path).parent)

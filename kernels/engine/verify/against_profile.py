@@ -20,7 +20,7 @@ from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost, read_profile
-from testbed.cost.sections import has, rows
+from testbed.cost.sections import rows
 from testbed.kernels.engine.architecture import of_spec
 from testbed.kernels.engine.calibrate_engine import OPTIONS, lasting, on_gpu
 from testbed.kernels.engine.engine_iterations import SETTLING, decodes_of
@@ -97,7 +97,7 @@ def taken(profile: Mapping[str, Any]) -> set[int]:
     points = [
         (key, place)
         for name, place in place_of.items()
-        if has(profile, name)
+        if name in profile["sections"]
         for key, _ in rows(profile, name)
     ]
     return {key[place] for key, place in points if isinstance(key[place], int)}
