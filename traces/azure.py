@@ -7,7 +7,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
-from testbed.traces.files import lengths, read_table, require, seconds
+from testbed.traces.files import SECONDS, TOKENS, read_numbers, read_table, require
 from testbed.traces.length_model import Floats
 from testbed.traces.time_units import KEY, BareTimes, in_seconds
 
@@ -30,7 +30,7 @@ class AzureCsv(BareTimes):
             raise InputError(key=self.path, problem=f"no column {missing[0]!r}; needs {wanted}")
         times, prompts, outputs = (table[name] for name in names)
         if names == RELATIVE:
-            bare = seconds(self.path, names[0], times)
+            bare = read_numbers(self.path, names[0], times, SECONDS)
             arrival_s = in_seconds(self.path, bare, self.time_unit)
         elif self.time_unit is None:
             arrival_s = _time_stamps(self.path, names[0], times)
@@ -39,7 +39,9 @@ class AzureCsv(BareTimes):
                 key=KEY, problem="is not read: the times are dates", remedy="leave it out"
             )
         return Rows(
-            lengths(self.path, names[1], prompts), lengths(self.path, names[2], outputs), arrival_s
+            read_numbers(self.path, names[1], prompts, TOKENS),
+            read_numbers(self.path, names[2], outputs, TOKENS),
+            arrival_s,
         )
 
 

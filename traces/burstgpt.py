@@ -4,11 +4,12 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
-from testbed.traces.files import lengths, numbered, read_table, seconds, whole_numbers
+from testbed.traces.files import SECONDS, TOKENS, Numbers, numbered, read_numbers, read_table
 from testbed.traces.time_units import BareTimes, in_seconds
 
 TIME, PROMPT, OUTPUT = "Timestamp", "Request tokens", "Response tokens"
 SESSION = "Session ID"  # in the releases with conversations
+ANSWERED = Numbers("a whole number of tokens, 0 for a failure", 0, are_whole=True)
 IGNORED = ("Elapsed time", "Model", "Total tokens", "Log Type")
 
 
@@ -20,15 +21,13 @@ class BurstGptCsv(BareTimes):
     def read(self) -> Rows:
         """The requests in file order; arrival_s counts from midnight of the first day."""
         table = read_table(self.path, [TIME, PROMPT, OUTPUT], [SESSION], IGNORED)
-        answered = whole_numbers(
-            self.path, OUTPUT, table[OUTPUT], "a whole number of tokens, 0 for a failure", least=0
-        )
+        answered = read_numbers(self.path, OUTPUT, table[OUTPUT], ANSWERED)
         kept = answered > 0
         if not kept.any():
             raise InputError(
                 key=self.path, problem="no request was answered", remedy="give another file"
             )
-        times = in_seconds(self.path, seconds(self.path, TIME, table[TIME]), self.time_unit)
+        times = read_numbers(self.path, TIME, table[TIME], SECONDS)
         # A failed request may have no prompt; only the lengths of those that are kept must be
         # sound.
         prompts = [
@@ -36,5 +35,10 @@ class BurstGptCsv(BareTimes):
             for keep, text in zip(kept.tolist(), table[PROMPT], strict=True)
         ]
         session = numbered(table[SESSION]) if SESSION in table else None
-        rows = Rows(lengths(self.path, PROMPT, prompts), answered.clip(1), times, session=session)
+        rows = Rows(
+            read_numbers(self.path, PROMPT, prompts, TOKENS),
+            answered.clip(1),
+            in_seconds(self.path, times, self.time_unit),
+            session=session,
+        )
         return rows.take(np.flatnonzero(kept))

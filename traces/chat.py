@@ -16,7 +16,7 @@ from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
 from testbed.core.slots import ceil_div
 from testbed.core.units import NonNegative, NumTokens, Share
-from testbed.traces.files import lengths, read_table
+from testbed.traces.files import TOKENS, read_numbers, read_table
 from testbed.traces.length_model import ConversationModel
 from testbed.traces.reader import Trace, stream
 
@@ -141,7 +141,9 @@ class ChatCsv(Chat):
     def talks(self) -> Conversations:
         table = read_table(self.path, ["conv_id", HISTORY, OUTPUT], ignored=IGNORED)
         new = [True, *(a != b for a, b in pairwise(table["conv_id"])), True]
-        prompts, outputs = (lengths(self.path, name, table[name]) for name in (HISTORY, OUTPUT))
+        prompts, outputs = (
+            read_numbers(self.path, name, table[name], TOKENS) for name in (HISTORY, OUTPUT)
+        )
         return Conversations(np.flatnonzero(new), prompts, outputs)
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:

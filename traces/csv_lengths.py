@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import pickle
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,12 +15,14 @@ from testbed.core.units import PositiveTokens
 from testbed.traces.contents import with_answers, with_unknown
 from testbed.traces.files import (
     MAX_LEN,
+    SECONDS,
+    TOKENS,
+    WHOLE_NUMBERS,
+    Numbers,
     flags,
-    lengths,
     numbered,
+    read_numbers,
     read_table,
-    seconds,
-    whole_numbers,
 )
 from testbed.traces.reader import FileTrace, columns
 from testbed.traces.time_units import TimeUnit, checked_unit, in_seconds
@@ -51,6 +53,7 @@ RESULTS = (  # what a run's own requests.csv says of them besides
     "itl_max_s",
     "e2e_s",
 )
+THINK_TIMES = Numbers("a think time in seconds, at least 0", 0)
 MISSING = (
     "rename one, or name yours: trace.input_column=NAME, trace.output_column=NAME, "
     "trace.arrival_column=NAME"
@@ -101,29 +104,30 @@ class CsvLengths(FileTrace):
 
     def read(self) -> Rows:
         table = self._table()
-        prompts = lengths(self.path, self.input_column, table[self.input_column])
-        outputs = lengths(self.path, self.output_column, table[self.output_column])
-        content = table.get(self.prompt_ids_column)
-        session = table.get(self.session_column)
+        beam, content, session = (
+            table.get(name)
+            for name in (self.beam_column, self.prompt_ids_column, self.session_column)
+        )
 
-        def column(name: str, read: Callable[[str, str, Sequence[str]], Any]) -> Any:
-            return read(self.path, name, table[name]) if name in table else None
+        def numbers(name: str, kind: Numbers) -> Any:
+            return read_numbers(self.path, name, table[name], kind) if name in table else None
 
-        arrivals = column(self.arrival_column, seconds)
+        prompts = numbers(self.input_column, TOKENS)
+        arrivals = numbers(self.arrival_column, SECONDS)
         rows = Rows(
             prompt_len=prompts,
-            output_len=outputs,
+            output_len=numbers(self.output_column, TOKENS),
             arrival_s=(
                 None if arrivals is None else in_seconds(self.path, arrivals, self.time_unit)
             ),
             prompt_ids=None if content is None else self._ids(content, prompts),
             tokens_per_id=1 if content is None else self.tokens_per_id,
-            num_seqs=column(self.num_seqs_column, lengths),
-            beam=column(self.beam_column, flags),
+            num_seqs=numbers(self.num_seqs_column, TOKENS),
+            beam=None if beam is None else flags(self.path, self.beam_column, beam),
             session=None if session is None else numbered(session),
-            priority=column(self.priority_column, whole_numbers),
-            max_new_tokens=column(self.max_new_tokens_column, lengths),
-            think_s=column(self.think_column, think_times),
+            priority=numbers(self.priority_column, WHOLE_NUMBERS),
+            max_new_tokens=numbers(self.max_new_tokens_column, TOKENS),
+            think_s=numbers(self.think_column, THINK_TIMES),
         )
         if self.answer_of_column not in table:
             return rows
@@ -188,11 +192,6 @@ class CsvLengths(FileTrace):
                 )
             all_ids.append(ids)
         return with_unknown(all_ids, prompts.tolist(), self.tokens_per_id)
-
-
-def think_times(path: str, column: str, texts: Sequence[str]) -> Any:
-    """A column of think times in seconds."""
-    return seconds(path, column, texts, "a think time in seconds, at least 0", least=0)
 
 
 def write_lengths(path: str, rows: Rows) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, NamedTuple, TextIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,46 +168,34 @@ def _check_one_column(path: str, header: Sequence[str], name: str, missing: str)
         )
 
 
-def lengths(path: str, column: str, texts: Sequence[str]) -> Column:
-    """A column of token counts; each must be a whole number of at least 1."""
-    return whole_numbers(path, column, texts, "a whole number of tokens, at least 1", least=1)
-
-
-def whole_numbers(
-    path: str,
-    column: str,
-    texts: Sequence[str],
-    wanted: str = "a whole number",
-    least: int = -MAX_LEN,
-) -> Column:
-    """A column of whole numbers, each at least `least`. Raises InputError for the first text that
-    is none, with its line; `wanted` says in the message what it must be.
+class Numbers(NamedTuple):
+    """The numbers that a column must have: from `least` on, whole ones at most MAX_LEN; `wanted`
+    says so in a message.
     """
-    values = numbers(texts)
-    require(
-        path,
-        column,
-        texts,
-        (least <= values) & (values <= MAX_LEN) & (values == np.rint(values)),
-        wanted,
-    )
-    return values.astype(np.int64)
+
+    wanted: str
+    least: float = -np.inf
+    are_whole: bool = False
 
 
-def seconds(
-    path: str,
-    column: str,
-    texts: Sequence[str],
-    wanted: str = "a time in seconds",
-    least: float = -np.inf,
-) -> NDArray[np.float64]:
-    """A column of times in seconds, or of other finite numbers, each at least `least`. Raises
-    InputError for the first text that is none, with its line; `wanted` says in the message what it
-    must be.
+TOKENS = Numbers("a whole number of tokens, at least 1", 1, are_whole=True)
+WHOLE_NUMBERS = Numbers("a whole number", -MAX_LEN, are_whole=True)
+SECONDS = Numbers("a time in seconds")
+
+
+def read_numbers(path: str, column: str, texts: Sequence[str], kind: Numbers) -> NDArray[Any]:
+    """A column of finite numbers. Raises InputError for the first text that is none of this kind,
+    with its line.
     """
-    values = numbers(texts)
-    require(path, column, texts, (least <= values) & np.isfinite(values), wanted)
-    return values
+    values = np.full(len(texts), np.nan)
+    for row, text in enumerate(texts):
+        with suppress(ValueError):
+            values[row] = float(text)
+    are_right = (kind.least <= values) & np.isfinite(values)
+    if kind.are_whole:
+        are_right &= (values <= MAX_LEN) & (values == np.rint(values))
+    require(path, column, texts, are_right, kind.wanted)
+    return values.astype(np.int64) if kind.are_whole else values
 
 
 def numbered(names: Sequence[object]) -> Column:
@@ -238,15 +226,6 @@ def require(
             problem=f"{text!r} is not {wanted}",
             remedy="fix or remove the line",
         )
-
-
-def numbers(texts: Sequence[str]) -> NDArray[np.float64]:
-    """Texts as numbers; a text that is no number becomes NaN."""
-    values = np.full(len(texts), np.nan)
-    for row, text in enumerate(texts):
-        with suppress(ValueError):
-            values[row] = float(text)
-    return values
 
 
 def read_json(path: str) -> Any:

@@ -9,12 +9,21 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.traces.csv_lengths import RESULTS
-from testbed.traces.files import lengths, read_header, read_table, require, seconds, whole_numbers
+from testbed.traces.files import (
+    SECONDS,
+    TOKENS,
+    WHOLE_NUMBERS,
+    read_header,
+    read_numbers,
+    read_table,
+    require,
+)
 from testbed.traces.length_model import Floats
 
 LENGTHS = ("prompt_len", "output_len")
 TIMES = ("arrival_s", "first_token_s", "finish_s")
 COUNTS = ("num_seqs", "num_swaps", "num_recomputes")
+COUNT = WHOLE_NUMBERS._replace(least=0)
 NOT_SERVED = ("rejected", "cancelled_s")  # columns with a text if no whole answer came
 
 
@@ -43,10 +52,10 @@ def read_run(path: str) -> RunLog:
         raise InputError(
             key=path, problem="no request was served", remedy="give a run that serves requests"
         )
-    prompts, outputs = (lengths(path, name, served[name]) for name in LENGTHS)
-    num_seqs, *preempted = (whole_numbers(path, name, served[name], least=0) for name in COUNTS)
+    prompts, outputs = (read_numbers(path, name, served[name], TOKENS) for name in LENGTHS)
+    num_seqs, *preempted = (read_numbers(path, name, served[name], COUNT) for name in COUNTS)
     require(path, COUNTS[0], served[COUNTS[0]], num_seqs == 1, "1: a log has single sequences")
-    times = np.stack([seconds(path, name, served[name]) for name in TIMES], axis=1)
+    times = np.stack([read_numbers(path, name, served[name], SECONDS) for name in TIMES], axis=1)
     in_order = np.diff(times, axis=1).min(axis=1) >= 0
     require(path, TIMES[1], served[TIMES[1]], in_order, f"in order ({', '.join(TIMES)})")
     remarks = [f"{num_left_out} requests were not served: left out"] if num_left_out else []

@@ -16,14 +16,15 @@ from testbed.traces.bench_log import is_bench
 from testbed.traces.client_logs import read_aiperf, read_client_log
 from testbed.traces.files import (
     MAX_LEN,
+    SECONDS,
+    TOKENS,
     json_lines,
-    lengths,
     numbered,
     plain_or_packed,
     read_json,
+    read_numbers,
     read_table,
     require,
-    seconds,
     unread_key,
     wrong_count,
     wrong_time,
@@ -278,8 +279,8 @@ def _from_client(items: list[Any], times: Floats) -> Floats:
 def _csv(path: str) -> tuple[Rows, Floats]:
     counts, names = ("input_tokens", "output_tokens"), ("arrival_s", "first_token_s", "finish_s")
     table = read_table(path, [*counts, *names], ignored=UNREAD, missing=TO_REPLAY)
-    prompts, outputs = (lengths(path, name, table[name]) for name in counts)
-    times = np.stack([seconds(path, name, table[name]) for name in names], axis=1)
+    prompts, outputs = (read_numbers(path, name, table[name], TOKENS) for name in counts)
+    times = np.stack([read_numbers(path, name, table[name], SECONDS) for name in names], axis=1)
     in_order = np.diff(times, axis=1).min(axis=1) >= 0
     require(path, names[1], table[names[1]], in_order, f"in order ({', '.join(names)})")
     return Rows(prompts, outputs), times

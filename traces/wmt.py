@@ -9,7 +9,7 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.core.units import Count, NumTokens
-from testbed.traces.files import lengths, read_table
+from testbed.traces.files import TOKENS, read_numbers, read_table
 from testbed.traces.reader import FileTrace
 
 MISSING = "rename one, or name yours: trace.source_column=NAME, trace.target_column=NAME"
@@ -51,7 +51,7 @@ class WmtCsv(FileTrace):
         names = [self.source_column, self.target_column]
         needed, unused = ([*names, "year"], ()) if self.year is not None else (names, ("year",))
         table = read_table(self.path, needed, ignored=(*IGNORED, *unused), missing=MISSING)
-        sources, targets = (lengths(self.path, name, table[name]) for name in names)
+        sources, targets = (read_numbers(self.path, name, table[name], TOKENS) for name in names)
         rows = Rows(
             sources + self.registered_prefix, targets, registered_prefix=self.registered_prefix
         )

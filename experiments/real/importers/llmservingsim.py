@@ -16,11 +16,13 @@ from testbed.core.model_files import model_names
 from testbed.core.specs import ModelSpec
 from testbed.experiments.real.importers.imported import Imported, Requested, source
 from testbed.experiments.real.importers.known_shapes import data_sheet, known_name, model_named
-from testbed.traces.files import plain_or_packed, read_table, seconds, whole_numbers
+from testbed.traces.files import Numbers, plain_or_packed, read_numbers, read_table
 
 NAME = "LLMServingSim"
 OPTIONAL = "qk_norm"  # Qwen3's
 ATTENTION = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
+MICROSECONDS = Numbers("a time of at least 0", 0)
+COUNTS = Numbers("a whole number of at least 0", 0, are_whole=True)
 BEYOND = "beyond it the last line continues"
 SKEW_LABELS = (
     "kp_label",
@@ -144,7 +146,7 @@ def _by_layer(path: Path, count: str) -> dict[str, dict[int, float]]:
 def _timed(path: Path, *counts: str, names: Sequence[str] = ()) -> Iterator[tuple[Any, ...]]:
     """The rows of a table: names, counts and microseconds."""
     columns = read_table(str(path), [*names, *counts, "time_us"])
-    times = seconds(str(path), "time_us", columns["time_us"], "a time of at least 0", least=0)
+    times = read_numbers(str(path), "time_us", columns["time_us"], MICROSECONDS)
     return zip(
         *map(columns.get, names),
         *(_counts(path, name, columns) for name in counts),
@@ -154,9 +156,7 @@ def _timed(path: Path, *counts: str, names: Sequence[str] = ()) -> Iterator[tupl
 
 
 def _counts(path: Path, name: str, columns: Mapping[str, list[str]]) -> list[int]:
-    return whole_numbers(
-        str(path), name, columns[name], "a whole number of at least 0", least=0
-    ).tolist()
+    return read_numbers(str(path), name, columns[name], COUNTS).tolist()
 
 
 def _add_summed(
@@ -283,7 +283,7 @@ def _skew_points(path: Path, ratio: float) -> tuple[list[list[Any]], int]:
     others', so the mean length is (1 + (ratio - 1) s / 100) / ratio of the longest.
     """
     columns = read_table(str(path), ["pc", *SKEW_LABELS, "alpha"], ignored=["n_samples"])
-    shares = seconds(str(path), "alpha", columns["alpha"], "a share")
+    shares = read_numbers(str(path), "alpha", columns["alpha"], Numbers("a share"))
     edges = [[_edge(path, label) for label in columns[name]] for name in SKEW_LABELS]
     points = []
     for pc, past, seqs, skew, longest, share in zip(
