@@ -2,7 +2,7 @@
 
 An oracle takes them as a constructor argument of the name `lengths`: a mapping from request id to
 output length in tokens, which the engine fills as requests arrive. The builder passes them
-(`testbed/run/oracles.py`); no other object receives or can reach them.
+(`testbed/run/served_parts.py`); no other object receives or can reach them.
 """
 
 from collections.abc import Mapping

@@ -5,7 +5,6 @@ alike.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
@@ -31,7 +30,6 @@ from testbed.run.description import (
     unread_note,
 )
 from testbed.run.machine import cost_of, make_pool
-from testbed.run.oracles import is_oracle
 from testbed.run.parts import Part
 from testbed.run.served_parts import check_release_is_read, served_parameters
 from testbed.run.speculating import check_speculation, speculative_cost
@@ -245,8 +243,7 @@ def _made(
     *first: Any,
     speculation: Speculation | None = None,
 ) -> Any:
-    """The object of a part; an oracle gets a view of the true output lengths."""
+    """The object of a part, with what the run gives it besides the configured parameters."""
     part: Part = getattr(config, group)
-    if is_oracle(part.maker(group)):
-        part = part.updated(lengths=MappingProxyType(lengths))
-    return part.updated(**served_parameters(config, group, speculation)).make(group, *first)
+    served = served_parameters(config, group, speculation, lengths)
+    return part.updated(**served).make(group, *first)

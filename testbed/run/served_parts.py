@@ -1,12 +1,14 @@
 """Arguments of the constructors of a run's parts besides their configured parameters: the release
-of vLLM and the drafter; a policy the batching of its scheduler.
+of vLLM, the drafter and the true lengths of an oracle; of a policy the batching of its scheduler.
 """
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.oracle_protocols import LENGTHS, OutputLengths
 from testbed.memory.served import Batching, StateCaching
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import parameters_of
@@ -15,17 +17,21 @@ from testbed.sched.scheduler import Scheduler
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import release_numbered
 
+NO_LENGTHS: OutputLengths = MappingProxyType({})
 LIMIT = "max_num_batched_tokens"
 RELEASED = ("policy", "scheduler")  # the parts that may follow a release
 
 
 def served_parameters(
-    config: RunConfig, group: str, speculation: Speculation | None = None
+    config: RunConfig,
+    group: str,
+    speculation: Speculation | None = None,
+    lengths: OutputLengths = NO_LENGTHS,
 ) -> Mapping[str, Any]:
-    """The parameters of this kind that the constructor of a part has, and the config does not
-    give.
+    """The parameters of this kind that the constructor of a part has, and neither the config nor a
+    partial function gives.
 
-    speculation: of the config, as an object.
+    speculation: of the config, as an object. lengths: of which an oracle gets a view.
     """
     part = getattr(config, group)
     if part.is_instance:
@@ -37,9 +43,15 @@ def served_parameters(
         "drafts": lambda config: drafts_of_policy(speculation),
         "drafter": lambda config: speculation,
         "max_len": lambda config: config.model.max_len,
+        LENGTHS: lambda config: MappingProxyType(lengths),
     }
-    declared = parameters_of(part.maker(group)) or {}
-    names = [name for name in makers if name in declared and name not in part.parameters]
+    maker = part.maker(group)
+    declared, given = parameters_of(maker) or {}, getattr(maker, "keywords", {})
+    names = [
+        name
+        for name in makers
+        if name in declared and name not in part.parameters and name not in given
+    ]
     return {name: makers[name](config) for name in names}
 
 
