@@ -3,6 +3,7 @@ footprints.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -180,6 +181,7 @@ class Grant(NamedTuple):
 GRANTED = Grant()
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Refusal:
     """A negative answer, which changed nothing; `reason` says why, for a user.
 
@@ -189,32 +191,17 @@ class Refusal:
     `is_final` for the last.
     """
 
-    __slots__ = ("name", "reason")
-
     LATER: ClassVar["Refusal"]
     LOADING: ClassVar["Refusal"]
     NEVER: ClassVar["Refusal"]
 
-    def __init__(self, name: str, reason: str) -> None:
-        """A refusal of a kind; `never` makes those with a reason of their own.
-
-        Args:
-            name: LATER, LOADING or NEVER.
-            reason: why, for a user.
-        """
-        self.name = name
-        self.reason = reason
+    name: str
+    reason: str = field(compare=False)
 
     @property
     def is_final(self) -> bool:
         """True if no release could ever end the refusal."""
         return self.name == "NEVER"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Refusal) and self.name == other.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Refusal":
         return self

@@ -1,11 +1,14 @@
 """Sequences that were forked, and the copies that the next plan makes for them."""
 
+from dataclasses import dataclass, field
+
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import NO_OPS, Ops
 from testbed.memory.capabilities import Capabilities
 from testbed.sched.plan import Plan
 
 
+@dataclass(eq=False, slots=True)
 class PendingForks:
     """Forks since the last plan. A policy that shares blocks answers a fork without copies; any
     other one asks for a copy of the parent's tokens.
@@ -13,16 +16,15 @@ class PendingForks:
     num_forks: how many there were. copies: what the next plan copies, and for which groups.
     """
 
-    def __init__(self, memory: Capabilities) -> None:
-        self._memory = memory
-        self.copies: list[tuple[SequenceGroup, Ops]] = []
-        self.num_forks = 0
+    memory: Capabilities
+    copies: list[tuple[SequenceGroup, Ops]] = field(default_factory=list)
+    num_forks: int = 0
 
     def fork(self, group: SequenceGroup, parent: Sequence, child: Sequence) -> None:
         """`child` continues with the tokens of `parent`; both are sequences of `group`."""
-        ops = self._memory.fork(parent, child)
+        ops = self.memory.fork(parent, child)
         if child.batch is None:  # members of a batch have the same counts already
-            if self._memory.forks is None:
+            if self.memory.forks is None:
                 child.num_stored = parent.num_stored
             else:
                 child.set_counts(num_slots=parent.num_slots, num_stored=parent.num_stored)
