@@ -135,7 +135,12 @@ def places_of(
     """
     places = {name: header.index(name) for name in (*names, *optional) if name in header}
     for name in (*names, *places):
-        _check_one_column(path, header, name, missing)
+        if name not in header:
+            has = ", ".join(header)
+            raise InputError(key=path, problem=f"no column {name!r}; it has {has}", remedy=missing)
+        if header.count(name) > 1:
+            problem, one = f"two columns are named {name!r}", "rename or remove one of them"
+            raise InputError(key=path, problem=problem, remedy=one)
     others = [name for name in header if name not in places]
     for name in set(optional) - places.keys():
         renamed = [other for other in OTHER_NAMES.get(name, ()) if other in others]
@@ -149,23 +154,6 @@ def places_of(
     if unread is not None:
         raise InputError(key=path, problem=f"nothing reads column {unread!r}", remedy=remedy)
     return places
-
-
-def _check_one_column(path: str, header: Sequence[str], name: str, missing: str) -> None:
-    """Raises InputError unless the header has this column once."""
-    if name not in header:
-        has = ", ".join(header)
-        raise InputError(
-            key=path,
-            problem=f"no column {name!r}; it has {has}",
-            remedy=missing,
-        )
-    if header.count(name) > 1:
-        raise InputError(
-            key=path,
-            problem=f"two columns are named {name!r}",
-            remedy="rename or remove one of them",
-        )
 
 
 class Numbers(NamedTuple):

@@ -305,15 +305,6 @@ class ModelSpec:
         values = of_heads * self.num_heads + kv_matrices * num_kv_heads
         return self.hidden_size * head_size * values
 
-    def _all_attention_params(self) -> int:
-        """Weights of all layers' attention."""
-        if not self.has_uneven_heads or self.window is None:
-            return self.num_attention_layers * self.attention_params
-        in_window = self.window.num_layers
-        of_window = self._attention_params(*self.heads_of_windows(), 2)
-        full = self.num_attention_layers - in_window
-        return in_window * of_window + full * self.attention_params
-
     @property
     def layer_params(self) -> int:
         """Weights of the linear layers of one transformer layer without experts."""
@@ -348,8 +339,12 @@ class ModelSpec:
             columns += mixed * self.experts.shared_size
             routers = mixed * self.experts.count
         ffn = self.hidden_size * (self.ffn_matrices * columns + routers)
+        attention = self.num_attention_layers * self.attention_params
+        if self.window and self.has_uneven_heads:
+            of_window = self._attention_params(*self.heads_of_windows(), 2)
+            attention += self.window.num_layers * (of_window - self.attention_params)
         apart = (self.input_params or 0) + self.latent_params
-        return apart + self._all_attention_params() + states + ffn
+        return apart + attention + states + ffn
 
     @property
     def linear_params(self) -> int:

@@ -206,21 +206,13 @@ def _carried(
     gpus: tuple[GpuSpec, GpuSpec],
     bandwidth_share: float,
 ) -> Sequence[list[float]]:
-    """The times of a section's points, taken from one shard and data sheet to another."""
+    """The times of a section's points, taken from one shard and data sheet to another: of links by
+    the bytes that are sent.
+    """
     if name in UNMOVED:
         return [times for _, times in points]
-    if name in LINKS:
-        return _over_link(name, points, shards, gpus)
-    return _over_roofline(name, points, shards, gpus, bandwidth_share)
-
-
-def _over_link(
-    name: str,
-    points: Sequence[Point],
-    shards: tuple["Loads", "Loads"],
-    gpus: tuple[GpuSpec, GpuSpec],
-) -> list[list[float]]:
-    """Times scaled by the bytes that the section sends and its link's bandwidth."""
+    if name not in LINKS:
+        return _over_roofline(name, points, shards, gpus, bandwidth_share)
     keys = columns_of(points)
     here, there = (loads.load(name, keys)[0] for loads in shards)
     us_per_byte, target_us_per_byte = (US / float(getattr(gpu, LINKS[name])) for gpu in gpus)

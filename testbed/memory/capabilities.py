@@ -221,23 +221,18 @@ class Capabilities:
         return layout.pool if isinstance(layout, PageLayout) else pool
 
 
-def methods_of(protocol: type) -> tuple[str, ...]:
-    """The methods by which a policy has a capability: those of the protocol that not every policy
-    has.
-    """
-    return tuple(
-        name
-        for name, value in vars(protocol).items()
-        if callable(value) and not name.startswith("_") and not hasattr(MemoryPolicy, name)
-    )
-
-
 # By attribute of Capabilities
 PROTOCOLS: Mapping[str, type] = {
     name: get_args(hint)[0] for name, hint in get_type_hints(Capabilities).items()
 }
+# By which a policy has a capability: those of the protocol that not every policy has
 METHODS: Mapping[type, tuple[str, ...]] = {
-    protocol: methods_of(protocol) for protocol in PROTOCOLS.values()
+    protocol: tuple(
+        name
+        for name, value in vars(protocol).items()
+        if callable(value) and not name.startswith("_") and not hasattr(MemoryPolicy, name)
+    )
+    for protocol in PROTOCOLS.values()
 }
 
 

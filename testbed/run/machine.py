@@ -103,7 +103,13 @@ def cost_of(config: RunConfig) -> CostModel:
     those of one's own.
     """
     part = config.cost
-    if ITERATIONS in part.parameters and not _is_as_measured(config):
+    is_as_measured = (
+        config.scheduler.name == PLANS_AHEAD
+        and config.speculation is None
+        and config.prefill_replicas is None
+        and block_size_of(config.policy) in (None, USUAL_BLOCK)
+    )
+    if ITERATIONS in part.parameters and not is_as_measured:
         named = part.parameters[ITERATIONS]
         if named is not None and named != (config.software and config.software.iterations):
             raise InputError(
@@ -118,16 +124,6 @@ def cost_of(config: RunConfig) -> CostModel:
             )
         part = part.updated(**{ITERATIONS: None})
     return make_cost(in_blocks(part, config.policy), config.model, config.server, config.software)
-
-
-def _is_as_measured(config: RunConfig) -> bool:
-    """True if whole iterations were measured on such a server."""
-    return (
-        config.scheduler.name == PLANS_AHEAD
-        and config.speculation is None
-        and config.prefill_replicas is None
-        and block_size_of(config.policy) in (None, USUAL_BLOCK)
-    )
 
 
 def in_blocks(cost: Part, policy: Part) -> Part:

@@ -170,8 +170,12 @@ def check_kinds_of_parts(
     """
     declared = parameters_of(target) or {}
     for name in [name for name, value in parameters.items() if isinstance(value, Part | str)]:
-        value, kinds = instances[name], _kinds_of(declared.get(name, Any))
-        if kinds and not isinstance(value, kinds):
+        value, hint = instances[name], declared.get(name, Any)
+        kinds = tuple(kind for kind in get_args(hint) or (hint,) if kind is not type(None))
+        are_ours = all(
+            isinstance(kind, type) and kind.__module__.startswith("testbed.") for kind in kinds
+        )
+        if are_ours and not isinstance(value, kinds):
             given = value if isinstance(value, str) else type(value).__qualname__
             place, kind = dotted(key, name), kinds[0]
             raise InputError(
@@ -180,15 +184,6 @@ def check_kinds_of_parts(
                 problem=f"is no {kind.__module__}.{kind.__qualname__}",
                 remedy=f"choose one by {name}@{place}=NAME, or derive a class from it",
             )
-
-
-def _kinds_of(hint: Any) -> tuple[type, ...]:
-    """The classes of an annotation, None aside, if all of them are this project's."""
-    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
-    are_ours = all(
-        isinstance(kind, type) and kind.__module__.startswith("testbed.") for kind in kinds
-    )
-    return tuple(kinds) if are_ours else ()
 
 
 def check_methods(target: Any, key: str) -> None:
