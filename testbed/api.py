@@ -137,17 +137,11 @@ def sweep(
 
     from testbed.study.swept import Sweep
 
-    if jobs is not None and (type(jobs) is not int or jobs < 1):
-        raise InputError(
-            key="jobs",
-            value=repr(jobs),
-            problem="must be a whole number of at least 1, or None for all cores",
-        )
-    axes = _axes(options)
+    axes, num_jobs = _axes(options), _checked(jobs)
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     fixed = {key: value for key, value in options.items() if key not in axes}
     overrides = (*front_end().with_one_source(overrides, fixed, points),)
-    workers = min(jobs or os.cpu_count() or 1, len(points))
+    workers = min(num_jobs, len(points))
     work = (delayed(measured)(overrides, {**options, **point}, folder) for point in points)
     named = [{key: _cell(value) for key, value in point.items()} for point in points]
     rows = [flat(summary) for summary in Parallel(n_jobs=workers)(work)]
@@ -156,6 +150,17 @@ def sweep(
     )
     table.attrs["axes"] = list(axes)
     return table
+
+
+def _checked(jobs: int | None) -> int:
+    """The number of processes; raises InputError for what is none."""
+    if jobs is not None and (type(jobs) is not int or jobs < 1):
+        raise InputError(
+            key="jobs",
+            value=repr(jobs),
+            problem="must be a whole number of at least 1, or None for all cores",
+        )
+    return jobs or os.cpu_count() or 1
 
 
 def _cell(value: Any) -> Any:

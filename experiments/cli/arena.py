@@ -1,5 +1,6 @@
 """`testbed arena`: policies of any kind on fixed workloads, beside bounds, with intervals."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,6 +60,28 @@ AnyVersion = Annotated[
 Sample = Annotated[AtLeastOne | None, Parameter(help="with --verify: so many rows, drawn")]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Repeated:
+    """A result that is played again, in place of new games."""
+
+    verify: Verify = None
+    sample: Sample = None
+    any_version: AnyVersion = False
+
+    def check(self) -> None:
+        """Raise InputError for an option of a result without one."""
+        if self.verify is None and (self.sample is not None or self.any_version):
+            raise InputError(
+                key="--any-version" if self.any_version else "--sample",
+                problem="belongs to --verify FILE",
+                remedy="leave it out",
+            )
+
+
+NEW_GAMES = Repeated()
+
+
 def arena(
     *entrants: Entrants,
     suite: SuiteName = "quick",
@@ -69,9 +92,7 @@ def arena(
     runs: Runs = Path("runs/arena"),
     jobs: Jobs = 2,
     launcher: Launcher | None = None,
-    verify: Verify = None,
-    sample: Sample = None,
-    any_version: AnyVersion = False,
+    repeated: Repeated = NEW_GAMES,
 ) -> int:
     """Compare policies of any kind on fixed workloads, beside bounds.
 
@@ -82,18 +103,12 @@ def arena(
     """
     from testbed.experiments.arena.suites import suite_of
 
-    chosen = suite_of(suite, _text(mooncake), _text(agents))
+    traces = _text(mooncake), _text(agents)
+    chosen = suite_of(suite, *traces)
     launch = _launch(launcher or [], jobs, runs)
-    if verify is not None:
-        traces = (_text(mooncake), _text(agents))
-        _verify(verify, runs, launch, sample, traces, any_version=any_version)
-        return exit_codes.ANSWERED
-    if sample is not None or any_version:
-        raise InputError(
-            key="--any-version" if any_version else "--sample",
-            problem="belongs to --verify FILE",
-            remedy="leave it out",
-        )
+    repeated.check()
+    if repeated.verify is not None:
+        return _verify(repeated, repeated.verify, runs, launch, traces)
     from testbed.experiments.arena.entrants import shipped
     from testbed.experiments.arena.games import play
     from testbed.experiments.arena.rules import Rules
@@ -147,32 +162,33 @@ def _write_across(games: "Mapping[str, Games]", out: Path) -> None:
 
 
 def _verify(
+    repeated: Repeated,
     file: Path,
     runs: Path,
     launch: "Launch",
-    sample: int | None,
     traces: tuple[str | None, str | None],
-    *,
-    any_version: bool,
-) -> None:
-    """Print what differs, and exit with 1, or that nothing does."""
+) -> int:
+    """Print what differs, or that nothing does; the exit code."""
     from tempfile import TemporaryDirectory
 
     from testbed.experiments.arena.results import differences, drawn, located, of_versions, read
     from testbed.experiments.arena.suites import suite_of
 
-    content = read(located(file))
+    content, sample = read(located(file)), repeated.sample
     suite = suite_of(str(content["about"].get("suite")), *traces)
     with TemporaryDirectory(dir=runs.parent if runs.parent.is_dir() else None) as fresh:
-        lines = differences(content, suite, Path(fresh), launch, sample, any_version=any_version)
+        lines = differences(
+            content, suite, Path(fresh), launch, sample, any_version=repeated.any_version
+        )
     for line in lines:
         print(line)
     if lines:
-        raise SystemExit(1)
+        return exit_codes.NO
     num_rows, num_drawn = len(content["rows"]), len(drawn(content["rows"], sample))
     rows = "every row" if num_drawn == num_rows else f"{num_drawn} of {num_rows} rows, drawn,"
     others = " (of another version)" if of_versions(content["about"]) else ""
     print(f"{file}{others}: {rows} came out again")
+    return exit_codes.ANSWERED
 
 
 def _launch(words: list[str], jobs: int, folder: Path) -> "Launch":

@@ -1,5 +1,6 @@
 """`testbed check`: a plug-in against the contract of its kind."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -22,13 +23,24 @@ HostSlots = Annotated[WholeNumber, Parameter(help="slots of the host pool")]
 Examples = Annotated[AtLeastOne, Parameter(help="random histories in each pool")]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Pool:
+    """The pool of a policy, in place of those of the contract."""
+
+    slots: Slots | None = None
+    max_len: Longest | None = None
+    host_slots: HostSlots | None = None
+
+
+POOLS = Pool()
+
+
 def check(
     plug_in: PlugIn,
     /,
     *parameters: Value,
-    slots: Slots | None = None,
-    max_len: Longest | None = None,
-    host_slots: HostSlots | None = None,
+    pool: Pool = POOLS,
     examples: Examples = 200,
     json: AsJson = False,
 ) -> int:
@@ -51,9 +63,9 @@ def check(
     with status_line(lambda: f"checking {plug_in}{histories}"):
         broken = check(
             plug_in,
-            num_slots=slots,
-            max_len=max_len,
-            host_slots=host_slots,
+            num_slots=pool.slots,
+            max_len=pool.max_len,
+            host_slots=pool.host_slots,
             num_examples=examples,
             progress=histories,
             **values,

@@ -1,6 +1,8 @@
 """`testbed plan`: the cheapest deployment that keeps an SLO."""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +23,7 @@ from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.run.override_words import key_of
 
 if TYPE_CHECKING:
-    from testbed.experiments.plan.deployment_plan import Plan
+    from testbed.experiments.plan.deployment_plan import Plan, Request
     from testbed.experiments.plan.prices import Rate
 
 RUNS = Path("runs/plan")
@@ -48,19 +50,54 @@ Sensitivity = Annotated[
 Fronts = Annotated[Picture, Parameter(help="draw the Pareto fronts")]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Search:
+    """The deployments that are searched, and how finely."""
+
+    gpus: Gpus | None = None
+    prices: Prices | None = None
+    seeds: SeedCount | None = None
+    share: Share = 0.9
+    precision: Precision = 0.05
+    all: Everything = False
+
+    def request(self, words: Sequence[str], served: ServedCommand, runs: Path) -> "Request":
+        """What is planned, of these words and a server's command."""
+        from testbed.experiments.plan.deployment_plan import Request
+
+        return Request(
+            tuple(word for word in words if key_of(word) != SEED),
+            self.share,
+            tuple(seeds_of(words, self.seeds)),
+            self.precision,
+            self.gpus,
+            _rate(self.prices),
+            runs,
+            everything=self.all,
+            command=served,
+        )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Written:
+    """Where runs are kept, and the files that are written."""
+
+    runs: Runs = RUNS
+    html: Page | None = None
+    figure: Fronts | None = None
+
+
+USUAL_SEARCH, NO_FILES = Search(), Written()
+
+
 def plan(
     *overrides: Annotated[Override, Parameter(required=True)],
-    gpus: Gpus | None = None,
-    prices: Prices | None = None,
-    seeds: SeedCount | None = None,
-    share: Share = 0.9,
-    precision: Precision = 0.05,
-    all: Everything = False,
+    search: Search = USUAL_SEARCH,
     config_dir: ConfigFolders | None = None,
     served: ServedCommand = NO_COMMAND,
-    runs: Runs = RUNS,
-    html: Page | None = None,
-    figure: Fronts | None = None,
+    written: Written = NO_FILES,
     sensitivity: Sensitivity = False,
     json: AsJson = False,
 ) -> int:
@@ -79,23 +116,18 @@ def plan(
     testbed plan --from-vllm "vllm serve Qwen/Qwen3-8B" gpu=h100-80gb server.num_gpus=1,2
     replicas=1,2 --gpus 2 slo.ttft_s=1 arrivals.rate=8
     """
-    from testbed.experiments.plan.deployment_plan import Request, planned
+    from testbed.experiments.plan.deployment_plan import planned
 
     served.check()
-    check_folder_of(figure, html)
+    check_folder_of(written.figure, written.html)
     words = NO_COMMAND.words(overrides, config_dir or [])
-    unseeded = tuple(word for word in words if key_of(word) != SEED)
-    numbers, rate = tuple(seeds_of(words, seeds)), _rate(prices)
-    request = Request(
-        unseeded, share, numbers, precision, gpus, rate, runs, everything=all, command=served
-    )
-    answer = planned(request, _report)
+    answer = planned(search.request(words, served, written.runs), _report)
     lines = _lines(answer, sensitivity=sensitivity)
-    _write(answer, html, figure, runs)
+    _write(answer, written)
     if json:
         _print_json(answer, lines)
     else:
-        _show(answer, lines, runs, figure, html)
+        _show(answer, lines, written)
     return exit_codes.ANSWERED if answer.ranked else exit_codes.NO
 
 
@@ -117,7 +149,7 @@ def _print_json(answer: "Plan", lines: list[str]) -> None:
     print_json(plan_answer(answer, lines))
 
 
-def _show(answer: "Plan", lines: list[str], runs: Path, *files: Path | None) -> None:
+def _show(answer: "Plan", lines: list[str], written: Written) -> None:
     """Print the lines and the tables, and where the files are."""
     from testbed.experiments.cli.output import plain_table, show
     from testbed.experiments.plan.shown import shortened, tables_of
@@ -125,8 +157,8 @@ def _show(answer: "Plan", lines: list[str], runs: Path, *files: Path | None) -> 
     show(*lines)
     for title, head, rows in tables_of(answer):
         show("", title, plain_table(head, shortened(head, rows)))
-    show("", f"run: a folder of {runs}, by the beginning of its name")
-    show(*map(str, filter(None, files)))
+    show("", f"run: a folder of {written.runs}, by the beginning of its name")
+    show(*map(str, filter(None, (written.figure, written.html))))
 
 
 def _rate(prices: Path | None) -> "Rate":
@@ -135,18 +167,18 @@ def _rate(prices: Path | None) -> "Rate":
     return GpuHours() if prices is None else read_prices(prices)
 
 
-def _write(answer: "Plan", html: Path | None, figure: Path | None, runs: Path) -> None:
+def _write(answer: "Plan", written: Written) -> None:
     """Write the files that are asked for, and with the page the reports that its rows open."""
     from testbed.experiments.look.plots import figure_of, save
     from testbed.experiments.plan.reports import write_reports
     from testbed.experiments.plan.shown import chart_of, page_of
     from testbed.experiments.runs.whole_files import write_text
 
-    if figure:
-        save(figure_of([chart_of(answer)], columns=1), figure)
-    if html:
-        write_reports(answer, runs)
-        write_text(html, page_of(answer, html, runs))
+    if written.figure:
+        save(figure_of([chart_of(answer)], columns=1), written.figure)
+    if written.html:
+        write_reports(answer, written.runs)
+        write_text(written.html, page_of(answer, written.html, written.runs))
 
 
 def _report(text: str) -> None:

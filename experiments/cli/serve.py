@@ -1,5 +1,6 @@
 """`testbed serve`: a simulated server behind OpenAI's API."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -51,6 +52,19 @@ DrainSeconds = Annotated[
 ]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Bounds:
+    """The load that the server takes, and the time that it has to end."""
+
+    max_queue: MaxQueue = 4096
+    max_connections: MaxConnections = 2048
+    drain_s: DrainSeconds = 30
+
+
+USUAL_BOUNDS = Bounds()
+
+
 def serve(
     *overrides: Override,
     served: ServedCommand = NO_COMMAND,
@@ -62,9 +76,7 @@ def serve(
     tokenizer: Tokenizer = None,
     api_key: ApiKey = None,
     log: Log = None,
-    max_queue: MaxQueue = 4096,
-    max_connections: MaxConnections = 2048,
-    drain_s: DrainSeconds = 30,
+    bounds: Bounds = USUAL_BOUNDS,
 ) -> None:
     """Serve a simulated server behind OpenAI's API, in real time.
 
@@ -83,22 +95,10 @@ def serve(
     if not 0 < port < 65536:
         raise InputError(key="--port", value=port, problem="must be from 1 to 65535")
     words = served.words(overrides, config_dir or [])
-    limits = Limits(max_unfinished=max_queue, max_connections=max_connections)
-    serve(
-        configured(words),
-        ServeOptions(
-            host,
-            port,
-            speed,
-            output_lengths,
-            tokenizer,
-            api_key,
-            log,
-            drain_s,
-            limits,
-            served.names,
-        ),
-    )
+    limits = Limits(max_unfinished=bounds.max_queue, max_connections=bounds.max_connections)
+    options = ServeOptions(host, port, speed, output_lengths, tokenizer, api_key, log)
+    options = replace(options, drain_s=bounds.drain_s, limits=limits, names=served.names)
+    serve(configured(words), options)
 
 
 def _check_installed() -> None:

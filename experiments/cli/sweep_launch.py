@@ -96,10 +96,7 @@ def sweep_of(
     _check_figure(launch.figure, launch.columns)
     folder = Path(chosen(asked).get(SWEEP_FOLDER, RUNS))
     of_launcher = [word for word in asked if is_of_hydra(word)]
-    ids = set[str]()
-    for point in points:  # what none of them can have is refused before any is run
-        with suppress(AnswerIsNo):  # a pool that does not fit is the answer of its point
-            ids.add(run_id(check_built(point.words)))
+    ids = _ids_of(points)
     shows = not (launch.json or QUIET.get())
     progress = SweepProgress(folder.resolve(), ids, len(points), time.time(), shows)
     jobs = [
@@ -122,6 +119,17 @@ def sweep_of(
         _answer(results, names, folder, launch, notes)
     if error:
         raise error
+
+
+def _ids_of(points: Sequence[SweepPoint]) -> set[str]:
+    """The ids of all runs. Raises InputError for a point that cannot be built; a pool that does
+    not fit is the answer of its point.
+    """
+    ids = set[str]()
+    for point in points:
+        with suppress(AnswerIsNo):
+            ids.add(run_id(check_built(point.words)))
+    return ids
 
 
 def _answer(

@@ -11,7 +11,7 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import GIB
 from testbed.experiments.cli.fits import fits
 from testbed.experiments.cli.hits import hits
-from testbed.experiments.cli.plan import plan
+from testbed.experiments.cli.plan import Written, plan
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.plan.space import candidate_of, deployments
 from testbed.experiments.sglang_server.answer import fit_of
@@ -290,7 +290,9 @@ def test_each_deployment_of_a_plan_has_the_server_of_its_values():
 
 def test_a_plan_serves_one_command(tmp_path):
     both = ServedCommand("vllm serve x", MODEL)
-    refuses("--from-sglang", plan, *GPU, "slo.ttft_s=1", served=both, runs=tmp_path)
+    refuses(
+        "--from-sglang", plan, *GPU, "slo.ttft_s=1", served=both, written=Written(runs=tmp_path)
+    )
 
 
 @pytest.mark.parametrize(("options", "gpu"), [("", "b200"), ("--kv-cache-dtype fp8_e4m3", "h200")])
