@@ -1,7 +1,6 @@
 """`testbed plan`: the cheapest deployment that keeps an SLO."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,7 +61,7 @@ class Search:
     precision: Precision = 0.05
     all: Everything = False
 
-    def request(self, words: Sequence[str], served: ServedCommand, runs: Path) -> "Request":
+    def request(self, words: list[str], served: ServedCommand, runs: Path) -> "Request":
         """What is planned, of these words and a server's command."""
         from testbed.experiments.plan.deployment_plan import Request
 

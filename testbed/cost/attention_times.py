@@ -19,7 +19,7 @@ from testbed.cost.interpolation import (
     surface,
 )
 from testbed.cost.model import UNBOUNDED, Affine, Work
-from testbed.cost.sections import Choices, Rows, rows, table
+from testbed.cost.sections import DECODES, USUAL_BLOCK, Choices, Rows, rows, table
 
 Prefill = tuple[tuple[int, int], ...]
 MAX_CURVES = 1 << 10  # by stored tokens, each over the new ones
@@ -44,11 +44,11 @@ class Attention:
             return points if scale == 1 else [(key, round(ps * scale)) for key, ps in points]
 
         def decode_span(points: Rows) -> Callable[[Work, int], Affine]:
-            chosen = scaled(of_kind(points, choices.measured_block, spread))
+            chosen = scaled(of_kind(points, choices.block_size or USUAL_BLOCK, spread))
             return DecodeTable(chosen, num_layers, unequal).span
 
         self._repeated_read = choices.repeated_read
-        self._decodes = table(profile, choices.decode_section, decode_span)
+        self._decodes = table(profile, DECODES[choices.kernel], decode_span)
         self._prefill = table(
             profile, "prefill_attention", lambda points: PrefillTable(points, num_layers)
         )

@@ -19,7 +19,7 @@ from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.derive import Loads, derive
 from testbed.cost.known_profiles import Known, is_elsewhere, of_systems, profiles_at_hand
 from testbed.cost.profile import KERNELS_BY, ProfileCost, check_data_sheet
-from testbed.cost.sections import BALANCED, SYSTEM, Choices, rows
+from testbed.cost.sections import BALANCED, DECODES, SYSTEM, USUAL_BLOCK, Choices, rows
 from testbed.cost.software import SOFTWARE, SoftwareTimes
 
 Costs = AnalyticCost | ProfileCost
@@ -167,10 +167,10 @@ def adapted_choices(choices: Choices, profile: Mapping[str, Any]) -> Choices:
     """The choices with a block size that the profile has, the next larger one if it can, and with
     its own software times if they were fitted on a server's log, or are in whole iterations.
     """
-    section = choices.decode_section
+    section = DECODES[choices.kernel]
     if section in profile["sections"] and len(profile["sections"][section]["axes"]) == 4:
         sizes = sorted({key[0] for key, _ in rows(profile, section) if key[1] == choices.spread})
-        block = choices.measured_block
+        block = choices.block_size or USUAL_BLOCK
         larger = (size for size in sizes if size >= block)
         choices = replace(choices, block_size=next(larger, sizes[-1] if sizes else block))
     if not {"software_fitted_on", SYSTEM} & set(profile["fingerprint"]):

@@ -272,12 +272,3 @@ class Choices(SoftwareTimes):
                     key=name, problem=f"{getattr(self, name)} is not one of {', '.join(values)}"
                 )
         check_sizes(self.cuda_graph_sizes, "cuda_graph_sizes")
-
-    @property
-    def measured_block(self) -> int:
-        """Tokens of a block whose measured times are read."""
-        return USUAL_BLOCK if self.block_size is None else self.block_size
-
-    @property
-    def decode_section(self) -> str:
-        return DECODES[self.kernel]

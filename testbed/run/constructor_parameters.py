@@ -3,7 +3,7 @@ check of their values.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from testbed.core.config_model import CONFIG
 from testbed.core.oracle_protocols import LENGTHS
 
 CHECKED = (int, float, bool, str, Path, type(None))  # types of parameters whose values are checked
+PLAIN_FORMS: Mapping[type, Callable[[Any], Any]] = {Mapping: dict, tuple: list, Path: str}
 MUST_BE_GIVEN = "???"  # OmegaConf's mark of a value that is missing
 # Plain parameters that no configuration has: the builder gives them (`testbed.run.served_parts`)
 BY_THE_BUILDER = (LENGTHS, "max_len")
@@ -74,20 +75,14 @@ def values_of(target: Any) -> dict[str, Any]:
     hints, defaults, _ = declared(target)
     values: dict[str, Any] = {}
     for name, hint in hints.items():
-        value = _plain_value(defaults.get(name, MUST_BE_GIVEN))
+        value = defaults.get(name, MUST_BE_GIVEN)
+        for kind, plain in PLAIN_FORMS.items():
+            value = plain(value) if isinstance(value, kind) else value
         # without an annotation, a default alone says that a parameter is plain
         is_plain = isinstance(value, int | float | str) and value != MUST_BE_GIVEN
         if name not in BY_THE_BUILDER and (is_checked(hint) or is_plain):
             values[name] = value
     return values
-
-
-def _plain_value(default: Any) -> Any:
-    if isinstance(default, Mapping):
-        return dict(default)
-    if isinstance(default, tuple):
-        return list(default)
-    return str(default) if isinstance(default, Path) else default
 
 
 class Parameters(NamedTuple):
