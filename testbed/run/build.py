@@ -245,5 +245,5 @@ def _made(
 ) -> Any:
     """The object of a part, with what the run gives it besides the configured parameters."""
     part: Part = getattr(config, group)
-    served = served_parameters(config, group, speculation, lengths)
+    served = served_parameters(config, group, lengths, speculation)
     return part.updated(**served).make(group, *first)

@@ -17,21 +17,17 @@ from testbed.sched.scheduler import Scheduler
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import release_numbered
 
-NO_LENGTHS: OutputLengths = MappingProxyType({})
 LIMIT = "max_num_batched_tokens"
 RELEASED = ("policy", "scheduler")  # the parts that may follow a release
 
 
 def served_parameters(
-    config: RunConfig,
-    group: str,
-    speculation: Speculation | None = None,
-    lengths: OutputLengths = NO_LENGTHS,
+    config: RunConfig, group: str, lengths: OutputLengths, speculation: Speculation | None = None
 ) -> Mapping[str, Any]:
     """The parameters of this kind that the constructor of a part has, and neither the config nor a
     partial function gives.
 
-    speculation: of the config, as an object. lengths: of which an oracle gets a view.
+    lengths: of which an oracle gets a view. speculation: of the config, as an object.
     """
     part = getattr(config, group)
     if part.is_instance:
@@ -86,7 +82,7 @@ def states_of(config: RunConfig) -> StateCaching | None:
 
 def check_release_is_read(config: RunConfig, release: str) -> None:
     """Raise InputError for a release that no part of the config follows."""
-    if not any("release" in served_parameters(config, group) for group in RELEASED):
+    if not any("release" in served_parameters(config, group, {}) for group in RELEASED):
         raise InputError(
             key="release",
             value=release,

@@ -17,8 +17,8 @@ class PendingForks:
     """
 
     memory: Capabilities
-    copies: list[tuple[SequenceGroup, Ops]] = field(default_factory=list)
-    num_forks: int = 0
+    copies: list[tuple[SequenceGroup, Ops]] = field(default_factory=list, init=False)
+    num_forks: int = field(default=0, init=False)
 
     def fork(self, group: SequenceGroup, parent: Sequence, child: Sequence) -> None:
         """`child` continues with the tokens of `parent`; both are sequences of `group`."""

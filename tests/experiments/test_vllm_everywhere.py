@@ -169,7 +169,7 @@ def test_a_manager_of_groups_knows_the_release_and_how_the_scheduler_plans(
 ):
     command = f"vllm serve google/gemma-3-27b-it --max-num-batched-tokens 512 {switch}"
     config = configured(expand(command, [GPU, f"release={release}"]))
-    assert served_parameters(config, "policy") == {
+    assert served_parameters(config, "policy", {}) == {
         "release": release_numbered(release),
         "batching": Batching(512, plans_ahead),
         "states": None,
