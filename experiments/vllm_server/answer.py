@@ -33,8 +33,8 @@ class Fit:
     """The answer of `testbed fits --json`; GiB on each GPU.
 
     weights_gib, adapters_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null if the
-    command gives the pool; activation_rmse_gib is the residual of their fit. drafter_gib is part of
-    weights_gib. offloaded_tokens: of the CPU cache that the command asks for. assumptions: what is
+    command gives the pool; activation_rmse_gib is the residual of their fit. drafter_gib and
+    encoder_gib, of images, are parts of weights_gib. offloaded_tokens: of the CPU cache that the command asks for. assumptions: what is
     taken for a drafter whose shape is not at hand. unlogged: parts of the memory to which the error
     says nothing, for no logged start-up has them. kv_tokens_without: kv_tokens of the same command
     without an option that takes memory, by option. gpu_memory_gib: of one GPU, of which vLLM may
@@ -56,6 +56,7 @@ class Fit:
     seen_by_torch: bool
     weights_gib: float | None
     drafter_gib: float | None
+    encoder_gib: float | None
     adapters_gib: float | None
     activation_gib: float | None
     non_torch_gib: float | None
@@ -189,6 +190,7 @@ def _memory_of(server: Server, memory_terms: Terms) -> dict[str, Any]:
         "seen_by_torch": seen.by_torch,
         "weights_gib": memory.weights if memory else None,
         "drafter_gib": _drafter_gib(server) if memory else None,
+        "encoder_gib": memory.encoder if memory else None,
         "adapters_gib": memory.adapters if memory else None,
         "activation_gib": memory.activation if memory else None,
         "non_torch_gib": memory.non_torch if memory else None,
@@ -355,10 +357,14 @@ def replica_lines(num_replicas: int) -> list[str]:
 
 def _sizes(fit: Fit) -> list[tuple[str, float | None]]:
     by = "as torch sees it" if fit.seen_by_torch else "by data sheet or driver"
+    share = fit.gpu_memory_utilization
+    usable = None if fit.weights_gib is None else share * fit.gpu_memory_gib
     return [
         (f"memory of a GPU, {by}", fit.gpu_memory_gib),
+        (f"usable (gpu_memory_utilization {share:g})", usable),
         ("weights", fit.weights_gib),
         ("  of these the drafter's", fit.drafter_gib or None),
+        ("  of these the encoder's, of images", fit.encoder_gib or None),
         ("LoRA adapters", fit.adapters_gib or None),
         ("activation of the profiling run", fit.activation_gib),
         ("other memory (CUDA, NCCL)", fit.non_torch_gib),

@@ -49,7 +49,7 @@ class Terms:
 @dataclass(frozen=True)
 class ServerMemory:
     """GiB of each GPU. `budget` is what vLLM may use of its memory; adapters: of LoRA, which vLLM
-    loads with the weights.
+    loads with the weights; encoder: of images, a part of the weights.
     """
 
     budget: float
@@ -58,6 +58,7 @@ class ServerMemory:
     non_torch: float
     cuda_graphs: float = 0.0  # what the release subtracts
     adapters: float = 0.0
+    encoder: float = 0.0
 
     @property
     def kv_cache(self) -> float:
@@ -112,6 +113,7 @@ def memory_of(
     return ServerMemory(
         budget=utilization * seen_gib(gpu, memory_terms).gib,
         weights=_weights_gib(stage, limits, encoder) + beside,
+        encoder=_encoder_gib(stage.model, limits, encoder),
         activation=activation_gib(
             model,
             limits,
@@ -133,6 +135,12 @@ def _weights_gib(stage: Stage, limits: Limits, encoder_params: float) -> float:
     weights = (weight_bytes + encoder_params * model.dtype_bytes) / limits.num_gpus / GIB
     copies = model.latent_params * (model.weight_bits or 8 * model.dtype_bytes) / 8 / GIB
     return weights + copies * (1 - 1 / limits.num_gpus)
+
+
+def _encoder_gib(model: ModelSpec, limits: Limits, encoder_params: float) -> float:
+    """A GPU's share of the encoder of images, of which the shape counts a part."""
+    num_params = encoder_params + (model.vision_params or 0)
+    return num_params * model.dtype_bytes / limits.num_gpus / GIB
 
 
 def _experts_elsewhere(model: ModelSpec, limits: Limits) -> float:

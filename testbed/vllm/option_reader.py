@@ -1,11 +1,12 @@
 """Read the options of a vLLM command; refuse those that are not modelled and change a result."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GpuSpec
 from testbed.vllm.command import OFF, ON, SERVE, Command, number_of
-from testbed.vllm.option_table import COUNTED, HARMLESS, REFUSED, may_have, releases_of
+from testbed.vllm.option_table import COUNTED, HARMLESS, REFUSED, Option, may_have, releases_of
 from testbed.vllm.releases import Release
 
 SEVERAL = "`testbed run -m` and `testbed plan` take several"
@@ -106,6 +107,13 @@ def check_release(command: Command, release: Release) -> None:
             )
 
 
+def _remedy(option: Option, value: str) -> str:
+    """How a refused option may be given."""
+    if option.of_zeros and set(re.findall(r"\d+", value)) == {"0"}:
+        return f"{option.of_zeros} in its place, which is 0 of each kind"
+    return "leave it out to see the server without it"
+
+
 def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
     """Notes on options that change nothing; raises InputError for what is not modelled."""
     notes = []
@@ -122,7 +130,7 @@ def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
         raise InputError(
             key=f"{SERVE}: {shown}",
             problem=f"has no counterpart, and changes the result: {option.reason}",
-            remedy="leave it out to see the server without it",
+            remedy=_remedy(option, value),
         )
     for name, value in command.environment.items():
         if name in (ESTIMATE_GRAPHS, PARTITION) or name.startswith(LMCACHE):

@@ -20,6 +20,7 @@ class Option(NamedTuple):
     takes_several: all words up to the next option are its values.
     neutral: values that mean what vLLM does without the option. for_memory: what to know if only
     memory is asked for, of one that changes the time of iterations; empty: it is refused there too.
+    of_zeros: the option to give in the place of this one with zeros; empty: there is none.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Option(NamedTuple):
     takes_several: bool = False
     neutral: tuple[str, ...] = ()
     for_memory: str = ""
+    of_zeros: str = ""
 
 
 @cache
@@ -56,6 +58,7 @@ def options() -> dict[str, Option]:
                 takes_several=name in several,
                 neutral=tuple(values["neutral"].get(name, ())),
                 for_memory=part.get("for_memory", ""),
+                of_zeros=part.get("of_zeros", ""),
             )
     return table
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -20,7 +21,7 @@ from testbed.core.errors import InputError
 from testbed.core.layers import Latent, States
 from testbed.core.specs import GIB, ModelSpec
 from testbed.experiments.runs.choice_names import CONF
-from testbed.experiments.vllm_server.answer import fit_of
+from testbed.experiments.vllm_server.answer import fit_of, lines_of
 from testbed.experiments.vllm_server.memory_fit import errors_by_shape, fitted_terms, predicted
 from testbed.experiments.vllm_server.named import gpu_named
 from testbed.experiments.vllm_server.named_server import server_of
@@ -37,6 +38,7 @@ from testbed.vllm.server import server_with
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
 KEY = SHARED / "data" / "vllm_pools" / "startups.csv"
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+WITHOUT_IMAGES = "--language-model-only"
 
 
 LOG = """vllm serve meta-llama/Llama-3.1-8B --max-num-seqs {seqs} --max-num-batched-tokens 2048
@@ -173,7 +175,10 @@ def test_a_log_without_the_profiling_run_is_refused(testbed, tmp_path):
         ),
         pytest.param("--enforce-eager.x 1", ("takes no value",), id="a key of a switch"),
         pytest.param("--speculative-config.method", ("has no value",), id="a key alone"),
-        pytest.param("""--limit-mm-per-prompt '{"image":0}'""", ("--language-model-only",), id="0"),
+        pytest.param(
+            """--limit-mm-per-prompt '{"image":0}'""", ("(--language-model-only in its",), id="0"
+        ),
+        pytest.param("""--limit-mm-per-prompt '{"image":2}'""", ("(leave it out",), id="2"),
         pytest.param("-O3", ("compiled code",), id="a level in a short form"),
         pytest.param(
             "--max-num-sequences 8", ("no option", "did you mean --max-num-seqs"), id="a typo"
@@ -290,6 +295,36 @@ def test_fits_gives_the_two_lines_of_vllm(testbed):
     answer = json.loads(out)
     assert answer["kv_tokens"] == answer["num_blocks"] * 16
     assert answer["max_concurrency"] == pytest.approx(answer["kv_tokens"] / 131_072, rel=1e-3)
+
+
+@pytest.mark.parametrize("release", ["0.19", "0.33"])
+@pytest.mark.parametrize(
+    "words", ["", "--enable-lora", "-tp 2 -pp 2", "--gpu-memory-utilization 0.8"]
+)
+def test_the_rows_of_the_memory_add_up_to_the_pool(release, words):
+    """What is usable less all other rows, but for a block and the rounding of each row."""
+    fit = fit_of(f"{LLAMA} --max-model-len 16384 {words}", "h100-80gb", release_numbered(release))
+    rows = dict(re.findall(r"^  (\S.*?) {2,}(\d+\.\d\d)$", "\n".join(lines_of(fit)), re.MULTILINE))
+    names = list(rows)
+    assert names[1] == f"usable (gpu_memory_utilization {fit.gpu_memory_utilization:g})"
+    usable, *taken, pool = map(float, list(rows.values())[1:])
+    assert usable - sum(taken) == pytest.approx(pool, abs=0.01 * len(names))
+
+
+def test_a_given_pool_has_no_share_of_the_memory():
+    fit = fit_of(f"{LLAMA} --num-gpu-blocks-override 2000", "h100-80gb")
+    assert not [line for line in lines_of(fit) if "usable" in line]
+
+
+@pytest.mark.parametrize(("model", "gib"), [("google/gemma-3-27b-it", 0.79), (LLAMA.split()[2], 0)])
+def test_the_weights_of_an_encoder_of_images_are_shown(model, gib):
+    """Those that --language-model-only does not load."""
+    command = f"vllm serve {model} --max-model-len 8192"
+    fit, alone = (fit_of(words, "h100-80gb") for words in (command, f"{command} {WITHOUT_IMAGES}"))
+    assert fit.encoder_gib == pytest.approx(gib, abs=0.005)
+    assert fit.encoder_gib == pytest.approx(fit.weights_gib - alone.weights_gib)
+    assert any("encoder" in line for line in lines_of(fit)) == (gib > 0)
+    assert alone.encoder_gib == 0
 
 
 def test_blocks_that_are_given_are_the_pool(testbed, tmp_path):
