@@ -5,6 +5,7 @@ The rules come from sweeps on an H200 over warps, residency and chunk length; ke
 the results.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 TILE = 16  # tokens that a warp processes at once
@@ -77,9 +78,12 @@ def worth_sharing(num_bytes: int) -> bool:
     return num_bytes >= 64 << 20
 
 
-def equal_shares(head_size: int) -> DecodePlan:
-    """The plan for lengths that only the device knows."""
-    warps, ctas = (8, 2) if head_size == 64 else (4, CTAS_PER_SM[head_size])
+def equal_shares(head_size: int, rows_per_sm: float = math.inf) -> DecodePlan:
+    """The plan for lengths that only the device knows. Few rows a multiprocessor are cut into the
+    fewest parts.
+    """
+    few = 8, 2 if head_size == 64 else 1
+    warps, ctas = few if head_size == 64 or rows_per_sm <= 2 else (4, CTAS_PER_SM[head_size])
     return DecodePlan(warps, ctas, LEAST_SHARE, shares=True)
 
 
@@ -117,7 +121,7 @@ def plan_decode(
     """
     longest = min(max_context_len, window or max_context_len)
     if not (fp8 or window) and _takes_shares(num_seqs * groups, head_size, longest, num_sms):
-        return equal_shares(head_size)
+        return equal_shares(head_size, num_seqs * groups / num_sms)
     plan = _plan(num_seqs, groups, head_size, longest, num_sms, fp8)
     if window:
         plan = replace(plan, chunk_tokens=plan.chunk_tokens + TILE)

@@ -197,7 +197,10 @@ def test_rows_that_fill_the_gpu_have_few_chunks():
 
 def test_up_to_three_rows_a_thread_block_have_equal_shares():
     shares = DecodePlan(4, 3, 256, shares=True)
-    assert planned(132, longest=8192) == planned(1188, longest=1025) == shares
+    assert planned(265, longest=8192) == planned(1188, longest=1025) == shares
+    # Up to two rows a multiprocessor one of 8 warps
+    fewest_parts = DecodePlan(8, 1, 256, shares=True)
+    assert planned(132, longest=8192) == planned(264, longest=1025) == fewest_parts
     for rows, longest in ((131, 8192), (1189, 8192), (132, 1024)):
         assert not planned(rows, longest=longest).shares
     # Of heads of 64 two rows a multiprocessor

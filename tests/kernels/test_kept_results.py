@@ -243,7 +243,7 @@ def test_kept_ratios_to_others_are_those_that_the_page_counts() -> None:
     counts = Counter((kind, max(of_shape) <= 1) for (kind, *_), of_shape in ratios.items())
     assert counts == {
         ("prefill", True): 14,
-        ("decode", True): 42,
-        ("decode", False): 6,
+        ("decode", True): 43,
+        ("decode", False): 5,
         ("shared", True): 12,
     }
