@@ -34,10 +34,11 @@ class Fit:
 
     weights_gib, adapters_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null if the
     command gives the pool; activation_rmse_gib is the residual of their fit. drafter_gib and
-    encoder_gib, of images, are parts of weights_gib. offloaded_tokens: of the CPU cache that the command asks for. assumptions: what is
-    taken for a drafter whose shape is not at hand. unlogged: parts of the memory to which the error
-    says nothing, for no logged start-up has them. kv_tokens_without: kv_tokens of the same command
-    without an option that takes memory, by option. gpu_memory_gib: of one GPU, of which vLLM may
+    encoder_gib, of images, are parts of weights_gib. offloaded_tokens: of the CPU cache that the
+    command asks for. assumptions: what is taken for a drafter whose shape is not at hand. unlogged:
+    parts of the memory to which the error says nothing, for no logged start-up has them.
+    kv_tokens_without: kv_tokens of the same command without an option that takes memory, by option.
+    gpu_memory_gib: of one GPU, of which vLLM may
     use gpu_memory_utilization; seen_by_torch: false if only its data sheet or driver says it.
     num_replicas: engines of data parallelism, to each of which all numbers apply. num_gpus: of an
     engine, in all num_stages pipeline stages; the memory is that of the stage with the smallest
