@@ -97,7 +97,7 @@ def tested(sources: Sequence[Known], targets: Sequence[Known]) -> Iterator[Row]:
     sizes, of whole runs the signed errors of the means.
     """
     for target in targets:
-        model, num_gpus = target.loads.model, target.loads.num_gpus
+        model, num_gpus = target.model, target.profile["num_gpus"]
         server = ServerSpec(target.gpu.name, target.gpu, num_gpus)
         truth = _measured(model, server, target.profile)
         rate = BATCH / (MEAN_OUTPUT * truth.iteration(DECODES[4]) / 1e12)
@@ -166,8 +166,8 @@ def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> d
 
 
 def _place(profile: Known, columns: Sequence[str]) -> Row:
-    loads = profile.loads
-    values = loads.model.name, profile.gpu.name, loads.num_gpus, maker(profile.profile)
+    there = profile.profile
+    values = profile.model.name, profile.gpu.name, there["num_gpus"], maker(there)
     return dict(zip(columns, values, strict=True))
 
 

@@ -30,7 +30,7 @@ def left_out_table(folders: Sequence[Path]) -> pd.DataFrame:
     others.
     """
     shipped = list(profiles_at_hand(path=None, gpus=[gpu_named(ANY_SERVER)]))
-    shards = [(profile.loads.model.name, profile.loads.num_gpus) for profile in shipped]
+    shards = [(profile.model.name, profile.profile["num_gpus"]) for profile in shipped]
     profiles = shipped + [profile for folder in folders for profile in imported(folder, shards)]
     return pd.DataFrame(tested(profiles, profiles)).fillna("")
 

@@ -201,7 +201,7 @@ def by_way(model: ModelSpec, server: ServerSpec, sources: Iterable[Known]) -> di
         """Ratios of a layer's weights, and of the width that its small kernels (norms, residual
         adds) work on, whose time no bandwidth carries over; then whether it is of another GPU.
         """
-        weights = abs(log(candidate.loads.layer / shard.layer))
+        weights = abs(log(candidate.layer / shard.layer))
         width = abs(log(candidate.model.hidden_size / model.hidden_size))
         return weights + width, is_elsewhere(candidate, server.gpu)
 
@@ -234,13 +234,12 @@ def _way(candidate: Known, shard: Loads, gpu: GpuSpec) -> str | None:
     if is_same_shape and not is_elsewhere(candidate, gpu):
         return MEASURED
     is_derived = candidate.profile["fingerprint"]["source"] == "derived"
-    loads = candidate.loads
     is_fixed = candidate.of_system or candidate.is_whole or is_derived
-    if is_fixed or loads.model.dtype_bytes != shard.model.dtype_bytes:
+    if is_fixed or candidate.model.dtype_bytes != shard.model.dtype_bytes:
         return None
     if is_same_shape:
         return OTHER_GPU
-    return OTHER_MODEL if abs(log(loads.layer / shard.layer)) < FARTHEST else None
+    return OTHER_MODEL if abs(log(candidate.layer / shard.layer)) < FARTHEST else None
 
 
 def carried(

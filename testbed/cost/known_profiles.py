@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
-from testbed.cost.derive import Loads
 from testbed.cost.profile import check_data_sheet
 from testbed.cost.sections import PROFILES, SYSTEM, read_profile
 
@@ -24,8 +23,9 @@ class Known(NamedTuple):
     of_system: bool = False  # measured on the layers of one system, and so on no other model or GPU
 
     @property
-    def loads(self) -> Loads:
-        return Loads(self.model, self.profile["num_gpus"])
+    def layer(self) -> float:
+        """Weights of the linear layers of a layer's shard."""
+        return self.model.layer_params / int(self.profile["num_gpus"])
 
     @property
     def is_whole(self) -> bool:

@@ -82,12 +82,9 @@ class SGLang(Scheduler):
         self.ratio = NewTokenRatio(schedule_conservativeness, new_token_ratio_decay_steps)
         self.outputs = DeclaredOutputs(policy.usage().total, self.page_size, context_length)
         sign = 1 if schedule_low_priority_values_first else -1
+        by_priority = sign * enable_priority_scheduling
         self.order = order_of(
-            schedule_policy,
-            self.memory,
-            self.outputs,
-            self.page_size,
-            sign * enable_priority_scheduling,
+            schedule_policy, self.memory, self.outputs, self.page_size, by_priority
         )
         self.by_priority = enable_priority_scheduling
         self.retracts = RetractionOrder(self.outputs, -sign * (retraction_policy == "priority"))
