@@ -42,12 +42,10 @@ def served_parameters(
         LENGTHS: lambda config: MappingProxyType(lengths),
     }
     maker = part.maker(group)
-    declared, given = parameters_of(maker) or {}, getattr(maker, "keywords", {})
-    names = [
-        name
-        for name in makers
-        if name in declared and name not in part.parameters and name not in given
-    ]
+    declared = parameters_of(maker) or {}
+    given = part.parameters.keys() - {LENGTHS}  # which no config says
+    given |= getattr(maker, "keywords", {}).keys()
+    names = [name for name in makers if name in declared and name not in given]
     return {name: makers[name](config) for name in names}
 
 
