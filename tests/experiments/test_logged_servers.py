@@ -34,7 +34,7 @@ SMALL = (
     "server.num_blocks=1000",
     "swap_space_gib=0.001",
 )  # pools of the toy's tiny blocks take long to make
-MANY = [(20 + 7 * i % 90, 1 + 11 * i % 40, 0.004 * i) for i in range(40)]
+MANY = [(20 + 7 * i % 90, 1 + 11 * i % 40, 0.004 * i) for i in range(20)]
 CROWD = [(40 + 7 * i % 150, 30 + 11 * i % 9, 0.0003 * i) for i in range(60)]
 
 
