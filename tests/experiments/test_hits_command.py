@@ -85,6 +85,7 @@ def test_hits_writes_csv_figure_and_page(testbed, tmp_path):
     ("words", "reason"),
     [
         (("trace=sharegpt",), "no prompt content"),
+        (("trace=chat_histories", "arrivals.duration_s=0.001"), "arrivals: "),
         ((*TRACE, "--sizes", "0"), "--sizes 0"),
         ((*TRACE, "--sizes", "3,x"), "'x'"),
         ((*TRACE, "--orders", ","), "names no eviction order"),

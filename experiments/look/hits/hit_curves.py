@@ -84,6 +84,10 @@ def hit_curves(
     rows = trace_rows(config)
     size = _block_size(words, config, rows)
     prompts = list(prompts_of(rows, size))
+    if not prompts:
+        raise InputError(
+            key="arrivals", problem="no request arrives", remedy="raise arrivals.duration_s or rate"
+        )
     stored = num_different(prompts)
     largest = max(prompt.num_blocks for prompt in prompts)
     spec = make_pool(config)
