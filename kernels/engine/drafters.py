@@ -69,7 +69,7 @@ class NGramDrafter(Drafter):
             seq_id = group.sequences[0].seq_id
             self._note(seq_id)
             self._drafts[seq_id] = drafts = self._look_up(seq_id)
-            found[group.request.request_id] = len(drafts)
+            found[group.request_id] = len(drafts)
         return found
 
     def draft(self, plan: Plan) -> Drafts:

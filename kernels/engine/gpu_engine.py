@@ -118,7 +118,7 @@ class GpuExecutor(Executor):
     def _results(self, plan: Plan, launched: Launched, parents: Parents) -> Results:
         """The results of a plan that was not anticipated."""
         accepted = self.outputs.accepted(plan)
-        groups = {owner.group.request.request_id: owner.group for owner in launched.wanted.owners}
+        groups = {owner.group.request_id: owner.group for owner in launched.wanted.owners}
         if self.end_tokens:
             self._end_at_tokens(groups, accepted)
         ended = self.outputs.ended(plan, 1, accepted)
@@ -177,7 +177,7 @@ class GpuExecutor(Executor):
         return [tokens[seq.seq_id][start:] for seq in group.sequences]
 
     def _keep_outputs(self, group: SequenceGroup) -> None:
-        request_id = group.request.request_id
+        request_id = group.request_id
         self.records.outputs[request_id] = [
             tokens[: group.num_generated] for tokens in self.outputs_of(group)
         ]
@@ -200,7 +200,7 @@ class GpuExecutor(Executor):
         self.runner.token_buffers.start(group)
 
     def removed(self, group: SequenceGroup) -> None:
-        self.end_tokens.pop(group.request.request_id, None)
+        self.end_tokens.pop(group.request_id, None)
         self.runner.forget(group)
 
     def _poll(self) -> None:

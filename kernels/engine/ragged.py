@@ -114,7 +114,7 @@ class Ahead:
 
     def __init__(self, batch: Ragged, owners: list[Owner]) -> None:
         self._alone = all(len(group.sequences) == 1 for group, *_ in owners)
-        self._rows = {owner.group.request.request_id: row for row, owner in enumerate(owners)}
+        self._rows = {owner.group.request_id: row for row, owner in enumerate(owners)}
         self._positions = batch.positions[batch.wanted] + 1
         wanted = [
             (part, place)
@@ -141,7 +141,7 @@ class Ahead:
         """The batch in which these groups take a step, equal to what `ragged` makes; None if one of
         them was not in the batch before.
         """
-        rows = [self._rows.get(group.request.request_id, -1) for group in groups]
+        rows = [self._rows.get(group.request_id, -1) for group in groups]
         if not rows or not self._alone or -1 in rows:
             return None
         parts, places = [self._parts[row] for row in rows], [self._places[row] for row in rows]
@@ -226,7 +226,7 @@ def padding(plan: Plan) -> Iterator[Part]:
 def ended(plan: Plan, stepping: list[SequenceGroup], state: SchedulerState) -> list[Part]:
     """The last stored token of each finished sequence that waits for the rest of its batch."""
     groups = [*stepping, *(chunk.group for chunk in plan.chunks)]
-    computing = {group.request.request_id for group in groups}
+    computing = {group.request_id for group in groups}
     waiting = [
         group
         for request_id, group in state.running.items()

@@ -97,7 +97,7 @@ class Runner:
         device_time.end()
         self._ahead = None if drafts else Ahead(batch, owners)
         recomputed = {
-            chunk.group.request.request_id: chunk.group
+            chunk.group.request_id: chunk.group
             for chunk in plan.chunks
             if chunk.last and chunk.group.num_generated
         }

@@ -230,7 +230,7 @@ class Sampler:
     def rule_of(self, group: SequenceGroup) -> "TopP | None":
         """The sampling of a request without a beam; None: the most likely one."""
         usual = self.parallel if len(group.sequences) > 1 else None
-        return self.rules.get(group.request.request_id, usual)
+        return self.rules.get(group.request_id, usual)
 
     def totals(self, request_id: int) -> list[float]:
         """The log-probability of each candidate of a search so far."""
@@ -238,13 +238,13 @@ class Sampler:
 
     def end(self, group: SequenceGroup) -> None:
         """Remove what is kept of a finished request."""
-        self._beams.pop(group.request.request_id, None)
-        self.rules.pop(group.request.request_id, None)
+        self._beams.pop(group.request_id, None)
+        self.rules.pop(group.request_id, None)
         self.token_buffers.end(group)
 
     def _search(self, logits: Tensor, group: SequenceGroup, members: list[int]) -> Survivors | None:
         """The next step of a beam; None while recompute lacks the scores of other candidates."""
-        request_id, k = group.request.request_id, len(group.sequences)
+        request_id, k = group.request_id, len(group.sequences)
         best = best_of(logits, k)
         if group.num_generated:
             totals, held = self._beams[request_id]
@@ -276,7 +276,7 @@ class Wanted:
         self.drawn: dict[tuple[float, float], tuple[TopP, list[Drawing]]] = {}
         for row, (group, member, num_drafts) in enumerate(owners):
             if group.request.beam:
-                beam = self.beams.setdefault(group.request.request_id, (group, [], []))
+                beam = self.beams.setdefault(group.request_id, (group, [], []))
                 beam[1].append(member)
                 beam[2].append(row)
             else:
@@ -296,7 +296,7 @@ class Wanted:
             return
         _, draws = self.drawn.setdefault((rule.temperature, rule.top_p), (rule, []))
         for i in members:
-            key = rule.key(group.request.request_id, i, step)
+            key = rule.key(group.request_id, i, step)
             draws.append(Drawing(group.sequences[i], row, key))
 
 

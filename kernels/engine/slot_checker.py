@@ -186,5 +186,5 @@ class SlotChecker(NoSlotChecker):
     def _name(self, seq_id: int) -> str:
         for group in self.state.running.values():
             if any(seq.seq_id == seq_id for seq in group.sequences):
-                return f"sequence {seq_id} of request {group.request.request_id}"
+                return f"sequence {seq_id} of request {group.request_id}"
         return f"sequence {seq_id}"

@@ -65,7 +65,7 @@ class TokenBuffers:
 
     def start(self, group: SequenceGroup) -> None:
         """Add a request's sequences."""
-        prompt = self._ready.pop(group.request.request_id, None) or self.prompt(group.request)
+        prompt = self._ready.pop(group.request_id, None) or self.prompt(group.request)
         for seq in group.sequences:
             self.tokens[seq.seq_id] = list(prompt)
 

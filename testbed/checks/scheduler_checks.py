@@ -40,7 +40,7 @@ class Watcher:
         check_decodes(scheduler, plan, steps, promised)
         check_chunks(scheduler, plan)
         for group in plan.rejected:
-            self.unanswered.discard(group.request.request_id)
+            self.unanswered.discard(group.request_id)
         self._check_limits(scheduler, plan)
         self.check_requests(scheduler)
         self._check_progress(scheduler, plan)
@@ -62,7 +62,7 @@ class Watcher:
         """Clause 18."""
         state = scheduler.state
         groups = [*state.waiting, *state.loading, *state.running.values(), *state.swapped]
-        listed = [group.request.request_id for group in groups]
+        listed = [group.request_id for group in groups]
         twice = sorted({request_id for request_id in listed if listed.count(request_id) > 1})
         require(18, not twice, f"requests {twice} are in two places")
         lost = sorted(self.unanswered.difference(listed))
@@ -78,7 +78,7 @@ class Watcher:
         require(20, later, f"an idle plan of {now_ps} ps wakes at {plan.wake_ps} ps")
         may_wait = wakes or plan.preempted_any or scheduler.memory.transfers is not None
         if state.waiting and not may_wait and not (state.running or state.swapped):
-            waiting = state.waiting[0].request.request_id
+            waiting = state.waiting[0].request_id
             require(19, False, f"request {waiting} waits, and nothing runs")
 
 
@@ -86,8 +86,8 @@ def decision_of(scheduler: Scheduler, plan: Plan, now_ps: int) -> Decision:
     """The decisions of a plan."""
     state = scheduler.state
     moved = plan.preempted, plan.swapped_in, plan.rejected, state.running.values()
-    chunks = ((c.group.request.request_id, c.seq.seq_id, *c[2:]) for c in plan.chunks)
-    groups = (tuple(group.request.request_id for group in some) for some in moved)
+    chunks = ((c.group.request_id, c.seq.seq_id, *c[2:]) for c in plan.chunks)
+    groups = (tuple(group.request_id for group in some) for some in moved)
     decodes = plan.decode_seqs, plan.decode_context, plan.decode_max_context
     return Decision(
         time_ps=now_ps,
@@ -120,7 +120,7 @@ def watched(kind: type[Scheduler], watcher: Watcher) -> type[Scheduler]:
     def commit(this: Any, plan: Plan, steps: int, results: Results) -> Outcome:
         outcome = kind.commit(this, plan, steps, results)
         for group in outcome.finished:
-            watcher.unanswered.discard(group.request.request_id)
+            watcher.unanswered.discard(group.request_id)
         watcher.check_requests(this)
         return outcome
 
@@ -169,7 +169,7 @@ def check_chunks(scheduler: Scheduler, plan: Plan) -> None:
         )
         group, seq, end = chunk.group, chunk.seq, chunk.num_stored + chunk.new
         name = f"plan() computes tokens {chunk.num_stored} to {end} of {seq}"
-        is_running = running.get(group.request.request_id) is group and seq in group.resident
+        is_running = running.get(group.request_id) is group and seq in group.resident
         require(10, is_running, f"{name}, which is not running")
         reached = ends.get(seq.seq_id, seq.num_stored)
         require(10, chunk.num_stored <= reached, f"{name}, of which {reached} are stored")

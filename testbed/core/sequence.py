@@ -376,6 +376,7 @@ class SequenceGroup:
         "num_swaps",
         "rank",
         "request",
+        "request_id",
         "resident",
         "sequences",
         "status",
@@ -384,6 +385,7 @@ class SequenceGroup:
 
     def __init__(self, request: Incoming, sequences: list[Sequence]) -> None:
         self.request = request
+        self.request_id = request.request_id
         self.sequences = sequences
         self.status = WAITING
         self.resident: list[Sequence] = []
@@ -435,4 +437,4 @@ class SequenceGroup:
             batch.remove(seq)
 
     def __repr__(self) -> str:
-        return f"SequenceGroup({self.request.request_id}, {self.status.value})"
+        return f"SequenceGroup({self.request_id}, {self.status.value})"

@@ -44,7 +44,7 @@ class Departures:
         """The scheduler has finished the group: its request is answered, by this engine or by one
         that takes it over.
         """
-        request = self._outputs.removed(group.request.request_id)
+        request = self._outputs.removed(group.request_id)
         if self.hooks is not None and self.hooks.takes(group):
             self._recorder.moved_on(request, now_ps)
             return
@@ -63,7 +63,7 @@ class Departures:
         for group in plan.rejected:
             self._executor.removed(group)
             self._meter.forget(group)
-            request = self._outputs.removed(group.request.request_id)
+            request = self._outputs.removed(group.request_id)
             self.reject(request, plan.reasons[request.request_id], now_ps)
 
     def cancel(self, request_id: int, in_flight: Iterable[Flight], now_ps: int) -> None:
@@ -100,7 +100,7 @@ class Departures:
         finished = self._scheduler.cancel(group)
         self._executor.removed(group)
         self._meter.forget(group)
-        return self._outputs.removed(group.request.request_id), finished
+        return self._outputs.removed(group.request_id), finished
 
     def _finish_others(self, finished: list[SequenceGroup], now_ps: int) -> None:
         for group in finished:

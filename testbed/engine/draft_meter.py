@@ -26,7 +26,7 @@ class DraftMeter(PlainMeter):
         if not group.resident:
             return 0
         seq, predicts = group.sequences[0], self.memory.predicts
-        final_len = self.outputs.requests[group.request.request_id].final_len
+        final_len = self.outputs.requests[group.request_id].final_len
         assert predicts is not None, "chosen for a policy that says its footprints"
         num_slots = seq.num_slots
         held = predicts.footprint(seq).slots_of(num_slots)

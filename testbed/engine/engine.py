@@ -351,7 +351,7 @@ class Engine:
         self.meter.open(plan, usage)
         flight.start_ps, flight.usage = self._ended_ps or now_ps, usage
         if plan.swapped_in:
-            flight.stepping = [group.request.request_id for group in plan.stepping]
+            flight.stepping = [group.request_id for group in plan.stepping]
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
         if state.loading:
             flight.num_waiting += len(state.loading)
@@ -513,7 +513,7 @@ class Engine:
         is_waiting = executor.has_transfers or state.reserved or state.leased
         if queue and not is_waiting and wake_ps == UNBOUNDED:
             group = queue[0]
-            stuck = f"request {group.request.request_id} ({group.prefill_len} tokens)"
+            stuck = f"request {group.request_id} ({group.prefill_len} tokens)"
             raise PlugInError(f"{type(state.policy).__name__} refuses {stuck} though nothing runs")
         if self._is_closed and not queue:
             return False

@@ -70,7 +70,7 @@ class Meter(ABC):
         """Slots in a group's tables that will never be used; those of a block that several still
         share count once. Drafts use theirs, even behind the last token.
         """
-        final_len = self.outputs.requests[group.request.request_id].final_len
+        final_len = self.outputs.requests[group.request_id].final_len
         pieces: set[tuple[int, int]] = set()
         for seq in group.resident:
             used_len = max(final_len, seq.num_slots)

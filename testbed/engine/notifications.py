@@ -54,7 +54,7 @@ class Listeners:
         plan = flight.plan
         steps = {seq.request_id: None for seq in self._state.batch}
         decoding = list(steps) if plan.decode_seqs else []
-        decoding += [draft.group.request.request_id for draft in plan.drafts]
+        decoding += [draft.group.request_id for draft in plan.drafts]
         flight.decoding = decoding + flight.stepping
 
     def step_ended(self, flight: Flight, now_ps: int) -> None:
@@ -70,7 +70,7 @@ class Listeners:
         accepted: drafts that became tokens, by request id.
         """
         for group in outcome.first_tokens:
-            self._send_tokens(group.request.request_id, 1, now_ps)
+            self._send_tokens(group.request_id, 1, now_ps)
         for request_id in flight.decoding:
             if request_id in self._requests:
                 self._send_tokens(request_id, 1 + accepted.get(request_id, 0), now_ps)

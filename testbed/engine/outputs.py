@@ -64,7 +64,7 @@ class Outputs:
     def preempted(self, plan: Plan) -> None:
         """The groups that a plan has preempted decode no more."""
         for group in plan.preempted:
-            self._end_step.pop(group.request.request_id, None)
+            self._end_step.pop(group.request_id, None)
 
     def accepted(self, plan: Plan) -> dict[int, int]:
         """The accepted drafts of each request that has some in the plan, up to its whole output;
@@ -75,7 +75,7 @@ class Outputs:
             group, _, num_drafts = draft
             if draft.is_over:
                 continue
-            request_id, num_generated = group.request.request_id, group.num_generated
+            request_id, num_generated = group.request_id, group.num_generated
             drawn = 0
             if num_drafts:
                 assert self._acceptance is not None, "a scheduler that drafts has one"
@@ -92,13 +92,13 @@ class Outputs:
         if plan.decode_seqs and self._ends and self._ends[0][0] <= state.batch.steps + steps:
             ended = self._pop_ended(state.batch.steps + steps)
         for group, _, _, _, last, _ in plan.chunks:
-            if last and group.generated_offset + 1 == self.lengths[group.request.request_id]:
-                ended.append(group.request.request_id)  # in no batch yet
+            if last and group.generated_offset + 1 == self.lengths[group.request_id]:
+                ended.append(group.request_id)  # in no batch yet
         for group in plan.stepping if plan.swapped_in else ():
-            if group.num_generated + 1 == self.lengths[group.request.request_id]:
-                ended.append(group.request.request_id)
+            if group.num_generated + 1 == self.lengths[group.request_id]:
+                ended.append(group.request_id)
         for draft in plan.drafts:
-            request_id = draft.group.request.request_id
+            request_id = draft.group.request_id
             num_generated = draft.group.num_generated + 1 + accepted.get(request_id, 0)
             if not draft.is_over and num_generated == self.lengths[request_id]:
                 ended.append(request_id)
@@ -115,7 +115,7 @@ class Outputs:
         """The present iteration brings so many tokens, the last one of each sequence of the group;
         called before it is committed.
         """
-        request_id, output_len = group.request.request_id, group.num_generated + num_tokens
+        request_id, output_len = group.request_id, group.num_generated + num_tokens
         self.lengths[request_id] = output_len
         self.requests[request_id] = self.requests[request_id]._replace(output_len=output_len)
         if request_id in self._end_step:
@@ -141,20 +141,20 @@ class Outputs:
                 parents[request_id] = parents_of(requests[request_id], num_generated)
         for group in plan.stepping if plan.swapped_in else ():
             if group.request.beam:
-                request = requests[group.request.request_id]
+                request = requests[group.request_id]
                 parents[request.request_id] = parents_of(request, group.num_generated + steps)
         return parents
 
     def follow(self, plan: Plan, outcome: Outcome, ended: tuple[int, ...] = ()) -> None:
         """Note the sequences that decode from now on, after a plan was committed or anticipated."""
         for group in outcome.first_tokens + plan.swapped_in:
-            request_id = group.request.request_id
+            request_id = group.request_id
             if group.batch is not None and request_id not in ended:
                 self.decodes(group)
 
     def decodes(self, group: SequenceGroup) -> None:
         """The group is in the batch from now on."""
-        request_id = group.request.request_id
+        request_id = group.request_id
         step = self.lengths[request_id] - group.generated_offset
         if group.batch is None:
             step += self._state.batch.steps

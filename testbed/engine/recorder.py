@@ -109,7 +109,7 @@ class Recorder:
         if plan.decode_seqs:
             clock.stepped(steps, now_ps)
         for group in plan.swapped_in:
-            request_id = group.request.request_id
+            request_id = group.request_id
             if request_id in stepping:
                 clock.has_token(request_id, now_ps)
             else:
@@ -124,7 +124,7 @@ class Recorder:
     def first_tokens(self, groups: list[SequenceGroup], now_ps: int) -> None:
         """Record the first output tokens, from now_ps on; after recompute that is nothing new."""
         for group in groups:
-            request_id = group.request.request_id
+            request_id = group.request_id
             self._first_ps.setdefault(request_id, now_ps)
             self._tokens.has_token(request_id, now_ps)
 
@@ -253,7 +253,7 @@ class Recorder:
             clock.num_steps += 1  # as `stepped`
             clock.step_ps = end_ps
         for group in done:
-            request_id = group.request.request_id
+            request_id = group.request_id
             self._first_ps.setdefault(request_id, end_ps)
             clock.has_token(request_id, end_ps)
         for request_id in ended:
@@ -273,7 +273,7 @@ class Recorder:
     def paused(self, groups: list[SequenceGroup]) -> None:
         """These were preempted: the iterations that end from now on bring them no tokens."""
         for group in groups:
-            self._tokens.paused(group.request.request_id)
+            self._tokens.paused(group.request_id)
 
     def settle(self) -> None:
         """Bring `spans` and the sums in `totals` up to date."""

@@ -245,7 +245,7 @@ class SpanMeter(Meter):
         return record(SpanGrowth, (first_ps, growth_ps, live, started, held, evicted))
 
     def _track(self, group: SequenceGroup) -> Tracked:
-        request_id, first = group.request.request_id, group.sequences[0]
+        request_id, first = group.request_id, group.sequences[0]
         if request_id in self._tracked:
             self.forget(group)
         predicts = self.memory.predicts
@@ -275,10 +275,10 @@ class SpanMeter(Meter):
         self._joined(group)
 
     def _joined(self, group: SequenceGroup) -> None:
-        tracked = self._tracked[group.request.request_id]
+        tracked = self._tracked[group.request_id]
         if len(group.sequences) > 1:
             tracked = self._track(group)
-            self.forked[group.request.request_id] = group
+            self.forked[group.request_id] = group
         if not tracked.later:
             return
         joined_at, num_tokens = self.state.batch.steps, group.sequences[0].num_slots
@@ -292,13 +292,13 @@ class SpanMeter(Meter):
         """Never-used slots that are counted for each of the sequences that share them, but for the
         first.
         """
-        tracked = self._tracked.get(group.request.request_id)
+        tracked = self._tracked.get(group.request_id)
         return tracked.active - self.unused(group) if tracked is not None and tracked.active else 0
 
     def forget(self, group: SequenceGroup) -> None:
-        tracked = self._tracked.pop(group.request.request_id, None)
+        tracked = self._tracked.pop(group.request_id, None)
         if tracked is not None:
-            self.forked.pop(group.request.request_id, None)
+            self.forked.pop(group.request_id, None)
             tracked.alive = False
             self._internal -= tracked.active
 

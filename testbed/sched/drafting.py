@@ -82,7 +82,7 @@ class Drafting(NoDrafts):
         self._proposed: dict[int, int] = {}
 
     def num_drafts(self, group: SequenceGroup) -> int:
-        return self._proposed.get(group.request.request_id, 0)
+        return self._proposed.get(group.request_id, 0)
 
     def propose(
         self,
@@ -92,12 +92,12 @@ class Drafting(NoDrafts):
     ) -> None:
         for group in groups:
             if group.status is RUNNING:
-                request_id = group.request.request_id
+                request_id = group.request_id
                 asked = self.speculation.num_drafts(request_id, group.num_generated, batch_size)
                 self._proposed[request_id] = min(asked, found.get(request_id, asked))
 
     def forget(self, group: SequenceGroup) -> None:
-        self._proposed.pop(group.request.request_id, None)
+        self._proposed.pop(group.request_id, None)
 
     def accept(self, draft: Draft, num_accepted: int) -> bool:
         self.counts.add(draft.num_drafts, num_accepted)

@@ -86,7 +86,7 @@ class InTurn:
                 self._preempt(victim, plan)
                 if victim is group:
                     break
-            if group.request.request_id in self.state.running:
+            if group.request_id in self.state.running:
                 self._schedule(group, num_tokens, plan)
             elif not self.release.serves_behind_victims:
                 return
@@ -145,7 +145,7 @@ class InTurn:
             return
         plan.drafts.append(Draft(group, group.sequences[0], num_tokens - 1))
         self.drafts.forget(group)
-        self.state.findable[group.request.request_id] = group.prefill_len
+        self.state.findable[group.request_id] = group.prefill_len
 
     def verify(self, plan: Plan, results: Results, outcome: Outcome) -> Outcome:
         """The results of a plan are in: the newest tokens and the accepted drafts are stored.
@@ -165,7 +165,7 @@ class InTurn:
     def _verify(self, draft: Draft, results: Results) -> SequenceGroup:
         """The newest token and the accepted drafts are stored, and the next token is there."""
         group, seq = draft.group, draft.seq
-        request_id = group.request.request_id
+        request_id = group.request_id
         num_accepted = results.accepted[request_id]
         returns_slots = self.drafts.accept(draft, num_accepted)
         seq.num_stored += 1 + num_accepted
@@ -192,7 +192,7 @@ class InTurn:
             outcome: what its prompts will have brought.
         """
         for draft in plan.drafts:
-            if draft.group.request.request_id in certain:
+            if draft.group.request_id in certain:
                 self.finish(draft.group)
             elif not draft.is_over:
                 self._store_unknown(draft.group, 1 + draft.num_drafts)
@@ -204,7 +204,7 @@ class InTurn:
     def _store_unknown(self, group: SequenceGroup, num_tokens: int) -> None:
         """Store num_tokens tokens that may be void, hidden from lookups."""
         seq = group.sequences[0]
-        self.state.findable[group.request.request_id] = seq.num_stored
+        self.state.findable[group.request_id] = seq.num_stored
         seq.num_stored += num_tokens
 
     def correct(self, plan: Plan, results: Results) -> None:
@@ -218,13 +218,13 @@ class InTurn:
             if chunk.padding and chunk.group.status is RUNNING:
                 chunk.seq.num_stored -= chunk.padding
         for draft in plan.drafts:
-            if draft.group.request.request_id in results.accepted:
+            if draft.group.request_id in results.accepted:
                 self._correct(draft, results)
 
     def _correct(self, draft: Draft, results: Results) -> None:
         """Since the draft was anticipated its group may have ended, or have been preempted."""
         group, seq, num_drafts = draft
-        num_accepted = results.accepted[group.request.request_id]
+        num_accepted = results.accepted[group.request_id]
         self.drafts.accept(draft, num_accepted)
         if group.status is RUNNING:
             seq.num_stored -= num_drafts - num_accepted

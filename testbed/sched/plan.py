@@ -124,7 +124,7 @@ class Plan:
     def reject(self, group: SequenceGroup, reason: str) -> None:
         """The group could never run, for this reason."""
         self.rejected.append(group)
-        self.reasons[group.request.request_id] = reason
+        self.reasons[group.request_id] = reason
 
     @property
     def is_idle(self) -> bool:

@@ -43,7 +43,7 @@ class Queues:
         if group := self.running.get(request_id):
             return group
         queued = (*self.waiting, *self.loading, *self.swapped)
-        return next((group for group in queued if group.request.request_id == request_id), None)
+        return next((group for group in queued if group.request_id == request_id), None)
 
     def leave_queue(self, group: SequenceGroup) -> None:
         """The group, which does not run, is in no queue any more."""
@@ -55,13 +55,13 @@ class Queues:
     def add_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group runs from now on, behind all others."""
         group.status = status
-        self.running[group.request.request_id] = group
+        self.running[group.request_id] = group
         self.num_seqs += len(group.sequences)
 
     def remove_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group does not run any more."""
         group.status = status
-        del self.running[group.request.request_id]
+        del self.running[group.request_id]
         self.num_seqs -= len(group.sequences)
 
     def join_batch(self, group: SequenceGroup) -> None:
@@ -69,11 +69,11 @@ class Queues:
         group.status = RUNNING
         group.join_batch(self.batch)
         if group.request.beam:
-            self.beams[group.request.request_id] = group
+            self.beams[group.request_id] = group
 
     def leave_batch(self, group: SequenceGroup) -> None:
         """The group decodes no more, if it did."""
         if group.batch is not None:
             if self.beams:
-                self.beams.pop(group.request.request_id, None)
+                self.beams.pop(group.request_id, None)
             group.leave_batch()

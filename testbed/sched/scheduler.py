@@ -352,12 +352,12 @@ class Scheduler(ABC):
                 for seq in group.sequences:
                     seq.num_stored = seq.num_slots
         for group in prefilled + plan.swapped_in:
-            if group.request.request_id in results.ended:
+            if group.request_id in results.ended:
                 self.finish(group)
                 finished.append(group)
                 continue
             if group.status is RUNNING:  # back from the host
-                state.choose_parents(group, results.parents.get(group.request.request_id, ()))
+                state.choose_parents(group, results.parents.get(group.request_id, ()))
             elif len(group.sequences) > 1 and group.num_generated == 1:
                 state.fork(group)
             state.join_batch(group)

@@ -187,7 +187,7 @@ class HighestResponseRatio(CacheAware):
         self._joined: dict[int, int] = {}  # tokens that were computed when a request joined
 
     def joined(self, group: SequenceGroup) -> None:
-        self._joined[group.request.request_id] = self._computed
+        self._joined[group.request_id] = self._computed
 
     def computed(self, num_tokens: int) -> None:
         self._computed += num_tokens
@@ -197,7 +197,7 @@ class HighestResponseRatio(CacheAware):
 
     def _rank(self, match: Matched) -> tuple[float, str]:
         """SGLang compares the names of equals as text."""
-        request_id = match.group.request.request_id
+        request_id = match.group.request_id
         uncached = match.group.request.prompt_len - match.cached
         if match.comes_last:
             return float("inf"), str(request_id)

@@ -54,7 +54,7 @@ class OverlappedSGLang(SGLang):
         self._end_loads(self._computing.groups)
         known, self.outputs.in_flight = self.outputs.in_flight, set()
         groups = [group for group in self._computing.groups if group in known]
-        ended = [group for group in groups if group.request.request_id in results.ended]
+        ended = [group for group in groups if group.request_id in results.ended]
         for group in ended:
             self.finish(group)
         self._settle(Computed(groups, self._computing.prefilled), ended)

@@ -277,7 +277,7 @@ class SchedulerState(Queues):
         assert leases is not None, "a policy without leases is refused"
         for group in groups:
             del self.leased[group]
-            leases.end_lease(Lease(group.request.request_id))
+            leases.end_lease(Lease(group.request_id))
             forget_slots(group)
         if groups:
             self.memory_released()
@@ -287,7 +287,7 @@ class SchedulerState(Queues):
         assert self.memory.leases is not None, "a policy without leases is refused"
         self.leased[group] = 0
         for seq in group.resident:
-            self.memory.leases.release(seq, Lease(group.request.request_id))
+            self.memory.leases.release(seq, Lease(group.request_id))
 
     # Losing slots
 
@@ -296,7 +296,7 @@ class SchedulerState(Queues):
         cancelled, or has ended although it was preempted since.
         """
         self.leave_batch(group)
-        if group.request.request_id in self.running:
+        if group.request_id in self.running:
             self.release(group, status)
         else:
             self._remove_from_queue(group, status)
@@ -317,7 +317,7 @@ class SchedulerState(Queues):
     def release(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group stops running and releases its slots: it is finished, or waits again."""
         group.status = status  # as `_stop_running`
-        del self.running[group.request.request_id]
+        del self.running[group.request_id]
         self.num_seqs -= len(group.sequences)
         if self.pending_forks.copies:
             self.pending_forks.drop_copies_of(group)

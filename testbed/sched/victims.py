@@ -26,7 +26,7 @@ def candidates(state: SchedulerState) -> dict[int, SequenceGroup]:
     if state.ranking.keeps_arrival:
         return state.running
     last = max(state.running.values(), key=rank_of)
-    return {last.request.request_id: last}
+    return {last.request_id: last}
 
 
 def chosen_victim(state: SchedulerState, rule: VictimRule) -> SequenceGroup:
@@ -36,9 +36,6 @@ def chosen_victim(state: SchedulerState, rule: VictimRule) -> SequenceGroup:
         PlugInError: the rule's answer is no running group.
     """
     group = rule.victim(candidates(state), state.batch)
-    if (
-        not isinstance(group, SequenceGroup)
-        or state.running.get(group.request.request_id) is not group
-    ):
+    if not isinstance(group, SequenceGroup) or state.running.get(group.request_id) is not group:
         raise wrong_answer(rule, group, "victim() gives a running group")
     return group

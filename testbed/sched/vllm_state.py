@@ -60,7 +60,7 @@ class VllmState(SchedulerState):
     def hide_unknown(self, group: SequenceGroup) -> None:
         """The group leaves its slots: what is not hashed yet stays hidden from lookups."""
         seq = group.sequences[0]
-        findable = self.findable.pop(group.request.request_id, seq.num_stored)
+        findable = self.findable.pop(group.request_id, seq.num_stored)
         if self.num_behind:
             in_flight = self.prefilled is not None and group in self.prefilled
             findable = min(findable, group.prefill_len - in_flight - self.num_behind)
@@ -69,7 +69,7 @@ class VllmState(SchedulerState):
     def remove(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group leaves for good; see SchedulerState."""
         if self.steps_in_turn:
-            self.findable.pop(group.request.request_id, None)
+            self.findable.pop(group.request_id, None)
             seq = group.sequences[0]
             if self.hashes_results and status is FINISHED and seq.num_slots:
                 seq.num_stored = group.prefill_len - 1

@@ -47,7 +47,7 @@ class LongestToCome(RecomputeTail):
         return max(running.values(), key=self.left)
 
     def left(self, group):
-        request_id = group.request.request_id
+        request_id = group.request_id
         return self.lengths[request_id] - group.num_generated, request_id
 
 

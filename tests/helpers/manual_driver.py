@@ -144,7 +144,7 @@ class ManualDriver:
         """The outcome of a plan that was anticipated."""
         outcome = self.scheduler.commit(plan, 1, Results(self.ended))
         for group in outcome.finished:
-            self.outputs.removed(group.request.request_id)
+            self.outputs.removed(group.request_id)
         return outcome
 
     def preempt(self):

@@ -61,7 +61,7 @@ class Server:
     def serve(self, ids, output_len=1):
         """One request alone, until it has ended and all is written; its computed prompt tokens."""
         group, computed = self.add(ids, output_len), 0
-        while self.driver.state.find(group.request.request_id) is not None:
+        while self.driver.state.find(group.request_id) is not None:
             computed += self.plan()
         self.plan()
         self.plan()

@@ -55,12 +55,12 @@ class Server:
         """The next plan; its prompt tokens by request."""
         plan, _ = self.driver.step()
         self.policy.check()
-        return {chunk.group.request.request_id: chunk.new for chunk in plan.chunks}
+        return {chunk.group.request_id: chunk.new for chunk in plan.chunks}
 
     def serve(self, ids, output_len=1):
         """One request alone, until it has ended; its computed prompt tokens."""
         group, computed = self.add(ids, output_len), 0
-        while self.driver.state.find(group.request.request_id) is not None:
+        while self.driver.state.find(group.request_id) is not None:
             computed += sum(self.plan().values())
         self.plan()
         return computed

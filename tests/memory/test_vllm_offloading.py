@@ -64,14 +64,14 @@ class Server:
         transfers = [transfer for ops in plan.ops for transfer in ops.background]
         self.due += [(self.num_plans + self.delay, number) for number, _ in transfers]
         self.policy.check()
-        return {chunk.group.request.request_id: chunk.new for chunk in plan.chunks}
+        return {chunk.group.request_id: chunk.new for chunk in plan.chunks}
 
     def serve(self, ids, output_len=1):
         """One request alone, until it has ended and all has landed; its computed prompt tokens, and
         the plans before its first.
         """
         group, computed, waited = self.add(ids, output_len), 0, 0
-        while self.driver.state.find(group.request.request_id) is not None:
+        while self.driver.state.find(group.request_id) is not None:
             new = self.plan()
             computed += sum(new.values())
             waited += not computed
@@ -164,7 +164,7 @@ def test_a_loaded_request_waits_for_a_place_among_those_that_run():
     assert served.plan() == {}
     others = [served.add(prompt(story, 1), output_len=9) for story in (3, 4, 5, 6)]
     begun = [served.plan() for _ in range(12)]
-    assert set(begun[0]) == {group.request.request_id for group in others}
+    assert set(begun[0]) == {group.request_id for group in others}
     assert [loading in new for new in begun] == [number == 9 for number in range(12)]
 
 

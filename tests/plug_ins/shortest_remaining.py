@@ -20,5 +20,5 @@ class ShortestRemaining(MixedPrefill):
 
     def remaining(self, group):
         """Output tokens of each sequence that are still to come, and the request id."""
-        request_id = group.request.request_id
+        request_id = group.request_id
         return self.lengths[request_id] - group.num_generated, request_id

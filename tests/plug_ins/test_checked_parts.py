@@ -241,7 +241,7 @@ class Peeking(MixedPrefill):
     def choose_order(self, waiting):
         ordered = sorted(
             waiting,
-            key=lambda group: (TRUE_LENGTHS[group.request.request_id], group.request.request_id),
+            key=lambda group: (TRUE_LENGTHS[group.request_id], group.request_id),
         )
         waiting.clear()
         waiting.extend(ordered)

@@ -36,7 +36,7 @@ class Watched(ChunkedPrefill):
 
     def plan(self):
         state = self.state
-        before = {group.request.request_id for group in state.running.values()}
+        before = {group.request_id for group in state.running.values()}
         plan = super().plan()
         started = [group for key, group in state.running.items() if key not in before]
         left = [*state.waiting, *state.swapped]
@@ -51,7 +51,7 @@ class WatchedLives(Watched):
 
     def finish(self, group):
         super().finish(group)
-        if not group.request.request_id % 5:
+        if not group.request_id % 5:
             self.close_session(group.request.session)
 
 
@@ -193,9 +193,9 @@ def test_retained_slots_are_released_for_running_idle_and_continuing_requests():
         for i in range(3)
     ]
     simulate(turns, scheduler, FastMillisecond(), 64)
-    assert [group.request.request_id for group in scheduler.state.leased] == [1, 2]
+    assert [group.request_id for group in scheduler.state.leased] == [1, 2]
     scheduler.close_session(0)
-    assert [group.request.request_id for group in scheduler.state.leased] == [2]
+    assert [group.request_id for group in scheduler.state.leased] == [2]
     assert scheduler.policy.usage().held == 48
 
 

@@ -43,13 +43,13 @@ class Driven:
     def step(self):
         scheduler = self.scheduler
         plan = scheduler.plan()
-        self.preempted += [group.request.request_id for group in plan.preempted]
+        self.preempted += [group.request_id for group in plan.preempted]
         tokens = defaultdict(int)
         if plan.decode_seqs:
             for seq in scheduler.state.batch:
                 tokens[seq.request_id] = 1
         for chunk in plan.chunks:
-            tokens[chunk.group.request.request_id] += chunk.new
+            tokens[chunk.group.request_id] += chunk.new
         computing = [*scheduler.running, *[c.group for c in plan.chunks if c.last]]
         stepping = [g for g in computing if g.request.request_id in tokens and not g.todo]
         ended = tuple(
@@ -137,7 +137,7 @@ def test_the_fewest_generated_then_the_longest_prompt_is_retracted_to_the_end_of
         if len(driven.scheduler.state.waiting) == 3:
             pytest.fail("all wait")
     assert driven.preempted[0] != 0 or computed
-    waiting = [group.request.request_id for group in driven.scheduler.state.waiting]
+    waiting = [group.request_id for group in driven.scheduler.state.waiting]
     assert waiting[-1] == driven.preempted[-1]
 
 
@@ -344,7 +344,7 @@ def test_without_a_tree_prompts_of_fixed_outputs_come_in_chunks_and_end_by_memor
     chunks = []
     for _ in range(4):
         plan, _ = driver.step()
-        chunks.append({chunk.group.request.request_id: chunk.new for chunk in plan.chunks})
+        chunks.append({chunk.group.request_id: chunk.new for chunk in plan.chunks})
     assert chunks == [{0: 8}, {0: 4, 1: 4}, {1: 6}, {}]  # the third never fits beside the others
     assert driver.state.waiting[0] is groups[2]
 

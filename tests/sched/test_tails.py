@@ -47,7 +47,7 @@ class SwapsOrShrinks(RecomputeTail):
     """One way for every other request."""
 
     def recovery(self, group):
-        return Recovery.SWAP if group.request.request_id % 2 else super().recovery(group)
+        return Recovery.SWAP if group.request_id % 2 else super().recovery(group)
 
 
 @many

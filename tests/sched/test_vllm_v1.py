@@ -64,7 +64,7 @@ def step(run):
     """
     plan, _ = run.step()
     run.policy.check()
-    return plan.decode_seqs, [(chunk.group.request.request_id, chunk.new) for chunk in plan.chunks]
+    return plan.decode_seqs, [(chunk.group.request_id, chunk.new) for chunk in plan.chunks]
 
 
 def test_decodes_run_first_and_prefills_share_the_budget():
@@ -249,7 +249,7 @@ def test_async_finish_frees_memory_one_step_later(ignore_eos, steps):
     assert not plan.chunks  # the place was not free when this was planned
     plan, _ = run.step()
     taken.append(plan.decode_seqs)
-    assert [chunk.group.request.request_id for chunk in plan.chunks] == [2]
+    assert [chunk.group.request_id for chunk in plan.chunks] == [2]
     assert taken == steps
     run.policy.check()
 
@@ -260,7 +260,7 @@ def test_async_preemption_ignores_memory_about_to_be_freed(ignore_eos):
     *_, last = add(run, (3, 2), (3, 9), (5, 9))
     run.step()
     _, outcome = run.step()
-    assert [group.request.request_id for group in outcome.finished] == [0]
+    assert [group.request_id for group in outcome.finished] == [0]
     plan, _ = run.step()  # the second request needed a block; that of the first was still held
     assert (plan.preempted, plan.decode_seqs) == ([last], 1 + (not ignore_eos))
     run.policy.check()
@@ -274,13 +274,13 @@ def test_async_finished_last_group_frees_memory_and_admits_nothing(ignore_eos):
     run.step()
     add(run, (2, 1))
     _, outcome = run.step()
-    assert [group.request.request_id for group in outcome.finished] == [1]
+    assert [group.request_id for group in outcome.finished] == [1]
     assert (ended.status, ended.num_recomputes) == (SequenceStatus.FINISHED, 0)
     plan, _ = run.step()
     assert (plan.preempted, plan.decode_seqs, plan.chunks) == ([ended], 1, [])
     assert run.policy.usage().free == 0  # the third request was admitted with the next plan
     plan, _ = run.step()
-    assert [chunk.group.request.request_id for chunk in plan.chunks] == [2]
+    assert [chunk.group.request_id for chunk in plan.chunks] == [2]
     run.policy.check()
 
 
@@ -330,4 +330,4 @@ def preempt_during(run, plan):
 
 def chunks_of(plan):
     """(request, tokens) of each chunk."""
-    return [(chunk.group.request.request_id, chunk.new) for chunk in plan.chunks]
+    return [(chunk.group.request_id, chunk.new) for chunk in plan.chunks]

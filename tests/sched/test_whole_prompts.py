@@ -29,17 +29,17 @@ def made_of(plan):
     """All that a plan says, with numbers for its groups."""
     fields = {name: getattr(plan, name) for name in Plan.__slots__}
     fields["chunks"] = [
-        (chunk.group.request.request_id, chunk.seq.seq_id, *chunk[2:]) for chunk in plan.chunks
+        (chunk.group.request_id, chunk.seq.seq_id, *chunk[2:]) for chunk in plan.chunks
     ]
     for name in ("preempted", "rejected"):
-        fields[name] = [group.request.request_id for group in fields[name]]
+        fields[name] = [group.request_id for group in fields[name]]
     return fields
 
 
 def state_of(scheduler):
     state = scheduler.state
     return (
-        [(group.request.request_id, group.num_cached) for group in state.waiting],
+        [(group.request_id, group.num_cached) for group in state.waiting],
         [(seq.seq_id, seq.num_slots, seq.num_stored, seq.version) for seq in state.batch],
         [*state.running],
         state.refused is None,

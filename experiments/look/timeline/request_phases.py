@@ -62,7 +62,7 @@ class PhaseRecorder(Recorder):
         """Their prefill has finished, for the first time or after recompute."""
         super().first_tokens(groups, now_ps)
         for group in groups:
-            self._lives[group.request.request_id].begin(DECODE, now_ps)
+            self._lives[group.request_id].begin(DECODE, now_ps)
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request has finished."""
@@ -107,7 +107,7 @@ class PhaseRecorder(Recorder):
         super().prompted(flight, memory, ended, done)
         self._computes_prompts(flight.plan, flight.start_ps)
         for group in done:
-            self._lives[group.request.request_id].begin(DECODE, flight.end_ps)
+            self._lives[group.request_id].begin(DECODE, flight.end_ps)
 
     def _computes_prompts(self, plan: Plan, start_ps: int) -> None:
         for chunk in plan.chunks:

@@ -115,12 +115,12 @@ class OurSteps:
 
     def decided(self, plan: Plan, number: int) -> Step:
         """The step of a plan."""
-        chunks = {chunk.group.request.request_id: chunk for chunk in plan.chunks}
+        chunks = {chunk.group.request_id: chunk for chunk in plan.chunks}
         computed = {name: chunk.new for name, chunk in chunks.items()}
         if plan.decode_seqs:
             computed |= {seq.request_id: 1 for seq in self.scheduler.state.batch}
         found = {name: chunk.num_stored for name, chunk in chunks.items()}
-        preempted = sorted(group.request.request_id for group in plan.preempted)
+        preempted = sorted(group.request_id for group in plan.preempted)
         return Step(computed, found, preempted=tuple(preempted))
 
     def carry_out(self, plan: Plan) -> None:

@@ -153,13 +153,12 @@ class OursOfSGLang(Ours):
             f"{scheduler.ratio.current:.6f}; {'full' if scheduler.is_full else 'open'}"
         ]
         lines += [
-            f"running {group.request.request_id}: {group.sequences[0].num_slots} stored, "
+            f"running {group.request_id}: {group.sequences[0].num_slots} stored, "
             f"{outputs.generated(group)} generated"
             for group in scheduler.running
         ]
         waiting = (
-            f"{group.request.request_id} ({group.prefill_len} tokens)"
-            for group in scheduler.state.waiting
+            f"{group.request_id} ({group.prefill_len} tokens)" for group in scheduler.state.waiting
         )
         return [*lines, "waiting " + (", ".join(waiting) or "none")]
 

@@ -63,12 +63,12 @@ class WatchedExecutor(SimulatedExecutor):
         tokens, cached = self._tokens.pop(flight), dict[int, int]()
         if self.counts_cached:
             chunks = flight.plan.chunks
-            cached = {c.group.request.request_id: c.num_stored for c in chunks if c.num_stored}
+            cached = {c.group.request_id: c.num_stored for c in chunks if c.num_stored}
         self._begun.append(Iteration(flight.start_ps, tokens, preempted, cached))
 
     def move(self, plan: Plan) -> None:
         """Record the plan's preemptions; those of a plan without work join the next iteration."""
-        self._preempted += [group.request.request_id for group in plan.preempted]
+        self._preempted += [group.request_id for group in plan.preempted]
 
     def take(self) -> list[Iteration]:
         """The iterations that have begun since the last call."""
@@ -81,9 +81,9 @@ class WatchedExecutor(SimulatedExecutor):
         if plan.decode_seqs:
             tokens = Counter({seq.request_id: 1 for seq in self._state.batch})
         for draft in plan.drafts:
-            tokens[draft.group.request.request_id] = 1 + draft.num_drafts
+            tokens[draft.group.request_id] = 1 + draft.num_drafts
         for chunk in plan.chunks:
-            tokens[chunk.group.request.request_id] += chunk.new + chunk.padding
+            tokens[chunk.group.request_id] += chunk.new + chunk.padding
         return tokens
 
 
@@ -119,12 +119,8 @@ class Ours:
         for group in state.running.values():
             seq = group.sequences[0]
             blocks = len(policy.table(seq))
-            lines.append(
-                f"running {group.request.request_id}: {seq.num_stored} stored, {blocks} blocks"
-            )
-        waiting = (
-            f"{group.request.request_id} ({group.prefill_len} tokens)" for group in state.waiting
-        )
+            lines.append(f"running {group.request_id}: {seq.num_stored} stored, {blocks} blocks")
+        waiting = (f"{group.request_id} ({group.prefill_len} tokens)" for group in state.waiting)
         return [*lines, "waiting " + (", ".join(waiting) or "none")]
 
 

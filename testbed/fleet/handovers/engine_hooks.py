@@ -27,7 +27,7 @@ class PrefillHooks(HandoverHooks):
 
     def computed(self, plan: Plan, start_ps: int, end_ps: int) -> None:
         for chunk in plan.chunks:
-            handover = self._handovers[chunk.group.request.request_id]
+            handover = self._handovers[chunk.group.request_id]
             handover.computed(Computed(chunk.num_stored, chunk.new, start_ps, end_ps))
 
     def sent(self, request: Request) -> Request:

@@ -120,7 +120,7 @@ class SplitFleet(Fleet):
 
     def _prefilled(self, group: SequenceGroup) -> bool:
         """A prefill engine has the first token; whether a decode engine goes on."""
-        handover = self._handovers[group.request.request_id]
+        handover = self._handovers[group.request_id]
         handover.prefilled, handover.first_ps = group, self.clock.now_ps
         if handover.request.output_len == 1:
             handover.end_lease()

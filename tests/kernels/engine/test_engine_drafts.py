@@ -238,8 +238,8 @@ class Replayed(NGram):
         def find(groups):
             counts = found(groups)
             for group in groups:
-                at = group.request.request_id, group.num_generated
-                self.proposed[at] = counts[group.request.request_id]
+                at = group.request_id, group.num_generated
+                self.proposed[at] = counts[group.request_id]
             return counts
 
         verified.accepted, engine.runner.drafter.found = accepted, find
