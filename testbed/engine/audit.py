@@ -153,13 +153,14 @@ def check_balance(scheduler: Scheduler, totals: Totals) -> None:
         )
 
 
+def parts_of_slots(accounts: Seq[Usage], policy: str) -> PlugInError:
+    """The error of accounts that are not all in whole slots."""
+    part = next(account for account in accounts if not isinstance(sum(account), Integral))
+    return PlugInError(f"{policy} counts parts of slots: {part}")
+
+
 def check_accounts(used: Seq[NDArray[Any]], accounts: Seq[Usage], policy: str) -> None:
-    """The kinds of slots add up to the pool (clause 4), in whole slots; a row of `used` for each
-    field of Usage.
-    """
-    if not isinstance(sum(chain.from_iterable(accounts)), Integral):
-        part = next(account for account in accounts if not isinstance(sum(account), Integral))
-        raise PlugInError(f"{policy} counts parts of slots: {part}")
+    """The kinds of slots add up to the pool (clause 4); a row of `used` for each field of Usage."""
     total, _, _, allocated, cached, free, largest_free, _, in_transit = used
     wrong = (
         (allocated + cached + in_transit + free != total)

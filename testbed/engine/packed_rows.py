@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from numbers import Integral
+from struct import error as PackError
+from struct import pack
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -74,14 +77,16 @@ class PackedRows:
 
 def packed(rows: Sequence[tuple[int, ...]]) -> Counts:
     """The numbers of rows as 64 bits, a row of the result for each column. Raises InputError for a
-    time in ps that needs more.
+    time in ps that needs more, and TypeError for what is no whole number.
     """
     width = len(rows[0])
-    numbers = chain.from_iterable(rows)
+    numbers = [*chain.from_iterable(rows)]
     try:
-        flat = np.fromiter(numbers, np.int64, width * len(rows))
-    except OverflowError as error:  # time is counted in picoseconds, and nothing else comes near
-        raise beyond_time(max(chain.from_iterable(rows), key=abs)) from error
+        flat = np.frombuffer(pack(f"{len(numbers)}q", *numbers), np.int64)
+    except PackError as error:  # time is counted in picoseconds, and nothing else comes near
+        if all(isinstance(number, Integral) for number in numbers):
+            raise beyond_time(max(numbers, key=abs)) from error
+        raise TypeError("a row has parts of numbers") from error
     return np.ascontiguousarray(flat.reshape(-1, width).T)
 
 

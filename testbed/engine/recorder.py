@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from testbed.core.request import PS, Request, Rows
 from testbed.core.sequence import SWAPPED, WAITING, SequenceGroup
 from testbed.core.slots import Usage
-from testbed.engine.audit import check_accounts, check_measures
+from testbed.engine.audit import check_accounts, check_measures, parts_of_slots
 from testbed.engine.executor import Flight
 from testbed.engine.fragmentation import fragmented_slots, reserved_slots, rounding_slots
 from testbed.engine.packed_rows import BATCH, Counts, PackedRows, packed
@@ -311,7 +311,10 @@ class Recorder:
     def _firsts(
         self, accounts: tuple[Usage, ...], running: Counts, internal: Counts, copies: Counts
     ) -> list[Counts]:
-        used = [*packed(accounts)]
+        try:
+            used = [*packed(accounts)]
+        except TypeError as error:
+            raise parts_of_slots(accounts, self.policy) from error
         check_accounts(used, accounts, self.policy)
         _, live, held, allocated, cached, free, largest_free, saved, _ = used
         return [
