@@ -19,7 +19,7 @@ from testbed.engine.executor import Flight
 from testbed.engine.fragmentation import fragmented_slots, reserved_slots, rounding_slots
 from testbed.engine.packed_rows import BATCH, Counts, PackedRows, packed
 from testbed.engine.token_gaps import STEPS, TokenClock, TokenGaps
-from testbed.engine.totals import CHANGING, Measures, SpanMemory, Totals, changes_of
+from testbed.engine.totals import CHANGING, Measures, SpanAccount, SpanMemory, Totals, changes_of
 from testbed.sched.plan import Plan, Results
 
 Columns = dict[str, NDArray[Any]]
@@ -91,7 +91,7 @@ class Recorder:
         self._tokens = TokenClock()
         self._gaps: tuple[tuple[int, ...], TokenGaps] | None = None  # and what there was before
         self._shapes: list[tuple[int, ...]] = []
-        self._memory: list[SpanMemory] = []
+        self._memory: list[SpanAccount] = []
 
     def tokens(
         self,
@@ -215,7 +215,7 @@ class Recorder:
         if len(shapes) == BATCH:
             self.settle()
 
-    def decoded(self, flight: Flight, memory: SpanMemory, ended: tuple[int, ...]) -> None:
+    def decoded(self, flight: Flight, memory: SpanAccount, ended: tuple[int, ...]) -> None:
         """The same as `span` and `tokens` of iterations that decode and do nothing else, which
         have ended at flight.end_ps with the whole outputs of the requests `ended`.
         """
@@ -234,7 +234,7 @@ class Recorder:
             self.settle()
 
     def prompted(
-        self, flight: Flight, memory: SpanMemory, ended: tuple[int, ...], done: list[SequenceGroup]
+        self, flight: Flight, memory: SpanAccount, ended: tuple[int, ...], done: list[SequenceGroup]
     ) -> None:
         """The same as `span` and `tokens` of an iteration of the fused path that computes prompts.
         done: the groups whose prompt is complete.

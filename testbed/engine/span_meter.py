@@ -21,7 +21,7 @@ from testbed.cost.model import UNBOUNDED, Affine
 from testbed.engine.executor import Flight
 from testbed.engine.meter import Meter
 from testbed.engine.outputs import Outputs
-from testbed.engine.totals import SharedSlots, SpanGrowth, SpanMemory
+from testbed.engine.totals import SharedSlots, SpanAccount, SpanGrowth, SpanMemory
 from testbed.sched.plan import Outcome, Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
 
@@ -109,7 +109,7 @@ class SpanMeter(Meter):
         else:
             internal = self._internal
             growth = self._growth(durations, self._decoding, started, outcome.grown)
-            used = used._replace(live=used.live - growth.live)
+            used = used._replace(live=used.live - self._decoding * self._slots_per_token)
         saved = used.saved + self._copies
         shared: tuple[SharedSlots, ...] = ()
         if saved:
@@ -142,7 +142,7 @@ class SpanMeter(Meter):
         self._round = size or 1
         self._taken = taken_from_now(batch, size, self._slots_per_token) if size else {}
 
-    def close_decodes(self, flight: Flight, grown: Grant) -> SpanMemory:
+    def close_decodes(self, flight: Flight, grown: Grant) -> SpanAccount:
         """The same as `close` of a plan of the fused path that only decodes; those of its groups
         that have ended are forgotten after it.
         """
@@ -160,13 +160,12 @@ class SpanMeter(Meter):
             growth = self._growth(flight.durations, growing, started, grown, first=0)
         elif steps > 1:
             growth = self._growth(flight.durations, growing, started, grown)
-            usage = usage._replace(live=usage.live - growth.live)
+            usage = usage._replace(live=usage.live - growing * self._slots_per_token)
         else:
             internal += started.slots
-        running = flight.work.num_requests
-        return record(SpanMemory, (running, usage, internal, 0, growth, shared))
+        return flight.work.num_requests, usage, internal, 0, growth, shared
 
-    def close_prompts(self, flight: Flight, outcome: Outcome) -> SpanMemory:
+    def close_prompts(self, flight: Flight, outcome: Outcome) -> SpanAccount:
         """The same as `close` of a plan of the fused path, which has chunks."""
         starts, started, usage = self._starts, NO_GROWTH, flight.usage
         state = self.state
@@ -186,8 +185,7 @@ class SpanMeter(Meter):
             duration_ps = flight.end_ps - flight.start_ps
             saved = usage.saved
             shared = (record(SharedSlots, (usage.held, saved, saved * duration_ps)),)
-        running = flight.work.num_requests
-        return record(SpanMemory, (running, usage, internal, 0, None, shared))
+        return flight.work.num_requests, usage, internal, 0, None, shared
 
     def max_steps(self, used: Usage) -> int:
         """While slots are shared it must know when each step takes some, which only whole blocks
@@ -242,7 +240,7 @@ class SpanMeter(Meter):
                 raise wrong_answer(self.policy, growth, "a Growth has whole numbers (int)")
         if first:
             held, evicted = held.one_step_later(), evicted.one_step_later()
-        return record(SpanGrowth, (first_ps, growth_ps, live, started, held, evicted))
+        return first_ps, growth_ps, live, started, held, evicted
 
     def _track(self, group: SequenceGroup) -> Tracked:
         request_id, first = group.request_id, group.sequences[0]

@@ -26,7 +26,7 @@ from testbed.core.slots import NO_GROWTH, growth_of
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.engine.engine import Engine
 from testbed.engine.simulation import Environment, simulate
-from testbed.engine.totals import SpanGrowth, changes_of
+from testbed.engine.totals import changes_of
 from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
@@ -92,7 +92,7 @@ def test_changes_of_a_span_are_the_sums_over_its_iterations(
         stored = live * (i + 1)
         rows.append((stored, taken - stored - internal, internal, -dropped))
     growths = [growth_of(events) if events else NO_GROWTH for events in kept]
-    grown = SpanGrowth(first_ps, growth_ps, live, *growths)
+    grown = first_ps, growth_ps, live, *growths
     counts, over_time = changes_of([steps], [sum(times)], [grown])
     assert counts == [tuple(map(sum, zip(*rows, strict=True)))]
     assert over_time == [

@@ -8,7 +8,7 @@ from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.executor import Flight
 from testbed.engine.recorder import Recorder
-from testbed.engine.totals import SpanMemory
+from testbed.engine.totals import SpanAccount, SpanMemory
 from testbed.sched.plan import Plan
 
 QUEUED, PREFILL, DECODE, PREEMPTED, SWAPPED = "queued", "prefill", "decode", "preempted", "swapped"
@@ -101,7 +101,7 @@ class PhaseRecorder(Recorder):
         self._computes_prompts(plan, start_ps)
 
     def prompted(
-        self, flight: Flight, memory: SpanMemory, ended: tuple[int, ...], done: list[SequenceGroup]
+        self, flight: Flight, memory: SpanAccount, ended: tuple[int, ...], done: list[SequenceGroup]
     ) -> None:
         """The same for an iteration that computes prompts on the fused path."""
         super().prompted(flight, memory, ended, done)
