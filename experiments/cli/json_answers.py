@@ -314,7 +314,8 @@ class MendNumber:
         mean: the mean; null if a seed has none
         half_width: half of its 95% interval
         difference: from the server as it is, seed by seed
-        difference_half_width: half of the difference's 95% interval
+        difference_half_width: half of the difference's 95% interval; of a goal that was tested,
+            corrected for the number of changes as its p-value is
     """
 
     quantity: str
@@ -333,10 +334,12 @@ class MendChange:
         words: the overrides that make it
         note: what to know of it; empty for nothing
         verdict: `better`, `better by less than 2%`, `not distinguishable`, `changes nothing`,
-            `other costs: not compared` or `worse`, by the goal; empty for the server as it is
+            `worse by less than 2%`, `other costs: not compared` or `worse`, by the goal; empty for
+            the server as it is
         p_value: of the goal's difference, adjusted for the number of changes (Holm); null if the
             change was not tested
-        losses: the quantities that it makes worse by 2% or more, by the 95% interval of each
+        losses: the quantities that it makes worse by 2% or more, the goal by the verdict, others by
+            the 95% interval of each
         numbers: over the seeds
         num_overloaded: seeds on which the server did not keep up with the arrivals
         num_rejected: requests that were rejected, over all seeds
@@ -366,6 +369,8 @@ class MendAnswer:
         changes: the best first
         best: the change to make; null: no option of vLLM ends the preemptions and makes nothing
             worse, or betters the goal
+        rivals: changes with a better mean of the goal than the best, from which they are not told
+            apart
         failed: changes whose runs failed, each with the reason; they have no verdict
         notes: on servers that do not settle while requests arrive, and what the verdicts hold for
     """
@@ -377,6 +382,7 @@ class MendAnswer:
     server: MendChange
     changes: list[MendChange]
     best: str | None
+    rivals: list[str]
     failed: dict[str, str]
     notes: list[str]
 
@@ -658,21 +664,24 @@ def mend_answer(mending: "Mending") -> MendAnswer:
         _mend_change(mending.server, mending),
         [_mend_change(tried, mending) for tried in mending.tried],
         None if mending.best is None else mending.best.change.name,
+        [tried.change.name for tried in mending.rivals],
         {change.name: reason for change, reason in mending.failed.items()},
         window_remarks(mending),
     )
 
 
 def _mend_change(tried: "Tried", mending: "Mending") -> MendChange:
-    change, numbers, server = tried.change, list[MendNumber](), mending.server
+    from testbed.experiments.mend.change_verdicts import Verdict
+
+    change, numbers = tried.change, list[MendNumber]()
     for name in mending.numbers:
-        mean, less = tried.mean(name), tried.less(name, server)
+        mean, less = tried.mean(name), mending.difference(tried, name)
         pairs = ((None, None) if of is None else (of.mean, of.half_width) for of in (mean, less))
         (value, half), (difference, half_of_it) = pairs
         numbers.append(MendNumber(name, value, half, difference, half_of_it))
-    verdict, p_value, losses = mending.verdicts.get(change, ("", None, ()))
+    verdict = mending.verdicts.get(change, Verdict(word=""))
     counts = (tried.num_overloaded, tried.num_rejected)
-    found = (verdict, p_value, [*losses], numbers, *counts)
+    found = (verdict.word, verdict.p_value, [*verdict.losses], numbers, *counts)
     return MendChange(change.name, list(change.words), change.note, *found)
 
 

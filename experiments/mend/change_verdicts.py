@@ -6,32 +6,35 @@ from typing import NamedTuple
 from testbed.experiments.mend.goals import NUMBERS, Goal, loss_of
 from testbed.experiments.mend.tried import Tried
 from testbed.run.summaries import costs_of
-from testbed.study.multiple_tests import holm
+from testbed.study.multiple_tests import deciding, holm
 from testbed.study.replications import Interval
 
 LEVEL = 0.05
 RELEVANT = 0.02  # of the goal's mean, below which a difference is no reason for a change
 BETTER, EQUAL, UNKNOWN = "better", "changes nothing", "not distinguishable"
-LITTLE = f"better by less than {RELEVANT:.0%}"
+LITTLE, LITTLE_WORSE = (f"{word} by less than {RELEVANT:.0%}" for word in ("better", "worse"))
 WORSE, OTHER_COSTS = "worse", "other costs: not compared"
-WORDS = (BETTER, LITTLE, UNKNOWN, EQUAL, OTHER_COSTS, WORSE)  # in the table's order
+WORDS = (BETTER, LITTLE, UNKNOWN, EQUAL, LITTLE_WORSE, OTHER_COSTS, WORSE)  # in the table's order
 
 
 class Verdict(NamedTuple):
     """word: of WORDS, for the goal. p_value: of its difference, adjusted for the number of changes;
-    None if it was not tested. losses: what is worse, names of numbers.
+    None if it was not tested. losses: what is worse, names of numbers. difference: of the goal's
+    number, with the interval that the p-value has.
     """
 
     word: str
     p_value: float | None = None
     losses: tuple[str, ...] = ()
+    difference: Interval | None = None
 
 
 def verdicts(changes: Sequence[Tried], reference: Tried, goal: Goal) -> list[Verdict]:
     """The goal's number of the runs with each change, beside the server as it is: better or worse
     if the difference, seed by seed, is distinguishable from zero (Student's t) at LEVEL over all
-    changes together (Holm), and LITTLE if it is better by less than RELEVANT. A change loses what
-    is worse by RELEVANT or more, if the 95% interval of that difference alone leaves no doubt.
+    changes together (Holm), and LITTLE or LITTLE_WORSE if it is so by less than RELEVANT. A change
+    loses what is worse by RELEVANT or more: the goal by its verdict, another number if the 95%
+    interval of that difference alone leaves no doubt.
     """
     untested = [_untested(tried, reference, goal) for tried in changes]
     tested = [tried for tried, word in zip(changes, untested, strict=True) if word is None]
@@ -40,19 +43,28 @@ def verdicts(changes: Sequence[Tried], reference: Tried, goal: Goal) -> list[Ver
     mean = reference.mean(goal.number)
     relevant = 0.0 if mean is None else RELEVANT * abs(mean.mean)
     of_tested = (
-        _verdict(loss_of(goal.number, difference.mean), p_value, relevant)
+        _verdict(loss_of(goal.number, difference.mean), p_value, relevant)._replace(
+            difference=deciding(difference, p_value)
+        )
         for difference, p_value in zip(differences, adjusted, strict=True)
     )
     found = [next(of_tested) if word is None else Verdict(word) for word in untested]
     pairs = zip(found, changes, strict=True)
-    return [of_it._replace(losses=_losses(of_it, tried, reference)) for of_it, tried in pairs]
+    return [
+        of_it._replace(losses=_losses(of_it, tried, reference, goal.number))
+        for of_it, tried in pairs
+    ]
 
 
-def _losses(verdict: Verdict, tried: Tried, reference: Tried) -> tuple[str, ...]:
+def _losses(verdict: Verdict, tried: Tried, reference: Tried, goal: str) -> tuple[str, ...]:
     """The numbers that a change makes worse; none of runs with other costs."""
     if verdict.word == OTHER_COSTS:
         return ()
-    return tuple(name for name in NUMBERS if _is_worse(name, tried, reference))
+    is_tested = verdict.difference is not None
+    names = [name for name in NUMBERS if not (is_tested and name == goal)]
+    worse = {name for name in names if _is_worse(name, tried, reference)}
+    worse |= {goal} if is_tested and verdict.word == WORSE else set()
+    return tuple(name for name in NUMBERS if name in worse)
 
 
 def _is_worse(name: str, tried: Tried, reference: Tried) -> bool:
@@ -84,6 +96,5 @@ def _verdict(loss: float, p_value: float, relevant: float) -> Verdict:
     """loss: by which the goal's number is worse; below 0 it is better."""
     if p_value >= LEVEL:
         return Verdict(UNKNOWN, p_value)
-    if loss >= 0:
-        return Verdict(WORSE, p_value)
-    return Verdict(BETTER if -loss >= relevant else LITTLE, p_value)
+    small, large = (LITTLE_WORSE, WORSE) if loss >= 0 else (LITTLE, BETTER)
+    return Verdict(large if abs(loss) >= relevant else small, p_value)

@@ -35,9 +35,13 @@ def lines_of(mending: Mending) -> Iterator[str]:
     if mending.num_tested:
         yield (
             f"verdicts: by the differences of {mending.goal.number} on the same seeds (--by names "
-            f"another goal), p < {LEVEL:g}, corrected for {mending.num_tested} changes (Holm)"
+            f"another goal), p < {LEVEL:g}, p and interval corrected for {mending.num_tested} "
+            "changes (Holm)"
         )
-        yield f"makes worse: by {RELEVANT:.0%} or more, by that difference's own 95% interval"
+        yield (
+            f"makes worse: by {RELEVANT:.0%} or more, {mending.goal.number} by the verdict, others "
+            "by that difference's own 95% interval"
+        )
     yield _conclusion(mending)
     if mending.preempts:
         names = ", ".join(_with_cost(tried, mending) for tried in mending.without_preemptions)
@@ -54,7 +58,7 @@ def _with_cost(tried: Tried, mending: Mending) -> str:
 def _losses(tried: Tried, mending: Mending) -> str:
     """The numbers that a change makes worse, with their differences."""
     of_losses = [
-        f"{name.partition(',')[0]} by {tried.less(name, mending.server)}"
+        f"{name.partition(',')[0]} by {mending.difference(tried, name)}"
         for name in mending.verdicts[tried.change].losses
     ]
     return f"worse {', '.join(of_losses)}" if of_losses else ""
@@ -68,9 +72,13 @@ def _conclusion(mending: Mending) -> str:
     word, name = mending.verdicts[best.change].word, mending.goal.number
     left = f"leaves {best.mean(PREEMPTIONS)} of {mending.server.mean(PREEMPTIONS)} {PREEMPTIONS}"
     effect = left if best.num_preempted else "ends the preemptions, on every seed"
-    rest = filter(None, [_losses(best, mending), _whether_it_keeps_up(best, mending)])
-    difference = best.less(name, mending.server)
-    return f"best: {best.change.name} {effect}; {name}: {word} ({difference}); {'; '.join(rest)}"
+    rest = [*filter(None, [_losses(best, mending)]), _whether_it_keeps_up(best, mending)]
+    difference, rivals = mending.difference(best, name), mending.rivals
+    head = "best of those told apart" if rivals else "best"
+    if rivals:
+        names = ", ".join(f"{of.change.name} ({mending.difference(of, name)})" for of in rivals)
+        rest.append(f"as good or better may be {names}")
+    return f"{head}: {best.change.name} {effect}; {name}: {word} ({difference}); {'; '.join(rest)}"
 
 
 def _nothing_preempted(mending: Mending) -> str:
@@ -116,7 +124,7 @@ def rows_of(mending: Mending) -> list[list[str]]:
 
 def _verdict(tried: Tried, mending: Mending) -> tuple[str, str, str]:
     """The verdict, its p-value, and the names of what gets worse."""
-    word, p_value, losses = mending.verdicts[tried.change]
+    word, p_value, losses, _ = mending.verdicts[tried.change]
     names = ", ".join(name.partition(",")[0] for name in losses)
     if p_value is None:
         return word, "-", names
@@ -128,7 +136,7 @@ def differences_of(mending: Mending) -> list[list[str]]:
     return [
         [
             tried.change.name,
-            *(str(tried.less(name, mending.server) or "-") for name in mending.numbers),
+            *(str(mending.difference(tried, name) or "-") for name in mending.numbers),
         ]
         for tried in mending.tried
     ]
@@ -153,7 +161,7 @@ def _cells(tried: Tried, mending: Mending) -> list[str]:
     others = mending.tried if tried is mending.server else [tried]
     cells = []
     for name in mending.numbers:
-        found = [other.less(name, mending.server) for other in others]
+        found = [mending.difference(other, name) for other in others]
         mean = tried.mean(name)
         shown = [of for of in found if of is not None]
         cells.append("-" if mean is None else mean.beside(shown))

@@ -28,6 +28,7 @@ from testbed.experiments.runs.progress import Progress, status_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.vllm_server import translation
 from testbed.run.override_words import key_of
+from testbed.study.replications import Interval
 
 SLO = "slo."
 
@@ -94,10 +95,37 @@ class Mending:
         changes = (tried for tried in (*ending, *self.better) if is_separated)
         return next((tried for tried in changes if tried.change.note != NOT_OF_VLLM), None)
 
+    @property
+    def rivals(self) -> list[Tried]:
+        """The changes of vLLM's options that may be as good as the best one or better: with a
+        better mean of the goal, and nothing worse that the best one does not make worse too.
+        """
+        if (best := self.best) is None:
+            return []
+        losses = set(self.verdicts[best.change].losses)
+        return [tried for tried in self.tried if self._exceeds(tried, best, losses)]
+
+    def _exceeds(self, tried: Tried, best: Tried, losses: set[str]) -> bool:
+        word, name = self.verdicts[tried.change].word, self.goal.number
+        if word in (WORSE, OTHER_COSTS) or tried.change.note == NOT_OF_VLLM:
+            return False
+        difference = tried.less(name, best)
+        is_ahead = difference is not None and loss_of(name, difference.mean) < 0
+        return is_ahead and losses.issuperset(self.verdicts[tried.change].losses)
+
+    def difference(self, tried: Tried, name: str) -> Interval | None:
+        """A number's difference from the server as it is; the goal's with the interval that its
+        verdict has, of several tests.
+        """
+        verdict = self.verdicts.get(tried.change)
+        if name == self.goal.number and verdict is not None and verdict.difference is not None:
+            return verdict.difference
+        return tried.less(name, self.server)
+
     def worsens(self, tried: Tried) -> bool:
         """True if a change makes the goal or another number worse, or is not compared."""
-        word, _, losses = self.verdicts[tried.change]
-        return word in (WORSE, OTHER_COSTS) or bool(losses)
+        verdict = self.verdicts[tried.change]
+        return verdict.word in (WORSE, OTHER_COSTS) or bool(verdict.losses)
 
     @property
     def arrivals_s(self) -> float:

@@ -38,11 +38,10 @@ class Fit:
     command asks for. assumptions: what is taken for a drafter whose shape is not at hand. unlogged:
     parts of the memory to which the error says nothing, for no logged start-up has them.
     kv_tokens_without: kv_tokens of the same command without an option that takes memory, by option.
-    gpu_memory_gib: of one GPU, of which vLLM may
-    use gpu_memory_utilization; seen_by_torch: false if only its data sheet or driver says it.
-    num_replicas: engines of data parallelism, to each of which all numbers apply. num_gpus: of an
-    engine, in all num_stages pipeline stages; the memory is that of the stage with the smallest
-    pool, the layers stage_layers.
+    gpu_memory_gib: of one GPU, of which vLLM may use gpu_memory_utilization; seen_by_torch: false
+    if only its data sheet or driver says it. num_replicas: engines of data parallelism, to each of
+    which all numbers apply. num_gpus: of an engine, in all num_stages pipeline stages; the memory
+    is that of the stage with the smallest pool, the layers stage_layers.
     """
 
     release: str

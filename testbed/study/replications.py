@@ -114,12 +114,14 @@ def decimals(half_width: float) -> int | None:
     return places + 1 if half_width * 10**places < 2 else places
 
 
-def student_t(degrees: int) -> float:
-    """The value that Student's t does not exceed in size with a probability of CONFIDENCE."""
+def student_t(degrees: int, probability: float = CONFIDENCE) -> float:
+    """The value that Student's t does not exceed in size with this probability."""
     low, high = 0.0, 20.0
+    while _within(high, degrees) < probability:
+        high *= 2
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, degrees) < CONFIDENCE else (low, middle)
+        low, high = (middle, high) if _within(middle, degrees) < probability else (low, middle)
     return high
 
 

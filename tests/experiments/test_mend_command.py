@@ -10,6 +10,7 @@ from testbed.experiments.mend.change_verdicts import (
     BETTER,
     EQUAL,
     LITTLE,
+    LITTLE_WORSE,
     OTHER_COSTS,
     UNKNOWN,
     WORDS,
@@ -17,7 +18,7 @@ from testbed.experiments.mend.change_verdicts import (
     verdicts,
 )
 from testbed.experiments.mend.goals import GOALS, GOODPUT, INSIDE, PREEMPTIONS
-from testbed.experiments.mend.mend_lines import lines_of
+from testbed.experiments.mend.mend_lines import differences_of, lines_of, rows_of
 from testbed.experiments.mend.server_changes import NONE, NOT_OF_VLLM, Change, changes_of
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
@@ -151,6 +152,9 @@ FEWER_AND_LATER = tried((0, 8.0, 0.5), (0, 8.1, 0.51), (0, 8.3, 0.52))
         pytest.param(tried((1, 4.0), (2, 4.1), (3, 4.2)), "latency", BETTER, id="faster"),
         pytest.param(FEWER_AND_LATER, "latency", WORSE, id="later"),
         pytest.param(tried((1, 4.95), (2, 5.05), (3, 5.15)), "latency", LITTLE, id="by 1%"),
+        pytest.param(
+            tried((1, 5.05), (2, 5.15), (3, 5.25)), "latency", LITTLE_WORSE, id="later 1%"
+        ),
         pytest.param(FEWER_AND_LATER, "goodput", WORSE, id="less inside"),
         pytest.param(FEWER_AND_LATER, "share", WORSE, id="a smaller share"),
         pytest.param(FEWER_AND_LATER, "preemptions", BETTER, id="no preemptions"),
@@ -179,6 +183,34 @@ def test_verdicts_are_corrected_for_their_number():
     assert several[2].p_value is None
 
 
+def test_the_interval_of_a_difference_is_that_of_its_verdict():
+    """Which includes zero, though that of one test alone does not."""
+    faster = tried((100, 4.75), (110, 4.95), (120, 5.0))
+    scattered = tried((0, 3.0), (3, 9.1), (8, 4.0))
+    by_name = ("faster", "", faster), ("one", "", scattered), ("other", "", scattered)
+    alone, several = mending(by_name[0]), mending(*by_name)
+    number = several.goal.number
+    [one], shown = alone.tried, several.difference(several.tried[0], number)
+    assert alone.difference(one, number) == one.less(number, AS_IT_IS)
+    assert (alone.verdicts[one.change].word, shown.includes_zero) == (BETTER, True)
+    assert str(shown) in next(lines_of_differences(several))
+    assert several.difference(one, PREEMPTIONS) == one.less(PREEMPTIONS, AS_IT_IS)
+
+
+def lines_of_differences(mending):
+    return (" ".join(row) for row in differences_of(mending))
+
+
+def test_the_goal_is_no_loss_without_a_verdict_against_it():
+    """At 5% alone it is worse, but not among three changes."""
+    later = tried((100, 5.25), (110, 5.25), (120, 5.4))
+    scattered = tried((0, 3.0), (3, 9.1), (8, 4.0))
+    [alone] = verdicts([later], AS_IT_IS, GOALS["latency"])
+    among, *_ = verdicts([later, scattered, scattered], AS_IT_IS, GOALS["latency"])
+    assert (alone.word, alone.losses) == (WORSE, ("latency, s",))
+    assert (among.word, among.losses) == (UNKNOWN, ())
+
+
 def mending(*changes, goal="latency"):
     """AS_IT_IS beside changes of these names and runs."""
     named = [Tried(Change(name, note=note), runs.summaries) for name, note, runs in changes]
@@ -198,6 +230,25 @@ def test_the_best_change_ends_the_preemptions_at_no_cost_if_one_does():
     assert mending(faster, ("later", "", FEWER_AND_LATER)).best.change.name == "faster"
     assert mending(("later", "", FEWER_AND_LATER)).best is None
     assert mending(("not vLLM's", NOT_OF_VLLM, NONE_AND_ALIKE), faster).best.change.name == "faster"
+
+
+def test_the_best_is_of_those_told_apart_if_another_has_a_better_mean():
+    """Faster in the mean, but not distinguishable: as 3 s, 1 s and 5 s are from 5 s."""
+    faster, scattered = (
+        ("faster", "", FASTER),
+        ("scattered", "", tried((9, 3.0), (9, 1.0), (9, 5.0))),
+    )
+    found = mending(faster, scattered)
+    assert found.best.change.name == "faster"
+    assert [tried.change.name for tried in found.rivals] == ["scattered"]
+    [line] = [
+        line for line in lines_of(found) if line.startswith("best of those told apart: faster")
+    ]
+    assert "as good or better may be scattered (" in line
+    assert [row[1] for row in rows_of(found)] == ["", BETTER, UNKNOWN]
+    assert mending(faster).rivals == []
+    assert mending(faster, ("later", "", FEWER_AND_LATER)).rivals == []
+    assert mending(faster, ("not vLLM's", NOT_OF_VLLM, scattered[2])).rivals == []
 
 
 LATE_FIRST = Tried(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from testbed.study.multiple_tests import holm
+from testbed.study.multiple_tests import deciding, holm
 from testbed.study.replications import Interval, decimals, interval, paired, student_t
 
 
@@ -118,6 +118,23 @@ def test_holm_finds_no_difference_where_none_is_as_often_as_it_says():
     draws = np.random.default_rng(1).normal(0, 1, (500, 10, 5))
     smallest = [min(holm([interval(of.tolist()).p_value for of in search])) for search in draws]
     assert np.mean([p < 0.05 for p in smallest]) == pytest.approx(0.05, abs=0.03)
+
+
+def test_an_interval_that_decides_includes_zero_where_the_adjusted_p_value_is_not_small():
+    draws = np.random.default_rng(2).normal(0.7, 1, (200, 6, 5))
+    for search in draws:
+        found = [interval(of.tolist()) for of in search]
+        adjusted = holm([of.p_value for of in found])
+        for of, p in zip(found, adjusted, strict=True):
+            assert deciding(of, p).includes_zero == (p >= 0.05)
+            assert deciding(of, of.p_value).half_width == pytest.approx(of.half_width)
+
+
+def test_the_interval_of_one_of_five_tests_is_that_of_the_tables():
+    """Student's t of 1% with four degrees of freedom is 4.6041, of 5% 2.7764."""
+    found = interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    ratio = deciding(found, 5 * found.p_value).half_width / found.half_width
+    assert ratio == pytest.approx(4.6041 / 2.7764, abs=1e-4)
 
 
 def test_a_difference_of_one_seed_is_no_verdict():
