@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from testbed.core.errors import InputError
 from testbed.experiments.real.vllm_engine.smooth import Floats, median_of_neighbours, rising, slope
@@ -23,8 +24,14 @@ class DecodeFit(NamedTuple):
 
     def ms(self, num_seqs: float, context: float) -> float:
         """The time of an iteration, linear between the numbers of sequences."""
-        at_zero = np.interp(num_seqs, self.num_seqs, self.at_zero)
-        return float(at_zero + context * np.interp(num_seqs, self.num_seqs, self.per_token))
+        return float(self.each_ms([num_seqs], [context])[0])
+
+    def each_ms(self, num_seqs: ArrayLike, context: ArrayLike) -> Floats:
+        """The times of several iterations."""
+        of_seqs = np.asarray(num_seqs, float)
+        at_zero = np.interp(of_seqs, self.num_seqs, self.at_zero)
+        per_token = np.interp(of_seqs, self.num_seqs, self.per_token)
+        return np.asarray(at_zero + np.asarray(context, float) * per_token)
 
 
 def fit_decodes(
@@ -77,7 +84,7 @@ def _level(rows: pd.DataFrame, shape: DecodeFit) -> float:
     """Mean over predicted time: medians give the shape, but latencies are sums of all iterations,
     those among them in which the host paused.
     """
-    predicted = sum(map(shape.ms, rows.decodes, rows.decode_context))
+    predicted = sum(shape.each_ms(rows.decodes, rows.decode_context).tolist())
     return float(rows.ms.sum() / predicted)
 
 

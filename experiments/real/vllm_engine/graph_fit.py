@@ -66,8 +66,7 @@ def _seen(
     rows = among[(among.num_tokens <= max(sizes, default=0)) & (among.decodes_behind > 0)]
     waited_ms = rows.late_ms + rows.handed_behind_ms
     rows = rows[waited_ms > OVER * launches.whole_of(rows.decodes)]
-    before = zip(rows.decodes_before, rows.context_before, strict=True)
-    free_ms = [decodes.ms(*pair) for pair in before]
+    free_ms = decodes.each_ms(rows.decodes_before, rows.context_before)
     begun_ms = np.maximum(free_ms, rows.handed_ms + launches.first_of(rows.num_seqs))
     ended_ms = rows.handed_ms + rows.before_ms + rows.handed_behind_ms + rows.late_ms
     read_ms = rows.decode_context * np.interp(rows.decodes, decodes.num_seqs, decodes.per_token)

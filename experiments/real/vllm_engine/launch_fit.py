@@ -121,8 +121,7 @@ def _seen(among: pd.DataFrame, decodes: DecodeFit) -> pd.DataFrame:
 
 
 def _computing(rows: pd.DataFrame, count: str, context: str, decodes: DecodeFit) -> pd.Series:
-    times = [decodes.ms(*pair) for pair in zip(rows[count], rows[context], strict=True)]
-    return pd.Series(times, index=rows.index, dtype=float)
+    return pd.Series(decodes.each_ms(rows[count], rows[context]), rows.index, dtype=float)
 
 
 def _medians(rows: pd.DataFrame) -> Curve:

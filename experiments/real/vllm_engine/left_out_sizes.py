@@ -77,7 +77,7 @@ def steady_left_out(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS)
     for size in whole.num_seqs[1:-1]:
         own = steady[steady.decodes == size]
         fit = fit_decodes(steady[steady.decodes != size], sizes, form.of_decodes)
-        predicted = [fit.ms(row.decodes, row.decode_context) for row in own.itertuples()]
+        predicted = fit.each_ms(own.decodes, own.decode_context)
         found.append((size, float(own.ms.mean()), float(np.mean(predicted))))
     return pd.DataFrame(found, columns=["decodes", "real", "predicted"])
 
