@@ -23,7 +23,9 @@ from testbed.serving.live import Live
 from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.prompts import Prompts
 from testbed.serving.protocol import ChatBody, CompletionBody, Sampling, parsed
+from testbed.serving.rehearsal import rehearse
 
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 CLIENT_GONE = 499  # it has no reader
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -144,6 +146,7 @@ def make_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await rehearse(app, (COMPLETIONS, CHAT))
         service.live.start()
         yield
         service.is_stopping = True
@@ -159,12 +162,12 @@ def make_app(service: Service) -> FastAPI:
 
 
 def _add_generation(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/completions")
+    @app.post(COMPLETIONS)
     async def completions(request: Request) -> Response:
         form = Form("text_completion", "cmpl", service.model)
         return await service.answer(request, CompletionBody, form)
 
-    @app.post("/v1/chat/completions")
+    @app.post(CHAT)
     async def chat(request: Request) -> Response:
         form = Form("chat.completion", "chatcmpl", service.model)
         return await service.answer(request, ChatBody, form)

@@ -2,7 +2,10 @@
 
 import contextlib
 import logging
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -268,3 +271,40 @@ def test_a_wrong_command_is_refused_in_one_line(name, capsys, tmp_path, monkeypa
     errors = capsys.readouterr().err
     assert errors.strip()
     assert "Traceback" not in errors
+
+
+NEW_MODULES = """
+import asyncio, json, sys
+from served import MODEL, WORDS
+from testbed.experiments.runs.compose import configured
+from testbed.serving.fastapi_app import make_app
+from testbed.serving.http_server import ServeOptions, make_service
+
+app = make_app(make_service(configured(list(WORDS)), ServeOptions()))
+body = {"model": MODEL, "prompt": "a b c", "max_tokens": 3, "stream": True}
+messages = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
+scope = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b""}
+sent = []
+
+async def receive():
+    return next(messages, None) or await asyncio.sleep(100)
+
+async def send(message):
+    sent.append(message)
+
+async def main():
+    async with app.router.lifespan_context(app):
+        before = set(sys.modules)
+        await app({**scope, "headers": []}, receive, send)
+        print(sent[0]["status"], sorted(set(sys.modules) - before))
+
+asyncio.run(main())
+"""
+
+
+def test_the_first_stream_imports_nothing():
+    """It would wait for it, and no clock of the simulation sees that."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", NEW_MODULES]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.split(maxsplit=1) == ["200", "[]\n"]
