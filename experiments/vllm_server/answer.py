@@ -5,16 +5,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.expected_error import error_lines, unlogged_parts
-from testbed.experiments.vllm_server.hosts import host_lines, starting
-from testbed.experiments.vllm_server.named_server import server_of, smallest_degree
+from testbed.experiments.vllm_server.hosts import host_lines
+from testbed.experiments.vllm_server.named_server import (
+    PARALLELISM,
+    server_of,
+    smallest_degree,
+    started,
+)
 from testbed.experiments.vllm_server.stand_in import with_stand_in
 from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import OFF, ON, Command, read_command
 from testbed.vllm.memory import Terms, seen_gib, terms
-from testbed.vllm.option_table import options_of
 from testbed.vllm.pages import logged_lines, logged_tokens
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import REPLICAS, Server
@@ -104,16 +107,11 @@ class Question:
 
     def updated(self, option: str, value: str) -> "Question":
         """The same with another value of one option."""
-        return self._with({**self.command.values, option: value})
+        return replace(self, command=self.command.updated(option, value))
 
     def without(self, option: str) -> "Question":
         """The same without one option."""
-        values = self.command.values
-        return self._with({name: value for name, value in values.items() if name != option})
-
-    def _with(self, values: dict[str, str]) -> "Question":
-        command = replace(self.command, values=values, options=options_of(values))
-        return replace(self, command=command)
+        return replace(self, command=self.command.without(option))
 
 
 def fit_of(
@@ -132,7 +130,8 @@ def fit_of(
     command = read_command(text)
     asked = with_stand_in(command, model, folders)
     question = Question(asked, gpu, release, of, folders)
-    server, memory_terms = _started(question), of or terms()
+    server = started(asked, lambda command: replace(question, command=command).server)
+    memory_terms = of or terms()
     return Fit(
         release=release.number,
         model=server.model.name,
@@ -212,17 +211,6 @@ def _drafter_gib(server: Server) -> float:
     return server.drafter.weight_bytes / server.limits.num_gpus / GIB
 
 
-def _started(question: Question) -> Server:
-    """The server; the InputError of one that does not start says how many GPUs are enough."""
-    try:
-        return question.server
-    except DoesNotStart as error:
-        smallest = _smallest(question)
-        if smallest is None:
-            raise
-        raise error.with_remedy(starting("--tensor-parallel-size", smallest)) from None
-
-
 def concurrency(server: Server) -> float:
     """vLLM's maximum concurrency: pools of one sequence of the longest length."""
     return server.pages.concurrency(server.num_blocks, server.model.max_len)
@@ -265,8 +253,7 @@ def longest(question: Question, server: Server) -> int:
 
 def _smallest(question: Question) -> int | None:
     """The smallest tensor parallelism that starts, of powers of two; None: none does."""
-    option = "--tensor-parallel-size"
-    return smallest_degree(lambda degree: question.updated(option, str(degree)).server)
+    return smallest_degree(lambda degree: question.updated(PARALLELISM, str(degree)).server)
 
 
 def lines_of(fit: Fit) -> list[str]:

@@ -6,8 +6,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import ModelSpec
+from testbed.experiments.vllm_server.hosts import starting
 from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
 from testbed.experiments.vllm_server.speculative_config import check_own_layers, speculative_of
 from testbed.vllm.command import Command
@@ -18,6 +19,7 @@ from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import Server, limits_and_utilization, server_with
 
 LARGEST_PARALLELISM = 64
+PARALLELISM = "--tensor-parallel-size"
 
 
 def server_of(
@@ -71,6 +73,20 @@ def smallest_degree(start: Callable[[int], object]) -> int | None:
             return degree
         degree *= 2
     return None
+
+
+def started(command: Command, start: Callable[[Command], Server]) -> Server:
+    """The server that `start` gives of a command; the DoesNotStart of one that does not start says
+    the tensor parallelism that is enough.
+    """
+    try:
+        return start(command)
+    except DoesNotStart as error:
+        refusal = error
+    smallest = smallest_degree(lambda degree: start(command.updated(PARALLELISM, str(degree))))
+    if smallest is None:
+        raise refusal
+    raise refusal.with_remedy(starting(PARALLELISM, smallest))
 
 
 def sized_server(command: Command, gpu: str) -> tuple[ModelSpec, Limits, float]:

@@ -1,6 +1,7 @@
 """Translates a command of vLLM's server into overrides for the same pool, limits and rules."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from testbed.core.errors import InputError
@@ -17,7 +18,7 @@ from testbed.experiments.vllm_server.answer import (
     rule_lines,
 )
 from testbed.experiments.vllm_server.configured import pool_gib
-from testbed.experiments.vllm_server.named_server import server_of
+from testbed.experiments.vllm_server.named_server import server_of, started
 from testbed.experiments.vllm_server.overriding import merged
 from testbed.experiments.vllm_server.release_words import (
     SYSTEM,
@@ -96,7 +97,8 @@ def served(text: str, others: Sequence[str]) -> Served:
             problem="is not vLLM's server",
             remedy=f"leave it out, or +system={SYSTEM}",
         )
-    server = server_of(command, gpu, user_folders(others), release=release)
+    start = partial(server_of, gpu=gpu, folders=user_folders(others), release=release)
+    server = started(command, start)
     return Served(server, command, taken)
 
 

@@ -10,6 +10,7 @@ import yaml
 from testbed.core.errors import InputError
 
 VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+UNQUOTED = re.compile(r"(-[^=]*=)?\{\s*([\w-]+\s*:[^\"]*)?", re.DOTALL)  # {method: or {
 PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
 
@@ -45,6 +46,12 @@ class Program:
         """
         environment, words = _without_environment(_words(text, self))
         options = self._options(words)
+        if unquoted := next(filter(UNQUOTED.fullmatch, options or ()), None):
+            raise InputError(
+                key=f"{self.serve}: {unquoted}",
+                problem="is no JSON: the quotes around its names are gone, as a shell takes them",
+                remedy="put it in single quotes inside the command: --OPTION '{\"key\": ...}'",
+            )
         if options is None:
             raise InputError(
                 key=repr(text[:80]),

@@ -4,7 +4,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import yaml
 
 from testbed.core.errors import InputError
 from testbed.core.server_commands import Program
-from testbed.vllm.option_table import Option, option_named
+from testbed.vllm.option_table import Option, option_named, options_of
 
 FLAG = "--from-vllm"
 VLLM = Program("vllm", "vllm.entrypoints.openai.api_server", "MODEL")
@@ -38,6 +38,17 @@ class Command:
     options: Mapping[str, Option] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] | None = None
+
+    def updated(self, name: str, value: str) -> "Command":
+        """The same with another value of one option."""
+        return self._of({**self.values, name: value})
+
+    def without(self, name: str) -> "Command":
+        """The same without one option."""
+        return self._of({key: value for key, value in self.values.items() if key != name})
+
+    def _of(self, values: dict[str, str]) -> "Command":
+        return replace(self, values=values, options=options_of(values))
 
 
 def read_command(text: str) -> Command:

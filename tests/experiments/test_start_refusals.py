@@ -6,7 +6,7 @@ import pytest
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.experiments.vllm_server.answer import fit_of
-from testbed.experiments.vllm_server.translation import expand
+from testbed.experiments.vllm_server.translation import expand, served
 from testbed.vllm.releases import release_numbered
 
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
@@ -164,3 +164,37 @@ def test_gpus_of_several_hosts_are_named_as_such():
     with pytest.raises(DoesNotStart) as raised:
         fits("vllm serve meta-llama/Llama-3.3-70B-Instruct --max-model-len 16384")
     assert "host" not in str(raised.value)
+
+
+@pytest.mark.parametrize("asked", ["-tp 2", "-tp 2 --gpu-memory-utilization 0.95"])
+def test_every_command_names_the_same_ways_to_start(asked):
+    """`fits`, and what `run` and `plan` translate."""
+    words = f"vllm serve meta-llama/Llama-3.3-70B-Instruct --max-model-len 65536 {asked}"
+    with pytest.raises(DoesNotStart) as of_fits:
+        fits(words)
+    with pytest.raises(DoesNotStart) as of_run:
+        served(words, ["gpu=h100-80gb", "release=0.33"])
+    assert of_run.value.remedy == of_fits.value.remedy
+    assert "--max-model-len" in of_fits.value.remedy
+    assert "--tensor-parallel-size 4" in of_fits.value.remedy
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '{"method":"ngram","num_speculative_tokens":3}',
+        '{"method": "ngram", "num_speculative_tokens": 3}',
+        '{ "method": "ngram" }',
+    ],
+)
+@pytest.mark.parametrize("option", ["--speculative-config ", "--kv-transfer-config="])
+def test_json_without_its_quotes_is_told_to_have_them(option, value):
+    """As the command's own words have them, which a shell would take apart."""
+    with pytest.raises(InputError) as error:
+        fits(f"{LLAMA} {option}{value}")
+    assert "quotes" in error.value.problem
+    assert "single quotes" in error.value.remedy
+
+
+def test_a_template_is_no_json():
+    assert fits(f"""{LLAMA} --chat-template '{{{{ messages }}}}'""").kv_tokens > 0
