@@ -3,7 +3,7 @@ those of the command line.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -218,7 +218,12 @@ def capacity(
 
 
 def capacities(
-    *overrides: str, seeds: Sequence[int], low: float = LOW, high: float = HIGH, **options: Any
+    *overrides: str,
+    seeds: Sequence[int],
+    low: float = LOW,
+    high: float = HIGH,
+    began: Callable[[int], None] | None = None,
+    **options: Any,
 ) -> Capacities:
     """`capacity` with each of these seeds; each search begins around the answer of the last one.
 
@@ -229,6 +234,7 @@ def capacities(
         seeds: different whole numbers, each one repetition.
         low: the lower end of the first seed's first guess, in requests/s.
         high: its upper end, in requests/s.
+        began: called with each seed before its search.
         **options: those of `capacity`.
     """
     if not seeds:
@@ -239,6 +245,8 @@ def capacities(
         )
     of_seed = dict[int, Capacity]()
     for seed in seeds:
+        if began is not None:
+            began(seed)
         of_seed[seed] = capacity(*overrides, low=low, high=high, seed=seed, **options)
         low, high = of_seed[seed].rate / NEAR, of_seed[seed].rate * NEAR
     return Capacities(of_seed)

@@ -160,6 +160,7 @@ class Search:
                 high=self.high,
                 precision=self.precision,
                 folder=self.folder,
+                began=progress.began,
                 seen=partial(_report, progress, needed=self.share),
             )
         varied = _varied(highest, words, self.precision) if self.is_varied else {}
@@ -258,5 +259,5 @@ def _report(progress: "SearchProgress", rate: float, inside: float, needed: floa
     """Print one simulated rate at once, since the whole search may take minutes."""
     progress.ended(rate, keeps=inside >= needed)
     verdict = "keeps" if inside >= needed else "misses"
-    line = f"{rate:>8g} req/s: {100 * inside:5.1f}% inside, {verdict} {100 * needed:g}%"
-    print(line, file=sys.stderr, flush=True)
+    found = f"{100 * inside:5.1f}% inside, {verdict} {100 * needed:g}%"
+    print(f"{progress.of_seed}{rate:>8g} req/s: {found}", file=sys.stderr, flush=True)

@@ -62,9 +62,12 @@ def _seed_line(of_seed: "SeedCapacity") -> str:
     """The rate of a seed, and what the server does at it."""
     inside = f"{100 * of_seed.share_inside:.1f}% of the requests inside"
     line = f"  seed {of_seed.seed}: {of_seed.rate:.3g} req/s, {inside}"
-    if of_seed.completed is None:
+    if of_seed.completed is None or of_seed.arrived is None:
         return line
-    return f"{line}; {of_seed.completed:.3g} req/s complete in the second half of the arrivals"
+    return (
+        f"{line}; in the second half of the arrivals {of_seed.arrived:.3g} req/s arrive and "
+        f"{of_seed.completed:.3g} complete"
+    )
 
 
 def _sensitivity_lines(answer: "CapacityAnswer", varied: str) -> list[str]:

@@ -209,6 +209,7 @@ class SeedCapacity:
         goodput: requests/s that meet it at that rate, of the whole run, its drain included
         completed: requests/s that complete at that rate in the second half of the arrivals; null of
             a run whose requests arrive at once
+        arrived: requests/s that arrive in that half; null likewise
         tried: every simulated rate, ascending
         overload: that the server did not keep up with the arrivals at that rate; empty if it did
     """
@@ -218,6 +219,7 @@ class SeedCapacity:
     share_inside: float
     goodput: float
     completed: float | None
+    arrived: float | None
     tried: list[TriedRate]
     overload: str
 
@@ -647,7 +649,8 @@ def compared_capacities(
 def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
     tried = [TriedRate(*point) for point in highest.points]
     best = next(point for point in tried if point.rate == highest.rate)
-    found = (highest.rate, best.share_inside, best.goodput, highest.completed)
+    rates = (highest.completed, highest.arrived)
+    found = (highest.rate, best.share_inside, best.goodput, *rates)
     return SeedCapacity(seed, *found, tried, highest.overload)
 
 

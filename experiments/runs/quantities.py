@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from testbed.run.while_arriving import LONGER
 
 WINDOW = (
-    "2nd half: what completes, per second, in the second half of the arrivals (the first one fills "
-    "the server); with drain: of the whole run, until its last answer"
+    "2nd half: what completes, per second, in the second half of the arrivals, of sessions in that "
+    "of their starts (the first one fills the server); with drain: of the whole run, until its "
+    "last answer"
 )
 BEYOND_P99 = 100  # requests of which one is beyond it
 TOO_HIGH = "the rate is up to {} too high"  # after the share of the arrivals that fill a server

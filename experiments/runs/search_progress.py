@@ -22,14 +22,24 @@ class SearchProgress:
         self._seeds_left = num_seeds - 1
         self.expected = _num_rates(high / low, precision) + self._seeds_left * self._of_later_seed
         self._began = time.monotonic()
+        self._num_seeds, self._seed = num_seeds, 0
         self._done, self._sum_of_rates = 0, 0.0
         self._kept, self._missed = 0.0, inf
 
+    def began(self, seed: int) -> None:
+        """The search with a seed begins, around the last one's answer."""
+        self._seed = seed
+        if self._done:
+            self._seeds_left -= 1
+            self._kept, self._missed = self._kept / NEAR, self._kept * NEAR
+
+    @property
+    def of_seed(self) -> str:
+        """The seed that is searched, where there are several."""
+        return f"seed {self._seed}: " if self._num_seeds > 1 else ""
+
     def ended(self, rate: float, *, keeps: bool) -> None:
         """One more rate has been simulated, which keeps the objectives or misses them."""
-        if self._seeds_left and self._is_found:
-            self._seeds_left -= 1
-            self._kept, self._missed = self._kept / NEAR, self._kept * NEAR  # its first guess
         self._done += 1
         self._sum_of_rates += rate
         self._kept, self._missed = (rate, self._missed) if keeps else (self._kept, rate)

@@ -21,7 +21,7 @@ from testbed.run.summaries import (
     costs_of,
     was_served,
 )
-from testbed.run.while_arriving import COMPLETED, is_filling
+from testbed.run.while_arriving import ARRIVED, COMPLETED, LAST_ARRIVAL, is_filling
 
 LIMITS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "end to end"}
 ABOVE = "costs", "reads the future"  # which stand above the table of the terminal
@@ -96,16 +96,22 @@ def _throughput_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     them; a folder of an older version has the latter alone.
     """
     if part := summary.get(WHILE_ARRIVING):
-        came = number(part["arrived_requests_per_s"])
+        came = number(part[ARRIVED])
         done, tokens = number(part[COMPLETED]), number(part["completed_output_tokens_per_s"])
         window = f"{number(part['from_s'])} to {number(part['to_s'])} s"
-        text = f"{done} of {came} req/s that arrive complete, {tokens} tokens/s ({window})"
+        text = f"{came} req/s arrive and {done} complete, {tokens} tokens/s ({window})"
         if is_filling(part):
             text += f"; {still_filling(part)}"
-        yield "throughput, 2nd half of arrivals", text
+        yield f"throughput, 2nd half of {_half_of(part)}", text
     rates = summary["throughput"]
     requests, tokens = number(rates["requests_per_s"]), number(rates["output_tokens_per_s"])
     yield "throughput, with the drain", f"{requests} req/s, {tokens} tokens/s"
+
+
+def _half_of(part: Mapping[str, Any]) -> str:
+    """The events whose time is halved: later turns of sessions arrive behind its end."""
+    of_sessions = part["to_s"] < part.get(LAST_ARRIVAL, part["to_s"])
+    return "session starts" if of_sessions else "arrivals"
 
 
 def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -213,7 +213,7 @@ def _handover(config: RunConfig) -> str:
 
 def _of_drafts(config: RunConfig) -> str:
     """The time that the tests of costs leave out of a run with speculation, and the share of drafts
-    that it assumes to be accepted.
+    that are accepted, if it is the one that is assumed.
     """
     if config.speculation is None:
         return ""
@@ -222,8 +222,8 @@ def _of_drafts(config: RunConfig) -> str:
     acceptance = config.speculation.parameters.get("acceptance")
     rate = ASSUMED if acceptance is None else getattr(acceptance, "parameters", {}).get("rate")
     assumed = (
-        f"; each draft token accepted with probability {rate:g} is assumed "
-        "(speculation.acceptance), and with fewer drafts may cost more than they gain"
+        f"; each draft token is accepted with probability {rate:g} (speculation.acceptance; "
+        "assumed if none is given), and with fewer drafts may cost more than they gain"
         if rate == ASSUMED
         else ""
     )

@@ -11,7 +11,7 @@ from testbed.core.request import PS, Column
 from testbed.engine.packed_rows import PackedRows
 
 COMPLETED, GOODPUT = "completed_requests_per_s", "goodput_requests_per_s"
-LAST_ARRIVAL = "last_arrival_s"
+ARRIVED, LAST_ARRIVAL = "arrived_requests_per_s", "last_arrival_s"
 LONGER = "share_longer_than_first_half"
 FEW = 0.05  # of the answers; more take part in the filling still
 
@@ -47,7 +47,7 @@ def while_arriving(
         "from_s": from_ps / PS,
         "to_s": to_ps / PS,
         LAST_ARRIVAL: int(arrival_ps.max()) / PS,
-        "arrived_requests_per_s": int(came.sum()) / seconds,
+        ARRIVED: int(came.sum()) / seconds,
         COMPLETED: int(done.sum()) / seconds,
         "completed_output_tokens_per_s": int(output_tokens) / seconds,
         GOODPUT: None if inside is None else int((done & inside).sum()) / seconds,

@@ -12,7 +12,7 @@ from testbed.run.override_words import key_of
 from testbed.run.result import front_end
 from testbed.run.simulate import FILLING, OVERLOAD, run
 from testbed.run.summaries import RUN, about, costs_of, origin_of
-from testbed.run.while_arriving import COMPLETED
+from testbed.run.while_arriving import ARRIVED, COMPLETED
 from testbed.study.knee import NoRate, NotSustained, highest_rate
 from testbed.study.replications import Interval, interval, within_step
 
@@ -45,6 +45,7 @@ class Capacity:
         origin: the measurements that the costs rest on, and the way from them.
         completed: requests/s that completed in the second half of the arrivals at `rate`; None if
             all arrive at once.
+        arrived: requests/s that arrived then; None likewise.
         filling: the share of the arrivals at `rate` in which the server, empty at first, filled: a
             longer run finds a rate that is lower by up to this share.
     """
@@ -58,6 +59,7 @@ class Capacity:
     precision: float = 0.0
     filling: float = 0.0
     completed: float | None = None
+    arrived: float | None = None
     origin: str = ""
     about: str = ""
 
@@ -128,6 +130,7 @@ class CapacitySearch:
         check_search(share, low, high, precision)
         highest = highest_rate(self._share_inside, share, low, high, precision)
         summaries = self._summaries
+        window = summaries[highest].get(WHILE_ARRIVING) or {}
         points = tuple((rate, *_inside(summaries[rate], rate)) for rate in sorted(summaries))
         return Capacity(
             rate=highest,
@@ -138,7 +141,8 @@ class CapacitySearch:
             overload=_behind(summaries[highest]),
             precision=precision,
             filling=filling_share(summaries[highest], highest),
-            completed=(summaries[highest].get(WHILE_ARRIVING) or {}).get(COMPLETED),
+            completed=window.get(COMPLETED),
+            arrived=window.get(ARRIVED),
             origin=origin_of(summaries[highest]),
             about=about(summaries[highest]),
         )

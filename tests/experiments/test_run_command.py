@@ -17,6 +17,7 @@ from tiny_run import LENGTHS, tiny_overrides
 
 from testbed.experiments.cli.main import main
 
+EXAMPLES = Path(__file__).parents[2] / "experiments" / "examples"
 FOLDER = "hydra.run.dir=out"
 
 
@@ -280,3 +281,21 @@ def test_a_wrong_point_of_a_sweep_is_refused_before_another_one_runs(testbed, ti
 def test_refusal_of_a_mistyped_choice(testbed, tiny, snapshot):
     """The one snapshot of a refusal."""
     assert testbed.refused("run", *tiny, "-m", "policy=paged,pagd") == snapshot
+
+
+SESSIONS = ("trace=agent_sessions", f"trace.path={EXAMPLES / 'sessions.jsonl'}")
+
+
+@pytest.mark.parametrize(
+    ("words", "halved"),
+    [
+        ((*SESSIONS, "arrivals=sessions", "model=llama-3-8b"), "session starts"),
+        (("trace=random", "arrivals.duration_s=9"), "arrivals"),
+    ],
+)
+def test_the_second_half_names_its_events_and_its_two_rates(testbed, words, halved):
+    code, out, _ = testbed("run", *words)
+    assert code == 0
+    [line] = [line for line in out.splitlines() if "throughput, 2nd half of" in line]
+    assert f"2nd half of {halved} " in line
+    assert re.search(r"[\d.]+ req/s arrive and [\d.]+ complete", line)

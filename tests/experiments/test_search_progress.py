@@ -52,7 +52,8 @@ def test_its_end_stays_as_the_range_is_halved():
         return float(keeps)
 
     low, high = 0.5, 2.0
-    for _ in range(3):
+    for seed in range(3):
+        progress.began(seed)
         rate = highest_rate(inside, 0.9, low, high, 0.05)
         low, high = rate / NEAR, rate * NEAR
     assert max(totals) - min(totals) <= 4  # two ends of each later seed
@@ -65,6 +66,22 @@ def test_the_first_line_comes_before_the_first_rate(testbed):
     assert code == 0
     assert first == "capacity: about 4 rates for one seed, a line for each"
     assert "req/s" in second
+
+
+def test_each_rate_of_several_seeds_names_its_seed(testbed):
+    words = (*SERVER[:-1], "2", "arrivals.duration_s=20")
+    code, answer, progress = testbed("capacity", *words)
+    rates = [line for line in progress.splitlines() if "inside, " in line]
+    seeds = [line.partition(":")[0] for line in rates]
+    assert code == 0
+    assert seeds == sorted(seeds)
+    assert set(seeds) == {"seed 0", "seed 1"}
+    for line in answer.splitlines():
+        if found := re.search(r"in the second half of the arrivals (\S+) req/s arrive and", line):
+            assert float(found[1]) > 0
+            break
+    else:
+        pytest.fail("no seed says what arrives")
 
 
 def test_a_rate_has_five_minutes_of_arrivals_unless_one_says_otherwise(testbed, tmp_path):
