@@ -14,7 +14,7 @@ EXAMPLES = {
     "mend": 'testbed mend "vllm serve meta-llama/Llama-3.1-8B --num-gpu-blocks-override 3000" '
     "gpu=h100-80gb trace=guidellm trace.prompt_tokens=1500 trace.output_tokens=300 "
     "trace.prompt_tokens_stdev=500 trace.output_tokens_stdev=150 arrivals.rate=7 "
-    "arrivals.duration_s=75",
+    "arrivals.duration_s=45",
     "hits": f"testbed hits --from-vllm {SERVER} gpu=h100-80gb trace=chat_histories",
     "check": "testbed check testbed.memory.paged.paged:Paged",
     "compare": "testbed compare RUN RUN",
