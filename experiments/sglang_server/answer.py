@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB
-from testbed.experiments.sglang_server.named_server import server_of
-from testbed.experiments.vllm_server.hosts import starting
+from testbed.experiments.sglang_server.named_server import divided, server_of, started
 from testbed.experiments.vllm_server.named_server import smallest_degree
 from testbed.experiments.vllm_server.stand_in import check_stand_in
 from testbed.sglang.command import Command, read_command
@@ -58,18 +57,8 @@ def fit_of(
     model: whose shape the command's model has; None: its own. folders: of own models and GPUs.
     """
     command = _with_stand_in(read_command(text), model, folders)
-
-    def start(degree: int) -> Server:
-        divided = replace(command, values={**command.values, "--tp-size": str(degree)})
-        return server_of(divided, gpu, folders, for_memory=True)
-
-    smallest = smallest_degree(start)
-    try:
-        server = server_of(command, gpu, folders, for_memory=True)
-    except DoesNotStart as error:
-        if smallest is None:
-            raise
-        raise error.with_remedy(starting("--tp-size", smallest)) from None
+    server = started(command, gpu, folders, for_memory=True)
+    start = partial(server_of, gpu=gpu, folders=folders, for_memory=True)
     memory, pool = server.memory, server.pool
     return SglangFit(
         release=RELEASE,
@@ -88,7 +77,7 @@ def fit_of(
         chunked_prefill_size=server.limits.chunked_prefill_size,
         max_running_requests=server.max_running_requests,
         context_len=server.model.max_len,
-        smallest_tp_size=smallest,
+        smallest_tp_size=smallest_degree(lambda degree: start(divided(command, degree))),
         expected_error_gib=terms().expected_error_gib,
         log_lines=tuple(logged_lines(server)),
         notes=server.notes,

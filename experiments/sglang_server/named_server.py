@@ -3,13 +3,17 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
+from testbed.experiments.vllm_server.named_server import started as one_that_starts
 from testbed.sglang.command import Command
 from testbed.sglang.option_table import notes_of
 from testbed.sglang.pool import class_of
 from testbed.sglang.server import Server, server_with
+
+PARALLELISM = "--tp-size"
 
 
 def server_of(
@@ -29,6 +33,21 @@ def server_of(
     named = model_named(command.values.get("--model-path"), folders)
     server = server_with(command, named.shape, sheet, _class_of(named))
     return replace(server, option=named.option, notes=notes)
+
+
+def started(
+    command: Command, gpu: str | None, folders: Sequence[Path], *, for_memory: bool = False
+) -> Server:
+    """The server of a command; one that does not start says the --tp-size that is enough."""
+    start = partial(server_of, gpu=gpu, folders=folders, for_memory=for_memory)
+    return one_that_starts(
+        lambda: start(command), lambda degree: start(divided(command, degree)), PARALLELISM
+    )
+
+
+def divided(command: Command, degree: int) -> Command:
+    """The same command with another tensor parallelism."""
+    return replace(command, values={**command.values, PARALLELISM: str(degree)})
 
 
 def _class_of(named: Named) -> str:

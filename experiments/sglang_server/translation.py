@@ -7,7 +7,7 @@ from testbed.core.errors import InputError
 from testbed.experiments.runs.notes import OnNote, print_note
 from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.sglang_server.answer import logged_lines
-from testbed.experiments.sglang_server.named_server import server_of
+from testbed.experiments.sglang_server.named_server import started
 from testbed.experiments.vllm_server.overriding import replaced_values
 from testbed.experiments.vllm_server.stand_in import check_stand_in
 from testbed.experiments.vllm_server.translation import model_words
@@ -49,7 +49,7 @@ def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_n
     if choices.get(CHUNK) == "null":
         values["--chunked-prefill-size"] = "-1"
     gpu = choices.get("gpu", choices.get("server", "").partition("-x")[0])
-    server = server_of(replace(read, values=values), gpu, folders)
+    server = started(replace(read, values=values), gpu, folders)
     if server.option is None:
         raise InputError(
             key=f"{SERVE}: --model-path",

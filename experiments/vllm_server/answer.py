@@ -130,7 +130,10 @@ def fit_of(
     command = read_command(text)
     asked = with_stand_in(command, model, folders)
     question = Question(asked, gpu, release, of, folders)
-    server = started(asked, lambda command: replace(question, command=command).server)
+    server = started(
+        lambda: question.server,
+        lambda degree: question.updated(PARALLELISM, str(degree)).server,
+    )
     memory_terms = of or terms()
     return Fit(
         release=release.number,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import ModelSpec
@@ -20,6 +21,7 @@ from testbed.vllm.server import Server, limits_and_utilization, server_with
 
 LARGEST_PARALLELISM = 64
 PARALLELISM = "--tensor-parallel-size"
+Started = TypeVar("Started")
 
 
 def server_of(
@@ -75,18 +77,20 @@ def smallest_degree(start: Callable[[int], object]) -> int | None:
     return None
 
 
-def started(command: Command, start: Callable[[Command], Server]) -> Server:
-    """The server that `start` gives of a command; the DoesNotStart of one that does not start says
-    the tensor parallelism that is enough.
+def started(
+    start: Callable[[], Started], divided: Callable[[int], object], option: str = PARALLELISM
+) -> Started:
+    """The server that `start` gives; the DoesNotStart of one that does not start says the value of
+    the option, a tensor parallelism, with which `divided` gives one.
     """
     try:
-        return start(command)
+        return start()
     except DoesNotStart as error:
         refusal = error
-    smallest = smallest_degree(lambda degree: start(command.updated(PARALLELISM, str(degree))))
+    smallest = smallest_degree(divided)
     if smallest is None:
         raise refusal
-    raise refusal.with_remedy(starting(PARALLELISM, smallest))
+    raise refusal.with_remedy(starting(option, smallest))
 
 
 def sized_server(command: Command, gpu: str) -> tuple[ModelSpec, Limits, float]:

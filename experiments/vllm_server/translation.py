@@ -18,7 +18,7 @@ from testbed.experiments.vllm_server.answer import (
     rule_lines,
 )
 from testbed.experiments.vllm_server.configured import pool_gib
-from testbed.experiments.vllm_server.named_server import server_of, started
+from testbed.experiments.vllm_server.named_server import PARALLELISM, server_of, started
 from testbed.experiments.vllm_server.overriding import merged
 from testbed.experiments.vllm_server.release_words import (
     SYSTEM,
@@ -98,7 +98,10 @@ def served(text: str, others: Sequence[str]) -> Served:
             remedy=f"leave it out, or +system={SYSTEM}",
         )
     start = partial(server_of, gpu=gpu, folders=user_folders(others), release=release)
-    server = started(command, start)
+    server = started(
+        lambda: start(command),
+        lambda degree: start(command.updated(PARALLELISM, str(degree))),
+    )
     return Served(server, command, taken)
 
 

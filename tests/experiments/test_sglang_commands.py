@@ -217,8 +217,11 @@ def test_windows_have_a_pool_of_their_own():
 
 
 def test_a_server_that_does_not_start_says_how_many_gpus_do():
+    words = "sglang serve --model-path deepseek-ai/DeepSeek-V3 --tp 4"
     with pytest.raises(DoesNotStart, match="--tp-size 8 starts"):
-        fit_of("sglang serve --model-path deepseek-ai/DeepSeek-V3 --tp 4", "h200")
+        fit_of(words, "h200")
+    with pytest.raises(DoesNotStart, match="--tp-size 8 starts"):
+        expand(words, ["gpu=h200"])
 
 
 def test_options_of_vllm_are_refused_beside_sglang():
