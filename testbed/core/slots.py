@@ -183,12 +183,16 @@ GRANTED = Grant()
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Refusal:
-    """A negative answer, which changed nothing; `reason` says why, for a user.
+    """A negative answer, which changed nothing.
 
     LATER may succeed once slots are released, moved out or published. LOADING: what the sequence
     would find is on its way to the device; the refusal ends when that has landed. NEVER, or
     `never(reason)`: not even an empty pool would grant it. Compare the first two by `is`, and ask
     `is_final` for the last.
+
+    Attributes:
+        name: of one of these three.
+        reason: why, for a user.
     """
 
     LATER: ClassVar["Refusal"]

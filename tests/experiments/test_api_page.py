@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -43,7 +44,9 @@ def functions_of(one):
 
 def fields_of(one):
     """The fields of a named tuple or data class."""
-    return tuple(getattr(one, "_fields", ())) or tuple(getattr(one, "__dataclass_fields__", ()))
+    if is_dataclass(one):
+        return tuple(of.name for of in fields(one))
+    return tuple(getattr(one, "_fields", ()))
 
 
 def meanings(documented, heading):
