@@ -14,7 +14,7 @@ from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching, PromptHit
 from testbed.run.parts import locate
 
-POOL = PoolSpec(num_slots=400, max_len=64, tiers=host(60))
+POOL = PoolSpec(num_slots=600, max_len=256, tiers=host(60))
 
 
 class RefusesFromThe41st(Paged):
