@@ -62,7 +62,7 @@ def record(
     if (from_vllm is None) == (url is None):
         raise InputError(
             key="gpu record",
-            problem='needs either --from-vllm "vllm serve MODEL ..." or --url http://HOST:PORT',
+            problem='needs --from-vllm "vllm serve MODEL ..." or --url http://HOST:PORT, not both',
         )
     unread = {"python": python} if url else {"model": model, "api_key": api_key}
     refuse_given(unread, "--url" if url else "--from-vllm")
