@@ -13,6 +13,7 @@ from testbed.engine.packed_rows import PackedRows
 COMPLETED, GOODPUT = "completed_requests_per_s", "goodput_requests_per_s"
 ARRIVED, LAST_ARRIVAL = "arrived_requests_per_s", "last_arrival_s"
 LONGER = "share_longer_than_first_half"
+TTFT_P50, TTFT_P99 = "ttft_p50_s", "ttft_p99_s"
 FEW = 0.05  # of the answers; more take part in the filling still
 
 
@@ -23,9 +24,10 @@ def while_arriving(
     sessions: Column | None = None,
 ) -> dict[str, float | None] | None:
     """The window and the last arrival in s, the requests that arrive and that complete in the
-    window and the output tokens of these, per second; the share of the prompt tokens of its
-    arrivals that were found in a cache (None: contents unknown); the share of all answers that took
-    longer than the first half.
+    window and the output tokens of these, per second; of its arrivals the share of the prompt
+    tokens that were found in a cache (None: contents unknown), and the median and the 99th
+    percentile of the time to the first token (None: none was answered); the share of all answers
+    that took longer than the first half.
 
     num_arrived: of the whole run. inside: True for each request in the log that met the objectives;
     with it the rate of these too. sessions: that of each request by its id; the time ends if fewer
@@ -43,6 +45,7 @@ def while_arriving(
     done = (finish_ps > from_ps) & (finish_ps <= to_ps)
     seconds = (to_ps - from_ps) / PS
     output_tokens = (columns["output_len"] * columns["num_seqs"])[done].sum()
+    median_s, slow_s = _ttft_s(columns, came & (finish_ps >= 0))
     return {
         "from_s": from_ps / PS,
         "to_s": to_ps / PS,
@@ -52,6 +55,8 @@ def while_arriving(
         "completed_output_tokens_per_s": int(output_tokens) / seconds,
         GOODPUT: None if inside is None else int((done & inside).sum()) / seconds,
         "prompt_found": _found(columns["prompt_len"][came], columns["hit_tokens"][came]),
+        TTFT_P50: median_s,
+        TTFT_P99: slow_s,
         LONGER: _share_longer(columns, from_ps),
     }
 
@@ -73,6 +78,17 @@ def _open_until_ps(columns: Mapping[str, Column], sessions: Column) -> int:
     ends = np.zeros(len(names), np.int64)  # of a session whose requests are all rejected too
     np.maximum.at(ends, session, columns["finish_ps"])
     return int(max(starts.max(), ends.min()))
+
+
+def _ttft_s(
+    columns: Mapping[str, Column], which: NDArray[np.bool_]
+) -> tuple[float | None, float | None]:
+    """The median and the 99th percentile of these requests' time to the first token."""
+    waited_ps = (columns["first_token_ps"] - columns["arrival_ps"])[which]
+    if not len(waited_ps):
+        return None, None
+    median_ps, slow_ps = np.percentile(waited_ps, (50, 99)).tolist()
+    return median_ps / PS, slow_ps / PS
 
 
 def _share_longer(columns: Mapping[str, Column], first_half_ps: int) -> float:

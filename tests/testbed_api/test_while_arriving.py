@@ -7,9 +7,17 @@ import testbed
 from testbed.core.request import PS
 from testbed.engine.packed_rows import PackedRows
 from testbed.run.metrics import WHILE_ARRIVING
-from testbed.run.while_arriving import COMPLETED, GOODPUT, is_filling, while_arriving
+from testbed.run.while_arriving import (
+    COMPLETED,
+    GOODPUT,
+    TTFT_P50,
+    TTFT_P99,
+    is_filling,
+    while_arriving,
+)
 
-NAMES = ("request_id", "arrival_ps", "finish_ps", "prompt_len", "output_len", "num_seqs")
+TIMES = ("arrival_ps", "first_token_ps", "finish_ps")
+NAMES = ("request_id", *TIMES, "prompt_len", "output_len", "num_seqs")
 ROWS = [  # seconds of arrival and finish; prompt, output and found tokens
     (0, 3, 100, 10, 0),
     (2, 6, 100, 20, 50),
@@ -21,9 +29,11 @@ ROWS = [  # seconds of arrival and finish; prompt, output and found tokens
 
 
 def log(rows=ROWS):
+    """Each first token comes after half of a request's time."""
     packed = PackedRows(*NAMES, "hit_tokens")
     for number, (arrival, finish, prompt, output, found) in enumerate(rows):
-        packed.append((number, arrival * PS, finish * PS, prompt, output, 1, found))
+        first_ps = (arrival + finish) * PS // 2
+        packed.append((number, arrival * PS, first_ps, finish * PS, prompt, output, 1, found))
     return packed
 
 
@@ -38,6 +48,15 @@ def test_rates_are_those_of_the_second_half_of_the_arrivals():
     assert rates[GOODPUT] == 0.25
     assert rates["prompt_found"] == 180 / 400
     assert rates["share_longer_than_first_half"] == 1 / 5
+
+
+def test_waits_are_those_of_the_arrivals_of_the_second_half_that_are_answered():
+    """2, 0 and 6 s: that of the first half and the rejected request's do not count."""
+    rates = while_arriving(log(), 6)
+    assert rates[TTFT_P50] == 2
+    assert rates[TTFT_P99] == pytest.approx(2 + 4 * 0.98)
+    nothing = while_arriving(log([(1, 2, 9, 9, 0), (2, -1, 9, 9, 0)]), 2)
+    assert nothing[TTFT_P50] is nothing[TTFT_P99] is None
 
 
 def test_unknown_contents_and_objectives_have_no_rate():
