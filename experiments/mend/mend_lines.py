@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from testbed.experiments.mend.change_verdicts import LEVEL, OTHER_COSTS, RELEVANT, WORSE
+from testbed.experiments.mend.change_verdicts import BETTER, LEVEL, OTHER_COSTS, RELEVANT, WORSE
 from testbed.experiments.mend.goals import PREEMPTIONS
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
@@ -56,11 +56,12 @@ def _with_cost(tried: Tried, mending: Mending) -> str:
 
 
 def _losses(tried: Tried, mending: Mending) -> str:
-    """The numbers that a change makes worse, with their differences."""
-    of_losses = [
-        f"{name.partition(',')[0]} by {mending.difference(tried, name)}"
-        for name in mending.verdicts[tried.change].losses
-    ]
+    """The numbers that a change makes worse, with the sizes of their differences."""
+    of_losses = []
+    for name in mending.verdicts[tried.change].losses:
+        if difference := mending.difference(tried, name):
+            size = difference._replace(mean=abs(difference.mean))
+            of_losses.append(f"{name.partition(',')[0]} by {size}")
     return f"worse {', '.join(of_losses)}" if of_losses else ""
 
 
@@ -74,8 +75,9 @@ def _conclusion(mending: Mending) -> str:
     effect = left if best.num_preempted else "ends the preemptions, on every seed"
     rest = [*filter(None, [_losses(best, mending)]), _whether_it_keeps_up(best, mending)]
     difference, rivals = mending.difference(best, name), mending.rivals
-    head = "best of those told apart" if rivals else "best"
+    head = "best"
     if rivals:
+        head = "best of those told apart" if word == BETTER else "first without preemptions"
         names = ", ".join(f"{of.change.name} ({mending.difference(of, name)})" for of in rivals)
         rest.append(f"as good or better may be {names}")
     return f"{head}: {best.change.name} {effect}; {name}: {word} ({difference}); {'; '.join(rest)}"
@@ -108,7 +110,7 @@ def _no_option(mending: Mending) -> str:
         remedy = f"; {mending.better[0].change.name} would better it, which vLLM lacks"
     return (
         f"no option of vLLM ends the preemptions and makes nothing worse, or betters {name} "
-        f"distinguishably{remedy}"
+        f"by {RELEVANT:.0%} or more, distinguishably{remedy}"
     )
 
 

@@ -87,12 +87,13 @@ class Mending:
     @property
     def best(self) -> Tried | None:
         """The best change that an option of vLLM makes: the first that ends all preemptions and
-        makes nothing worse, else the first that betters the goal; None without either, as with
-        one seed, which separates nothing.
+        makes nothing worse, else the first that betters the goal, one that makes nothing worse
+        before others; None without either, as with one seed, which separates nothing.
         """
         is_separated = len(self.seeds) > 1
         ending = [tried for tried in self.without_preemptions if not self.worsens(tried)]
-        changes = (tried for tried in (*ending, *self.better) if is_separated)
+        better = sorted(self.better, key=self.worsens)
+        changes = (tried for tried in (*ending, *better) if is_separated)
         return next((tried for tried in changes if tried.change.note != NOT_OF_VLLM), None)
 
     @property

@@ -137,7 +137,9 @@ def set_value(config: DictConfig, override: Override) -> None:
     key, word = str(override.key_or_group), str(override.input_line)
     if override.is_sweep_override():
         raise InputError(
-            key=word, problem="has several values", remedy="-m runs each; quote a text with commas"
+            key=word,
+            problem="has several values",
+            remedy="testbed run -m runs each; quote a text with commas",
         )
     if override.is_delete():
         return _delete(config, key)

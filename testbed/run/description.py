@@ -222,7 +222,8 @@ def _of_drafts(config: RunConfig) -> str:
     acceptance = config.speculation.parameters.get("acceptance")
     rate = ASSUMED if acceptance is None else getattr(acceptance, "parameters", {}).get("rate")
     assumed = (
-        f"; each draft token is accepted with probability {rate:g} (speculation.acceptance; "
+        f"; each draft token is accepted with probability {rate:g} if those before it are, which "
+        "is more than the accepted share of all drafts that vLLM logs (speculation.acceptance; "
         "assumed if none is given), and with fewer drafts may cost more than they gain"
         if rate == ASSUMED
         else ""

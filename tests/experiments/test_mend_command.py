@@ -251,6 +251,21 @@ def test_the_best_is_of_those_told_apart_if_another_has_a_better_mean():
     assert mending(faster, ("not vLLM's", NOT_OF_VLLM, scattered[2])).rivals == []
 
 
+def test_a_change_not_told_apart_is_best_for_its_preemptions_alone():
+    faster = ("scattered", "", tried((9, 3.0), (9, 1.0), (9, 5.0)))
+    lines = [*lines_of(mending(("ending", "", NONE_AND_ALIKE), faster))]
+    assert any(line.startswith("first without preemptions: ending") for line in lines)
+
+
+def test_of_changes_that_better_the_goal_one_that_worsens_nothing_comes_first():
+    """The other is a second faster, and its first tokens come 0.6 s later."""
+    costly = [summary(9, *run) for run in ((3.0, 1, "a", 0, 1.5), (3.1, 1, "a", 0, 1.6))]
+    costly = Tried(Change("x"), [*costly, summary(9, 3.2, 1, "a", 0, 1.7)])
+    found = mending(("costly", "", costly), ("faster", "", FASTER))
+    assert [tried.change.name for tried in found.better] == ["costly", "faster"]
+    assert found.best.change.name == "faster"
+
+
 LATE_FIRST = Tried(
     Change("x"),
     [

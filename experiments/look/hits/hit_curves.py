@@ -160,7 +160,10 @@ def _check_cached(words: Sequence[str]) -> None:
                 problem=(
                     "nothing reads it, for prompts come one at a time to a prefix cache of blocks"
                 ),
-                remedy="leave it out; testbed run counts what this part finds",
+                remedy=(
+                    "leave it out, or the option of the server's command that asks for it; "
+                    "+tier@server.tiers.dram=dram is a tier below, testbed run counts all"
+                ),
             )
 
 
