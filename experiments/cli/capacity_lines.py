@@ -44,6 +44,12 @@ def lines_of(
     return [*lines, *([f"simulated; costs: {answer.costs}"] if answer.costs else [])]
 
 
+OF_WORKLOAD = (
+    "differences: intervals of the random workload alone; the errors of the costs come on top, and "
+    "may be larger"
+)
+
+
 def compared_lines(servers: Sequence["ServerCapacity"]) -> list[str]:
     """The lines of each server's capacity, then the differences from the first one."""
     first, *others = servers
@@ -55,7 +61,7 @@ def compared_lines(servers: Sequence["ServerCapacity"]) -> list[str]:
     for server, found in zip(others, less, strict=True):
         text = found.as_difference("req/s")
         lines.append(f"{server.command} less {first.command}, on the same seeds: {text}")
-    return lines
+    return [*lines, OF_WORKLOAD]
 
 
 def _seed_line(of_seed: "SeedCapacity") -> str:

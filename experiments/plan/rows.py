@@ -71,7 +71,9 @@ def _difference(verdict: Keeps, plan: Plan) -> str:
         return "cheapest"
     text = plan.mode.difference(verdict, best)
     origins = {origin_of(kept.outcomes[0].summary) for kept in (verdict, best)}
-    return text if len(origins) == 1 else f"{text} (costs come another way)"
+    if len(origins) == 1:
+        return text
+    return f"{text} (costs come another way; their errors come on top)"
 
 
 def _kept(verdict: Keeps, rank: int, plan: Plan) -> Row:
