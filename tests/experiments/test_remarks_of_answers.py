@@ -52,7 +52,8 @@ def test_a_long_command_leaves_room_for_the_numbers(sweep):
 
 def test_the_costs_say_that_the_acceptance_is_assumed_even_if_notes_are_quiet(sweep):
     load = ("arrivals.rate=1,2", "arrivals.duration_s=2")
-    assert any("0.7 (speculation.acceptance; assumed if none is" in line for line in sweep(*load))
+    [line] = [line for line in sweep(*load) if "assumed if none is given" in line]
+    assert "probability 0.7" in line
     words = expand(EAGLE, [*LOAD, *load[1:], "speculation.acceptance.rate=0.8"])
     assert "assumed" not in run(configured(words)).summary["run"]["cost_error"]
 

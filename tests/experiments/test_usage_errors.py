@@ -46,6 +46,17 @@ def test_end_of_a_command_by_an_exception(testbed, monkeypatch, error, code, pri
     assert reported.count("\n") == 1
 
 
+def test_an_interrupt_counts_if_the_clean_up_behind_it_fails(testbed, monkeypatch):
+    def interrupted(command, arguments):
+        try:
+            raise command_line.Terminated
+        finally:
+            raise AttributeError("half-made")
+
+    monkeypatch.setattr(command_line, "call", interrupted)
+    assert testbed("list") == (143, "", "testbed: terminated\n")
+
+
 @pytest.mark.parametrize(
     ("line", "keeps_runs"),
     [
