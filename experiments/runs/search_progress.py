@@ -35,7 +35,7 @@ class SearchProgress:
 
     @property
     def of_seed(self) -> str:
-        """The seed that is searched, where there are several."""
+        """The seed that is searched, if there are several."""
         return f"seed {self._seed}: " if self._num_seeds > 1 else ""
 
     def ended(self, rate: float, *, keeps: bool) -> None:
