@@ -62,7 +62,7 @@ class Search:
     all: Everything = False
 
     def request(self, words: list[str], served: ServedCommand, runs: Path) -> "Request":
-        """What is planned, of these words and a server's command."""
+        """The request for a plan, of these words and a server's command."""
         from testbed.experiments.plan.deployment_plan import Request
 
         return Request(
@@ -81,7 +81,7 @@ class Search:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Written:
-    """Where runs are kept, and the files that are written."""
+    """The folder of runs, and the files that are written."""
 
     runs: Runs = RUNS
     html: Page | None = None

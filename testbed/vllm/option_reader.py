@@ -108,7 +108,7 @@ def check_release(command: Command, release: Release) -> None:
 
 
 def _remedy(option: Option, value: str) -> str:
-    """How a refused option may be given."""
+    """The way in which a refused option may be given."""
     if option.of_zeros and set(re.findall(r"\d+", value)) == {"0"}:
         return f"{option.of_zeros} in its place, which is 0 of each kind"
     return "leave it out to see the server without it"

@@ -302,7 +302,7 @@ def test_fits_gives_the_two_lines_of_vllm(testbed):
     "words", ["", "--enable-lora", "-tp 2 -pp 2", "--gpu-memory-utilization 0.8"]
 )
 def test_the_rows_of_the_memory_add_up_to_the_pool(release, words):
-    """What is usable less all other rows, but for a block and the rounding of each row."""
+    """The usable memory less all other rows, but for a block and the rounding of each row."""
     fit = fit_of(f"{LLAMA} --max-model-len 16384 {words}", "h100-80gb", release_numbered(release))
     rows = dict(re.findall(r"^  (\S.*?) {2,}(\d+\.\d\d)$", "\n".join(lines_of(fit)), re.MULTILINE))
     names = list(rows)
