@@ -159,12 +159,9 @@ def _family(config: Mapping[str, Any], path: Path) -> str:
 
 
 def _windowed_layers(spec: ModelSpec, config: Mapping[str, Any]) -> tuple[bool, ...] | None:
-    """The layers that have the window: those of layer_types, those from max_window_layers on
-    (Qwen2), else all; None without a window.
-    """
+    """The layers that have the window: those of layer_types, else all; None without a window."""
     if not spec.window:
         return None
     if "layer_types" in config:
         return tuple(kind == "sliding_attention" for kind in config["layer_types"])
-    first = config.get("max_window_layers", 0) if config.get("model_type") == "qwen2" else 0
-    return tuple(i >= first for i in range(spec.num_layers))
+    return (True,) * spec.num_layers

@@ -5,6 +5,7 @@ A model with kv_dtype_bytes=1 has a cache of e4m3 in the engine; the reference t
 and V to e4m3.
 """
 
+import json
 import tempfile
 import tomllib
 from dataclasses import replace
@@ -26,8 +27,8 @@ SPREAD = 3.0  # standard deviation of the logits, so that choices are not all ti
 
 
 def known_models() -> dict[str, dict[str, Any]]:
-    """The values of every model's config.json, and the bytes of its cached values if they are
-    not the weights'.
+    """The values of every model's config.json, the bytes of its cached values if they are not the
+    weights', and the values with which a server starts it if they are not the reference's.
     """
     return tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
 
@@ -66,6 +67,7 @@ def make_model(name: str, folder: Path) -> Any:
 
     values = known_models()[name]
     rounds = values.pop("kv_dtype_bytes", None) == 1
+    served_as = values.pop("served_as", {})
     config = transformers.AutoConfig.for_model(**values)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config)
@@ -73,6 +75,8 @@ def make_model(name: str, folder: Path) -> Any:
     randomize(model)
     model = model.half()
     model.save_pretrained(folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | served_as))
     model.rounds = rounds
     return model.float().cuda()
 

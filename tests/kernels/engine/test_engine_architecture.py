@@ -105,6 +105,15 @@ WINDOWS = {
         {**GATED, "model_type": "mistral", "sliding_window": None},
         (None, None),
     ),
+    "Mistral with windows in the listed layers": (
+        {
+            **GATED,
+            "model_type": "mistral",
+            "sliding_window": 16,
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+        (None, 16),
+    ),
 }
 
 
@@ -190,3 +199,17 @@ def test_rotary_frequencies_follow_roformer_and_llama_3_1(scaling):
 @pytest.mark.parametrize(("config", "windows"), WINDOWS.values(), ids=WINDOWS)
 def test_windows_are_those_of_the_file(tmp_path, config, windows):
     assert read(tmp_path, config).windows == windows
+
+
+def test_every_model_of_gpu_verify_can_be_served(tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed")
+    from testbed.kernels.engine.verify.against_transformers import known_models
+
+    windows = {}
+    for name, values in known_models().items():
+        values.pop("kv_dtype_bytes", None)
+        served = values | values.pop("served_as", {})
+        config = {"max_position_embeddings": 2048, **served}
+        windows[name] = read(tmp_path, config).windows
+    assert windows["tiny-windows-in-some-layers"] == (None, 48, 48, 48)
+    assert windows["tiny-mistral"] == (48,) * 4
