@@ -24,6 +24,7 @@ REBUILT = (
     "the file has no times of sending; taken: all requests in order, as many on the way as "
     "max_concurrency says (request_rate is inf)"
 )
+CHAT = "openai-chat"  # the backend of vLLM's client for /v1/chat/completions
 OF_A_RUN = ("input_lens", "completed")  # a key of every run
 
 
@@ -44,15 +45,16 @@ def read_bench(path: str, content: Mapping[str, Any]) -> tuple[Rows, Floats, lis
     served = [
         row for *row, error in zip(*lists, errors, strict=True) if not error and row[1]
     ]  # prompt, output, TTFT, gaps, start
+    first = 0 if _is_chat(content) else 1  # tokens of the first chunk
     items = [
         {
             "prompt": prompt,
-            "output": max(output, 1 + len(gaps)),
+            "output": max(output, first + len(gaps)),
             "times_s": [start, start + ttft, start + ttft + sum(gaps)],
         }
         for prompt, output, ttft, gaps, start in served
     ]
-    remarks = [*_retokenized(served), *([REBUILT] if is_rebuilt else [])]
+    remarks = [*_retokenized(served, first), *([REBUILT] if is_rebuilt else [])]
     rows = checked_rows(path, items, len(errors) - len(items), remarks)
     _check_counts(path, content, served)
     return rows
@@ -96,9 +98,16 @@ def _lists(path: str, content: Mapping[str, Any]) -> list[Sequence[Any]]:
     return lists
 
 
-def _retokenized(served: Sequence[Sequence[Any]]) -> list[str]:
-    """A remark if the streams have more chunks than the file counts tokens."""
-    num_chunks = sum(1 + len(gaps) for _, _, _, gaps, _ in served)
+def _is_chat(content: Mapping[str, Any]) -> bool:
+    """True if vLLM's client asked for chats, whose first chunk is the role, without a token."""
+    return CHAT in (content.get("backend"), content.get("endpoint_type"))
+
+
+def _retokenized(served: Sequence[Sequence[Any]], first: int) -> list[str]:
+    """A remark if the streams have more chunks than the file counts tokens. first: the tokens of
+    the first chunk.
+    """
+    num_chunks = sum(first + len(gaps) for _, _, _, gaps, _ in served)
     num_tokens = sum(output for _, output, *_ in served)
     if not num_tokens or num_chunks <= RETOKENIZED * num_tokens:
         return []

@@ -137,11 +137,19 @@ def _hint(items: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _sessions(items: Sequence[Mapping[str, Any]]) -> Column | None:
-    """The number of each request's chat, counted by its first request; None without chats."""
+    """The number of each request's chat, which its first request names; None without chats. The
+    lines may be in any order.
+    """
     if not all(CHAT in item for item in items):
         return None
-    number_of: dict[int, int] = {}
-    for item in items:
-        parent = item.get(PARENT, -1)
-        number_of[item[CHAT]] = number_of.get(parent, len(number_of))
-    return numbered([str(number_of[item[CHAT]]) for item in items])
+    parent_of = {item[CHAT]: item.get(PARENT, -1) for item in items}
+    return numbered([_first_of(item[CHAT], parent_of) for item in items])
+
+
+def _first_of(chat: int, parent_of: Mapping[int, int]) -> int:
+    """The first request of a chat; of one that began before the file, the one that it names."""
+    seen = {chat}
+    while (parent := parent_of.get(chat, -1)) >= 0 and parent not in seen:
+        chat = parent
+        seen.add(chat)
+    return chat

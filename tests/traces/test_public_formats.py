@@ -540,6 +540,23 @@ def test_times_are_in_the_unit_that_the_format_has(tmp_path):
     assert rows_of("mooncake, no timestamps", tmp_path).arrival_s is None
 
 
+def test_chats_are_sessions_whatever_the_order_of_the_lines(tmp_path):
+    late = [QWEN | {"chat_id": chat, "parent_chat_id": 7, "turn": 5} for chat in (8, 9)]
+    path = tmp_path / "q.jsonl"
+    path.write_text(lines(*late, QWEN, OTHER, FIRST))
+    rows = MooncakeJsonl(str(path), tokens_per_id=16, time_unit="s").read()
+    assert rows.session.tolist() == [0, 0, 1, 2, 1]
+
+
+def test_the_first_chunk_of_a_chat_is_the_role(tmp_path):
+    """vLLM sends it as an event of its own, behind which each token has one."""
+    chat = RUN | {"backend": "openai-chat", "itls": [[0.0, 0.02, 0.02], [0.0, 0.02]]}
+    log = reader(VllmLog, {}, tmp_path, "b.json", json.dumps(chat))
+    assert log.read().output_len.tolist() == chat["output_lens"]
+    assert log.times.tpot_s.tolist() == pytest.approx([0.02, 0.02])
+    assert log.remarks == []
+
+
 def test_aiperf_counts_by_the_server_and_times_by_the_client(tmp_path):
     name = "aiperf, profile_export.jsonl"
     _, kind, options, file, text, _ = next(item for item in READ if item[0] == name)
