@@ -16,12 +16,19 @@ from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
 from testbed.core.slots import ceil_div
 from testbed.core.units import NonNegative, NumTokens, Share
-from testbed.traces.files import TOKENS, read_numbers, read_table
+from testbed.traces.files import (
+    TOKENS,
+    WHOLE_NUMBERS,
+    numbered,
+    read_numbers,
+    read_table,
+    require,
+)
 from testbed.traces.length_model import ConversationModel
 from testbed.traces.reader import Trace, stream
 
-HISTORY, OUTPUT = "history_plus_prompt_tokens", "output_tokens"
-IGNORED = ("turn", "new_prompt_tokens", "chat_input_tokens", "chat_output_tokens")
+TURN, HISTORY, OUTPUT = "turn", "history_plus_prompt_tokens", "output_tokens"
+IGNORED = ("new_prompt_tokens", "chat_input_tokens", "chat_output_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,21 +140,38 @@ class Chat(Trace):
 
 @dataclass(kw_only=True, eq=False)
 class ChatCsv(Chat):
-    """Conversations of a CSV with a line per turn (conf/trace/chat_csv.yaml), repeated if few."""
+    """Conversations of a CSV with a line per turn (conf/trace/chat_csv.yaml), repeated if few. The
+    turns of one may lie among those of others, in their order.
+    """
 
     path: str = field(kw_only=False)
 
     @cached_property
     def talks(self) -> Conversations:
-        table = read_table(self.path, ["conv_id", HISTORY, OUTPUT], ignored=IGNORED)
-        new = [True, *(a != b for a, b in pairwise(table["conv_id"])), True]
+        table = read_table(self.path, ["conv_id", HISTORY, OUTPUT], [TURN], IGNORED)
+        talk = numbered(table["conv_id"])
+        order = np.argsort(talk, kind="stable")
+        starts = np.searchsorted(talk[order], np.arange(talk.max() + 2))
+        if TURN in table:
+            self._check_order(table[TURN], order, starts)
         prompts, outputs = (
-            read_numbers(self.path, name, table[name], TOKENS) for name in (HISTORY, OUTPUT)
+            read_numbers(self.path, name, table[name], TOKENS)[order] for name in (HISTORY, OUTPUT)
         )
-        return Conversations(np.flatnonzero(new), prompts, outputs)
+        return Conversations(starts, prompts, outputs)
+
+    def _check_order(self, turns: list[str], order: Column, starts: Column) -> None:
+        """Raise InputError for a turn that stands before an earlier one of its conversation."""
+        numbers = read_numbers(self.path, TURN, turns, WHOLE_NUMBERS)
+        in_order = np.append(True, np.diff(numbers[order]) > 0)
+        in_order[starts[:-1]] = True
+        by_line = np.empty(len(order), dtype=np.bool_)
+        by_line[order] = in_order
+        require(self.path, TURN, turns, by_line, "behind the turns before it")
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """num_rows turns in order of arrival; with None every turn, in file order."""
+        """num_rows turns in order of arrival; with None every turn, one conversation after the
+        other.
+        """
         if num_rows is not None:
             return super().rows(num_rows, seed, max_len)
         self.check_limit(max_len)

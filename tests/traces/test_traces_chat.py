@@ -25,6 +25,17 @@ def test_chat_file_is_read_in_order_and_cut(csv_file):
     assert pairs(ChatCsv(csv_file, max_prompt=100, max_output=50).rows(None, 0))[1] == (100, 50)
 
 
+def test_turns_among_those_of_other_conversations_are_their_own_s(csv_file, tmp_path):
+    first, *rows = CSV.splitlines()
+    mixed = ChatCsv(
+        put(tmp_path, "mixed.csv", "\n".join([first, *(rows[i] for i in (0, 1, 4, 2, 3))]))
+    )
+    assert pairs(mixed.rows(None, 0)) == pairs(ChatCsv(csv_file).rows(None, 0))
+    assert mixed.rows(5, 0).session.max() == 2
+    late = ChatCsv(put(tmp_path, "late.csv", "\n".join([first, rows[2], rows[1]])))
+    refuses("line 3, column turn: '0' is not behind", late.rows, None, 0)
+
+
 def test_shorter_answers_are_shorter_in_later_histories_too(csv_file):
     """Conversation 1 answers 905, then 1,024: its later prompts lose 453, then 453 and 512
     tokens.
