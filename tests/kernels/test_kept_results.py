@@ -243,7 +243,7 @@ def test_kept_ratios_to_others_are_those_that_the_page_counts() -> None:
     counts = Counter((kind, max(of_shape) <= 1) for (kind, *_), of_shape in ratios.items())
     assert counts == {
         ("prefill", True): 14,
-        ("decode", True): 43,
-        ("decode", False): 5,
+        ("decode", True): 45,
+        ("decode", False): 3,
         ("shared", True): 12,
     }
