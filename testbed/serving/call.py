@@ -44,6 +44,7 @@ class Call:
         if body.use_beam_search:
             limits.check_beam(body.num_seqs)
         limits.check_stop(body.stop_strings)
+        limits.check_priority(body.priority or 0)
         limits.check_unfinished(len(live.unfinished), body.num_prompts)
         if live.log is not None and body.num_seqs > 1:
             message = f"n: the log (--log) has no place for {body.num_seqs} sequences of a request"
@@ -89,6 +90,7 @@ class Call:
             beam=bool(body.use_beam_search),
             prompt_ids=prompt_ids,
             priority=body.priority or 0,
+            max_new_tokens=most,
         )
         choices = [answering.text(output_len, most, body) for _ in range(body.num_choices)]
         arrived = asyncio.get_running_loop().create_future()

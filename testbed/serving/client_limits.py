@@ -14,6 +14,7 @@ class Limits:
     one request (best_of, or the beam's width, for each prompt), max_seqs_of_prompt those of one
     prompt, max_beam_width of one beam: how a wider one changes takes seconds to simulate.
     max_unfinished: prompts that are waiting or running. max_connections: open ones.
+    has_priorities: False if nothing reads the priority of a request.
     """
 
     head_bytes: int = 64 << 10
@@ -27,6 +28,7 @@ class Limits:
     max_stop_chars: int = 256
     max_unfinished: int = 4096
     max_connections: int = 2048
+    has_priorities: bool = True
 
     def check_body(self, num_bytes: int) -> None:
         """Refuse a body of more bytes than the limit."""
@@ -62,9 +64,19 @@ class Limits:
         if len(stop) > self.max_stop_strings:
             message = f"stop: has {len(stop)} strings (send at most {self.max_stop_strings})"
             raise ApiError(400, message, "stop")
+        if "" in stop:
+            raise ApiError(400, "stop: is empty, which every text has (leave it out)", "stop")
         if any(len(text) > self.max_stop_chars for text in stop):
             message = f"stop: is longer than {self.max_stop_chars} characters (send less)"
             raise ApiError(400, message, "stop")
+
+    def check_priority(self, priority: int) -> None:
+        """Refuse a priority that changes nothing."""
+        if priority and not self.has_priorities:
+            message = (
+                f"priority={priority}: this server does not read it (start it with order=priority)"
+            )
+            raise ApiError(400, message, "priority")
 
     def check_unfinished(self, num_unfinished: int, num_more: int) -> None:
         """Refuse a request if the queue is full."""

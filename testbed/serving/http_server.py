@@ -28,7 +28,11 @@ from testbed.serving.output_lengths import OutputLengths
 from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.prompts import Prompts
 from testbed.serving.request_log import RequestLog
-from testbed.serving.requests_to_come import check_served, unknown_requests
+from testbed.serving.requests_to_come import (
+    check_served,
+    reads_priorities,
+    unknown_requests,
+)
 from testbed.serving.tokenizer import FolderTokenizer, HashingSplitter, Tokenizer
 
 RANDOM = "random"
@@ -62,6 +66,8 @@ def make_service(config: RunConfig, options: ServeOptions) -> Service:
     live, answering, prompts = make(setup, options, metrics)
     show_engine(metrics, live, pool_labels(setup))
     limits, key = options.limits, options.api_key
+    if not reads_priorities(setup):
+        limits = replace(limits, has_priorities=False)
     if setup.scheduler.steps_in_turn:  # which are modelled for one sequence of a request
         limits = replace(limits, max_seqs_of_prompt=1)
     return Service(live, names, metrics, answering, prompts, limits, key)

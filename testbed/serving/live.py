@@ -106,11 +106,14 @@ class Live(ABC):
     def _stepped(
         self, served: Served, time_ps: int, steps: Iterable[tuple[int | None, ...]] = ()
     ) -> None:
-        """Each sequence of a request has a token more; steps: the tokens to deliver by now."""
+        """Each sequence of a request has a token more; steps: the tokens to deliver by now. Tokens
+        of one time are one output, as in vLLM: with drafts an iteration brings several.
+        """
         if served.num_steps == 0:
             served.first_ps = time_ps
-            self.metrics.first_token((time_ps - served.arrival_ps) / PS)
-        else:
+            waited_s = (time_ps - served.arrival_ps) / PS
+            self.metrics.first_token(served.request.prompt_len, waited_s)
+        elif time_ps > served.last_ps:
             self.metrics.later_token((time_ps - served.last_ps) / PS)
         served.num_steps += 1
         served.last_ps = time_ps
@@ -144,8 +147,8 @@ class Live(ABC):
 
     def _count(self, served: Served) -> None:
         """A request has its whole answer."""
-        prompt_len, arrival_ps = served.request.prompt_len, served.arrival_ps
-        self.metrics.finished(prompt_len, (served.last_ps - arrival_ps) / PS)
+        arrival_ps = served.arrival_ps
+        self.metrics.finished((served.last_ps - arrival_ps) / PS)
         if self.log is not None:
             times = arrival_ps, served.first_ps, served.last_ps
-            self.log.write(prompt_len, served.num_steps, *times)
+            self.log.write(served.request.prompt_len, served.num_steps, *times)

@@ -1,5 +1,5 @@
 """Counts and times of answers as Prometheus reads them, under vLLM's names; times are those of the
-engine's clock.
+engine's clock. A request of several sequences counts as one; in vLLM each of them does.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -25,12 +25,15 @@ class Metrics:
         self._first = self._histogram("time_to_first_token_seconds", "to the first token", FIRST_S)
         self._later = self._histogram("inter_token_latency_seconds", "between tokens", LATER_S)
         self._whole = self._histogram("e2e_request_latency_seconds", "to the last token", WHOLE_S)
-        self._prompt_tokens = self._counter("prompt_tokens", "prompt tokens of ended requests")
+        self._prompt_tokens = self._counter(
+            "prompt_tokens", "prompt tokens of requests that have a token"
+        )
         self._output_tokens = self._counter("generation_tokens", "generated tokens")
         self._success = self._counter("request_success", "requests with their whole output")
 
-    def first_token(self, ttft_s: float) -> None:
+    def first_token(self, prompt_len: int, ttft_s: float) -> None:
         self._first.observe(ttft_s)
+        self._prompt_tokens.inc(prompt_len)
 
     def later_token(self, gap_s: float) -> None:
         self._later.observe(gap_s)
@@ -38,9 +41,8 @@ class Metrics:
     def tokens(self, num_tokens: int) -> None:
         self._output_tokens.inc(num_tokens)
 
-    def finished(self, prompt_len: int, latency_s: float) -> None:
+    def finished(self, latency_s: float) -> None:
         self._whole.observe(latency_s)
-        self._prompt_tokens.inc(prompt_len)
         self._success.inc()
 
     def text(self) -> bytes:

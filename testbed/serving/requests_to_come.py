@@ -6,6 +6,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import Rows, Workload
 from testbed.fleet.fleet_checks import has_oracle
 from testbed.run.build import Setup
+from testbed.run.config import Slo, WorkloadConfig
 
 
 def unknown_requests() -> Workload:
@@ -17,12 +18,18 @@ def unknown_requests() -> Workload:
 
 
 def check_served(setup: Setup) -> None:
-    """Raise InputError for a run that ends, or whose parts read requests to come."""
+    """Raise InputError for a run that ends, or whose parts read requests to come, and for values
+    that requests of a server have by themselves.
+    """
     for name in ("window_s", "stop_at_latency"):
         if getattr(setup.config, name) is not None:
             raise InputError(
                 key=name, problem="ends a run, and a server does not end", remedy="leave it out"
             )
+    for name, unset in (("workload", WorkloadConfig()), ("slo", Slo())):
+        if getattr(setup.config, name) != unset:
+            problem = "is of a run: what a server gets, its clients say"
+            raise InputError(key=name, problem=problem, remedy="leave it out")
     foresees = setup.scheduler.memory.foresees_prompts is not None
     if foresees and has_oracle(setup.config.policy):
         raise InputError(
@@ -33,3 +40,9 @@ def check_served(setup: Setup) -> None:
             ),
             remedy="choose another eviction",
         )
+
+
+def reads_priorities(setup: Setup) -> bool:
+    """True if scheduler or policy read the priority of a request."""
+    readers = (setup.scheduler, setup.scheduler.memory.reads_columns)
+    return any("priority" in reader.columns_read() for reader in readers if reader is not None)

@@ -103,6 +103,60 @@ def test_metrics_have_the_names_of_vllm(server):
     assert 'vllm:e2e_request_latency_seconds_bucket{le="7680.0"' in text
 
 
+def metrics_of(server):
+    """The counts and sums of /metrics by name."""
+    lines = [line for line in get(f"{server.url}/metrics").text.splitlines() if line[0] != "#"]
+    named = [line.removeprefix("vllm:").rsplit(" ", 1) for line in lines if "_bucket" not in line]
+    return {name.partition("{")[0]: float(value) for name, value in named}
+
+
+def test_tokens_of_one_iteration_are_one_output_in_the_metrics():
+    """vLLM observes the gap between two outputs of the engine, whatever each has of tokens."""
+    words = (
+        f"model={MODEL}",
+        "scheduler=vllm_v1",
+        "speculation=ngram",
+        "speculation.found_share=1",
+    )
+    with running(words, speed=20.0) as server:
+        post(server, prompt=[1, 2, 3], max_tokens=60)
+        seen = metrics_of(server)
+    gaps, gaps_s = (seen[f"inter_token_latency_seconds_{name}"] for name in ("count", "sum"))
+    assert seen["generation_tokens_total"] == 60
+    assert 10 < gaps < 40
+    first_s, whole_s = (
+        seen["time_to_first_token_seconds_sum"],
+        seen["e2e_request_latency_seconds_sum"],
+    )
+    assert gaps_s == pytest.approx(whole_s - first_s)
+
+
+def test_the_prompt_of_a_request_that_leaves_counts(server):
+    before = metrics_of(server)["prompt_tokens_total"]
+    body = {"model": MODEL, "prompt": [1] * 70, "max_tokens": 1000, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as answer:
+        next(answer.iter_lines())
+    wait_until(lambda: not server.live.unfinished)
+    assert metrics_of(server)["prompt_tokens_total"] == before + 70
+
+
+def test_sglang_s_scheduler_reserves_what_a_request_may_generate(tmp_path):
+    """Two requests of 50 tokens at most run together in a pool of 3,000, which has no place for
+    two of unknown length.
+    """
+    log = tmp_path / "requests.jsonl"
+    words = (f"model={MODEL}", "+system=sglang", "server.num_blocks=3000", "~server.kv_memory_gib")
+    with running(words, speed=20.0, log=log) as server:
+        post(server, prompt=[[1, 2, 3], [4, 5, 6]], max_tokens=50)
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert max(row["first_token_ts"] for row in rows) < min(row["last_token_ts"] for row in rows)
+
+
+def test_a_priority_is_obeyed_by_a_scheduler_that_reads_it():
+    with running((f"model={MODEL}", "scheduler=vllm_v1", "order=priority"), speed=20.0) as server:
+        assert post(server, prompt="a", max_tokens=1, priority=7).status_code == 200
+
+
 WRONG = {
     "no model": ({"model": None}, 400),
     "another model": ({"model": "gpt-9"}, 404),
@@ -136,6 +190,8 @@ WRONG = {
     "logit_bias": ({"logit_bias": {"1": 1}}, 400),
     "JSON mode": ({"response_format": {"type": "json_object"}}, 400),
     "min_tokens above max_tokens": ({"min_tokens": 9, "max_tokens": 8}, 400),
+    "a priority that nothing reads": ({"priority": 7}, 400),
+    "an empty stop string": ({"stop": ["x", ""]}, 400),
     "too many stop strings": ({"stop": list("abcde")}, 400),
     "a long stop string": ({"stop": "x" * 257}, 400),
     "too many prompts": ({"prompt": ["a"] * 65}, 400),

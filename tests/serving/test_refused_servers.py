@@ -21,6 +21,8 @@ REFUSED = {
     "faults": "replicas=2 faults=0@1-2",
     "window_s": "window_s=[0,1]",
     "stop_at_latency": "stop_at_latency=1",
+    "workload": "workload.num_seqs=4",
+    "slo": "slo.ttft_s=1",
 }
 
 
