@@ -244,7 +244,7 @@ class Rows:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Timed rows in order of arrival; num_seqs and beam are the sampling of requests whose row has
-    none. has_unread_times: the trace has times of its own, and the arrivals were drawn.
+    none. has_unread_times: the trace has times of its own, by which they do not arrive.
     """
 
     rows: Rows

@@ -9,6 +9,7 @@ from testbed.core.request import Workload
 from testbed.core.specs import GIB, ModelSpec
 from testbed.cost.model import CostModel
 from testbed.cost.sections import SYSTEM, THIS_ENGINE
+from testbed.engine.arrivals import SessionWorkload
 from testbed.engine.engine_parts import EngineParts
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.layouts import BlockLayout, ExtentLayout
@@ -161,7 +162,9 @@ def unread_note(scheduler: Scheduler, workload: Workload) -> str | None:
     """
     unread = []
     if workload.has_unread_times:
-        unread.append("its times (arrivals=replay does; these were drawn)")
+        unread.append("its times (arrivals=replay does)")
+    if workload.rows.think_s is not None and not isinstance(workload, SessionWorkload):
+        unread.append("its think times (arrivals=sessions does)")
     read = scheduler.columns_read()
     if "priority" in workload.optional_fields() and "priority" not in read:
         unread.append("its priorities (order=priority does)")

@@ -68,7 +68,8 @@ def _timed(config: RunConfig, trace: Any) -> Workload | AnswerDrivenWorkload:
                 remedy="set it to null",
             )
         rows = sampled(rows_of(trace, arrivals.num_requests, seed, options.max_len), options, seed)
-        return arrivals.workload(rows, options.num_seqs, options.beam, seed)
+        loop = arrivals.workload(rows, options.num_seqs, options.beam, seed)
+        return replace(loop, has_unread_times=has_times(trace))
     if getattr(arrivals, "replays", False):
         rows = rows_of(trace, None, seed, options.max_len)
         _check_stamps(rows, getattr(arrivals, "speedup", 1.0))
@@ -82,9 +83,14 @@ def _timed(config: RunConfig, trace: Any) -> Workload | AnswerDrivenWorkload:
             problem=f"gave {len(times)} times, and {_class(trace)} {len(rows)} rows",
             remedy="give as many",
         )
-    ignores_times = rows.arrival_s is None and isinstance(trace, FileTrace) and trace.has_times
+    ignores_times = rows.arrival_s is None and has_times(trace)
     rows = sampled(rows, options, seed)
     return Workload(rows, times, options.num_seqs, options.beam, has_unread_times=ignores_times)
+
+
+def has_times(trace: Any) -> bool:
+    """True if a trace says when its requests arrived."""
+    return isinstance(trace, FileTrace) and trace.has_times
 
 
 def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:

@@ -157,5 +157,23 @@ def test_nothing_is_unread_where_times_are_replayed_and_priorities_ranked(timed)
     assert unread(*timed, "arrivals=replay", "order=priority") is None
 
 
+LOOPS = {
+    "closed_loop": ("arrivals=closed_loop", "arrivals.num_requests=2"),
+    "benchmark": ("arrivals=benchmark", "arrivals.num_requests=2", "arrivals.rate=1"),
+    "sessions": ("arrivals=sessions",),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_times_and_think_times_that_a_loop_does_not_read_are_named(name, tmp_path):
+    path = tmp_path / "timed.csv"
+    path.write_text(
+        "input_tokens,output_tokens,arrival_s,session,think_s\n64,4,0,a,0\n64,4,1,a,3\n"
+    )
+    note = unread("trace=csv", f"trace.path={path}", *LOOPS[name])
+    assert "its times" in note
+    assert ("think times" in note) == (name != "sessions")
+
+
 def test_a_trace_without_columns_of_its_own_has_nothing_unread():
     assert unread(**SHORT) is None
