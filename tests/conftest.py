@@ -65,12 +65,6 @@ def interpolations_parsed_once():
 
 
 @pytest.fixture
-def in_one_process(monkeypatch):
-    """Leave out what `testbed.check` compares between two processes; each takes a second."""
-    monkeypatch.setattr("testbed.checks.checking.follows_hashes", lambda *_: None)
-
-
-@pytest.fixture
 def few_requests(monkeypatch):
     """Shorten the runs of `testbed.check` from 24 requests, for a part that keeps the contract."""
     monkeypatch.setattr("testbed.checks.fast_and_slow.NUM_REQUESTS", 16)

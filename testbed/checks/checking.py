@@ -1,5 +1,6 @@
 """`testbed.check`: whether a plug-in of the kinds that have a contract keeps it."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -21,8 +22,6 @@ from testbed.checks.fast_and_slow import (
     differs,
 )
 from testbed.checks.handover_checks import check_handover
-from testbed.checks.hash_seeds import follows_hashes
-from testbed.checks.plug_in_kinds import KINDS, kind_of
 from testbed.checks.router_checks import check_router
 from testbed.core.errors import InputError
 from testbed.cost.analytic import AnalyticCost
@@ -50,6 +49,15 @@ POLICIES: tuple[MakePolicy, ...] = (
     partial(PrefixCaching, block_size=8),
     ContiguousMax,
 )
+KINDS = (
+    MemoryPolicy,
+    Scheduler,
+    PreemptionRule,
+    EvictionOrder,
+    CostModel,
+    Router,
+    HandoverRule,
+)
 # Kinds that are checked by calls alone: the config group, and the check of what makes one
 ALONE: Mapping[type, tuple[str, Callable[[Any, int], ClauseBroken | None]]] = {
     EvictionOrder: ("eviction", check_order),
@@ -73,9 +81,8 @@ def check(
     if it keeps all.
 
     A scheduler is simulated under three policies, every plan compared with what happens; so is a
-    preemption rule, under three schedulers. A router serves small fleets whose engines fail. A
-    plug-in that can be imported by name is also compared between two processes with different seeds
-    of Python's hash. Raises InputError for what is no such plug-in or cannot be made.
+    preemption rule, under three schedulers. A router serves small fleets whose engines fail. Raises
+    InputError for what is no such plug-in or cannot be made.
 
     Args:
         plug_in: a class of policies, eviction orders, schedulers, preemption rules, cost models,
@@ -94,9 +101,7 @@ def check(
     Part(target, parameters).check_parameters(target, "")
     pools = _pools(num_slots, max_len, host_slots)
     pools = [with_tiers_taken(partial(target, **parameters), pool) for pool in pools]
-    return _check(target, pools, num_examples, parameters, progress) or follows_hashes(
-        target, pools, _constructor_values(target, parameters)
-    )
+    return _check(target, pools, num_examples, parameters, progress)
 
 
 def _located(plug_in: str | Callable[..., Any]) -> Any:
@@ -110,9 +115,11 @@ def _located(plug_in: str | Callable[..., Any]) -> Any:
     return locate(plug_in.replace(":", "."), "plug-in")
 
 
-def _constructor_values(target: Any, parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters with which a plug-in is made in a check."""
-    return {**_limits_of(target), **parameters} if kind_of(target) is Scheduler else parameters
+def kind_of(target: Any) -> type | None:
+    """The one of KINDS from which a class derives; a function makes a policy."""
+    if not inspect.isclass(target):
+        return MemoryPolicy
+    return next((kind for kind in KINDS if issubclass(target, kind)), None)
 
 
 def _check(
@@ -126,7 +133,7 @@ def _check(
     if kind is MemoryPolicy:
         return _check_policy(partial(target, **parameters), pools, num_examples, progress)
     if kind is Scheduler:
-        return _check_scheduler(target, pools, _constructor_values(target, parameters))
+        return _check_scheduler(target, pools, {**_limits_of(target), **parameters})
     if kind is PreemptionRule:
         return _check_rule(partial(target, **parameters), pools)
     if kind is None:

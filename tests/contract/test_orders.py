@@ -58,12 +58,10 @@ def num_nodes_within(whole):
     return sum(isinstance(thing, Node) for thing in seen.values())
 
 
-@pytest.mark.usefixtures("in_one_process")
 def test_the_check_keeps_a_shipped_order():
     assert testbed.check(Lru, num_examples=10) is None
 
 
-@pytest.mark.usefixtures("in_one_process")
 def test_parameters_are_passed_to_the_order():
     assert testbed.check(CostAware, attention_share=0.5, num_examples=10) is None
 

@@ -63,7 +63,6 @@ def test_the_broken_clause_of_a_rule_is_named_with_the_requests(rule):
     assert len(broken.calls) > 1
 
 
-@pytest.mark.usefixtures("in_one_process")
 def test_an_oracle_that_declares_itself_keeps_the_contract():
     broken = testbed.check(LongestToCome, **SIZES)
     assert broken is None, f"{broken} {broken.calls}"

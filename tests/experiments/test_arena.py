@@ -93,7 +93,6 @@ def test_rows_that_are_done_are_read(played):
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*.json")} == times
 
 
-@pytest.mark.usefixtures("in_one_process")
 def test_random_victims_keep_the_contract():
     assert testbed.check(RandomOrder) is None
 

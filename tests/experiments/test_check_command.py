@@ -65,7 +65,6 @@ def check(testbed, tmp_path):
     return lambda *arguments: testbed("check", *arguments)
 
 
-@pytest.mark.usefixtures("in_one_process")
 def test_a_check_counts_the_histories_and_leaves_no_files(check, tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "SPEAK_S", 1e-3)
     code, output, said = check("example_policy:Slabs", "slab_size=8", *SMALL)
@@ -118,6 +117,5 @@ def test_difference_of_fast_and_slow_simulations_is_reported(check):
     assert "counters()" in output
 
 
-@pytest.mark.usefixtures("in_one_process")
 def test_policies_of_several_groups_are_checked_by_name(check):
     assert check("testbed.memory.groups.grouped_caching:GroupedCaching", *SMALL)[0] == 0

@@ -138,7 +138,7 @@ FIRST = {
 }
 
 
-@pytest.mark.usefixtures("in_one_process", "few_requests")
+@pytest.mark.usefixtures("few_requests")
 @pytest.mark.parametrize(
     ("page", "lines"),
     [

@@ -144,7 +144,6 @@ def test_a_hit_is_not_both_read_and_evicted():
     assert admitted(policy, sequence(2, "abcdefgh"), 8) == 6
 
 
-@pytest.mark.usefixtures("in_one_process")
 def test_the_contract_is_kept_and_fast_equals_slow():
     assert check(Radix, num_examples=3, block_size=1, num_slots=200, max_len=64) is None
 

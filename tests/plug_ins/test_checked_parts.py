@@ -66,7 +66,7 @@ MAKERS = {
 }
 
 
-@pytest.mark.usefixtures("in_one_process", "few_requests")
+@pytest.mark.usefixtures("few_requests")
 @pytest.mark.parametrize("kind", SCHEDULERS)
 def test_every_scheduler_keeps_the_contract_and_foresees_nothing(kind):
     broken = testbed.check(kind, **SIZES, **SCHEDULERS[kind])

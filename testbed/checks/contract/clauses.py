@@ -14,11 +14,11 @@ growth included, block ids aside; with group_tables only the latter does, for a 
 first token reads. 8 A block is findable as soon as it is published, within the same plan, and again
 after a move back; what was not computed never is. lookup() finds what the policy lists as cached,
 and counters() of hits are sums over the admissions. 9 The same calls give the same answers and
-tables, whatever the seed of Python's hash. 10 check() passes after every call, and answers have the
-types of the API. 11 footprint(seq) is the size of its table at every length. 12 What a transfer in
-the background reads or writes is pinned until it has landed: no other call writes there, and what
-it brings is not found before. 13 While a sequence's version stays, its table changes at its end
-alone (left out: tables by KV group, and of policies that drop tokens; they change in front too).
+tables. 10 check() passes after every call, and answers have the types of the API. 11 footprint(seq)
+is the size of its table at every length. 12 What a transfer in the background reads or writes is
+pinned until it has landed: no other call writes there, and what it brings is not found before. 13
+While a sequence's version stays, its table changes at its end alone (left out: tables by KV group,
+and of policies that drop tokens; they change in front too).
 """
 
 import itertools
