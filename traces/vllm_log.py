@@ -34,7 +34,6 @@ from testbed.traces.reader import FileTrace, columns
 from testbed.traces.run_log import is_run, read_run
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
-UNREAD = ("server_arrival_s",)  # of `testbed gpu record --url`: by the clock of the server
 SIMULATED = "simulated"  # true: of `testbed serve` without a GPU
 ARRIVAL = "arrival_time"  # by the client's clock
 PREEMPTIONS = "preemptions"  # of each request, or in meta.json of all
@@ -278,7 +277,7 @@ def _from_client(items: list[Any], times: Floats) -> Floats:
 
 def _csv(path: str) -> tuple[Rows, Floats]:
     counts, names = ("input_tokens", "output_tokens"), ("arrival_s", "first_token_s", "finish_s")
-    table = read_table(path, [*counts, *names], ignored=UNREAD, missing=TO_REPLAY)
+    table = read_table(path, [*counts, *names], missing=TO_REPLAY)
     prompts, outputs = (read_numbers(path, name, table[name], TOKENS) for name in counts)
     times = np.stack([read_numbers(path, name, table[name], SECONDS) for name in names], axis=1)
     in_order = np.diff(times, axis=1).min(axis=1) >= 0

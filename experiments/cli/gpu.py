@@ -17,18 +17,8 @@ from testbed.experiments.cli.vllm_parameters import (
     LimitSeconds,
     Python,
     ServerCommand,
-    refuse_given,
 )
 from testbed.kernels import gpu_commands
-
-Url = Annotated[
-    str,
-    Parameter(metavar="URL", help="a running server behind OpenAI's API, in place of --from-vllm"),
-]
-ServedModel = Annotated[
-    str, Parameter(metavar="NAME", help="--url: the model (default: the only one)")
-]
-ApiKey = Annotated[str, Parameter(metavar="KEY", help="--url: what the server takes")]
 
 app = App(name="gpu", help="Measure, check and run on an NVIDIA GPU.")
 app.command(calibrate)
@@ -37,43 +27,24 @@ app.command(calibrate)
 @app.command
 def record(
     *overrides: Override,
-    from_vllm: ServerCommand | None = None,
+    from_vllm: ServerCommand,
     python: Python | None = None,
-    url: Url | None = None,
-    model: ServedModel | None = None,
-    api_key: ApiKey | None = None,
     out: Annotated[Path, Parameter(metavar="DIR", help="new folder for the log")],
     limit_s: LimitSeconds = LIMIT_S,
 ) -> None:
-    """Serve a workload by the vLLM that is installed, or send it to a server that runs, and keep
-    its log for testbed validate.
+    """Serve a workload by the vLLM that is installed, and keep its log for testbed validate.
 
-    The overrides give trace, arrivals and workload as in testbed run. The installed vLLM's arrivals
-    have the engine's clock and the client's, and every iteration is logged too. A running server
-    needs no GPU here; its tokens have the client's times. For example:
+    The overrides give trace, arrivals and workload as in testbed run. Arrivals have the engine's
+    clock and the client's, and every iteration is logged too. For example:
 
     testbed gpu record --from-vllm "vllm serve MODEL" trace=sharegpt arrivals.rate=4 --out log
-
-    testbed gpu record --url http://127.0.0.1:8000 trace=sharegpt arrivals.rate=4 --out log
     """
+    from testbed.experiments.real.vllm_engine.recorded_log import record as record_log
     from testbed.experiments.runs.compose import configured
     from testbed.run.workload import make_workload
 
-    if (from_vllm is None) == (url is None):
-        raise InputError(
-            key="gpu record",
-            problem='needs --from-vllm "vllm serve MODEL ..." or --url http://HOST:PORT, not both',
-        )
-    unread = {"python": python} if url else {"model": model, "api_key": api_key}
-    refuse_given(unread, "--url" if url else "--from-vllm")
     workload = make_workload(configured(list(overrides)))
-    if url:
-        from testbed.experiments.real.endpoint.client_log import record_endpoint
-
-        return record_endpoint(url, api_key, model, workload, out, limit_s)
-    from testbed.experiments.real.vllm_engine.recorded_log import record as record_log
-
-    record_log(from_vllm or "", workload, python or sys.executable, out, limit_s)
+    record_log(from_vllm, workload, python or sys.executable, out, limit_s)
 
 
 @app.command

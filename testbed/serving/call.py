@@ -108,11 +108,6 @@ class Call:
             self.cancel()
             raise
 
-    @property
-    def arrival_ps(self) -> int:
-        """The time at which the engine got the first prompt, by its clock."""
-        return self.prompts[0].arrival_ps
-
     def cancel(self) -> None:
         """Free what the prompts hold."""
         for served in self.prompts:

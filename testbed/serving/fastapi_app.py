@@ -12,13 +12,12 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from testbed.core.request import PS
 from testbed.serving.answering import Answering
 from testbed.serving.answers import Form
 from testbed.serving.api_errors import ApiError
 from testbed.serving.call import Call
 from testbed.serving.client_limits import Limits
-from testbed.serving.headers import ARRIVAL, DRAWN, IGNORED, LAG, MAX_LAG, SIMULATED
+from testbed.serving.headers import DRAWN, IGNORED, LAG, MAX_LAG, SIMULATED
 from testbed.serving.live import Live
 from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.prompts import Prompts
@@ -114,7 +113,7 @@ class Service:
         parts = self.live, self.limits, self.answering, self.prompts
         call = Call(body, form, *parts, received_s)
         await call.submit()
-        headers = self.headers_of(body) | {ARRIVAL: f"{call.arrival_ps / PS:.6f}"}
+        headers = self.headers_of(body)
         if body.stream:
             return StreamingResponse(call.stream(), headers=headers, media_type="text/event-stream")
         answer = await unless_gone(request, call)

@@ -3,5 +3,4 @@
 SIMULATED = "x-testbed-simulated"
 IGNORED = "x-testbed-ignored"
 DRAWN = "x-testbed-output-drawn-from"  # the length model of an answer's length
-ARRIVAL = "x-testbed-arrival-seconds"  # when the engine got the request, by its clock
 LAG, MAX_LAG = "x-testbed-lag-seconds", "x-testbed-max-lag-seconds"

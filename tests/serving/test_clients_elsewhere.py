@@ -19,9 +19,6 @@ for package in ("fastapi", "uvicorn", "prometheus_client", "httpx"):
 import httpx  # noqa: E402
 from served_elsewhere import call, client, rows_of, serving, train_tokenizer  # noqa: E402
 
-from testbed.experiments.real.endpoint.address import address_of  # noqa: E402
-from testbed.experiments.real.endpoint.client import Ask, Client  # noqa: E402
-
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 QUESTIONS = ROOT / "experiments" / "QUESTIONS.md"
@@ -158,18 +155,3 @@ def test_ten_thousand_requests_at_speed_100_are_all_answered_and_the_lag_is_repo
     (lag,) = [line for line in metrics.splitlines() if line.startswith("testbed:max_lag_seconds{")]
     print(lag)
     assert float(lag.split()[1]) > 0
-
-
-def test_the_time_to_the_first_token_of_50_streams_is_the_simulations(tmp_path):
-    """By a client that does little else, in this process: gpu record's."""
-    log, num_requests, output_len = tmp_path / "requests.jsonl", 300, 100
-    rng = np.random.default_rng(0)
-    at_s = np.cumsum(rng.exponential(1 / 19, num_requests)).tolist()  # about 50 are in flight
-    asks = [Ask(rng.integers(0, 30_000, 64).tolist(), output_len, moment_s) for moment_s in at_s]
-    with serving("model=opt-13b", f"--log={log}") as url:
-        answers = asyncio.run(Client(address_of(url, None), "opt-13b").send(asks, 120))
-    rows = rows_of(log)
-    ttft_ms = 1e3 * np.median([each.first_token_s - each.sent_s for each in answers])
-    own_ms = 1e3 * np.median([row["first_token_ts"] - row["queued_ts"] for row in rows])
-    print(f"sockets: TTFT {ttft_ms:.1f} of {own_ms:.1f}")
-    assert is_near(ttft_ms, own_ms)

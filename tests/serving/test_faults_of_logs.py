@@ -1,31 +1,19 @@
-"""Logs whose file fails at the n-th call: that of a server, and that of a client of one."""
+"""Logs of a server whose file fails at the n-th call."""
 
 import json
-from itertools import count
 
 import pytest
 
 for package in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(package, reason=f"serving needs {package}")
 
-from faults import ANSWERED, KINDS, REFUSED, Faults, Outcomes, contents, injected  # noqa: E402
-from served import running  # noqa: E402
-from wrong_files import check_one_line  # noqa: E402
+from faults import Faults, injected  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
-from testbed.experiments.cli.main import main  # noqa: E402
 from testbed.serving.request_log import RequestLog  # noqa: E402
 
 NUM_REQUESTS = 5
-FILES = {f"log/{name}" for name in ("requests.csv", "meta.json", "workload.jsonl")}
 PART = 7  # bytes of a line that a full disk takes
-LOAD = (
-    "trace=random",
-    "trace.input_len=16",
-    "trace.output_len=2",
-    "arrivals.duration_s=0.3",
-    "arrivals.rate=20",
-)
 
 
 class FullDisk:
@@ -84,47 +72,3 @@ def test_a_disk_that_does_not_truncate_either_is_the_failure_too(tmp_path):
 def test_a_log_that_cannot_be_made_is_refused(tmp_path):
     with injected(Faults(tmp_path, "open", 0)), pytest.raises(InputError):
         RequestLog(tmp_path / "log.jsonl")
-
-
-@pytest.fixture
-def record(tmp_path, capfd):
-    """Record a log with a fault in a new folder: the code, the errors, the folder, the calls."""
-    places = count()
-    with running(speed=1.0) as server:
-
-        def call(kind, position):
-            folder = tmp_path / f"place{next(places)}"
-            folder.mkdir()
-            faults = Faults(folder, kind, position)
-            words = ("gpu", "record", "--url", server.url, *LOAD, "--out", str(folder / "log"))
-            with injected(faults):
-                code = main(words)
-            return code, capfd.readouterr().err, folder, faults.count
-
-        yield call
-
-
-def check_whole_or_nothing(record, kind, position):
-    """One line and nothing left; or the whole log, if the call is made again."""
-    code, errors, folder, _ = record(kind, position)
-    if code:
-        check_one_line(code, errors)
-    assert set(contents(folder)) == (set() if code else FILES)
-    return code
-
-
-def test_a_recorded_log_is_whole_or_not_there(record):
-    assert set(contents(record("none", None)[2])) == FILES
-    last = record("write", None)[-1] - 1
-    assert check_whole_or_nothing(record, "write", last) != 0
-    check_whole_or_nothing(record, "rename", 0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_whichever_call_on_a_recorded_log_fails_it_is_whole_or_not_there(record, kind):
-    outcomes = Outcomes("gpu record")
-    for position in range(record(kind, None)[-1]):
-        code = check_whole_or_nothing(record, kind, position)
-        outcomes.add(kind, REFUSED if code else ANSWERED)
-    outcomes.show()

@@ -1,1 +1,0 @@
-"""A running server behind OpenAI's API: a workload sent to it, and the client's log of it."""
