@@ -42,11 +42,9 @@ BEYOND = (
     "tiers",
     "store_rules",
     "time_to_live",
-    "transfer_sizes",
     "global_cache",
     "routers",
     "groups",
-    "hit_units",
     "speculation",
 )
 SAME_ANYWHERE = (

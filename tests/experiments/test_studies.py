@@ -111,7 +111,6 @@ STUDIES = {
             for name, trace in load("mooncake").traces.items()
         },
     ),
-    "transfer_sizes": lambda: small("transfer_sizes", block_sizes=[16, 64]),
     "speculation": lambda: small(
         "speculation",
         "arrivals.duration_s=4",
@@ -120,7 +119,6 @@ STUDIES = {
         num_drafts=[2],
         rates=[1, 3],
     ),
-    "hit_units": lambda: small("hit_units", marked=[3784, 8073], step=2144),
     "groups": groups,
     "time_to_live": lambda: small(
         "time_to_live",

@@ -1,4 +1,4 @@
-"""Figures beyond the paper: prefix caches, sessions over tiers, transfers, and KV groups."""
+"""Figures beyond the paper: prefix caches, sessions over tiers, and KV groups."""
 
 from collections.abc import Mapping, Sequence
 from textwrap import fill
@@ -92,23 +92,6 @@ def _closed_loop(
         for color, row in zip(colors, table[~(table[x] > 0)].to_dict("records"), strict=False):
             axes.axhline(row[quantity], linestyle=":", color=color, label=row[by])
         axes.set(ylabel=fill(label.capitalize(), 30), **looks)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    return figure
-
-
-def transfer_sizes(table: pd.DataFrame) -> Figure:
-    """A panel for each way: the time of a transfer by block size, one curve a method."""
-    figure = new_figure(5.0, 2.4)
-    ways = table.groupby("way", sort=False)
-    for axes, (way, rows) in zip(
-        figure.subplots(1, ways.ngroups, sharey=True, squeeze=False)[0], ways, strict=True
-    ):
-        _curves(axes, rows, "block_size", "transfer_ms", "method")
-        axes.set_xscale("log")
-        axes.set_xticks(sizes := sorted(set(rows["block_size"])), sizes)
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel(f"Block size (tokens)\n{way}")
-    figure.axes[0].set(ylabel=f"{table['tokens'].iloc[0]:,} tokens (ms)", ylim=(0, None))
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure
 
@@ -226,38 +209,3 @@ def _pool_bars(
             bottom += height
         axes.annotate(rule, (place, 2), rotation=90, ha="center", fontsize=6, color="white")
     axes.set_xticks(range(len(models)), models)
-
-
-def hit_units(table: pd.DataFrame) -> Figure:
-    """Hit units: tokens found by prompt length, a staircase for each number of dropped units; a
-    panel a model.
-    """
-    figure = new_figure(6.0, 2.4)
-    models = table.groupby("model", sort=False)
-    for axes, (model, rows) in zip(
-        figure.subplots(1, models.ngroups, sharey=True, squeeze=False)[0], models, strict=True
-    ):
-        for dropped, curve in rows.groupby("dropped_units"):
-            marked, label = (
-                curve[curve["marked"]],
-                "last unit dropped" if dropped else "all whole units",
-            )
-            axes.plot(
-                curve["prompt_tokens"],
-                curve["law_tokens"],
-                "-",
-                color=f"C{dropped}",
-                label=f"law: {label}",
-            )
-            axes.plot(
-                marked["prompt_tokens"],
-                marked["hit_tokens"],
-                "o",
-                color=f"C{dropped}",
-                label=f"found: {label}",
-            )
-        axes.set(xlabel="Prompt sent twice (tokens)", title=model, xlim=(0, None), ylim=(0, None))
-        axes.locator_params(axis="x", nbins=4)
-    figure.axes[0].set_ylabel("Tokens found")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=4)
-    return figure

@@ -18,11 +18,9 @@ from testbed.core.sequence import Sequence as Stream
 from testbed.core.sequence import disband, passing_batch
 from testbed.core.slots import Refusal
 from testbed.core.specs import GIB, ModelSpec
-from testbed.experiments.paper.studies.prefix_cache import block_size
 from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, reported
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import RunStore
-from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.policy import MemoryPolicy
 from testbed.run.config import RunConfig
 from testbed.run.machine import make_pool
@@ -137,83 +135,3 @@ def needed_bytes(model: ModelSpec, num_tokens: int) -> int:
         * (group.state_bytes or group.slot_bytes * min(num_tokens, group.window or num_tokens))
         for group in model.groups
     )
-
-
-@dataclass(kw_only=True)
-class HitUnits(Study):
-    """Hits of a prompt that is sent twice, by its length, against vLLM's rule.
-
-    The rule: the whole units (blocks of the policy) before the last token, less `dropped` units at
-    the end. Lengths are the multiples of `step` tokens up to the longest of the `marked` lengths,
-    and the marked ones.
-    """
-
-    models: Sequence[str]
-    dropped: Sequence[int]
-    marked: Sequence[int]
-    step: int
-
-    def tasks(self, num_seeds: int | None) -> list[Task]:
-        return self.each(
-            "{study.name} {model}, {dropped}", self.sent, model=self.models, dropped=self.dropped
-        )
-
-    def sent(self, store: RunStore, model: str, dropped: int) -> list[Row]:
-        """A row for each length, on an empty pool."""
-        words = (*self.common, f"model={model}", f"policy.num_dropped_blocks={dropped}")
-        config = configured(words)
-        unit, pool = block_size(config), make_pool(config)
-        rows = []
-        for length in sorted({*range(self.step, max(self.marked), self.step), *self.marked}):
-            policy: GroupedCaching = config.policy.make("policy", pool)
-            hit = hit_tokens(policy, length)
-            law = max(0, (length - 1) // unit - dropped) * unit
-            rows.append(
-                {
-                    "model": model,
-                    "dropped_units": dropped,
-                    "prompt_tokens": length,
-                    "hit_tokens": hit,
-                    "law_tokens": law,
-                    "marked": length in self.marked,
-                }
-            )
-        return rows
-
-    def findings(self, table: pd.DataFrame) -> list[Finding]:
-        marked, place = table[table["marked"]], "{model}, {prompt_tokens} tokens"
-        same = "yes" if (table["hit_tokens"] == table["law_tokens"]).all() else "no"
-        law = Finding(
-            figure=self.name,
-            setting=f"{len(table)} prompts",
-            system="",
-            quantity="equal to vLLM's law at every length",
-            simulated=same,
-        )
-        findings = reported(
-            self.name, marked, place, "{dropped_units} dropped", {"hit_tokens": "tokens found"}
-        )
-        return [*findings, law]
-
-
-def hit_tokens(policy: GroupedCaching, num_tokens: int) -> int:
-    """Tokens that a prompt of num_tokens finds in the cache when it is sent a second time."""
-    hit = 0
-    for number in range(2):
-        seq = Stream(
-            number,
-            Incoming(
-                number,
-                arrival_ps=0,
-                prompt_len=num_tokens,
-                num_seqs=1,
-                prompt_ids=tuple(range(num_tokens)),
-            ),
-        )
-        answer = policy.admit([seq], num_tokens)
-        assert not isinstance(answer, Refusal), answer
-        hit = answer[0].num_cached
-        policy.publish(seq, num_tokens)
-        seq.num_slots = seq.num_stored = num_tokens
-        policy.release(seq)
-    return hit

@@ -1,18 +1,12 @@
-"""Prefix caches beyond the paper: eviction orders, sizes, tiers, and transfers by block size."""
+"""Prefix caches beyond the paper: eviction orders, sizes and tiers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import pandas as pd
 
-from testbed.core.errors import InputError
-from testbed.core.request import PS
-from testbed.core.slots import DEVICE
 from testbed.core.specs import GIB
-from testbed.cost.link_times import INTO, OUT, measured_link
-from testbed.cost.model import Moved
 from testbed.experiments.paper.studies.open_sessions import SESSIONS, measures
 from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, reported
 from testbed.experiments.runs.compose import configured
@@ -29,7 +23,6 @@ SESSION_COLUMNS = {"mean_ttft_s": "mean time to first token (s)", "hit_rate": "t
 ALL_TIERS = "replay"
 REPLAYS = ALL_TIERS, "replay of the DRAM alone"
 TIER_COLUMNS = {"found_percent": "blocks found (%)", "mean_ttft_s": "mean time to first token (s)"}
-WAYS = {OUT: "to the host", INTO: "from the host"}
 
 
 @dataclass(kw_only=True)
@@ -202,60 +195,3 @@ class Tiers(Study):
         return [
             {"trace": trace, "system": system, "dram_gib": gib, "found_percent": 100 * hit_rate}
         ]
-
-
-@dataclass(kw_only=True)
-class TransferSizes(Study):
-    """Sizes of num_tokens tokens in blocks that lie anywhere, on the GPU and on the host."""
-
-    num_tokens: int
-    block_sizes: Sequence[int]
-    methods: Sequence[str]
-
-    def tasks(self, num_seeds: int | None) -> list[Task]:
-        return [Task(self.name, self.times)]
-
-    def times(self, store: RunStore) -> list[Row]:
-        """A row for each way, method and block size."""
-        config = configured(self.common)
-        link = measured_link(config.model, config.server)
-        if link is None:
-            raise InputError(
-                key=self.name, problem=f"{config.server.gpu.name} names no measured transfers"
-            )
-        gigabytes = self.num_tokens * config.model.kv_bytes_per_token / config.server.num_gpus / 1e9
-        rows = []
-        for way, method, size in product(WAYS, self.methods, self.block_sizes):
-            num_blocks = self.num_tokens // size
-            seconds = (
-                link.by(
-                    method,
-                    way,
-                    [
-                        Moved(
-                            source=DEVICE,
-                            target="dram",
-                            length=size,
-                            num_transfers=num_blocks,
-                            num_runs=num_blocks,
-                        )
-                    ],
-                )
-                / PS
-            )
-            rows.append(
-                {
-                    "way": WAYS[way],
-                    "method": method,
-                    "block_size": size,
-                    "tokens": self.num_tokens,
-                    "transfer_ms": 1e3 * seconds,
-                    "gb_per_s": gigabytes / seconds,
-                }
-            )
-        return rows
-
-    def findings(self, table: pd.DataFrame) -> list[Finding]:
-        return reported(
-            self.name, table, "{way}, {block_size} tokens", "{method}", {"transfer_ms": "time (ms)"}
-        )
