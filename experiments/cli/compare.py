@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from testbed.experiments.cli.parameters import AsJson, AtLeastOne, PlugIns
+from testbed.experiments.cli.parameters import AsJson
 
 if TYPE_CHECKING:
     from testbed.experiments.look.compare.run_comparison import Comparison
-
-RUNS = Path("runs")
 
 Runs = Annotated[
     str,
@@ -23,16 +21,6 @@ Csv = Annotated[Path, Parameter(metavar="OUT", help="write a row per number and 
 Html = Annotated[Path, Parameter(metavar="OUT", help="write one page with curves and tables")]
 Drawing = Annotated[
     Path, Parameter(metavar="OUT", help="draw the curves of all runs (.png, .pdf or .svg)")
-]
-SeedCount = Annotated[
-    AtLeastOne,
-    Parameter(
-        help="also simulate each run with the seeds 0 to N - 1: means with 95% intervals, and "
-        "differences on the same seeds"
-    ),
-]
-RunFolders = Annotated[
-    Path, Parameter(name="--runs", metavar="DIR", help="folders of the runs of --seeds")
 ]
 
 
@@ -70,11 +58,8 @@ NO_FILES = Files()
 
 def compare(
     *runs: Runs,
-    plug_in: PlugIns | None = None,
     files: Files = NO_FILES,
     all: Annotated[bool, Parameter(help="also numbers that are the same in all runs")] = False,
-    seeds: SeedCount | None = None,
-    seeds_in: RunFolders = RUNS,
     json: AsJson = False,
 ) -> None:
     """Compare finished runs, simulated or on a GPU."""
@@ -84,23 +69,19 @@ def compare(
     from testbed.experiments.look.compare.run_comparison import compare
     from testbed.experiments.look.compare.tables import texts
 
-    comparison = compare(read_runs(runs, plug_in or ()))
-    _refuse_what_has_no_form(comparison, files, json, seeds)
+    comparison = compare(read_runs(runs))
+    _check_figure(comparison, files)
     if json:
         print_json(comparison_answer(comparison))
     else:
         show(*texts(comparison, shows_all=all))
-    if seeds:
-        _show_seeds(comparison, seeds, seeds_in)
     files.write(comparison)
     if not json:
         show(*map(str, files.paths))
 
 
-def _refuse_what_has_no_form(
-    comparison: "Comparison", files: Files, json: bool, seeds: int | None
-) -> None:
-    """Raise InputError for a figure of nothing, and for means over seeds in JSON."""
+def _check_figure(comparison: "Comparison", files: Files) -> None:
+    """Raise InputError for a figure of nothing."""
     from testbed.core.errors import InputError
     from testbed.experiments.look.compare.tables import charts
 
@@ -111,15 +92,3 @@ def _refuse_what_has_no_form(
             problem="no run has a table to draw",
             remedy="run them again with outputs=tables",
         )
-    if json and seeds:
-        raise InputError(
-            key="--json", problem="has no means over seeds", remedy="leave --json or --seeds out"
-        )
-
-
-def _show_seeds(comparison: "Comparison", seeds: int, folder: Path) -> None:
-    from testbed.experiments.cli.output import WIDTH, show
-    from testbed.experiments.look.compare.replicated_runs import on_seeds
-    from testbed.experiments.runs.sweep_table import replicated_tables
-
-    show(*replicated_tables(on_seeds(comparison.runs, seeds, folder), WIDTH, {}))

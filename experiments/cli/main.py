@@ -227,7 +227,7 @@ def _continued(words: Sequence[str]) -> str:
     """The remark that the same line continues a stopped command, for commands that keep finished
     runs.
     """
-    is_sweep = words[0] in ("run", "compare") and any(
+    is_sweep = words[0] == "run" and any(
         word in ("-m", "--multirun") or word.startswith("--seeds") for word in words
     )
     if is_sweep or words[0] in ("capacity", "plan", "mend", "reproduce"):

@@ -141,7 +141,6 @@ PREFIX = "work_"
 WORK_COLUMNS = tuple(PREFIX + name for name in Work._fields)
 # Values of columns that a row of an earlier engine lacks: none were counted
 CAME_LATER = {"forks": 0, "windows": "[]", "draft_tokens": 0}
-ALWAYS = tuple(PREFIX + name for name in Work._fields if name not in CAME_LATER)
 LISTS = ("prefill", "copies", "moves", "extra", "windows")
 
 

@@ -10,16 +10,11 @@ from tiny import MS
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.cost.model import CostModel, Launch
-from testbed.cost.speculative import SpeculativeCost
-from testbed.engine.host_launches import Replay, Served
-from testbed.engine.recorder import Recorder, request_columns
+from testbed.engine.recorder import request_columns
 from testbed.engine.simulation import simulate
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
-from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
-from testbed.speculation.acceptance import Constant
-from testbed.speculation.heads import Heads
-from testbed.speculation.ngram import NGram
+from testbed.sched.vllm_v1 import AsyncVllmV1
 
 RELEASE = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True}
 ASYNC = partial(AsyncVllmV1, ignore_eos=True, **RELEASE)
@@ -105,78 +100,6 @@ def test_steps_and_spans_are_equal():
         one_by_one = served(arrivals, cost, fast_forward=False)
         for name, column in in_spans.items():
             np.testing.assert_array_equal(column, one_by_one[name], err_msg=name)
-
-
-def replayed(cost, recorder, plans_ahead):
-    """The durations (ps) of the iterations whose works the cost model has kept."""
-    spans, works = recorder.spans.columns(), list(cost.works)
-    starts, durations = spans["start_ps"].tolist(), spans["duration_ps"].tolist()
-    replay, ended_ps = Replay(cost, plans_ahead=plans_ahead), 0
-    for work, start_ps, duration_ps in zip(works, starts, durations, strict=True):
-        replay.serve(Served(work, is_behind=start_ps == ended_ps))
-        ended_ps = start_ps + duration_ps
-    return replay.durations_ps
-
-
-class Kept(Launched):
-    """Keeps the work of every iteration."""
-
-    def __init__(self, *launches_ms):
-        super().__init__(*launches_ms)
-        self.works = []
-
-    def iteration(self, work):
-        self.works.append(work)
-        return super().iteration(work)
-
-
-@pytest.mark.parametrize("scheduler", [MixedPrefill, ASYNC])
-@pytest.mark.parametrize("launches_ms", [(10, 4), (3, 2), (30, 7), (20, 0)])
-def test_a_replay_of_the_iterations_has_the_durations_of_the_simulation(scheduler, launches_ms):
-    """Requests at once, behind others, and after the server was idle."""
-    cost, recorder = Kept(*launches_ms), Recorder()
-    arrivals = [0, 0, 11, 12, 40, 95, 96, 600]
-    served(arrivals, cost, scheduler, fast_forward=False, recorder=recorder)
-    durations = recorder.spans.columns()["duration_ps"].tolist()
-    assert replayed(cost, recorder, plans_ahead=scheduler is ASYNC) == durations
-
-
-class KeptWithDrafts(SpeculativeCost):
-    """Keeps the work of every iteration, whose drafts are launched as prompts, or as decodes."""
-
-    def __init__(self, cost, as_prompts):
-        cost.verifies_as_prompts = as_prompts
-        super().__init__(cost, None, 3, None)
-        self.works = []
-
-    def iteration(self, work):
-        self.works.append(work)
-        return super().iteration(work)
-
-
-FOUND_AT_HALF = NGram(3, acceptance=Constant(0.5), found_share=0.5)
-OF_HEADS = Heads(3, acceptance=Constant(0.5))
-
-
-@pytest.mark.parametrize("as_prompts", [True, False])
-@pytest.mark.parametrize("launches_ms", [(10, 4), (30, 7)])
-@pytest.mark.parametrize(
-    ("scheduler", "speculation"),
-    [
-        (VllmV1, FOUND_AT_HALF),
-        (partial(AsyncVllmV1, ignore_eos=True), OF_HEADS),
-    ],
-)
-def test_a_replay_of_iterations_with_drafts_has_the_durations_too(
-    scheduler, speculation, launches_ms, as_prompts
-):
-    cost, recorder = KeptWithDrafts(Launched(*launches_ms), as_prompts), Recorder()
-    options = {"fast_forward": False, "recorder": recorder, "acceptance": speculation.acceptance}
-    make = partial(scheduler, drafter=speculation, max_len=512, **RELEASE)
-    served([0, 0, 11, 12, 40, 95, 96, 600], cost, make, **options)
-    assert sum(work.draft_tokens for work in cost.works) > 0
-    durations = recorder.spans.columns()["duration_ps"].tolist()
-    assert replayed(cost, recorder, plans_ahead=speculation is OF_HEADS) == durations
 
 
 def test_decodes_that_are_launched_longer_than_they_compute_are_refused():

@@ -3,14 +3,11 @@ the CSV and on the page.
 """
 
 import csv
-import json
 import re
 import shutil
 import sys
 from contextlib import chdir
-from math import sqrt
 from pathlib import Path
-from statistics import mean, stdev
 from unittest import mock
 
 import pytest
@@ -76,64 +73,6 @@ def test_equal_runs_are_said_to_be_equal(testbed, tiny):
     assert "The configs are the same." in output
     assert "The runs are equal" in output
     assert "Main numbers" not in output
-
-
-STUDENT_T_OF_2 = 4.302653  # 97.5%, two degrees of freedom (any table of Student's t)
-QUANTITIES = {
-    "TTFT p99, s": lambda summary: summary["ttft_s"]["p99"],
-    "ITL p99, s": lambda summary: summary["itl_s"]["p99"],
-    "swaps": lambda summary: summary["preemptions"]["swap"],
-}
-
-
-def differences(folder, quantity):
-    """Of contiguous from paged memory, by seed, in the summaries of runs in a folder."""
-    runs = [json.loads(path.read_text()) for path in folder.glob("*/summary.json")]
-    of = {
-        (run["run"]["policy"].split("(")[0], run["run"]["seed"]): QUANTITIES[quantity](run)
-        for run in runs
-    }
-    return [of["ContiguousMax", seed] - of["Paged", seed] for seed in range(3)]
-
-
-def test_differences_on_the_same_seeds_name_their_settings(testbed, tmp_path):
-    """Three repetitions separate waits, not the gaps between tokens; swaps are none at all."""
-    for folder, policy in (("paged", "paged"), ("max", "contiguous_max")):
-        words = (f"policy={policy}", "arrivals.rate=3", "arrivals.duration_s=20")
-        testbed.done("run", *words, "outputs=summary", f"hydra.run.dir={folder}")
-    output = testbed.done("compare", "paged", "max", "--seeds", "3", "--runs", "again")
-    table = output.partition("Differences on the same seeds")[2]
-    (head,) = re.findall(r"(?m)^┃ run (.*)┃$", table)
-    (row,) = re.findall(r"(?m)^│ max - paged (.*)│$", table)
-    cells = dict(zip(map(str.strip, head.split("┃")), map(str.strip, row.split("│")), strict=True))
-    margins = {}
-    for quantity in QUANTITIES:
-        by_seed = differences(tmp_path / "again", quantity)
-        margins[quantity] = mean(by_seed), STUDENT_T_OF_2 * stdev(by_seed) / sqrt(3)
-    shown_mean, shown_margin = map(float, cells["TTFT p99, s"].split(" ± "))
-    wait, margin = margins["TTFT p99, s"]
-    assert wait > margin
-    assert (shown_mean, shown_margin) == (round(wait, -1), round(margin, -1))
-    gap, margin = margins["ITL p99, s"]
-    assert abs(gap) < margin
-    assert cells["ITL p99, s"] == "not distinguishable"
-    assert margins["swaps"] == (0, 0)
-    assert "swaps" not in cells  # equal on every seed
-
-
-def test_runs_on_seeds_are_those_of_a_sweep(testbed, tiny, pair, tmp_path):
-    """The mean over seeds is that of the same configuration's own runs with these seeds."""
-    testbed.done("compare", *pair, "--seeds", "2", "--runs", "again")
-    mean_ttft_s = {
-        summary["run"]["id"]: summary["ttft_s"]["mean"]
-        for summary in map(json.loads, (p.read_text() for p in tmp_path.glob("again/*/*ary.json")))
-    }
-    for seed in (0, 1):
-        words = (*tiny, "slo.ttft_s=0.1", f"seed={seed}", f"hydra.run.dir=own{seed}")
-        testbed.done("run", *words)
-        own = json.loads((tmp_path / f"own{seed}" / "summary.json").read_text())
-        assert mean_ttft_s[own["run"]["id"]] == own["ttft_s"]["mean"]
-    assert len(mean_ttft_s) == 4
 
 
 def test_numbers_that_are_the_same_are_shown_on_request(testbed, pair):

@@ -1,22 +1,16 @@
-"""Comparisons of runs: references, remarks, changes, cost terms, curves; and how a
-summary reads.
+"""Comparisons of runs: references, remarks, changes, curves; and how a summary
+reads.
 """
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from refusals import check_words
 from rich.console import Console
 from tiny_run import tiny_result
 
-from testbed import kernels
-from testbed.cost.model import WORK_COLUMNS, Work
-from testbed.cost.speculative import verified_as_prompts
-from testbed.experiments.look.compare.cost_terms import cost_models, predicted, terms
 from testbed.experiments.look.compare.differences import independent_differences, words_of_each
 from testbed.experiments.look.compare.finished_run import FinishedRun
 from testbed.experiments.look.compare.run_comparison import compare, tidy
@@ -27,7 +21,6 @@ from testbed.experiments.look.compare.tables import (
     texts,
     ttft_by_arrival,
 )
-from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.quantities import number, percent, quantities
 from testbed.experiments.runs.summary_table import summary_table
 
@@ -234,159 +227,6 @@ def test_few_first_token_times_are_shown_one_by_one():
     times, means = ttft_by_arrival(pd.DataFrame({"arrival_s": values, "ttft_s": 2 * values}))
     assert times.tolist() == values.tolist()
     assert means.tolist() == (2 * values).tolist()
-
-
-DECODES = Work(decode_seqs=8, decode_context=4000, decode_max_context=900, num_requests=8)
-PROMPTS = Work(prefill=((300, 0), (40, 100)), num_requests=2)
-BOTH = Work(
-    decode_seqs=2,
-    decode_context=600,
-    decode_max_context=400,
-    prefill=((64, 0),),
-    num_requests=3,
-)
-
-
-def measured_row(run, work, gpu_share):
-    """An iteration whose kernels take a quarter more than predicted if it has prompts, and 2 ms
-    of software.
-    """
-    whole, kernels = cost_models(run)
-    gpu_s = kernels.iteration(work) / 1e12 * (1.25 if work.prefill else 1)
-    return {
-        "gpu_s": gpu_share * gpu_s,
-        "duration_s": whole.iteration(work) / 0.8e12 + 2e-3,
-        **{
-            name: json.dumps(value) if isinstance(value, tuple) else value
-            for name, value in zip(WORK_COLUMNS, work, strict=False)
-        },
-    }
-
-
-def measured(run, gpu_share=1):
-    rows = [measured_row(run, work, gpu_share) for work in (DECODES, PROMPTS, BOTH) * 2]
-    table = pd.DataFrame(rows)
-    ended_s = table["duration_s"].cumsum()
-    return replace(of_a_gpu(run), spans=table.assign(start_s=ended_s - table["duration_s"]))
-
-
-def test_cost_terms_name_the_part_that_is_predicted_wrong(run):
-    by_name = {term.term: term for term in terms(run, measured(run))}
-    assert set(by_name) == {
-        "software",
-        "kernels: prompts",
-        "kernels: decodes and prompts",
-        "kernels: decodes",
-    }
-    assert by_name["kernels: prompts"].error_percent == pytest.approx(100 * (1 / 1.25 - 1))
-    assert by_name["kernels: decodes"].error_percent == pytest.approx(0, abs=1e-6)
-    assert by_name["kernels: decodes"].iterations == 2
-    whole, kernels = cost_models(run)
-    software_s = sum(
-        2 * (whole.iteration(work) - kernels.iteration(work)) / 1e12
-        for work in (DECODES, PROMPTS, BOTH)
-    )
-    assert by_name["software"].predicted_s == pytest.approx(software_s)
-
-
-def test_cost_terms_are_sorted_by_the_size_of_their_error(run):
-    errors = [abs(term.error_s) for term in terms(run, measured(run))]
-    assert errors == sorted(errors, reverse=True)
-
-
-def test_an_engine_without_times_of_kernels_is_compared_by_whole_iterations(run):
-    by_name = {term.term: term for term in terms(run, measured(run, gpu_share=0))}
-    assert set(by_name) == {"all of: decodes", "all of: prompts", "all of: decodes and prompts"}
-    whole, _ = cost_models(run)
-    prompts = by_name["all of: prompts"]
-    assert prompts.predicted_s == pytest.approx(2 * whole.iteration(PROMPTS) / 1e12)
-    assert prompts.measured_s == pytest.approx(prompts.predicted_s / 0.8 + 4e-3)
-
-
-LOADS = Path(kernels.__file__).parent / "results/engine/loads"
-OF_THE_LOADS = (
-    "model=llama-3.1-8b",
-    "server=h100-80gb",
-    "cost=profile",
-    "cost.path=gpu-engine/h100-llama-3.1-8b-tp1",
-)
-
-
-def launched_in_turn(num_iterations):
-    """A run of an H100 whose host launches an iteration when the one before has ended, and its
-    simulation with a profile of that machine.
-    """
-    values = configured(OF_THE_LOADS).values
-    table = pd.read_csv(LOADS / "in-turn-12/iterations.csv.gz", nrows=num_iterations)
-    simulated = FinishedRun(
-        name="simulated", folder=None, config=values, summary={}, requests=None, spans=None
-    )
-    return simulated, of_a_gpu(replace(simulated, spans=table))
-
-
-def test_time_in_which_a_gpu_waits_for_its_host_is_software():
-    simulated, real = launched_in_turn(600)
-    table = predicted(simulated, real)
-    software_s = (table["duration_s"] - table["gpu_s"]).sum()
-    assert software_s > 0.05 * table["duration_s"].sum()
-    by_name = {term.term: term for term in terms(simulated, real)}
-    assert by_name["software"].measured_s == pytest.approx(software_s)
-    assert abs(by_name["software"].error_s) < 0.2 * software_s
-    assert table["cost_s"].sum() == pytest.approx(table["duration_s"].sum(), rel=0.03)
-
-
-def with_works(simulated, works):
-    """A run of an engine that served these iterations one behind the other."""
-    table = pd.DataFrame([measured_row(simulated, work, 1) for work in works])
-    ended_s = table["duration_s"].cumsum()
-    table = table.assign(start_s=ended_s - table["duration_s"])
-    return of_a_gpu(replace(simulated, spans=table))
-
-
-DRAFTS = (
-    DECODES._replace(draft_tokens=32, decode_context=4032),
-    BOTH._replace(draft_tokens=3),
-    DECODES,
-)
-
-
-def of_drafts(*words):
-    values = configured((*OF_THE_LOADS, "scheduler=vllm_v1", *words)).values
-    return FinishedRun("simulated", None, values, {}, None, None)
-
-
-def test_iterations_with_drafts_are_predicted_as_the_prompts_that_verify_them():
-    simulated, plain = of_drafts("speculation=ngram", "speculation.num_drafts=4"), of_drafts()
-    as_prompts = [verified_as_prompts(work, 4) for work in DRAFTS]
-    drafts = predicted(simulated, with_works(simulated, DRAFTS))
-    prompts = predicted(plain, with_works(plain, as_prompts))
-    for column in ("cost_s", "kernels_s"):
-        assert drafts[column].tolist() == prompts[column].tolist()
-    assert drafts["cost_s"].iloc[0] > predicted(plain, with_works(plain, [DECODES]))["cost_s"][0]
-    assert drafts["kind"].tolist() == [
-        "decodes with drafts",
-        "decodes with drafts and prompts",
-        "decodes",
-    ]
-
-
-def test_a_drafters_passes_are_in_the_cost_terms_of_runs_with_drafts_alone():
-    simulated = of_drafts("speculation=draft_model", "speculation.drafter=llama-3.2-1b")
-    plain = replace(simulated, config={**simulated.config, "speculation": None})
-    with_passes, without = (
-        predicted(simulated, with_works(config, [DECODES])) for config in (simulated, plain)
-    )
-    assert with_passes["kernels_s"][0] > without["kernels_s"][0]
-    remarks = compare([plain, with_works(simulated, DRAFTS)]).remarks
-    check_words(("iterations have drafts", "speculation="), remarks[-1])
-
-
-def test_cost_terms_are_compared_with_the_measured_run_and_missing_columns_are_named(run):
-    compared = compare([run, measured(run)])
-    assert list(compared.terms) == [("one", "gpu")]
-    compared = compare([run, of_a_gpu(run)])
-    assert compared.terms == {}
-    assert "no column gpu_s" in compared.remarks[-1]
 
 
 def shown(summary):

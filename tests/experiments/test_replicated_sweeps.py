@@ -1,6 +1,9 @@
 """Sweeps over seeds: one row for each setting, differences on the same seeds, curves with bands."""
 
+import json
 import re
+from math import sqrt
+from statistics import mean, stdev
 
 import pandas as pd
 import pytest
@@ -95,6 +98,48 @@ def test_sweep_over_seeds_prints_one_row_for_each_setting(testbed, tmp_path):
         "run", "-m", "policy=contiguous_max,paged", *SHORT, "seed=0,1,2", "--per-seed"
     )
     assert len(re.findall(r"^│ (?:contiguous_max|paged) .*$", per_seed, re.MULTILINE)) == 6
+
+
+STUDENT_T_OF_2 = 4.302653  # 97.5%, two degrees of freedom (any table of Student's t)
+QUANTITIES = {
+    "TTFT p99, s": lambda summary: summary["ttft_s"]["p99"],
+    "ITL p99, s": lambda summary: summary["itl_s"]["p99"],
+    "swaps": lambda summary: summary["preemptions"]["swap"],
+}
+
+
+def differences(folder, quantity):
+    """Of contiguous from paged memory, by seed, in the summaries of runs in a folder."""
+    runs = [json.loads(path.read_text()) for path in folder.glob("*/summary.json")]
+    of = {
+        (run["run"]["policy"].split("(")[0], run["run"]["seed"]): QUANTITIES[quantity](run)
+        for run in runs
+    }
+    return [of["ContiguousMax", seed] - of["Paged", seed] for seed in range(3)]
+
+
+def test_differences_on_the_same_seeds_name_their_settings(testbed, tmp_path):
+    """Three repetitions separate waits, not the gaps between tokens; swaps are none at all."""
+    load = ("arrivals.rate=3", "arrivals.duration_s=20", "outputs=summary")
+    words = ("policy=paged,contiguous_max", *load, "--seeds", "3", "hydra.sweep.dir=again")
+    output = testbed.done("run", "-m", *words)
+    table = output.partition("Differences on the same seeds")[2]
+    (head,) = re.findall(r"(?m)^┃ policy (.*)┃$", table)
+    (row,) = re.findall(r"(?m)^│ contiguous_max - paged (.*)│$", table)
+    cells = dict(zip(map(str.strip, head.split("┃")), map(str.strip, row.split("│")), strict=True))
+    margins = {}
+    for quantity in QUANTITIES:
+        by_seed = differences(tmp_path / "again", quantity)
+        margins[quantity] = mean(by_seed), STUDENT_T_OF_2 * stdev(by_seed) / sqrt(3)
+    shown_mean, shown_margin = map(float, cells["TTFT p99, s"].split(" ± "))
+    wait, margin = margins["TTFT p99, s"]
+    assert wait > margin
+    assert (shown_mean, shown_margin) == (round(wait, -1), round(margin, -1))
+    gap, margin = margins["ITL p99, s"]
+    assert abs(gap) < margin
+    assert cells["ITL p99, s"] == "not distinguishable"
+    assert margins["swaps"] == (0, 0)
+    assert "swaps" not in cells  # equal on every seed
 
 
 def test_seed_and_seeds_together_are_refused(testbed):

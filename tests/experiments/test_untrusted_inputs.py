@@ -5,7 +5,6 @@ pickle, an archive, or a name. The payload of most makes a folder, `harm`, which
 afterwards; `outside` is a folder that nothing may change.
 """
 
-import csv
 import gzip
 import json
 import os
@@ -20,13 +19,9 @@ import yaml
 from tiny_run import tiny_run
 
 from testbed.core.errors import InputError
-from testbed.cost.model import ALWAYS, LISTS, PREFIX
-from testbed.experiments.look.compare.cost_terms import terms
-from testbed.experiments.look.compare.finished_run import read_run
 from testbed.experiments.runs.folder_contents import record_contents
 from testbed.experiments.runs.known_classes import OPTION, class_names, known_classes
 from testbed.experiments.runs.run_folder import read_config
-from testbed.experiments.runs.whole_files import write_cells
 from testbed.run.identity import id_of
 
 SCRIPT = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>\""
@@ -113,25 +108,6 @@ def test_a_report_and_a_comparison_call_no_class_of_a_run_folder(testbed, finish
     shutil.copytree(finished, tmp_path / "mine")
     testbed.done("report", "run")
     testbed.done("compare", "mine", "run", "--html", "page.html")
-
-
-def test_cost_terms_call_no_class_of_a_run_folder(finished, harm, tmp_path):
-    folder = foreign_run(finished, tmp_path / "run", cost__efficiencies=making(harm))
-    with pytest.raises(InputError, match=r"os\.mkdir.*--plug-in"):
-        terms(read_run("run", folder), measured_on_a_gpu(finished, tmp_path / "gpu"))
-
-
-def measured_on_a_gpu(finished, folder):
-    """A run like one on a GPU: its iterations have the columns that only an engine writes."""
-    shutil.copytree(finished, folder)
-    with (folder / "iterations.csv").open() as lines:
-        rows = list(csv.DictReader(lines))
-    names = dict.fromkeys([*rows[0], *ALWAYS, "gpu_s"])
-    empty = dict.fromkeys((PREFIX + name for name in LISTS), "[]")
-    columns = {name: [row.get(name, empty.get(name, 0)) for row in rows] for name in names}
-    write_cells(folder / "iterations.csv", columns)
-    record_contents(folder)
-    return read_run("gpu", folder)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,6 @@ def test_an_interrupt_counts_if_the_clean_up_behind_it_fails(testbed, monkeypatc
     [
         ("run -m policy=paged,contiguous_max", True),
         ("run --seeds 3", True),
-        ("compare a b --seeds 3", True),
         ("capacity slo.ttft_s=1", True),
         ("plan gpu=l40s,h100-80gb", True),
         ("reproduce fig12", True),

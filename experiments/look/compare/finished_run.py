@@ -35,8 +35,7 @@ class FinishedRun:
     """A finished run.
 
     requests: a row per request; spans: a row per span of identical iterations; None if the run
-    wrote no such table. folder: None for a result in a notebook. plug_ins: MODULE:CLASS, classes
-    of the user's that the folder's config may name.
+    wrote no such table. folder: None for a result in a notebook.
     """
 
     name: str
@@ -45,7 +44,6 @@ class FinishedRun:
     summary: dict[str, Any]
     requests: pd.DataFrame | None
     spans: pd.DataFrame | None
-    plug_ins: tuple[str, ...] = ()
 
     @property
     def on_gpu(self) -> bool:

@@ -11,7 +11,7 @@ from testbed.experiments.runs.error_lines import short_names
 from testbed.run.summaries import ID, RUN
 
 
-def read_runs(arguments: Sequence[str], plug_ins: Sequence[str] = ()) -> list[FinishedRun]:
+def read_runs(arguments: Sequence[str]) -> list[FinishedRun]:
     """The runs of the arguments [NAME=]FOLDER.
 
     The default name is the folder's, with its parents if two folders have the same name. A folder
@@ -32,7 +32,7 @@ def read_runs(arguments: Sequence[str], plug_ins: Sequence[str] = ()) -> list[Fi
             problem="is the name of two runs",
             remedy=f"name them: a={folders[0]} b={folders[1]}",
         )
-    return [replace(run, plug_ins=tuple(plug_ins)) for run in runs]
+    return runs
 
 
 def _name_and_folder(argument: str) -> tuple[str, Path]:

@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 
 from testbed.core.errors import InputError
-from testbed.experiments.look.compare.cost_terms import Term, explained
 from testbed.experiments.look.compare.differences import differences
 from testbed.experiments.look.compare.finished_run import WHOLE, FinishedRun
 from testbed.experiments.runs.quantities import Quantity, quantities
@@ -26,14 +25,12 @@ IDENTITY = ["arrival_s", "prompt_len", "output_len"]
 class Comparison:
     """The comparison of some runs.
 
-    differences: a row per config key, a column per run. numbers: a value per run. terms: the cost
-    terms of each simulated run against each run on a GPU, by their names.
+    differences: a row per config key, a column per run. numbers: a value per run.
     """
 
     runs: Sequence[FinishedRun]
     differences: pd.DataFrame
     numbers: Mapping[Quantity, Sequence[float | None]]
-    terms: Mapping[tuple[str, str], Sequence[Term]]
     remarks: Sequence[str]
 
     @property
@@ -86,8 +83,7 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
         values = [quantity.value(run.summary) for run in runs]
         if set(values) != {None}:
             numbers[quantity] = values
-    terms, unexplained = explained(runs)
-    return Comparison(runs, differences(runs), numbers, terms, [*_remarks(runs), *unexplained])
+    return Comparison(runs, differences(runs), numbers, list(_remarks(runs)))
 
 
 NUMBER_COLUMNS = (

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import rich.table
 
-from testbed.experiments.look.compare.cost_terms import Term
 from testbed.experiments.look.compare.differences import implied_by_names, readable
 from testbed.experiments.look.compare.finished_run import FinishedRun
 from testbed.experiments.look.compare.run_comparison import Comparison
@@ -31,15 +30,6 @@ DISTRIBUTIONS = {
 DIFFERENCES = "What differs in the configs"
 INTERVALS = 60
 MANY_TIMES = 900.0  # percent; above, a factor reads better
-TERM_HEAD = [
-    "term",
-    "iterations",
-    "measured, s",
-    "predicted, s",
-    "error, s",
-    "error",
-    "of busy time",
-]
 
 
 def charts(runs: Sequence[FinishedRun]) -> Iterator[Chart]:
@@ -110,7 +100,7 @@ def texts(comparison: Comparison, *, shows_all: bool = False) -> Iterator[str | 
     )
     if hidden:
         yield f"{len(hidden)} numbers are the same in all runs (--all shows them)"
-    yield from map(text_table, (*_engines(comparison), *_all_terms(comparison)))
+    yield from map(text_table, _engines(comparison))
 
 
 def _different_configs(different: pd.DataFrame, shows_all: bool) -> Iterator[Any]:
@@ -140,10 +130,6 @@ def _runs(comparison: Comparison) -> list[str]:
         if own:
             lines.append(f"{run.name}: {'; '.join(own)}")
     return lines if shared else lines[1:]
-
-
-def _all_terms(comparison: Comparison) -> list[Table]:
-    return [_terms(*names, terms) for names, terms in comparison.terms.items()]
 
 
 def text_table(table: Table) -> rich.table.Table:
@@ -181,7 +167,6 @@ def _tables(comparison: Comparison) -> dict[str, Any]:
             comparison, "All numbers", {quantity.label: quantity for quantity in comparison.numbers}
         ),
         "engines": _engines(comparison),
-        "terms": _all_terms(comparison),
     }
 
 
@@ -234,20 +219,3 @@ def _differences(caption: str, differences: pd.DataFrame) -> Table:
         [[key, *values] for key, values in named],
         [""] * len(head),
     )
-
-
-def _terms(simulated: str, real: str, terms: Sequence[Term]) -> Table:
-    rows = [
-        [
-            term.term,
-            f"{term.iterations:,}",
-            number(term.measured_s),
-            number(term.predicted_s),
-            f"{term.error_s:+.3g}",
-            "-" if term.error_percent is None else f"{term.error_percent:+.1f}%",
-            f"{term.share_points:+.2f} pt",
-        ]
-        for term in terms
-    ]
-    title = f"Cost terms of {simulated} against {real}, the largest error first"
-    return Table(title, TERM_HEAD, rows, ["", *[NUMBER] * (len(TERM_HEAD) - 1)])
