@@ -51,7 +51,6 @@ SECTIONS = {
         ("calibrate", "calibrate:app", "Fit unmeasured times to logs or published numbers."),
         ("gpu", "gpu:app", "Measure, check and run on an NVIDIA GPU."),
     ),
-    "Shell": (("completion", "completion:completion", "Print the tab completion of a shell."),),
 }
 COMMANDS = tuple(command for section in SECTIONS.values() for command in section)
 ABOUT = "A testbed for KV-cache memory management in LLM serving."

@@ -28,7 +28,6 @@ EXAMPLES = {
     '--num-gpu-blocks-override 2000 --max-model-len 8192" gpu=h100-80gb',
     "lockstep": "testbed lockstep vllm --random 2 --requests 50",
     "import model": "testbed import model FOLDER/config.json",
-    "completion": "testbed completion bash",
 }
 
 

@@ -10,7 +10,6 @@ from cyclopts import Parameter
 
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names, shipped
-from testbed.experiments.cli.completed_words import groups as group_names
 from testbed.experiments.cli.json_answers import Choice, Choices
 from testbed.experiments.cli.parameters import AsJson, ConfigFolder
 from testbed.experiments.runs.choice_names import (
@@ -30,7 +29,7 @@ BUILT_IN, USER_FOLDER = "built in", "user folder"
 def list_choices(
     *groups: Annotated[
         str,
-        Parameter(name="GROUP", help=f"default: all of {', '.join(GROUPS)}", completer=group_names),
+        Parameter(name="GROUP", help=f"default: all of {', '.join(GROUPS)}"),
     ],
     config_dir: ConfigFolder | None = None,
     json: AsJson = False,

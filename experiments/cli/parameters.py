@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from cyclopts import Parameter, Token
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.completed_words import override_words
 from testbed.run.override_words import key_of
 
 PICTURES = (".pdf", ".png", ".svg")
@@ -74,7 +73,6 @@ Override = Annotated[
         name="OVERRIDE",
         help="Hydra words: GROUP=NAME selects an option, GROUP=MODULE:CLASS a class of yours, "
         "KEY=VALUE sets a value",
-        completer=override_words,
     ),
 ]
 ConfigFolder = Annotated[

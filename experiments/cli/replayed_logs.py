@@ -9,7 +9,6 @@ from cyclopts import Parameter
 
 from testbed import experiments
 from testbed.core.errors import InputError
-from testbed.experiments.cli.completed_words import log_words
 from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.run.override_words import key_of
 
@@ -29,7 +28,6 @@ LogWord = Annotated[
     Parameter(
         name="LOG | KEY=VALUE",
         required=True,
-        completer=log_words,
         help="logs: requests.jsonl of vLLM's engine, the JSON of vllm bench serve --save-detailed "
         "or of GuideLLM, aiperf's profile_export.jsonl, a CSV with input_tokens, output_tokens, "
         "arrival_s, first_token_s, finish_s, or a run's requests.csv; `example` is a log of "

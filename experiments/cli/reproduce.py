@@ -12,7 +12,6 @@ from cyclopts import Parameter
 
 from testbed.core.errors import InputError
 from testbed.core.spelling import did_you_mean
-from testbed.experiments.cli.completed_words import figures as figure_names
 from testbed.experiments.cli.parameters import AtLeastOne, Picture
 from testbed.experiments.runs.choice_names import FILE_READERS, files_of, length_file
 
@@ -64,7 +63,6 @@ Figures = Annotated[
     Parameter(
         name="FIGURE",
         required=True,
-        completer=figure_names,
         help=f"{', '.join((*ORDER, *BEYOND))}, {ALTERNATIVES}, all",
     ),
 ]
@@ -89,9 +87,7 @@ OtherProfile = Annotated[
         "GPU, in a folder of its name, with columns in the scorecard",
     ),
 ]
-PlottedFigure = Annotated[
-    str, Parameter(name="FIGURE", completer=figure_names, help=", ".join((*ORDER, *BEYOND)))
-]
+PlottedFigure = Annotated[str, Parameter(name="FIGURE", help=", ".join((*ORDER, *BEYOND)))]
 TableFolder = Annotated[
     Path, Parameter(name="FOLDER", help="folder of testbed reproduce, with FIGURE.csv")
 ]

@@ -1,11 +1,11 @@
 """The options of a config group, without Hydra: shipped files, shipped models, user folders,
 plug-ins.
 
-This module does not import Hydra, so that lists, help and tab completion are fast.
+This module does not import Hydra, so that lists and help are fast.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,10 +52,8 @@ KEYS = {  # the words that select an option, if they are not the group's name
 CUSTOM = "custom"
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # MODULE:CLASS, as the command line names one
 SERVER_OF = re.compile(r"(?P<gpu>.+)-x(?P<num_gpus>[1-9]\d*)")  # h200-x2: two GPUs as one server
-LEFT_OUT = re.compile(r"(?P<indent>\s*)# (?P<key>[a-z_]\w*): ")
 # The line of an option's file that names its class
 CLASS_OF_FILE = re.compile(r"_target_: (?P<name>[\w.]+)\s*(#.*)?$")
-HEAD = re.compile(r"\n(defaults:|_target_: .*)\n")  # the end of what an option's file begins with
 # Of a model that ships and has no file, and with gpu=NAME: its other values suit any GPU
 ANY_SERVER = "h200"
 HIDDEN = "of-"  # server/of-NAME: the default server of a model
@@ -100,19 +98,6 @@ def gpus_of_server(name: str) -> tuple[str, int] | None:
     if match is None or match["gpu"] not in files_of("gpu"):
         return None
     return match["gpu"], int(match["num_gpus"])
-
-
-def keys_left_out(text: str) -> Iterator[str]:
-    """The keys whose values an option's file leaves to the constructor, by the comments that say
-    what they are: `# block_size: tokens`.
-    """
-    body = HEAD.split(text, maxsplit=1)[-1]
-    above = ""
-    for line in body.splitlines():
-        if match := LEFT_OUT.match(line):
-            yield f"{above}.{match['key']}" if match["indent"] else match["key"]
-        elif line[:1].isalpha():
-            above = line.partition(":")[0]
 
 
 def plug_ins_of(group: str) -> "list[EntryPoint]":

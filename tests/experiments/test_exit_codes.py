@@ -81,7 +81,6 @@ WRONG = {
     "import": "import model nowhere/config.json",
     "calibrate": "calibrate fit memory nowhere",
     "gpu": "gpu pairs --nope",
-    "completion": "completion bahs",
 }
 BROKEN = """
 from testbed.core.slots import Grant

@@ -1,6 +1,5 @@
-"""Help, lists and completion answer without slow packages; every command's help is complete."""
+"""Help and lists answer without slow packages; every command's help is complete."""
 
-import shutil
 import subprocess
 import sys
 
@@ -8,7 +7,6 @@ import pytest
 
 from testbed.experiments.cli.app import application
 from testbed.experiments.cli.commands import COMMANDS
-from testbed.experiments.cli.completion import paths_of_commands
 
 SLOW = {"pydantic", "hydra", "omegaconf", "matplotlib", "pandas", "numpy", "simpy", "torch", "cupy"}
 # A generous bound: typically 0.1 s and 0.3 s. Slow packages would add 0.3 to 3 s.
@@ -34,6 +32,14 @@ def ask(*arguments):
 REPLAY = "ask('validate', 'log.csv', 'model=opt-13b')"
 
 
+def paths_of_commands(app, *above):
+    """Every command and group below an app, each as its words."""
+    for name, command in app.resolved_commands().items():
+        if not name.startswith("-"):
+            yield (*above, name)
+            yield from paths_of_commands(command, *above, name)
+
+
 ALL = list(paths_of_commands(application))
 
 
@@ -48,14 +54,12 @@ def run_in_a_process(folder, slow, body):
     assert done.returncode == 0, done.stderr
 
 
-def test_help_lists_and_completion_import_no_slow_package(tmp_path):
+def test_help_and_lists_import_no_slow_package(tmp_path):
     asked = [
         ("--help",),
         ("--version",),
         ("list",),
         ("list", "--json"),
-        ("completion", "bash"),
-        ("__complete", "run", "policy=pa"),
         *((*words, "--help") for words in ALL),
     ]
     run_in_a_process(tmp_path, SLOW, f"for words in {asked}:\n    ask(*words)")
@@ -112,73 +116,3 @@ def test_values_of_a_run_follow_its_overrides(testbed):
     printed = testbed.done("run", "--values", "policy=prefix_caching", "arrivals.rate=3")
     assert "  rate: 3  # requests/s\n" in printed
     assert "  _target_: testbed.memory.prefix_cache" in printed
-
-
-OFFERED = {  # a line, and the words that bash asks for
-    "run pol": ["policy.block_size=", "policy.watermark=", "policy="],
-    "run policy=pag": ["policy=paged", "policy=paged_2023"],
-    "run model=opt-13b +system=orca-m": ["+system=orca-max"],
-    "calibrate fit software log.csv model=opt-1": ["model=opt-13b", "model=opt-175b"],
-    "run arrivals.rate=": [],
-}
-COMPLETED = {  # a line, and the candidates for its last word in bash, which asks for three
-    "testbed re": ["report", "reproduce"],
-    "testbed show ": ["charts", "memory", "timeline"],
-    "testbed list ev": ["eviction"],
-    "testbed run policy=contiguous_max policy.": ["policy.block_size="],
-    "testbed run -m policy=paged,contiguous_o": [r"paged\,contiguous_oracle"],
-    "testbed run eviction@policy.eviction=co": ["cost_aware"],
-    "testbed reproduce moo": ["mooncake"],
-    "testbed compare --h": ["--help", "--html"],
-    "testbed run --f": ["--figure", "--from-sglang", "--from-vllm"],
-    "testbed gpu bench --o": ["--out"],
-    "testbed calibrate fit constants b": ["beams"],
-}
-
-
-@pytest.mark.parametrize("line", OFFERED)
-def test_the_last_word_is_completed(testbed, line):
-    _, begin, words = testbed.done("__complete", *line.split()).partition("\x1fbegin\n")
-    assert begin
-    assert sorted(words.splitlines()) == sorted(OFFERED[line])
-
-
-@pytest.fixture
-def installed(command, tmp_path):
-    """A folder with the command `testbed`."""
-    (tmp_path / "testbed").write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
-    (tmp_path / "testbed").chmod(0o755)
-    return tmp_path
-
-
-def bash_words(line):
-    """The line as bash splits it for completion, at = and @ as well."""
-    spaced = line.replace("=", " = ").replace("@", " @ ")
-    return [*spaced.split(), *([""] if line.endswith(" ") else [])]
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_bash_completes_commands_options_and_overrides(testbed, installed):
-    ask = "COMP_WORDS=({words}); COMP_CWORD={last}; COMPREPLY=(); _testbed_without_space; {print}"
-    lines = [f'PATH="{installed}:$PATH"', testbed.done("completion", "bash")]
-    for line in COMPLETED:
-        words = bash_words(line)
-        quoted = " ".join(f"'{word}'" for word in words)
-        lines.append(ask.format(words=quoted, last=len(words) - 1, print='echo "${COMPREPLY[*]}"'))
-    done = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True)
-    completed = dict(zip(COMPLETED, map(str.split, done.stdout.splitlines()), strict=True))
-    assert {line: sorted(words) for line, words in completed.items()} == {
-        line: sorted(words) for line, words in COMPLETED.items()
-    }
-
-
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
-def test_zsh_reads_the_script_and_gets_whole_words(testbed, installed):
-    script = testbed.done("completion", "zsh")
-    asked = "testbed __complete run policy=paged_"
-    lines = [f'PATH="{installed}:$PATH"', script, "whence -w _cyclopts_testbed", asked]
-    done = subprocess.run(
-        ["zsh", "-fc", "\n".join(lines)], capture_output=True, text=True, cwd=installed
-    )
-    assert "_cyclopts_testbed: function" in done.stdout
-    assert "policy=paged_2023" in done.stdout.split()

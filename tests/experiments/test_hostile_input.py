@@ -496,7 +496,6 @@ LINES = {
     "gpu calibrate --model opt-13b": ("--out",),
     "calibrate fit constants beam": ("KIND=beam",),
     "lockstep vlm": ("SERVER=vlm", "vllm"),
-    "completion bahs": ("bash",),
     "run polcy=paged": ("polcy", "policy"),
     "run policy=pagd": ("paged",),
     "run arrivals.rat=2": ("arrivals.rate",),

@@ -18,7 +18,7 @@ def test_usage_error_names_the_help_of_its_command(testbed):
 
 def test_without_words_the_commands_are_listed(testbed):
     assert testbed.done() == testbed.done("--help") == testbed.done("-h")
-    assert "\n  run         Simulate " in testbed.done()
+    assert "\n  run        Simulate " in testbed.done()
 
 
 def test_debug_shows_the_traceback():

@@ -14,13 +14,15 @@ import yaml
 import testbed
 from testbed import experiments
 from testbed.experiments.cli.app import application
-from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS, keys_left_out
+from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS
 from testbed.run.config import RunConfig
 from testbed.sglang import option_table as of_sglang
 from testbed.vllm import option_table as of_vllm
 
 ROOT = Path(experiments.__file__).resolve().parents[1]
 SOURCES = ("testbed", "experiments", "kernels", "traces")
+LEFT_OUT = re.compile(r"(?P<indent>\s*)# (?P<key>[a-z_]\w*): ")
+HEAD = re.compile(r"\n(defaults:|_target_: .*)\n")  # the end of what an option's file begins with
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 OF_COMMAND = re.compile(rf"(?:testbed ([a-z]+(?: [a-z-]+)*?) )?({OPTION.pattern})")
 VALUE = re.compile(r"(?<![\w.{}-])([+~]?[a-z_][\w.@/{}]*)=(?=\S)")
@@ -99,6 +101,19 @@ def keys():
         for path in (CONF / group).glob("*.yaml"):
             found |= set(_keys_in(path, f"{group}."))
     return found | set(_keys_in(CONF / "memory.yaml", "server."))
+
+
+def keys_left_out(text):
+    """The keys whose values an option's file leaves to the constructor, by the comments that say
+    what they are: `# block_size: tokens`.
+    """
+    body = HEAD.split(text, maxsplit=1)[-1]
+    above = ""
+    for line in body.splitlines():
+        if match := LEFT_OUT.match(line):
+            yield f"{above}.{match['key']}" if match["indent"] else match["key"]
+        elif line[:1].isalpha():
+            above = line.partition(":")[0]
 
 
 def _keys_in(path, above):
