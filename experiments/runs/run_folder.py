@@ -19,12 +19,6 @@ from testbed.engine.recorder import (
     span_columns_in_parts,
     with_identity,
 )
-from testbed.experiments.runs.folder_contents import (
-    CONTENTS,
-    changed_result,
-    check_results,
-    record_contents,
-)
 from testbed.experiments.runs.known_classes import check_classes
 from testbed.experiments.runs.progress import watched
 from testbed.experiments.runs.whole_files import (
@@ -50,7 +44,6 @@ CHARTS = "charts.png"
 FILES = {
     CONFIG,
     INPUTS,
-    CONTENTS,
     "requests.csv",
     "iterations.csv",
     "timing.json",
@@ -123,7 +116,6 @@ def _complete(
     write_text(folder / CONFIG, text)
     write_json(folder / INPUTS, identity.inputs)
     write_json(folder / SUMMARY, {**summary, RUN: {**summary[RUN], ID: identity.id}})
-    record_contents(folder)
 
 
 def _has(folder: Path, name: str, *, again: bool) -> bool:
@@ -139,7 +131,7 @@ def _has(folder: Path, name: str, *, again: bool) -> bool:
             problem="has another run",
             remedy="--again replaces it; hydra.run.dir=... names another folder",
         )
-    return not (was_edited(folder) or changed_result(folder))
+    return not was_edited(folder)
 
 
 def _summary_of(folder: Path, name: str) -> dict[str, Any]:
@@ -254,14 +246,13 @@ def read_config(folder: Path, plug_ins: Collection[str] = ()) -> RunConfig:
 
 
 def check_unchanged(folder: Path) -> None:
-    """Raise InputError if the config or a result in a run folder is not that of its run."""
+    """Raise InputError if the config in a run folder is not that of its run."""
     if was_edited(folder):
         raise InputError(
             key=folder / CONFIG,
             problem="was changed after the run, so it is another run's",
             remedy="testbed run simulates that one",
         )
-    check_results(folder)
 
 
 def changed_since(

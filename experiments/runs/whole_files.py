@@ -1,24 +1,26 @@
 """Files and folders that appear as a whole or not at all: written beside their place, then renamed.
 
-The temporary file or folder is locked while its process lives. A lock that can be taken belonged to
-a killed process, so its file is removed.
+The temporary name has the machine and the process. What a process of this machine has left that was
+killed is removed.
 """
 
 import csv
 import errno
-import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from socket import gethostname
 from tempfile import gettempdir
 from typing import Any
 
 SUMMARY = "summary.json"  # a folder that has it holds a complete run
 MARK = ".testbed-tmp"  # in the names of temporary files and folders, which begin with a dot
+OWNER = re.compile(r"@(?P<machine>[^@]*)@(?P<process>\d+)@")  # of a temporary name
 ROWS_AT_ONCE = 1 << 13  # of a table that is being written
 ATTEMPTS = 100
 DEVICES = Path("/dev")
@@ -37,7 +39,7 @@ def whole(path: Path) -> Iterator[Path]:
     is_stream = _takes_content(path)
     place = Path(gettempdir(), path.name) if is_stream else path
     remove_leftovers(place.parent, place.stem)
-    with locked_place(place, is_folder=False) as temporary:
+    with temporary_place(place, is_folder=False) as temporary:
         try:
             yield temporary
             if is_stream:
@@ -87,7 +89,7 @@ def whole_folder(
     place = folder.resolve()
     place.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(place.parent, place.name)
-    with locked_place(place, is_folder=True) as temporary:
+    with temporary_place(place, is_folder=True) as temporary:
         try:
             yield temporary
             if not is_there():
@@ -104,7 +106,7 @@ def _put(temporary: Path, folder: Path) -> None:
         with suppress(OSError):
             os.rename(temporary, folder)
             return
-        with locked_place(folder, is_folder=True) as old, suppress(FileNotFoundError):
+        with temporary_place(folder, is_folder=True) as old, suppress(FileNotFoundError):
             os.rename(folder, old)  # in place of an empty folder
     os.rename(temporary, folder)  # its error says why
 
@@ -120,45 +122,22 @@ def _keep_others(folder: Path, temporary: Path, stale: Callable[[str], bool]) ->
 
 
 @contextmanager
-def locked_place(path: Path, *, is_folder: bool) -> Iterator[Path]:
-    """A new file or folder beside `path`, locked by this process, and removed at the end."""
+def temporary_place(path: Path, *, is_folder: bool) -> Iterator[Path]:
+    """A place beside `path`, of this process alone, which is empty at the end. is_folder: it is a
+    folder, made here.
+    """
+    own = f"@{gethostname()}@{os.getpid()}@{secrets.token_hex(4)}{MARK}"
+    temporary = path.with_name(f".{path.stem}{own}{path.suffix}")
     try:
-        temporary, lock = _locked_new(path, is_folder=is_folder)
+        if is_folder:
+            temporary = path.with_name(f".{path.name}{own}")
+            temporary.mkdir()
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         yield temporary
     finally:
         remove(temporary)
-        os.close(lock)
-
-
-def _locked_new(path: Path, *, is_folder: bool) -> tuple[Path, int]:
-    """A new file or folder and the descriptor that has its lock."""
-    for _ in range(ATTEMPTS):
-        number = secrets.token_hex(4)
-        if is_folder:
-            temporary = path.with_name(f".{path.name}.{number}{MARK}")
-            temporary.mkdir()
-            descriptor = os.open(temporary, os.O_RDONLY)
-        else:
-            temporary = path.with_name(f".{path.stem}.{number}{MARK}{path.suffix}")
-            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        if take_lock(descriptor) and temporary.exists():  # no process took it for a leftover before
-            return temporary, descriptor
-        os.close(descriptor)
-    raise OSError(errno.EAGAIN, "cannot make a temporary file", str(path))
-
-
-def take_lock(descriptor: int) -> bool:
-    """Lock an open file or folder; False if another process has the lock."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks, on which leftovers stay
-        return True
-    return True
 
 
 def remove(path: Path) -> None:
@@ -171,21 +150,25 @@ def remove(path: Path) -> None:
 
 def remove_leftovers(parent: Path, name: str = "") -> None:
     """Remove the leftovers of killed processes in a folder: those of `name`, or all."""
-    pattern = f".{name}." if name else "."
+    pattern = f".{name}@" if name else "."
     for entry in parent.iterdir() if parent.is_dir() else ():
-        is_temporary = MARK in (entry.suffix, Path(entry.stem).suffix)
-        if is_temporary and entry.name.startswith(pattern):
-            with suppress(OSError):  # its process lives, or it is gone
-                _remove_unlocked(entry)
+        if entry.name.startswith(pattern) and MARK in entry.suffixes and _is_left(entry.name):
+            with suppress(OSError):  # another process has removed it
+                remove(entry)
 
 
-def _remove_unlocked(entry: Path) -> None:
-    descriptor = os.open(entry, os.O_RDONLY)
+def _is_left(name: str) -> bool:
+    """True if a temporary name is of a process of this machine that has ended."""
+    owner = OWNER.search(name)
+    if owner is None or owner["machine"] != gethostname():
+        return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        remove(entry)
-    finally:
-        os.close(descriptor)
+        os.kill(int(owner["process"]), 0)  # asks whether it lives
+    except ProcessLookupError:
+        return True
+    except OSError:  # another user's
+        return False
+    return False
 
 
 def write_cells(path: Path, columns: Mapping[str, Any]) -> None:

@@ -36,7 +36,6 @@ def finished(tmp_path_factory):
 def test_bad_run_folders_are_refused_in_one_line(finished, testbed, tmp_path, spoil, message):
     for name in ("whole", "spoilt"):
         shutil.copytree(finished, tmp_path / name)
-    (tmp_path / "spoilt" / "contents.json").unlink()  # as of a version that had none
     spoil(tmp_path / "spoilt")
     assert message in testbed.refused("compare", "whole", "spoilt", "--html", "x.html")
     assert not (tmp_path / "x.html").exists()

@@ -3,7 +3,9 @@ are found.
 """
 
 import json
+import subprocess
 from functools import partial
+from socket import gethostname
 
 import numpy as np
 import pandas as pd
@@ -223,7 +225,9 @@ def test_an_alternative_of_rows_that_are_not_judged_is_refused():
 
 
 def test_tasks_of_groups_share_workers_and_one_that_fails_is_named(tmp_path):
-    left = tmp_path / f".run.worker{MARK}"
+    worker = subprocess.Popen(["true"])
+    worker.wait()
+    left = tmp_path / f".run@{gethostname()}@{worker.pid}@0{MARK}"
     left.mkdir()  # as a worker that was stopped leaves it
     tasks, done = (
         [Task("one", lambda store: [{"a": 1}, {"a": 2}]), Task("two", lambda store: [{"a": 3}])],

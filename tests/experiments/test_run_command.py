@@ -58,7 +58,6 @@ def test_screen_of_a_run(testbed, tiny, snapshot):
 def test_a_run_leaves_its_config_tables_summary_time_and_the_meaning_of_columns(full):
     assert {path.name for path in full.iterdir()} == {
         "config.yaml",
-        "contents.json",
         "inputs.json",
         "requests.csv",
         "iterations.csv",
@@ -119,7 +118,7 @@ def test_another_run_is_not_written_over_a_folder(testbed, tiny, full):
 def test_another_run_replaces_the_folder_when_asked_to(testbed, tiny, full):
     testbed.done("run", *tiny, FOLDER, "--again", "outputs=summary")
     names = {path.name for path in full.iterdir()}
-    assert names == {"config.yaml", "contents.json", "inputs.json", "summary.json", "timing.json"}
+    assert names == {"config.yaml", "inputs.json", "summary.json", "timing.json"}
     assert summary(full)["slo"]["ttft_s"] is None
 
 

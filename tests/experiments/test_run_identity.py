@@ -1,11 +1,9 @@
 """A run's id covers what makes its result; its folder is complete or not there after a kill."""
 
-import gzip
 import json
 import multiprocessing
 import os
 import random
-import shutil
 import signal
 import sys
 import time
@@ -16,7 +14,6 @@ import pytest
 import yaml
 from refusals import refuses
 
-from testbed.experiments.look.compare.finished_run import read_run
 from testbed.experiments.runs import run_folder
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_folder import complete, read_config, run_into
@@ -25,7 +22,6 @@ from testbed.run.config import RunConfig
 from testbed.run.identity import identify, run_id
 
 SHORT = ("arrivals.duration_s=5", "outputs=summary")
-FULL = ("arrivals.duration_s=5", "outputs=full")
 NUM_KILLS, SEED = 4, 42
 FORK = multiprocessing.get_context("fork")
 
@@ -124,55 +120,6 @@ def test_edited_folder_is_not_taken_for_complete(tmp_path):
     assert again.is_new
     assert again.summary == stored.summary
     assert read_config(again.folder).seed == 0
-
-
-def cut(path):
-    """Take the last row away."""
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-
-
-def rewrite_summary(path):
-    path.write_text(path.read_text().replace('"iterations": ', '"iterations": 1'))
-
-
-@pytest.fixture(scope="module")
-def full_run(tmp_path_factory):
-    """The folder of a run with its tables, of which a test gets a copy."""
-    return run_into(configured(FULL), tmp_path_factory.mktemp("full")).folder
-
-
-@pytest.fixture
-def full_copy(full_run, tmp_path):
-    """Its copy in the folder of the test."""
-    return shutil.copytree(full_run, tmp_path / full_run.name)
-
-
-CHANGES = [("requests.csv", cut), ("iterations.csv", cut), ("summary.json", rewrite_summary)]
-
-
-@pytest.mark.parametrize(("name", "change"), CHANGES)
-def test_changed_result_is_refused_by_every_reader_and_not_by_a_sweep(
-    full_copy, tmp_path, name, change
-):
-    stored = run_into(configured(FULL), tmp_path)
-    assert (stored.is_new, stored.folder) == (False, full_copy)
-    change(full_copy / name)
-    refuses(f"{name}: ", read_config, full_copy)
-    refuses(f"{name}: ", read_run, "name", full_copy)
-    again = run_into(configured(FULL), tmp_path)
-    assert again.is_new
-    assert again.summary == stored.summary
-    assert read_config(again.folder).seed == 0
-
-
-def test_compressed_table_is_the_same_and_a_damaged_one_is_not(full_copy):
-    table = full_copy / "requests.csv"
-    packed = full_copy / "requests.csv.gz"
-    packed.write_bytes(gzip.compress(table.read_bytes()))
-    table.unlink()
-    assert read_config(full_copy).seed == 0
-    packed.write_bytes(packed.read_bytes()[:-20])
-    refuses("requests.csv.gz: ", read_config, full_copy)
 
 
 def test_two_processes_do_not_take_each_others_run_for_their_own(tmp_path, monkeypatch):

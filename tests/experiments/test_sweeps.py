@@ -2,7 +2,6 @@
 shadows a package.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -13,6 +12,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 import yaml
@@ -157,23 +157,29 @@ def test_interrupted_run_removes_only_its_unfinished_folder(command, tmp_path, w
 
 
 def leave(folder, name, *, is_folder):
-    """A temporary file or folder, and the descriptor of one that a living process has locked."""
+    """A temporary file or folder."""
     path = folder / name
     path.mkdir() if is_folder else path.touch()
-    descriptor = os.open(path, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return path, descriptor
+    return path
 
 
-def test_files_of_killed_processes_are_removed_and_those_of_living_ones_stay(run, tmp_path):
-    left, ended = leave(tmp_path, f".out.left{MARK}", is_folder=True)
-    living, _ = leave(tmp_path, f".out.living{MARK}", is_folder=True)
-    other, ended_too = leave(tmp_path, f".other.left{MARK}", is_folder=True)
-    file, ended_as_well = leave(tmp_path, f".x.left{MARK}.json", is_folder=False)
-    for descriptor in (ended, ended_too, ended_as_well):
-        os.close(descriptor)  # as the end of its process does
+@pytest.fixture
+def ended():
+    """The machine, and a process of it that has ended, as temporary names have them."""
+    done = subprocess.Popen(["true"])
+    done.wait()
+    return f"@{gethostname()}@{done.pid}@0"
+
+
+def test_files_of_killed_processes_are_removed_and_those_of_living_ones_stay(run, ended, tmp_path):
+    left = leave(tmp_path, f".out{ended}{MARK}", is_folder=True)
+    living = leave(tmp_path, f".out@{gethostname()}@{os.getpid()}@0{MARK}", is_folder=True)
+    elsewhere = leave(tmp_path, f".out{ended.replace('@', '@x', 1)}{MARK}", is_folder=True)
+    other = leave(tmp_path, f".other{ended}{MARK}", is_folder=True)
+    file = leave(tmp_path, f".x{ended}{MARK}.json", is_folder=False)
     run("arrivals.duration_s=5")
-    assert (left.exists(), living.exists(), other.exists()) == (False, True, True)
+    kept = (living, elsewhere, other)
+    assert (left.exists(), *(path.exists() for path in kept)) == (False, True, True, True)
     write_json(tmp_path / "x.json", 1)
     assert not file.exists()
 

@@ -19,7 +19,6 @@ import yaml
 from tiny_run import tiny_run
 
 from testbed.core.errors import InputError
-from testbed.experiments.runs.folder_contents import record_contents
 from testbed.experiments.runs.known_classes import OPTION, class_names, known_classes
 from testbed.experiments.runs.run_folder import read_config
 from testbed.run.identity import id_of
@@ -81,7 +80,6 @@ def foreign_run(finished, folder, **changes):
     )
     summary["run"]["id"] = id_of(values, inputs)
     (folder / "summary.json").write_text(json.dumps(summary))
-    record_contents(folder)  # as its author would
     return folder
 
 
@@ -283,7 +281,6 @@ def test_an_archive_is_never_unpacked(testbed, finished, harm, tmp_path):
     for name, content in packed.items():
         (tmp_path / "run" / name).write_bytes(content)
         (tmp_path / "run" / name.removesuffix(".gz")).unlink()
-    (tmp_path / "run" / "contents.json").unlink()
     testbed.refused("compare", "run", "mine")
     testbed.refused("report", "run")
     testbed.refused("run", "trace=csv", "trace.path=evil.zip")
@@ -318,7 +315,6 @@ def pages_of_names(testbed, tmp_path):
     said = {**summary["run"], **said, "id": summary["run"]["id"]}
     summary |= {"run": said, "cost_profile": {"source": SCRIPT, "device": SCRIPT}}
     (folder / "summary.json").write_text(json.dumps(summary))
-    record_contents(folder)
     named = f"{SCRIPT.replace('=', ' ')}={folder}"
     testbed.done("show", "memory", str(folder), "--html", "map.html")
     testbed.done("report", str(folder), "--html", "report.html")
