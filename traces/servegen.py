@@ -18,7 +18,9 @@ from testbed.traces.files import LATEST, MAX_LEN, open_text, read_json
 from testbed.traces.reader import Trace, stream
 
 MAX_RATE = 1e5  # requests/s of one client
-SHAPES = 0.01, 1e4  # of the gaps; with others, sums of gaps hardly grow or overflow
+# Least shape of the gaps by distribution, below the least that is published (0.0067 and 0.15), and
+# the largest of both: with others, sums of gaps hardly grow or overflow
+SHAPES, MOST_SHAPE = {"Gamma": 1e-3, "Weibull": 0.1}, 1e4
 LENGTHS = ("input_tokens", "output_tokens")
 Floats = NDArray[np.float64]
 # Errors of reading a table of shares that is nested too deeply or has other names or types
@@ -184,19 +186,16 @@ def _numbers(path: str, number: int, line: list[str]) -> tuple[float, float, str
             key=f"{path}, line {number}",
             problem="needs start, rate, cv, distribution, shape, scale",
         ) from None
-    least, most = SHAPES
-    sound = (
-        0 <= values[0] <= LATEST
-        and 0 <= values[1] <= MAX_RATE
-        and (not pattern or least <= values[3] <= most)
-    )
-    if pattern not in ("", "Gamma", "Weibull") or not sound:
+    least = SHAPES.get(pattern)
+    has_gaps = least is not None and least <= values[3] <= MOST_SHAPE
+    is_rate = 0 <= values[0] <= LATEST and 0 <= values[1] <= MAX_RATE
+    if not (is_rate and (has_gaps or not pattern)):
         raise InputError(
             key=f"{path}, line {number}",
             problem=(
                 f"{pattern} gaps from {start} s on, of rate {rate} and shape {shape}; they must be "
-                f"Gamma or Weibull, of at most {MAX_RATE:,.0f} requests/s and shape {least} to "
-                f"{most:,.0f}"
+                f"Gamma or Weibull, of at most {MAX_RATE:,.0f} requests/s and shape "
+                f"{SHAPES['Gamma']} or {SHAPES['Weibull']} to {MOST_SHAPE:,.0f}"
             ),
         )
     return values

@@ -143,6 +143,7 @@ def test_servegen_reads_limits_and_repeats_the_length_of_the_last_window(
         "0,1,1,Gamma,10001,1\n",
         "2e15,1,1,Gamma,1,1\n",
         "-1,1,1,Gamma,1,1\n",
+        "0,1,1,Gamma,0.0009,1\n",
     ):
         refuses(
             "line 1: Gamma gaps from",
@@ -150,6 +151,16 @@ def test_servegen_reads_limits_and_repeats_the_length_of_the_last_window(
             None,
             0,
         )
+    refuses(
+        "line 1: Weibull gaps from",
+        ServeGenFolder(servegen_folder(tmp_path, "0,1,1,Weibull,0.09,1\n")).rows,
+        None,
+        0,
+    )
+    burst = ServeGenFolder(
+        servegen_folder(tmp_path, "0,0.37,12,Gamma,0.0067,400\n", {"0": lengths})
+    )
+    assert len(burst.rows(None, 0))  # the most uneven client of m-mid
     latest = ServeGenFolder(servegen_folder(tmp_path, "1e15,1,1,Gamma,1,1\n"))
     refuses("no client sends from 0 s to 3600 s", latest.rows, None, 0)
 
