@@ -33,7 +33,6 @@ Tokenizer = Annotated[
     Path | None,
     Parameter(metavar="DIR", help="folder with the tokenizer.json that counts prompts"),
 ]
-ApiKey = Annotated[str | None, Parameter(metavar="KEY", help="refuse clients without this key")]
 Log = Annotated[
     Path | None,
     Parameter(
@@ -43,9 +42,6 @@ Log = Annotated[
 ]
 MaxQueue = Annotated[
     AtLeastOne, Parameter(help="unfinished requests, beyond which 429 is the answer")
-]
-MaxConnections = Annotated[
-    AtLeastOne, Parameter(help="open connections, beyond which 503 is the answer")
 ]
 DrainSeconds = Annotated[
     AtLeastOne, Parameter(help="seconds in which requests may end at shutdown")
@@ -58,7 +54,6 @@ class Bounds:
     """The load that the server takes, and the time that it has to end."""
 
     max_queue: MaxQueue = 4096
-    max_connections: MaxConnections = 2048
     drain_s: DrainSeconds = 30
 
 
@@ -74,7 +69,6 @@ def serve(
     speed: Speed | None = None,
     output_lengths: OutputLengths = None,
     tokenizer: Tokenizer = None,
-    api_key: ApiKey = None,
     log: Log = None,
     bounds: Bounds = USUAL_BOUNDS,
 ) -> None:
@@ -95,8 +89,8 @@ def serve(
     if not 0 < port < 65536:
         raise InputError(key="--port", value=port, problem="must be from 1 to 65535")
     words = served.words(overrides, config_dir or [])
-    limits = Limits(max_unfinished=bounds.max_queue, max_connections=bounds.max_connections)
-    options = ServeOptions(host, port, speed, output_lengths, tokenizer, api_key, log)
+    limits = Limits(max_unfinished=bounds.max_queue)
+    options = ServeOptions(host, port, speed, output_lengths, tokenizer, log)
     options = replace(options, drain_s=bounds.drain_s, limits=limits, names=served.names)
     serve(configured(words), options)
 

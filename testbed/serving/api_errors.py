@@ -3,8 +3,6 @@
 from typing import Any
 
 TYPES = {
-    401: "authentication_error",
-    408: "timeout_error",
     429: "rate_limit_error",
     500: "server_error",
     503: "server_error",

@@ -9,17 +9,12 @@ from testbed.serving.api_errors import ApiError
 class Limits:
     """Limits of one request, and of all requests together.
 
-    head_bytes: size of what precedes a body. body_bytes and body_s: size of the body, and the
-    seconds in which it must arrive. max_prompts: prompts of one request. max_seqs: sequences of
-    one request (best_of, or the beam's width, for each prompt), max_seqs_of_prompt those of one
-    prompt, max_beam_width of one beam: how a wider one changes takes seconds to simulate.
-    max_unfinished: prompts that are waiting or running. max_connections: open ones.
-    has_priorities: False if nothing reads the priority of a request.
+    max_prompts: prompts of one request. max_seqs: sequences of one request (best_of, or the beam's
+    width, for each prompt), max_seqs_of_prompt those of one prompt, max_beam_width of one beam: how
+    a wider one changes takes seconds to simulate. max_unfinished: prompts that are waiting or
+    running. has_priorities: False if nothing reads the priority of a request.
     """
 
-    head_bytes: int = 64 << 10
-    body_bytes: int = 4 << 20
-    body_s: float = 30.0
     max_prompts: int = 64
     max_seqs: int = 64
     max_seqs_of_prompt: int = 64
@@ -27,13 +22,7 @@ class Limits:
     max_stop_strings: int = 4
     max_stop_chars: int = 256
     max_unfinished: int = 4096
-    max_connections: int = 2048
     has_priorities: bool = True
-
-    def check_body(self, num_bytes: int) -> None:
-        """Refuse a body of more bytes than the limit."""
-        if num_bytes > self.body_bytes:
-            raise ApiError(413, f"the body: is longer than {self.body_bytes} bytes (send less)")
 
     def check_sequences(self, num_prompts: int, num_seqs: int) -> None:
         """Refuse a request of too many prompts or sequences."""

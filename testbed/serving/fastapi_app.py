@@ -1,7 +1,6 @@
 """The FastAPI application: OpenAI's endpoints over a live engine."""
 
 import asyncio
-import hmac
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -43,7 +42,6 @@ class Service:
         answering: Answering,
         prompts: Prompts,
         limits: Limits,
-        api_key: str | None = None,
     ) -> None:
         self.live = live
         self.names, self.model = names, names[0]
@@ -53,7 +51,6 @@ class Service:
         self.limits = limits
         self.started_s = int(time.time())
         self.is_stopping = False
-        self._api_key = None if api_key is None else f"Bearer {api_key}".encode()
 
     def headers(self) -> dict[str, str]:
         """Headers of every answer: whether it is simulated, and the lag behind real time."""
@@ -74,37 +71,14 @@ class Service:
             return {}
         return {LAG: f"{self.live.lags[0]:.6f}", MAX_LAG: f"{self.live.lags[1]:.6f}"}
 
-    def check_key(self, request: Request) -> None:
-        """Refuse a client without the key, if there is one."""
-        authorization = request.headers.get("authorization", "").encode("utf-8", "replace")
-        if self._api_key is not None and not hmac.compare_digest(authorization, self._api_key):
-            raise ApiError(401, "Authorization: is not the API key", code="invalid_api_key")
-
-    async def body(self, request: Request) -> bytes:
-        """The body, within its limits."""
-        length = request.headers.get("content-length", "")
-        if length.isdigit():
-            self.limits.check_body(int(length))
-        parts: list[bytes] = []
-        num_bytes = 0
-        try:
-            async with asyncio.timeout(self.limits.body_s):
-                async for part in request.stream():
-                    num_bytes += len(part)
-                    self.limits.check_body(num_bytes)
-                    parts.append(part)
-        except TimeoutError:
-            raise ApiError(408, f"the body: took over {self.limits.body_s:g} s") from None
-        except ClientDisconnect:
-            raise ApiError(CLIENT_GONE, "the body: ended before its end") from None
-        return b"".join(parts)
-
     async def answer(self, request: Request, kind: type[Sampling], form: Form) -> Response:
         """Answer a request of either endpoint."""
-        self.check_key(request)
         if self.is_stopping:
             raise ApiError(503, "the server: is shutting down (try another)")
-        text = await self.body(request)
+        try:
+            text = await request.body()
+        except ClientDisconnect:
+            raise ApiError(CLIENT_GONE, "the body: ended before its end") from None
         received_s = time.monotonic()
         body = parsed(kind, text)
         if body.model not in self.names:
@@ -174,8 +148,7 @@ def _add_generation(app: FastAPI, service: Service) -> None:
 
 def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models")
-    async def models(request: Request) -> Response:
-        service.check_key(request)
+    async def models() -> Response:
         about = {
             "object": "model",
             "created": service.started_s,

@@ -49,7 +49,6 @@ class ServeOptions:
     speed: float | None = None
     output_lengths: str | None = None
     tokenizer: Path | None = None
-    api_key: str | None = None
     log: Path | None = None
     drain_s: int = 30
     limits: Limits = field(default_factory=Limits)
@@ -65,12 +64,12 @@ def make_service(config: RunConfig, options: ServeOptions) -> Service:
     metrics = Metrics(names[0])
     live, answering, prompts = make(setup, options, metrics)
     show_engine(metrics, live, pool_labels(setup))
-    limits, key = options.limits, options.api_key
+    limits = options.limits
     if not reads_priorities(setup):
         limits = replace(limits, has_priorities=False)
     if setup.scheduler.steps_in_turn:  # which are modelled for one sequence of a request
         limits = replace(limits, max_seqs_of_prompt=1)
-    return Service(live, names, metrics, answering, prompts, limits, key)
+    return Service(live, names, metrics, answering, prompts, limits)
 
 
 def pool_labels(setup: Setup) -> dict[str, str]:
@@ -159,9 +158,7 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,  # a client's address is not read
         loop="asyncio",  # uvloop sends nothing before every stream has had its turn
-        http="h11",  # which has a limit of a head's size
-        h11_max_incomplete_event_size=options.limits.head_bytes,
-        limit_concurrency=options.limits.max_connections,
+        http="h11",  # whichever other parser is installed
         timeout_graceful_shutdown=options.drain_s + LEFT_S,
     )
 
