@@ -257,7 +257,7 @@ def _announce(num_rates: int, num_seeds: int, name: str, words: Sequence[str]) -
 
 def _report(progress: "SearchProgress", rate: float, inside: float, needed: float) -> None:
     """Print one simulated rate at once, since the whole search may take minutes."""
-    progress.ended(rate, keeps=inside >= needed)
+    progress.ended()
     verdict = "keeps" if inside >= needed else "misses"
     found = f"{100 * inside:5.1f}% inside, {verdict} {100 * needed:g}%"
     print(f"{progress.of_seed}{rate:>8g} req/s: {found}", file=sys.stderr, flush=True)
