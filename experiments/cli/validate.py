@@ -99,9 +99,6 @@ SwapRun = Annotated[Path, Parameter(name="RUN", help=f"run folders (default: tho
 GpuName = Annotated[
     str, Parameter(metavar="NAME", help="a GPU whose spec names measured transfers")
 ]
-TransfersFigure = Annotated[
-    Path | None, Parameter(metavar="FILE", help="draw GB/s by the bytes of an extent")
-]
 
 
 @app.default
@@ -248,7 +245,6 @@ def transfers(
     *runs: SwapRun,
     gpu: GpuName = "h200",
     plug_in: PlugIns | None = None,
-    figure: TransfersFigure = None,
 ) -> None:
     """Compare measured transfers with points held back, and with a GPU's swaps.
 
@@ -272,8 +268,6 @@ def transfers(
         )
     points = rows(read_transfers(spec), SECTION)
     show(plain_table(measured.BY_METHOD, measured.by_method(points)))
-    if figure:
-        measured.draw(points, figure)
     folders = runs or sorted(path.parent for path in SWAPS.glob("*/swaps.csv"))
     lines = []
     for folder in folders:

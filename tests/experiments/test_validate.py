@@ -137,21 +137,15 @@ def test_simulated_transfers_take_the_engines_measured_time(run, monkeypatch):
     assert sum(int(line[2]) for line in lines) >= 80
 
 
-def test_both_tables_of_transfers_are_printed_and_drawn(monkeypatch, tmp_path, capsys):
-    drawn = saved_figures(monkeypatch)
+def test_both_tables_of_transfers_are_printed(monkeypatch, capsys):
     monkeypatch.chdir(RESULTS.parents[1])
-    call(
-        "validate transfers", [str(run) for run in RUNS[:2]] + ["--figure", str(tmp_path / "f.png")]
-    )
-    assert imread(tmp_path / "f.png").shape[:2] == (320, 960)
+    call("validate transfers", [str(run) for run in RUNS[:2]])
     points, runs = capsys.readouterr().out.split("run ", 1)
     assert len(points.splitlines()) == 1 + 9  # three ways and three methods
     assert len(runs.splitlines()) == 1 + 2 * 2  # two runs, out and in, or store and load
     for run in RUNS[:2]:
         measured = [line[4].split()[0] for line in engine_transfers(run)]
         assert all(f" {ms} " in runs for ms in measured)
-    (figure,) = drawn
-    assert all(axes.lines or axes.collections for axes in figure.axes)
     refuses("--gpu l4: ", call, "validate transfers", ["--gpu", "l4"])
 
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST
-from testbed.cost.link_times import GATHER, INTO, KERNEL, OUT, PEER, LinkTimes
+from testbed.cost.link_times import GATHER, INTO, KERNEL, OUT, LinkTimes
 from testbed.cost.model import Affine, CostModel, Moved, Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import Rows
@@ -111,28 +110,3 @@ def engine_transfers(folder: Path, plug_ins: Collection[str] = ()) -> list[list[
         counts = f"{len(own)}", f"{gigabytes:.2f}", f"{measured:.1f}"
         lines.append([folder.name, way, *counts, *predictions])
     return lines
-
-
-def draw(points: Rows, path: Path) -> None:
-    """Draw GB/s over the bytes of an extent, for 256 extents and for one, by way and method.
-
-    For gather the points of its smallest block are drawn.
-    """
-    figure = Figure(figsize=(12, 4), layout="constrained")
-    panels = figure.subplots(1, 3)
-    lines = dict[tuple[str, str, int], dict[int, float]]()
-    for (method, way, count, size, _), ps in reversed(points):
-        lines.setdefault((way, method, count), {})[size] = count * size / ps * 1e3
-    for axes, way in zip(panels, (OUT, INTO, PEER), strict=True):
-        for color, method in enumerate(("copies", "batch", "gather")):
-            for count, style in ((256, "-"), (1, ":")):
-                of_size = sorted(lines[way, method, count].items())
-                axes.plot(
-                    *zip(*of_size, strict=True),
-                    style,
-                    color=f"C{color}",
-                    label=f"{method}, {count}",
-                )
-        axes.set(title=way, xscale="log", yscale="log", xlabel="bytes of an extent", ylabel="GB/s")
-    panels[0].legend(title="method, extents")
-    figure.savefig(path, dpi=80)
