@@ -72,7 +72,7 @@ class SGLang(Scheduler):
         super().__init__(policy, preemption)
         self.page_size = page_size_of(self.memory)
         check_chunk(chunked_prefill_size, self.page_size)
-        check_retraction(retraction_policy)
+        check_retraction(retraction_policy, by_priority=enable_priority_scheduling)
         self.max_running_requests = max_running_requests
         self.pass_limits = PassLimits(
             max_prefill_tokens, chunked_prefill_size, prefill_max_requests

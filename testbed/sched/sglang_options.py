@@ -40,12 +40,21 @@ def check_chunk(chunk: int | None, page_size: int) -> None:
         )
 
 
-def check_retraction(policy: str) -> None:
-    """Raise InputError for an order of retraction that SGLang does not have."""
+def check_retraction(policy: str, *, by_priority: bool) -> None:
+    """Raise InputError for an order of retraction that SGLang does not have, or not without
+    enable_priority_scheduling.
+    """
     if policy not in RETRACTIONS:
         raise InputError(
             key="scheduler.retraction_policy",
             value=policy,
             problem="is unknown",
             remedy=f"choose from {', '.join(RETRACTIONS)}",
+        )
+    if policy == "priority" and not by_priority:
+        raise InputError(
+            key="scheduler.retraction_policy",
+            value=policy,
+            problem="needs scheduler.enable_priority_scheduling=true, as in SGLang",
+            remedy="give both, or neither",
         )

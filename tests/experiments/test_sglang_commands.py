@@ -28,6 +28,7 @@ from testbed.sglang.server_words import FLAGS, OVERRIDES
 MODEL = "sglang serve --model-path meta-llama/Llama-3.1-8B-Instruct"
 HICACHE = f"{MODEL} --max-total-tokens 5000 --enable-hierarchical-cache"
 GPU = ("gpu=h100-80gb",)
+RANKED = f"{MODEL} --enable-priority-scheduling --disable-priority-preemption"
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,8 @@ def test_overrides_take_precedence():
         (f"{MODEL} --enable-torch-compile", ("--enable-torch-compile", "not modelled")),
         (f"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION=9 {MODEL}", ("SGLANG_CLIP", "not modelled")),
         (f"{MODEL} --enable-priority-scheduling", ("--disable-priority-preemption",)),
+        (f"{MODEL} --retraction-policy priority", ("does not start", "--enable-priority")),
+        (f"{RANKED} --schedule-policy lpm", ("does not start", "fcfs, lof")),
         (
             f"{MODEL} --radix-eviction-policy-config threshold=3",
             ("--radix-eviction-policy-config threshold=3", "JSON"),

@@ -170,18 +170,25 @@ def of_pinned_blocks(random):
 def under_sglang(random, pool, policy):
     chunk = random.choice([None, 16, 64])
     orders = SGLANG_ORDERS[:3] if isinstance(policy, Paged) else SGLANG_ORDERS
-    scheduler = random.choice([SGLang, OverlappedSGLang])(
+    kind = random.choice([SGLang, OverlappedSGLang])
+    options = {
+        "max_prefill_tokens": random.choice([64, 512]),
+        "schedule_policy": random.choice(orders),
+        "schedule_conservativeness": random.choice([0.05, 1.0]),
+        "new_token_ratio_decay_steps": random.choice([5, 600]),
+        "retraction_policy": random.choice(["length", "priority"]),
+        "ignore_eos": random.random() < 0.5,
+    }
+    if options["schedule_policy"] not in ("fcfs", "lof"):  # which go with priorities
+        options["retraction_policy"] = "length"
+    scheduler = kind(
         policy,
         Recompute(ANALYTIC),
         max_running_requests=8,
-        max_prefill_tokens=random.choice([64, 512]),
         chunked_prefill_size=chunk,
         enable_mixed_chunk=chunk == 64,
-        schedule_policy=random.choice(orders),
-        schedule_conservativeness=random.choice([0.05, 1.0]),
-        new_token_ratio_decay_steps=random.choice([5, 600]),
-        retraction_policy=random.choice(["length", "priority"]),
-        ignore_eos=random.random() < 0.5,
+        enable_priority_scheduling=options["retraction_policy"] == "priority",
+        **options,
     )
     requests = requests_of(random, pool.num_slots, declared=random.random() < 0.5)
     crowd = [request._replace(arrival_ps=request.arrival_ps // 100) for request in requests]

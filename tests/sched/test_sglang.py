@@ -245,6 +245,11 @@ def test_without_a_tree_fixed_outputs_are_admitted_by_their_ends():
         (PrefixCaching, {}, ("policy=PrefixCaching", "radix")),
         (Radix, {"schedule_policy": "routing-key"}, ("schedule_policy=routing-key", "fcfs")),
         (Radix, {"retraction_policy": "age"}, ("retraction_policy=age", "priority")),
+        (
+            Radix,
+            {"retraction_policy": "priority"},
+            ("retraction_policy=priority", "enable_priority_scheduling"),
+        ),
         (Radix, {"chunked_prefill_size": 7, "block_size": 2}, ("chunked_prefill_size=7", "2")),
     ],
 )
