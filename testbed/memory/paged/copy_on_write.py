@@ -2,17 +2,15 @@
 have too before it writes to it.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 
-from testbed.core.sequence import Sequence
 from testbed.core.slots import NO_OPS, Copy, Ops, record
 from testbed.memory.paged.block_table import BlockTable, Tables
 
 
-def shares_tail(tables: Tables, seq: Sequence) -> bool:
+def shares_tail(sharers: Container[int], table: BlockTable, block_size: int) -> bool:
     """True if others have its last block too, in which its next token would be written."""
-    sharers = tables.pool.sharers
-    return tables.of(seq).blocks[-1] in sharers and seq.num_slots % tables.block_size > 0
+    return table.blocks[-1] in sharers and table.seq.num_slots % block_size > 0
 
 
 def copying_writers(tables: Tables, tails: Iterable[BlockTable]) -> list[BlockTable]:

@@ -113,8 +113,9 @@ class BlockMemory(LeasingPolicy):
         if index is None:
             if len(batch.sequences) == 1:
                 [seq] = batch.sequences.values()
-                if not (self._pool.sharers and shares_tail(self._tables, seq)):
-                    return self._extend_alone(seq, num_tokens)
+                table = self._tables.of(seq)
+                if not shares_tail(self._pool.sharers, table, self.block_size):
+                    return self._extend_alone(table, num_tokens)
             index = batch.index(self, self._index)
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
         writers = copying_writers(self._tables, index.tails.values()) if index.tails else ()
@@ -139,13 +140,13 @@ class BlockMemory(LeasingPolicy):
             return taken_at_once(index.step(), evicted)
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted, False))
 
-    def _extend_alone(self, seq: Sequence, num_tokens: int) -> Answer:
+    def _extend_alone(self, table: BlockTable, num_tokens: int) -> Answer:
         """`extend` of one sequence that copies no block, such as a prompt's next chunk: as by an
         index, which it does not need.
         """
-        size, pool, blocks = self.block_size, self._pool, self._tables.of(seq).blocks
-        num_slots, num_free, evicted = seq.num_slots, len(self._pool.free), NO_GROWTH
-        needed = ceil_div(num_slots + num_tokens, size) - len(blocks)
+        size, pool, blocks = self.block_size, self._pool, table.blocks
+        num_slots, num_free, evicted = table.seq.num_slots, len(self._pool.free), NO_GROWTH
+        needed = -(-(num_slots + num_tokens) // size) - len(blocks)
         first = -num_slots % size  # of the steps that take the blocks, which are `size` apart
         if needed > num_free:
             if not self._ensure_free(needed):
@@ -201,24 +202,29 @@ class BlockMemory(LeasingPolicy):
 
     def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
         tables = self._tables
-        if not others and not tables.prefixes and self._shares_within(batch):
-            return self._pool.num_saved * self.block_size  # all that share blocks read them
+        if not (others or tables.prefixes or self._leased):
+            return (self._pool.num_saved - self._saved_outside(batch)) * self.block_size
         reads: SharedBlocks = batch.indexes.get(tables) or batch.index(tables, self._shared_reads)
         return (reads.again_with(others) if others else reads.again()) * self.block_size
 
-    def _shares_within(self, batch: Batch) -> bool:
-        """True if no sequence on the device shares a block but the members of the batch. The others
-        are prompts in most cases, whose tables are the last.
+    def _saved_outside(self, batch: Batch) -> int:
+        """Of the blocks that sharing saves, those that the batch does not read again, because a
+        sequence outside it has them. Such sequences are prompts in most cases, whose tables are
+        the last.
         """
-        shared, left = self._pool.sharers.keys(), len(self._tables.held) - len(batch.sequences)
+        sharers, left = self._pool.sharers, len(self._tables.held) - len(batch.sequences)
+        outside: dict[int, int] = {}
         for table in reversed(self._tables.held.values()):
             if not left:
-                return True
+                break
             if table.seq.batch is not batch:
-                if not shared.isdisjoint(table.blocks):
-                    return False
                 left -= 1
-        return not left
+                for block in filter(sharers.__contains__, table.blocks):
+                    outside[block] = outside.get(block, 0) + 1
+        saved = 0
+        for block, count in outside.items():
+            saved += min(count, sharers[block] - 1)
+        return saved
 
     def guaranteed_steps(self, batch: Batch) -> int:
         return self._steps_within(batch, self._pool.available())
