@@ -97,10 +97,11 @@ class OutputCaching(PrefixCaching):
         is_stored = prompt is not None and prompt.alone and seq.seq_id in self._tables.held
         if prompt is not None and is_stored and keep is not Keep.NOTHING:
             of_prompt, full = prompt.contents, seq.num_stored // self.block_size
-            new = islice(self._generated(seq, len(of_prompt)), max(full - len(of_prompt), 0))
             if seq.answer_id is not None:
                 self._num_named[seq.seq_id] = full
-            prompt.contents = [*of_prompt, *new]
+            if full > len(of_prompt):
+                new = islice(self._generated(seq, len(of_prompt)), full - len(of_prompt))
+                prompt.contents = [*of_prompt, *new]
             self.publish(seq, seq.num_stored)
         super()._give_back(seq, keep)
 

@@ -3,6 +3,7 @@ leads to them. hash_chain.py defines a block's content and its chained hash.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, TypeAlias
 
 from testbed.memory.prefix_cache.hash_chain import Content, HashOf, chained, hash_chain
@@ -125,18 +126,27 @@ class PrefixIndex:
         If a content is indexed already with another block, or as a tombstone, equal(its node,
         block) decides.
         """
-        nodes, holder, hash_of, on_event = self._nodes, self.holder, self.hash_of, self.on_event
-        for content, block in zip(contents, blocks, strict=False):
-            key = node, content
-            child = nodes.get(key) if node.children else None
+        nodes, pairs = self._nodes, zip(contents, blocks, strict=False)
+        for content, block in pairs:
+            child = nodes.get((node, content)) if node.children else None
             if child is None:
-                code = hash_of((node.code, content))  # as `chained`
-                child = nodes[key] = holder[block] = Node(node, content, code, block)
-                node.children += 1
-                if on_event is not None:
-                    on_event(code, True)
-            elif child.block != block:
+                return self._append(node, chain([(content, block)], pairs))
+            if child.block != block:
                 equal(child, block)
+            node = child
+        return node
+
+    def _append(self, node: Node, pairs: Iterable[tuple[Content, int]]) -> Node:
+        """Index contents and their blocks one after another behind `node`, of which it has not the
+        first; returns the last node.
+        """
+        nodes, holder, hash_of, on_event = self._nodes, self.holder, self.hash_of, self.on_event
+        for content, block in pairs:
+            code = hash_of((node.code, content))  # as `chained`
+            child = nodes[node, content] = holder[block] = Node(node, content, code, block)
+            node.children += 1
+            if on_event is not None:
+                on_event(code, True)
             node = child
         return node
 
