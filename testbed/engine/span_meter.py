@@ -6,7 +6,7 @@ import heapq
 from itertools import count
 
 from testbed.core.errors import PlugInError
-from testbed.core.sequence import RUNNING, Batch, SequenceGroup
+from testbed.core.sequence import RUNNING, SequenceGroup
 from testbed.core.slots import (
     NO_GROWTH,
     Footprint,
@@ -64,8 +64,8 @@ class SpanMeter(Meter):
         self._serial = count()
         self._internal = self._repeated = 0
         self._copies = 0
-        self._taken: dict[int, int] = {}
-        self._round = 1  # steps after which these slots are taken again
+        self._taken: list[int] = []  # steps at which a member takes a block
+        self._round = 1  # steps after which it takes the next one
         self._footprint: Footprint | None = (
             None  # the last that was looked at: most policies have one for all
         )
@@ -137,10 +137,15 @@ class SpanMeter(Meter):
         self._note_taken()
 
     def _note_taken(self) -> None:
-        """Note when the members of the batch take slots; nothing if they do not grow in blocks."""
+        """Note when the members of the batch take slots; nothing if they do not grow in blocks. It
+        walks the batch, and only if slots are shared: an index of the meter's would lie on the
+        batch, where policies could reach it and, behind it, the future.
+        """
         batch, size = self.state.batch, self._block_size()
-        self._round = size or 1
-        self._taken = taken_from_now(batch, size, self._slots_per_token) if size else {}
+        self._round, self._taken = size or 1, []
+        if size:
+            extended, seqs = batch.extended, batch.sequences.values()
+            self._taken = [-(seq.slots_offset + extended) % size for seq in seqs]
 
     def close_decodes(self, flight: Flight, grown: Grant) -> SpanAccount:
         """The same as `close` of a plan of the fused path that only decodes; those of its groups
@@ -212,12 +217,13 @@ class SpanMeter(Meter):
         if steps == first == 1 and not grown.growth.slots:
             return (record(SharedSlots, (held, saved, saved * first_ps)),)
         taken, size, last = self._taken, self._round, steps - first
+        slots = size * self._slots_per_token
         rows: list[SharedSlots] = []
         for step in sorted([step for start in taken for step in range(start, last, size)]):
             if (end := step + first) > begin:
                 span_ps = (end - begin) * (2 * first_ps + growth_ps * (begin + end - 1)) // 2
                 rows.append(record(SharedSlots, (held, saved * (end - begin), saved * span_ps)))
-            held, begin = held + taken[step % size], end
+            held, begin = held + slots, end
         span_ps = (steps - begin) * (2 * first_ps + growth_ps * (begin + steps - 1)) // 2
         rows.append(record(SharedSlots, (held, saved * (steps - begin), saved * span_ps)))
         if (whole := held - before) != grown.growth.slots:
@@ -314,18 +320,3 @@ class SpanMeter(Meter):
                 slot_steps += slots * (step - begin)
                 slot_steps_squared += slots * (step - begin) ** 2
         return record(Growth, (total, slot_steps, slot_steps_squared))
-
-
-def taken_from_now(batch: Batch, block_size: int, slots_per_token: int) -> dict[int, int]:
-    """Slots that the members take at those of the next block_size steps that take any, after which
-    it goes round.
-
-    It walks the batch, and only if slots are shared: an index of the meter's would lie on the
-    batch, where policies could reach it and, behind it, the future.
-    """
-    extended, slots = batch.extended, block_size * slots_per_token
-    taken: dict[int, int] = {}
-    for seq in batch.sequences.values():
-        step = -(seq.slots_offset + extended) % block_size
-        taken[step] = taken.get(step, 0) + slots
-    return taken
