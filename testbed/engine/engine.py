@@ -100,7 +100,7 @@ class Engine:
         self._changes = Changes()
         self._checks = SampledChecks(scheduler.state)
         self._fused_path = self._make_fused_path(windows)
-        self._whole_prompts = None if self._fused_path is None else scheduler.whole_prompts
+        self._prompt_plans = None if self._fused_path is None else scheduler.prompt_plans
         self._is_idle = False
         self._ended_ps: int | None = None  # of the last iteration, if nothing has slept since
         self._is_closed = False
@@ -316,7 +316,7 @@ class Engine:
         if self._takes_part:
             self.hooks.before_plan()
         scheduler.now_ps = now_ps
-        plan = None if self._whole_prompts is None else self._whole_prompts.plan()
+        plan = None if self._prompt_plans is None else self._prompt_plans.plan()
         if plan is None:
             plan = scheduler.plan()
         if plan.preempted:

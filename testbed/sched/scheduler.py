@@ -19,10 +19,10 @@ from testbed.sched.limits import Limits
 from testbed.sched.orders import FIRST_COME, Order
 from testbed.sched.plan import Outcome, Plan, Results, broken_promise, one_answer
 from testbed.sched.preemption import PreemptionRule, preempt_victim
+from testbed.sched.prompt_plans import PromptPlans
 from testbed.sched.state import SchedulerState
 from testbed.sched.swap import precedes_admission, swap_in
 from testbed.sched.token_budget import Prefills
-from testbed.sched.whole_prompts import WholePrompts
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import Release
 
@@ -110,9 +110,9 @@ class Scheduler(ABC):
         return self.state.memory
 
     @property
-    def whole_prompts(self) -> WholePrompts | None:
-        """Makes the plan, for an engine that asks it first, if requests wait whose prompts are
-        computed whole; None: `plan` makes all of them.
+    def prompt_plans(self) -> PromptPlans | None:
+        """Makes most plans that compute prompts, for an engine that asks it first; None: `plan`
+        makes all of them.
         """
         return None
 
@@ -370,7 +370,7 @@ class IterationLevel(Scheduler):
     Attributes:
         prefills: the class of `prompts`.
         admits_after_decodes: a plan is a step of the batch and then prompts, so that
-            `whole_prompts` may make it. The class of a scheduler says so itself, as with
+            `prompt_plans` may make it. The class of a scheduler says so itself, as with
             `has_steady_plans`.
         limits: of an iteration.
         order: of requests.
@@ -435,17 +435,24 @@ class IterationLevel(Scheduler):
         return self.order.columns_read()
 
     @cached_property
-    def whole_prompts(self) -> WholePrompts | None:
+    def prompt_plans(self) -> PromptPlans | None:
         """See Scheduler."""
         memory = self.memory
         is_plain = memory.layered is None and memory.cuts_chunks is None
         is_declared = vars(type(self)).get("admits_after_decodes", False)
         can = is_declared and is_plain and self._choose_order is None and not self.prefetch
-        return WholePrompts(self) if can and self.is_steady and not self.steps_in_turn else None
+        return PromptPlans(self) if can and self.is_steady and not self.steps_in_turn else None
 
     def limit_chunks(self) -> None:
         """Called before prompts are put into a plan: set the longest chunk, if it depends on the
         requests.
+        """
+
+    def continue_prefills(self, plan: Plan) -> None:
+        """Plan the next chunks of the prompts in prefill, if `prompts` only begins some.
+
+        Args:
+            plan: the one that is being made.
         """
 
     @property

@@ -1,4 +1,6 @@
-"""Plans that the scheduler need not make: whole prompts are computed, of one request or several."""
+"""Plans that the scheduler need not make: prompts are computed, of one request or several, whole
+or in chunks.
+"""
 
 from itertools import count
 
@@ -72,7 +74,7 @@ def test_they_are_the_plans_of_the_scheduler(kind, policy, options, arrivals, bu
             for scheduler in (fast, plain):
                 scheduler.add(incoming(request_id, prompt_len))
         for _ in range(3):
-            made = fast.whole_prompts.plan()
+            made = fast.prompt_plans.plan()
             num_chunks += [] if made is None else [len(made.chunks)]
             plans = fast.plan() if made is None else made, plain.plan()
             assert made_of(plans[0]) == made_of(plans[1])
@@ -83,10 +85,44 @@ def test_they_are_the_plans_of_the_scheduler(kind, policy, options, arrivals, bu
     assert max(num_chunks) == at_once
 
 
+@pytest.mark.parametrize("threshold", [0, 7])
+@pytest.mark.parametrize("fits_whole", [True, False])
+def test_they_go_on_with_a_prompt_in_chunks(threshold, fits_whole):
+    """Also if its next chunk preempts it, if prompts hit blocks, and if the pool is full."""
+    limits = {"max_num_batched_tokens": 16, "max_num_seqs": 7}
+    options = {
+        "long_prefill_token_threshold": threshold,
+        "scheduler_reserve_full_isl": fits_whole,
+    }
+    fast, plain = (
+        scheduler_of(VllmV1, paged(30, OutputCaching), Recompute(), **limits, **options)
+        for _ in range(2)
+    )
+    num_chunked = num_preempting = 0
+    for step in range(90):
+        if step % 4 == 0:
+            for scheduler in (fast, plain):
+                length = 20 + step % 28
+                ids = tuple(i if i < 8 else 100 * step + i for i in range(length))
+                scheduler.add(Incoming(step, 0, length, prompt_ids=ids))
+        made = fast.prompt_plans.plan()
+        plans = fast.plan() if made is None else made, plain.plan()
+        assert made_of(plans[0]) == made_of(plans[1])
+        assert state_of(fast) == state_of(plain)
+        num_chunked += made is not None and any(not chunk.last for chunk in made.chunks)
+        num_preempting += made is not None and len(made.preempted)
+        decoding = [i for i, group in plain.state.running.items() if group.batch]
+        results = Results(tuple(decoding[:1]) if step % 5 == 4 else ())
+        for scheduler, plan in zip((fast, plain), plans, strict=True):
+            scheduler.commit(plan, 1, results)
+    assert num_chunked > 9
+    assert num_preempting
+
+
 class Derived(Mixed2023):
     """Another scheduler, which may plan otherwise."""
 
 
 def test_other_schedulers_make_all_their_plans():
     for kind in (Derived, SeparatePrefill):
-        assert scheduler_of(kind, paged(), Recompute()).whole_prompts is None
+        assert scheduler_of(kind, paged(), Recompute()).prompt_plans is None
