@@ -22,11 +22,11 @@ from testbed.sglang.pool import (
     page_size_of,
     pool_of,
 )
+from testbed.sglang.start_rules import check_scheduling
 
 MOST_REQUESTS, LEAST_REQUESTS = 4096, 2048  # resolve_max_num_reqs
 MAX_PREFILL_TOKENS = 16384
 WINDOW_RATIO = 0.8
-RANKED = ("fcfs", "lof")  # the orders of the queue that go with priorities
 LLAMA_2_GRAPH = 4096
 KV_BYTES = {"auto": None, "fp8_e4m3": 1, "fp8_e5m2": 1, "bf16": 2, "bfloat16": 2}
 DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
@@ -58,7 +58,6 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
     modelled.
     """
     values = command.values
-    _check_priorities(values)
     check_modelled(shape, kind)
     model = _served(values, shape)
     check_sparse(model, gpu, values.get("--kv-cache-dtype", "auto"))
@@ -69,6 +68,7 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
     windows = has_window_pool(model, kind)
     cells = cells_of(model, limits.num_gpus, windows=windows)
     page = page_size_of(model, gpu, kind, whole(values, "--page-size"))
+    check_scheduling(values, limits.chunked_prefill_size, page)
     _check_memory(memory, gpu)
     pool = _pool(values, cells, page, int(memory.kv_cache * GIB))
     running = running_requests(limits.max_running_requests, pool.num_tokens, model.max_len)
@@ -108,27 +108,6 @@ def running_requests(asked: int | None, total_tokens: int, context_length: int) 
     estimated = int(total_tokens / context_length * 512)
     most = max(min(estimated, MOST_REQUESTS), LEAST_REQUESTS) if asked is None else asked
     return min(most, total_tokens // 2)
-
-
-def _check_priorities(values: Mapping[str, str]) -> None:
-    """Raise DoesNotStart for orders that do not go with priorities, or not without them."""
-    by_priority = "--enable-priority-scheduling" in values
-    order, retraction = values.get("--schedule-policy", "fcfs"), values.get("--retraction-policy")
-    if by_priority and order not in RANKED:
-        raise DoesNotStart(
-            key=f"{SERVE}: --schedule-policy",
-            value=order,
-            problem=(
-                "SGLang does not start: with --enable-priority-scheduling it is one of "
-                f"{', '.join(RANKED)}"
-            ),
-        )
-    if retraction == "priority" and not by_priority:
-        raise DoesNotStart(
-            key=f"{SERVE}: --retraction-policy",
-            value=retraction,
-            problem="SGLang does not start: it needs --enable-priority-scheduling",
-        )
 
 
 def _served(values: Mapping[str, str], shape: ModelSpec) -> ModelSpec:
