@@ -39,6 +39,7 @@ LINKS = {"swap": "host_bandwidth", "all_reduce": "link_bandwidth"}
 # times
 UNMOVED = (
     "overhead",
+    "decodes_beside_prompts",
     "launch_decodes",
     "launch_prompts",
     "launched_eager",

@@ -13,6 +13,7 @@ from testbed.core.slots import record
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.all_reduce_times import ring_stand_in
 from testbed.cost.attention_times import Attention
+from testbed.cost.beside_prompts import BESIDE, Beside, decodes_beside_prompts
 from testbed.cost.iteration import IterationCost
 from testbed.cost.launches import Launches
 from testbed.cost.layer_times import Layers
@@ -76,6 +77,9 @@ class ProfileCost(IterationCost):
         self._num_layers = model.num_layers
         self._launches = Launches(profile, self.least)
         self._layers = Layers(profile, model, server, choices)
+        self._beside: Beside | None = None
+        if BESIDE in profile["sections"]:
+            self._beside = decodes_beside_prompts(profile)
         self._attention: Attention | KvGroups = Attention(profile, choices, model.num_layers)
         if model.window or model.states:
             self._attention = attention_of_groups(profile, choices, model)
@@ -124,6 +128,8 @@ class ProfileCost(IterationCost):
         num_tokens, time_ps = work.num_tokens, 0
         if num_tokens:
             time_ps = self._apart(num_tokens, work.num_outputs, bool(work.prefill))
+        if self._beside is not None and work.prefill and work.decode_seqs:
+            time_ps += self._beside(num_tokens, work.decode_seqs)
         return time_ps + self._attention(work)
 
     def _apart_from_attention(self, num_tokens: int, num_outputs: int, has_prompts: bool) -> int:

@@ -132,6 +132,30 @@ def test_prompts_within_the_graphs_have_one_row_of_output_each(tmp_path, monkeyp
     )
 
 
+def test_decodes_take_longer_beside_prompts_beyond_the_graphs(tmp_path, monkeypatch):
+    """Each takes 0.05 ms more there; and the GPU has the first of prompts 1 ms later."""
+    alone, launched = planted.computing_ms, planted.launch
+
+    def computing_ms(prompts, decodes, context):
+        tokens = decodes + sum(new for _, new in prompts)
+        is_beyond = prompts and tokens > planted.LARGEST
+        return alone(prompts, decodes, context) + (0.05 * decodes if is_beyond else 0)
+
+    def launch(prompts, decodes):
+        first, whole = launched(prompts, decodes)
+        return first + (1.0 if prompts else 0.0), whole
+
+    monkeypatch.setattr(planted, "computing_ms", computing_ms)
+    monkeypatch.setattr(planted, "launch", launch)
+    sweeps = planted.apart()
+    planted.add_prompts_among_decodes(sweeps, new=(16, 700, 3000, 4000, 5000))
+    cost = ProfileCost(MODEL, None, fitted(sweeps, tmp_path))
+    work = Work(200, 200 * 100, 100, prefill=((3500, 0),))
+    expected = computing_ms(((0, 3500),), 200, 200 * 100)
+    assert cost.iteration(work) / MS == pytest.approx(expected, rel=0.01)
+    assert cost.launch(8, 1, 3000).first_ps / MS == pytest.approx(2.5, abs=0.2)
+
+
 def test_a_slow_hosts_decodes_take_the_time_of_their_padded_batch():
     """Results of prompts were read so late on this host that the GPU's time does not show."""
     folder = KEPT / "h100-llama-3.1-8b-other-host" / "sweeps"

@@ -33,6 +33,10 @@ class DecodeFit(NamedTuple):
         per_token = np.interp(of_seqs, self.num_seqs, self.per_token)
         return np.asarray(at_zero + np.asarray(context, float) * per_token)
 
+    def reading_ms(self, rows: pd.DataFrame) -> "pd.Series[float]":
+        """The attention of the decodes of iterations: what they take for the tokens read."""
+        return rows.decode_context * np.interp(rows.decodes, self.num_seqs, self.per_token)
+
 
 def fit_decodes(
     steady: pd.DataFrame, graph_sizes: Sequence[int], smooth: Callable[[Sequence[float]], Floats]

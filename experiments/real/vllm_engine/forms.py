@@ -8,8 +8,13 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from testbed.experiments.real.vllm_engine.beside_fit import as_alone, beside_decodes
 from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit, with_slow_kernels
-from testbed.experiments.real.vllm_engine.graph_fit import as_decodes, fit_within_graphs
+from testbed.experiments.real.vllm_engine.graph_fit import (
+    WithinGraphs,
+    as_decodes,
+    fit_within_graphs,
+)
 from testbed.experiments.real.vllm_engine.launch_fit import (
     LaunchFit,
     continued,
@@ -20,20 +25,22 @@ from testbed.experiments.real.vllm_engine.launch_terms import Curve, Curves, cur
 from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit
 from testbed.experiments.real.vllm_engine.smooth import Floats, rising
 
-Within = Callable[[pd.DataFrame, DecodeFit, LaunchFit, PromptFit, Sequence[int]], dict[int, float]]
+Within = Callable[[pd.DataFrame, DecodeFit, LaunchFit, PromptFit, Sequence[int]], WithinGraphs]
+Beside = Callable[[PromptFit, pd.DataFrame, DecodeFit, LaunchFit, int], PromptFit]
 
 
 class Form(NamedTuple):
     """prompts: curves of their launches. beyond: a curve of decodes' launches with what is beyond
     its largest batch. of_decodes: their computing, from medians by size. within_graphs: that of
-    prompts, milliseconds by the size of the graph; empty if it is that of as many decodes.
+    prompts; empty if it is that of as many decodes. beside: prompts beyond them, with decodes.
     """
 
     prompts: Curves
     beyond: Callable[[Curve], Curve]
     of_decodes: Callable[[Sequence[float]], Floats]
     within_graphs: Within
+    beside: Beside
 
 
-OF_SUMS = Form(curves_by_terms, continued, with_slow_kernels, fit_within_graphs)
-BY_SIZE = Form(curves_of_prompts, level, rising, as_decodes)  # of the profiles that ship
+OF_SUMS = Form(curves_by_terms, continued, with_slow_kernels, fit_within_graphs, beside_decodes)
+BY_SIZE = Form(curves_of_prompts, level, rising, as_decodes, as_alone)  # of the profiles that ship

@@ -7,6 +7,7 @@ is the one of prompts among decodes if a log has any.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,36 +22,48 @@ QUARTILE = 0.25  # results may be read late, never early
 MOST_ROWS = 64  # tokens without a row of output from which on these show in the time
 
 
+class WithinGraphs(NamedTuple):
+    """Milliseconds by the size of the graph, without attention, and what each decode beside the
+    prompts adds; empty if no iteration of prompts among decodes was seen to wait for the GPU.
+    """
+
+    times: dict[int, float]
+    per_decode: float
+
+
+NOT_SEEN = WithinGraphs({}, 0.0)
+
+
 def fit_within_graphs(
     among: pd.DataFrame,
     decodes: DecodeFit,
     launches: LaunchFit,
     prompts: PromptFit,
     sizes: Sequence[int],
-) -> dict[int, float]:
-    """Milliseconds by the size of the graph, without attention; empty if no iteration of prompts
-    among decodes was seen to wait for the GPU.
+) -> WithinGraphs:
+    """Fitted to the results that were waited for.
 
     The time of a size that was not seen is that of as many decodes less their rows of output, and
-    no size takes longer than as many decodes.
+    no size takes longer than as many decodes. Each decode adds a row.
     """
     seen = _seen(among, decodes, launches, prompts, sizes)
     if seen.empty:
-        return {}
+        return NOT_SEEN
     of_decodes = dict(zip(sizes, _of_decodes(sizes, decodes, prompts), strict=True))
     row_ms = _row_ms(seen, of_decodes)
     times = {size: ms - row_ms * size for size, ms in of_decodes.items()}
-    of_size = seen.groupby("padded").computing
+    of_size = (seen.computing - row_ms * seen.decodes).groupby(seen.padded)
     measured = of_size.quantile(QUARTILE)[of_size.size() >= FEWEST]
     times |= dict(zip(map(int, measured.index), map(float, measured), strict=True))
     longest = {size: ms for size, ms in of_decodes.items() if size <= decodes.num_seqs[-1]}
     least = times[sizes[0]]
-    return {size: min(max(ms, least), longest.get(size, ms)) for size, ms in times.items()}
+    bounded = {size: min(max(ms, least), longest.get(size, ms)) for size, ms in times.items()}
+    return WithinGraphs(bounded, row_ms)
 
 
-def as_decodes(*fits: object) -> dict[int, float]:
+def as_decodes(*fits: object) -> WithinGraphs:
     """Nothing: the time is that of as many decodes."""
-    return {}
+    return NOT_SEEN
 
 
 def _seen(
@@ -69,8 +82,7 @@ def _seen(
     free_ms = decodes.each_ms(rows.decodes_before, rows.context_before)
     begun_ms = np.maximum(free_ms, rows.handed_ms + launches.first_of(rows.num_seqs))
     ended_ms = rows.handed_ms + rows.before_ms + rows.handed_behind_ms + rows.late_ms
-    read_ms = rows.decode_context * np.interp(rows.decodes, decodes.num_seqs, decodes.per_token)
-    attention_ms = read_ms + prompts.attention_ms(rows.prompt_pairs)
+    attention_ms = decodes.reading_ms(rows) + prompts.attention_ms(rows.prompt_pairs)
     padded = np.array(sizes)[np.searchsorted(sizes, rows.num_tokens)]
     return rows.assign(padded=padded, computing=ended_ms - begun_ms - attention_ms)
 

@@ -52,7 +52,7 @@ def _computing_ms(row: Any, decodes: DecodeFit, prompts: PromptFit, largest_grap
         linear_ms = prompts.linear_ms(row.tokens_before)
     else:
         linear_ms = decodes.ms(row.tokens_before, 0)
-    return linear_ms + prompts.attention_ms(row.pairs_before)
+    return float(linear_ms + prompts.attention_ms(row.pairs_before))
 
 
 def _pooled(rows: pd.DataFrame, is_large: pd.Series) -> pd.DataFrame:

@@ -4,7 +4,7 @@ An iteration of which the GPU is the bottleneck ends later than its launch. Plan
 under way it also waits for the first of its launch; behind another one it does not.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,19 +18,23 @@ FEWEST = 3  # kinds of prompts
 
 class PromptFit(NamedTuple):
     """Milliseconds of an iteration beyond the largest graph: fixed + per_token x tokens + per_pair
-    x pairs of a query and a key.
+    x pairs of a query and a key + per_decode x decodes beside, without their own attention.
+
+    later_ms: so much later than of decodes the GPU has the first of a launch.
     """
 
     fixed: float
     per_token: float
     per_pair: float
+    per_decode: float = 0.0
+    later_ms: float = 0.0
 
-    def linear_ms(self, num_tokens: int) -> float:
-        """Everything but attention."""
+    def linear_ms(self, num_tokens: Any) -> Any:
+        """Everything but attention and decodes, of a number of tokens or a series of them."""
         return self.fixed + self.per_token * num_tokens
 
-    def attention_ms(self, pairs: float) -> float:
-        """Attention of all layers."""
+    def attention_ms(self, pairs: Any) -> Any:
+        """Attention of all layers, alike."""
         return self.per_pair * pairs
 
 

@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 
 from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.cost.beside_prompts import BESIDE
 from testbed.cost.sections import FORMAT, check_profile
 from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit, fit_decodes
 from testbed.experiments.real.vllm_engine.forms import OF_SUMS, Form
 from testbed.experiments.real.vllm_engine.growth_fit import fit_growth
 from testbed.experiments.real.vllm_engine.launch_fit import LaunchFit, fit_launches
+from testbed.experiments.real.vllm_engine.launch_terms import MOST
 from testbed.experiments.real.vllm_engine.logged_steps import (
     lone_prompts,
     prompts_among_decodes,
@@ -64,12 +66,14 @@ def profile_of(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> d
         behind = prompts_behind_prompts(steps)
         growth = fit_growth(lone, behind, decodes, prompts, largest_graph)
         launches = launches._replace(prompts=growth)
+    prompts = form.beside(prompts, among, decodes, launches, largest_graph)
     longest = int(steps.num_tokens.max())
     within = form.within_graphs(among, decodes, launches, prompts, sizes)
     sections = {
-        **_layers(decodes, prompts, within, largest_graph, longest, machine.model.num_layers),
+        **_layers(decodes, prompts, within.times, largest_graph, longest, machine.model.num_layers),
         **_attention(decodes, prompts, machine.model),
-        **_launches(launches, decodes),
+        **_beside(within.per_decode, prompts.per_decode, largest_graph, longest),
+        **_launches(launches, decodes, prompts.later_ms),
     }
     profile = {
         "format": FORMAT,
@@ -168,12 +172,31 @@ def _attention(decodes: DecodeFit, prompts: PromptFit, model: ModelSpec) -> dict
     }
 
 
-def _launches(launches: LaunchFit, decodes: DecodeFit) -> dict[str, Section]:
+def _beside(
+    within_ms: float, beyond_ms: float, largest_graph: int, longest: int
+) -> dict[str, Section]:
+    """What decodes add beside prompts, if that is anything. within_ms, beyond_ms: of each decode
+    within the graphs and beyond.
+    """
+    each = {largest_graph: within_ms, max(longest, largest_graph + 1): beyond_ms}
+    if not any(each.values()):
+        return {}
+    points = [
+        [num_tokens, num_seqs, ms * num_seqs * US]
+        for num_tokens, ms in each.items()
+        for num_seqs in (1, MOST)
+    ]
+    note = "rows of output, and attention in a mixed batch: the same for each decode"
+    return {BESIDE: _section(("num_tokens", "num_seqs"), points, note)}
+
+
+def _launches(launches: LaunchFit, decodes: DecodeFit, later_ms: float) -> dict[str, Section]:
     prompt_points = [
         [part, num_tokens, num_seqs, ms * US]
         for num_tokens, curve in launches.prompts.items()
         for num_seqs, whole in curve.items()
-        for part, ms in (("first", min(launches.first_of(num_seqs), whole)), ("whole", whole))
+        for first in (launches.first_of(num_seqs) + later_ms,)
+        for part, ms in (("first", min(first, whole)), ("whole", whole))
     ]
     decode_points = [
         [part, num_seqs, min(ms, decodes.ms(num_seqs, num_seqs)) * US]
