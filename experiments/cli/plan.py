@@ -39,6 +39,13 @@ Precision = Annotated[
 Everything = Annotated[bool, Parameter(help="simulate every deployment that fits: slower")]
 Runs = Annotated[Path, Parameter(metavar="DIR", help="folders of the simulated runs")]
 Page = Annotated[Path, Parameter(metavar="FILE", help="write one page; its rows open their runs")]
+Sensitivity = Annotated[
+    bool,
+    Parameter(
+        help="also say how far costs, and arrivals moved by up to 10 ms, move the answer of the "
+        "cheapest deployment, as capacity --sensitivity does"
+    ),
+]
 Fronts = Annotated[Picture, Parameter(help="draw the Pareto fronts")]
 
 
@@ -90,6 +97,7 @@ def plan(
     config_dir: ConfigFolders | None = None,
     served: ServedCommand = NO_COMMAND,
     written: Written = NO_FILES,
+    sensitivity: Sensitivity = False,
     json: AsJson = False,
 ) -> int:
     """Find the cheapest deployment that keeps an SLO.
@@ -108,19 +116,29 @@ def plan(
     replicas=1,2 --gpus 2 slo.ttft_s=1 arrivals.rate=8
     """
     from testbed.experiments.plan.deployment_plan import planned
-    from testbed.experiments.plan.shown import lines_of
 
     served.check()
     check_folder_of(written.figure, written.html)
     words = NO_COMMAND.words(overrides, config_dir or [])
     answer = planned(search.request(words, served, written.runs), _report)
-    lines = lines_of(answer)
+    lines = _lines(answer, sensitivity=sensitivity)
     _write(answer, written)
     if json:
         _print_json(answer, lines)
     else:
         _show(answer, lines, written)
     return exit_codes.ANSWERED if answer.ranked else exit_codes.NO
+
+
+def _lines(answer: "Plan", *, sensitivity: bool) -> list[str]:
+    """Lines of the question and its answer, with its sensitivity if asked."""
+    from testbed.experiments.plan.shown import lines_of
+
+    if not sensitivity:
+        return lines_of(answer)
+    from testbed.experiments.plan.sensitive import sensitive_lines
+
+    return [*lines_of(answer), *sensitive_lines(answer)]
 
 
 def _print_json(answer: "Plan", lines: list[str]) -> None:

@@ -67,6 +67,19 @@ def test_a_plan_ranks_by_prices_and_says_what_does_not_fit(testbed, tmp_path):
     assert (tmp_path / "runs" / "plan" / best["runs"][0] / "summary.json").is_file()
 
 
+def test_a_plan_says_how_sensitive_its_cheapest_deployment_is(testbed):
+    lines = planned(testbed, *SPACE, *LOAD, "--sensitivity")["lines"]
+    at = next(i for i, line in enumerate(lines) if line.startswith("how sensitive, "))
+    low, high = map(float, re.findall(r"[0-9.]+", lines[at + 1]))
+    assert 90 <= low <= high <= 100
+    assert not any("sensitive" in line for line in planned(testbed, *SPACE, *LOAD)["lines"])
+    words = (*SPACE, *WORKLOAD, "arrivals.duration_s=3", "seed=0", "--precision", "0.5")
+    at_capacity = planned(testbed, *words, "--sensitivity")["lines"][-1]
+    low, high, *_ = map(float, re.findall(r"[0-9.]+", at_capacity))
+    assert "req/s, by costs" in at_capacity
+    assert 0 < low <= high
+
+
 def test_each_engine_costs_what_its_own_gpus_cost(testbed, tmp_path):
     (tmp_path / "prices.toml").write_text(PRICES)
     words = ("model=qwen2.5-7b", "gpu=a100-40gb", "replicas=3", "gpu@1=a10g", *LOAD)
@@ -131,7 +144,7 @@ def test_a_plan_that_cannot_keep_a_run_ranks_nothing(testbed, tmp_path, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", [0, 2, 3])
+@pytest.mark.parametrize("place", [0, 2, 4])
 def test_a_plan_on_a_full_disk_ranks_nothing(testbed, mode, place, monkeypatch):
     calls, fsync = count(), os.fsync
 
