@@ -44,7 +44,7 @@ class Drawn(Trace):
 
     @abstractmethod
     def draw(self, num_rows: int, rng: np.random.Generator) -> tuple[Column, Column]:
-        """Prompt and output lengths in tokens of so many rows."""
+        """Prompt and output lengths in tokens of num_rows rows."""
 
     @abstractmethod
     def of_lengths(self, prompts: Column, outputs: Column) -> Rows:

@@ -59,8 +59,8 @@ class NormalLengths(Trace):
 
     A length is normal, cut to the limits and rounded; without a deviation it is uniform between
     the limits. Limits that are not given are five deviations away, and at least 1. Every
-    conversation has `turns` turns: its next prompt is all before it, answers included, and so many
-    new tokens. Conversations start with one of prefix_count prefixes of prefix_tokens tokens.
+    conversation has `turns` turns: its next prompt is all before it, answers included, and new
+    tokens. Conversations start with one of prefix_count prefixes of prefix_tokens tokens.
     first_prompt_tokens, first_output_tokens and their limits: of the first turn; None: as of the
     others. delay_s, delay_stdev_s, delay_min_s, delay_max_s: the think time before each turn after
     the first, which arrivals=sessions heeds; it is drawn once for a conversation, so that a slow

@@ -22,7 +22,7 @@ class RandomLengths(Drawn):
     input_len, output_len, prefix_len: --random-input-len, --random-output-len, --random-prefix-len.
     The ratios are --random-range-ratio for prompts and for outputs: a length is uniform over the
     whole numbers from floor(mean (1 - ratio)) to ceil(mean (1 + ratio)), an output at least 1.
-    num_special: tokens that the server's tokenizer adds to each prompt; so many fewer are drawn
+    num_special: tokens that the server's tokenizer adds to each prompt; as many fewer are drawn
     (the mean is of input_len - num_special), and all prompts start with them. Every prompt goes on
     with the same prefix_len tokens. No two prompts share what follows if vocab_size is None; else
     it is one random token of vocab_size and then each next token of the vocabulary, so that prompts

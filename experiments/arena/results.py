@@ -46,7 +46,7 @@ def rows_of(games: Games) -> list[dict[str, Any]]:
 
 
 def columns_of(games: Games) -> Mapping[str, list[object]]:
-    """The same as columns of a CSV."""
+    """`rows_of` as columns of a CSV."""
     rows = rows_of(games)
     return {name: [row[name] for row in rows] for name in (*OF_ROW, *COLUMNS)}
 
@@ -99,7 +99,7 @@ def differences(
     any_version: bool = False,
 ) -> list[str]:
     """Differences between a result and what its entrants give here: versions, suite, entrants, and
-    rows; of these all, or so many that their own content draws. any_version: rows and suite alone
+    rows; of these all, or a sample drawn by their own content. any_version: rows and suite alone
     count.
     """
     about, rules = content["about"], Rules(str(content["about"].get("rules")))

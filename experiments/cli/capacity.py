@@ -221,7 +221,7 @@ def _varied(
 
 
 def seeds_of(words: list[str], count: int | None) -> list[int]:
-    """The seeds to search with: that of the words alone, or so many from 0 on."""
+    """The seeds to search with: that of the words alone, or `count` from 0 on."""
     word = next((word for word in words if key_of(word) == SEED), None)
     if word is None:
         return list(range(count or USUAL_SEEDS))

@@ -20,8 +20,8 @@ Handler = Callable[[int, FrameType | None], None]
 
 
 class CommonOptions(NamedTuple):
-    """debug: an error shows its traceback. quiet: standard error has errors alone. limit_s: after
-    so many seconds from began_s on the command ends as by SIGTERM; None: never.
+    """debug: an error shows its traceback. quiet: standard error has errors alone. limit_s: seconds
+    from began_s on, after which the command ends as by SIGTERM; None: never.
     """
 
     debug: bool = False
@@ -92,7 +92,7 @@ def silence() -> Iterator[None]:
 
 @contextmanager
 def time_limit(seconds: float, terminated: Handler) -> Iterator[None]:
-    """SIGTERM reaches this process after so many seconds, unless the body ends before."""
+    """SIGTERM reaches this process after `seconds`, unless the body ends before."""
     before = signal.signal(signal.SIGTERM, terminated)
     alarm = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
     signal.setitimer(signal.ITIMER_REAL, seconds)

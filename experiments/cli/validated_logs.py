@@ -143,7 +143,7 @@ class Validation:
         show(*self.conclusions())
 
     def print_json(self, within: float | None) -> None:
-        """The same as JSON."""
+        """Print what the tables show as JSON."""
         effects = []
         for change, rows in self.effects.items():
             for log in self.logs:

@@ -7,7 +7,7 @@ class HalfOfThePrompt(DroppedBlocks):
     """Drops every second block of a prompt once the prompt is computed, and keeps the rest."""
 
     def num_dropped(self, prompt_len: int, num_tokens: int) -> int:
-        """Blocks that a sequence of so many tokens has dropped: never fewer of more tokens."""
+        """Blocks that a sequence of num_tokens tokens has dropped: never fewer of more tokens."""
         if num_tokens <= prompt_len:
             return 0
         return (prompt_len - 1) // self.block_size // 2  # not the block of the last token

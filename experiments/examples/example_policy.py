@@ -55,7 +55,7 @@ class Slabs(MemoryPolicy):
         return self.slab_size * min(self.max_slabs, self.num_slabs // num_seqs)
 
     def grow(self, slot_counts: dict[int, int]) -> bool:
-        """Slots for so many tokens of each of these sequences, all or none."""
+        """Slots for the tokens of each of these sequences, all or none."""
         missing = {
             i: ceil_div(num_slots, self.slab_size) - len(self.slabs.get(i, []))
             for i, num_slots in slot_counts.items()

@@ -52,7 +52,7 @@ def cheapest_at_capacity(search: Search, candidates: Sequence[Candidate]) -> lis
 
 
 def all_at_capacity(search: Search, candidates: Sequence[Candidate]) -> list[Verdict]:
-    """The same by searching the rate of every candidate."""
+    """`cheapest_at_capacity` by searching the rate of every candidate."""
     return searched(search, candidates)
 
 

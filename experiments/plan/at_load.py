@@ -35,7 +35,7 @@ def cheapest_at_load(search: Search, candidates: Sequence[Candidate]) -> list[Ve
 
 
 def all_at_load(search: Search, candidates: Sequence[Candidate]) -> list[Verdict]:
-    """The same by simulating every candidate with every seed, without arithmetic."""
+    """`cheapest_at_load` by simulating every candidate with every seed, without arithmetic."""
     seeds = search.question.seeds
     results = search.simulations.outcomes(
         [(candidate, seed, None) for candidate in candidates for seed in seeds]

@@ -50,11 +50,11 @@ class Progress:
         self._shortened: int | None = None
 
     def checked(self, done: int, total: int) -> None:
-        """So many are done, of so many."""
+        """`done` of `total` histories have been run."""
         self._done, self._total = done, total
 
     def shortened(self, num_calls: int) -> None:
-        """A violation was found, and its shortest calls until now are so many."""
+        """A violation was found, whose shortest calls until now are num_calls."""
         self._shortened = num_calls
 
     def __str__(self) -> str:

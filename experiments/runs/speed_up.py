@@ -35,7 +35,7 @@ class SpeedUp(NamedTuple):
 
     @property
     def predicted(self) -> float:
-        """The same of the simulator."""
+        """The simulator's rate of tokens with drafts over that without."""
         return self.predicted_without_s / self.predicted_s
 
     @property

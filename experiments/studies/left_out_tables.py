@@ -36,7 +36,7 @@ def left_out_table(folders: Sequence[Path]) -> pd.DataFrame:
 
 
 def held_back_rows(folders: Sequence[Path], every: int) -> Iterator[list[str]]:
-    """The errors of every so many rows of AIConfigurator's tables, predicted from the others."""
+    """The errors of each `every`-th row of AIConfigurator's tables, predicted from the others."""
     if len(folders) != 1 or every < 2:
         raise InputError(
             key="--held-back",

@@ -156,7 +156,7 @@ def _saturated(config: RunConfig, table: np.ndarray, rng: np.random.Generator) -
 
 
 def config_of(blocks: int, profile: str, server: str = H100) -> RunConfig:
-    """The server with so many blocks."""
+    """The server with `blocks` blocks."""
     pool = (f"server={server}", f"server.num_blocks={blocks}")
     costs = (*pool, "cost=profile", f"cost.path={profile}")
     return configured([*SERVER, *costs])

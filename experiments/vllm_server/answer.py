@@ -106,11 +106,11 @@ class Question:
         )
 
     def updated(self, option: str, value: str) -> "Question":
-        """The same with another value of one option."""
+        """This question with another value of one option."""
         return replace(self, command=self.command.updated(option, value))
 
     def without(self, option: str) -> "Question":
-        """The same without one option."""
+        """This question without one option."""
         return replace(self, command=self.command.without(option))
 
 

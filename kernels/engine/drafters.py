@@ -17,7 +17,7 @@ class Drafter:
     """Drafts nothing, for schedulers that plan no drafts.
 
     The engine calls `found` when an iteration has brought tokens, and `draft` when it launches the
-    plan that has so many drafts, or fewer.
+    plan with these drafts, or fewer.
     """
 
     def found(self, groups: Iterable[SequenceGroup]) -> Mapping[int, int]:

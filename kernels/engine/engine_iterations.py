@@ -57,7 +57,7 @@ def decoding(batch: int, first_id: int) -> Phase:
 def prompts_with_decodes(
     bench: Bench, planning: Planning, lengths_of: Mapping[int, Sequence[int]], cost: CostModel
 ) -> dict[tuple[int, int], list[Iteration]]:
-    """Iterations with one prompt and so many decodes, by decodes and the prompt's length; without
+    """Iterations with one prompt and some decodes, by decodes and the prompt's length; without
     the decodes for which memory has no room. lengths_of: the prompts' lengths by decodes; cost: see
     `visits`.
     """
@@ -79,7 +79,7 @@ def prompts_with_decodes(
 
 
 def with_one_prompt(iterations: Iterable[Iteration], decodes: int, length: int) -> list[Iteration]:
-    """The iterations with so many decodes and one prompt of this length; InputError if there are
+    """The iterations with `decodes` decodes and one prompt of this length; InputError if there are
     none.
     """
     visited = [

@@ -20,8 +20,8 @@ class ModelDrafter(Drafter):
 
     Each launch stores the drafter's K and V of all tokens that the model computes and that are
     known, in its first pass: also of prompts, whose slots another request may find. A pass for a
-    draft token stores the token before. `_num_stored`: so many tokens of a sequence have been
-    stored, of which the last may have been rejected.
+    draft token stores the token before. `_num_stored`: tokens of a sequence that have been stored,
+    of which the last may have been rejected.
 
     The host waits for each pass: graphs have buffers on the host for NUM_IN_FLIGHT launches, which
     a third would overwrite while those of the first are copied.

@@ -34,7 +34,7 @@ class Phase(NamedTuple):
         return [*self.residents, *self.visitors]
 
     def within(self, max_len: int) -> "Phase":
-        """The same with outputs that end at the longest sequence of a model, in tokens."""
+        """This phase with outputs that end at the longest sequence of a model, in tokens."""
         return Phase(_within(max_len, self.residents), _within(max_len, self.visitors))
 
 

@@ -1,9 +1,9 @@
 """Iterations with prompts as CUDA graphs: what lies between the attention of two layers is a graph;
 attention is launched between the graphs, since its grid depends on the batch.
 
-The graphs of a size serve every batch of at most so many tokens. Rows past the batch compute values
-that are not read: a row of a layer depends on others in attention alone, which has the batch's
-rows.
+The graphs of a size serve every batch of at most that many tokens. Rows past the batch compute
+values that are not read: a row of a layer depends on others in attention alone, which has the
+batch's rows.
 """
 
 from bisect import bisect_left

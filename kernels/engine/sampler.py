@@ -194,7 +194,7 @@ class Sampler:
                 buffers[seq.seq_id].append(token)
 
     def verify(self, drawn: Drawn, drafts: Drafts) -> dict[int, int]:
-        """The same if sequences have drafts, whose tokens are drawn one behind the other: those
+        """`keep` if sequences have drafts, whose tokens are drawn one behind the other: those
         that are as drafted are kept, and the one behind them. Returns the number of accepted drafts
         by request id.
         """

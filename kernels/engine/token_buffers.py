@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
     new: how many. num_stored: how many tokens precede them, whose K and V are stored. written: the
     slots of tokens before this position contain their K and V already, and are not written. wanted:
-    the logits of so many tokens at the end are needed. drafts: draft tokens behind the sequence's.
+    tokens at the end whose logits are needed. drafts: draft tokens behind the sequence's.
     """
 
     seq: Sequence

@@ -11,9 +11,8 @@ num_kv_heads, block_size, head_size]; block tables, int32 [num_seqs, max_blocks]
 [num_slots, num_kv_heads, head_size], a pool of slots; int32 [num_seqs, 2] = first slot and capacity
 of a sequence's extent, which is laid out [num_kv_heads, capacity, head_size], as in
 FasterTransformer. The caches have the type of the queries; or they are e4m3 with kv_scales, float32
-[2, num_kv_heads], by which a cached value of K and of V is multiplied. window: a token reads the
-last so many tokens only, itself included; table entries of blocks before them may have any valid
-id.
+[2, num_kv_heads], by which a cached value of K and of V is multiplied. window: the last tokens that
+a token reads, itself included; table entries of blocks before them may have any valid id.
 """
 
 import math
@@ -70,7 +69,7 @@ def decode_workspace(q: Any, num_chunks: int) -> Workspace:
 
 
 def workspace_of_rows(q: Any, rows: int) -> Workspace:
-    """A workspace for so many rows of partial results."""
+    """A workspace for `rows` rows of partial results."""
     num_seqs, num_heads, head_size = q.shape
 
     def zeros(kind: str, *shape: int) -> Any:

@@ -65,7 +65,7 @@ def all_reduce(num_gpus: int) -> list[Point]:
 
 
 def all_cases(num_gpus: int) -> list[Case]:
-    """Every case of so many GPUs; a layer's all-reduce has one hidden vector per token."""
+    """Every case of num_gpus GPUs; a layer's all-reduce has one hidden vector per token."""
     axes = product(TYPES, ("eager", "graph"), BYTES[2:])
     alone = [Case(num_gpus, dtype, size, way) for dtype, way, size in axes]
     width = 2 * read_model("opt-175b").hidden_size

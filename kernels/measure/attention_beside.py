@@ -33,7 +33,7 @@ TOLERANCE = 5e-3  # of the norm: two results of fp16
 
 
 class Case(NamedTuple):
-    """A batch of equal sequences of so many tokens, the first `prefix` of which they share."""
+    """A batch of sequences of `tokens` tokens, the first `prefix` of which they share."""
 
     kind: str
     shape: Shape

@@ -39,7 +39,7 @@ class Timing(NamedTuple):
         return cls(*np.percentile(samples_us, [50, 10, 90]).tolist())
 
     def per(self, parts: int) -> "Timing":
-        """The percentiles of one of so many equal parts."""
+        """The percentiles of one of `parts` equal parts."""
         return Timing(*(us / parts for us in self))
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ def capture(
     memory: Any = None,
     stream: torch.cuda.Stream | None = None,
 ) -> torch.cuda.CUDAGraph:
-    """A graph of the calls, so many times, in `memory` that it shares with others, if any.
+    """A graph of the calls, `repeats` times, in `memory` that it shares with others, if any.
 
     No garbage is collected meanwhile: graphs of an earlier engine, freed during a capture, would
     invalidate it. stream: of graphs that end together; from PyTorch 2.12 on the end of one frees

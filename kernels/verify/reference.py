@@ -35,7 +35,7 @@ def full_attention(
     then values).
 
     q: [num_new, num_heads, head_size]; k, v: [context_len, num_kv_heads, head_size]; GQA by
-    repeating K and V. window: a token reads the last so many tokens, itself included.
+    repeating K and V. window: the last tokens that a token reads, itself included.
     """
     group, past = q.shape[1] // k.shape[1], k.shape[0] - q.shape[0]
     scale = q.shape[2] ** -0.5 if scale is None else scale

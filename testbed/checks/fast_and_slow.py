@@ -192,7 +192,7 @@ def broken_by(case: Case, requests: list[Request], prefix: int) -> ClauseBroken 
 def shrunk(
     case: Case, requests: list[Request], prefix: int, broken: ClauseBroken, name: str
 ) -> ClauseBroken:
-    """The same clause, broken by the fewest and shortest requests that so many tries find."""
+    """`broken`'s clause, broken by the fewest and shortest requests that MAX_TRIES tries find."""
 
     def fails(candidate: list[Request]) -> bool:
         again = broken_by(case, candidate, prefix)
@@ -206,7 +206,7 @@ def shrunk(
 
 
 def fewer_requests(requests: list[Request]) -> Iterator[list[Request]]:
-    """The same requests but for some, the longest runs first; then with one length halved."""
+    """The requests but for some, the longest runs first; then with one length halved."""
     yield from without_runs(requests)
     for i, request in enumerate(requests):
         for name in ("prompt_len", "output_len"):
@@ -272,7 +272,7 @@ def _seen_future(
 
 
 def other_future(requests: list[Request], rejected: Container[int]) -> list[Request]:
-    """The same requests; of every second one that is served, the output ends earlier."""
+    """The requests, of which every second one that is served has an output that ends earlier."""
     random = Random(1)
     return [
         request._replace(output_len=random.randint(request.output_len // 2 + 1, request.output_len))

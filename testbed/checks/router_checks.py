@@ -64,7 +64,7 @@ BEFORE = Arrival(0, 9, 2, story=2, session=3)  # what another router serves firs
 
 @dataclass(frozen=True)
 class World:
-    """A fleet of so many engines, whose requests belong to sessions or not."""
+    """A fleet of num_engines engines, whose requests belong to sessions or not."""
 
     num_engines: int
     has_sessions: bool
@@ -172,7 +172,7 @@ def _drawn(random: Random) -> Call:
 
 
 def shrunk(make: MakeRouter, world: World, calls: list[Call], broken: ClauseBroken) -> ClauseBroken:
-    """The same clause, broken by the shortest calls that are found."""
+    """`broken`'s clause, broken by the shortest calls that are found."""
 
     def fails(candidate: list[Call]) -> bool:
         again = broken_by(make, world, candidate)

@@ -36,7 +36,7 @@ class Watcher:
         self._max_groups: int | None = limits.get("max_num_seqs")
 
     def check(self, scheduler: Scheduler, plan: Plan, steps: int, promised: int) -> None:
-        """The plan extends the batch by so many of the steps that the policy had promised."""
+        """The plan extends the batch by `steps` of the `promised` steps of the policy."""
         check_decodes(scheduler, plan, steps, promised)
         check_chunks(scheduler, plan)
         for group in plan.rejected:

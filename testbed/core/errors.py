@@ -43,15 +43,15 @@ class InputError(ValueError):
         return _blank, (type(self),), vars(self)
 
     def within(self, key: object) -> Self:
-        """The same refusal of a part of `key`, such as a line of that file."""
+        """This refusal of a part of `key`, such as a line of that file."""
         return self._with(key=f"{key}: {self.key}")
 
     def with_remedy(self, remedy: str) -> Self:
-        """The same refusal with one more thing to do about it."""
+        """This refusal with one more remedy."""
         return self._with(remedy=f"{self.remedy}; {remedy}" if self.remedy else remedy)
 
     def _with(self, **fields: str) -> Self:
-        """The same refusal with these fields."""
+        """This refusal with these fields."""
         refusal = _blank(type(self))
         vars(refusal).update(vars(self) | fields)
         return refusal

@@ -10,7 +10,7 @@ OF_A_COMMAND = 200_000  # starting a command makes 110,000, almost all of which 
 
 @contextmanager
 def collections_after(num_objects: int) -> Iterator[None]:
-    """The collector searches when so many new objects are alive."""
+    """The collector searches when num_objects new objects are alive."""
     thresholds = gc.get_threshold()
     gc.set_threshold(num_objects, *thresholds[1:])
     try:

@@ -135,7 +135,7 @@ class Growth(NamedTuple):
     slot_steps_squared: int = 0
 
     def one_step_later(self) -> "Growth":
-        """The same slots, each taken one step later."""
+        """These slots, each taken one step later."""
         if self is NO_GROWTH:
             return self
         slots, slot_steps, squared = self
@@ -373,7 +373,7 @@ class Stepped(NamedTuple):
     """A footprint that rises in steps, such as doubling.
 
     Attributes:
-        steps: (tokens, slots) in rising order: up to so many tokens take so many slots.
+        steps: (tokens, slots) in rising order: up to `tokens` tokens take `slots` slots.
     """
 
     steps: tuple[tuple[int, int], ...]

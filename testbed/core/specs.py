@@ -374,15 +374,15 @@ class ModelSpec:
         return layers + apart * self.dtype_bytes
 
     def read_bytes(self, experts_per_layer: float) -> float:
-        """Bytes of the weights of an iteration whose tokens go through so many different experts of
-        each layer.
+        """Bytes of the weights of an iteration whose tokens go through experts_per_layer different
+        experts of each layer.
         """
         bits = self.weight_bits or 8 * self.dtype_bytes
         head = self.vocab_size * self.hidden_size * self.dtype_bytes
         return self.dense_params * bits / 8 + self.expert_bytes(experts_per_layer) + head
 
     def expert_bytes(self, experts_per_layer: float) -> float:
-        """Bytes of so many experts of each layer that has any."""
+        """Bytes of experts_per_layer experts of each layer that has any."""
         bits = (self.experts.bits if self.experts else None) or self.weight_bits
         routed = self.num_expert_layers * experts_per_layer * self.expert_params
         return routed * (bits or 8 * self.dtype_bytes) / 8

@@ -126,8 +126,8 @@ class AnalyticCost(IterationCost):
         return record(Affine, (self.iteration(work), growth, steps))
 
     def _attention_s(self, token_bytes: int, byte_share: float) -> float:
-        """Seconds of decode attention for a token of context in layers that cache so many bytes of
-        it, as memory or the peak bounds it.
+        """Seconds of decode attention for a token of context in layers that cache token_bytes bytes
+        of it, as memory or the peak bounds it.
 
         A latent is read once for all heads, which is why the peak may bound it: 2 FLOPs for each
         head and value.

@@ -32,7 +32,7 @@ class Knots:
         self._ends = [*self.x[1 : len(slopes)], UNBOUNDED]
 
     def share(self, share: float) -> "Knots":
-        """The same pieces, `share` times as high and as steep; slopes stay whole numbers."""
+        """These pieces, `share` times as high and as steep; slopes stay whole numbers."""
         part = Knots([(0, 0)])
         part.x, part._starts, part._ends = self.x, self._starts, self._ends
         part.y = [round(y * share) for y in self.y]

@@ -119,7 +119,7 @@ class Work(NamedTuple):
         return self.decode_seqs + self.draft_tokens + len(self.prefill)
 
     def later(self, steps: int) -> "Work":
-        """The same decodes, so many iterations later.
+        """These decodes `steps` iterations later.
 
         Args:
             steps: iterations from this one on.
@@ -330,8 +330,8 @@ class CostModel(ABC):
         return Affine(self.iteration(work), growth_ps=0, steps=1)
 
     def least(self, num_tokens: int) -> int:
-        """Picoseconds that no iteration over so many tokens is below, whatever they read; 0 if
-        nothing is known. `testbed plan` excludes deployments by it.
+        """A lower bound, in picoseconds, of any iteration over num_tokens tokens; 0 if nothing is
+        known. `testbed plan` excludes deployments by it.
 
         Args:
             num_tokens: tokens of an iteration, at least one.

@@ -116,7 +116,7 @@ class ProfileCost(IterationCost):
         return {way: link or _swaps(profile, self._choices.swap, way) for way in ("out", "in")}
 
     def varied(self, *, launches: float, computing: float) -> "ProfileCost":
-        """The same costs with all launches, and with all else, so many times as long."""
+        """These costs with launches `launches` times, and all else `computing` times as long."""
         model, server, profile = self._made_of
         sections = {
             name: _scaled(section, launches if name in LAUNCHES else computing)
@@ -241,7 +241,7 @@ def _system_of(
 
 
 def check_shard(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:
-    """Raise InputError unless the profile is of this model's shape on so many GPUs."""
+    """Raise InputError unless the profile is of this model's shape on num_gpus GPUs."""
     profiled = ModelSpec(**profile["model"])
     if not model.is_shaped_like(profiled) or profile["num_gpus"] != num_gpus:
         raise InputError(

@@ -14,9 +14,9 @@ class SoftwareTimes:
 
     overhead_s: an iteration (one graph launch, inputs in, tokens out). More for each running
     request, scheduled token, sequence that takes a step or is prefilled, and for each running
-    request on each GPU, to hand its input on. sequences_per_fork: a fork takes as long as so many
-    sequences. software: the system whose times these are, None if they are the profile's or the
-    user's own. A time of None is the measured one, or zero if none was measured.
+    request on each GPU, to hand its input on. sequences_per_fork: a fork takes as long as this
+    number of sequences. software: the system whose times these are, None if they are the profile's
+    or the user's own. A time of None is the measured one, or zero if none was measured.
     """
 
     overhead_s: Seconds | None = None

@@ -124,7 +124,7 @@ class ClosedLoop(Listener):
 class BoundedLoop(Listener):
     """Sends requests at their own times, but none while max_in_flight are unanswered: it goes out
     when an answer ends, behind those that were due before it, and arrives then. With all times 0 it
-    keeps so many unanswered, a closed loop by concurrency.
+    keeps max_in_flight unanswered, a closed loop by concurrency.
 
     A request that is rejected or cancelled has ended too. As in ClosedLoop, what follows an answer
     misses the plan that is made at that very moment.

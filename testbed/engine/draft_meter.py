@@ -22,7 +22,7 @@ class DraftMeter(PlainMeter):
         return Meter.repeated_reads(self, plan, used)
 
     def unused(self, group: SequenceGroup) -> int:
-        """The same of a group of one sequence, which shares no slots with itself."""
+        """The unused slots of a group of one sequence, which shares none with itself."""
         if not group.resident:
             return 0
         seq, predicts = group.sequences[0], self.memory.predicts

@@ -102,9 +102,9 @@ class Executor(ABC):
 
     @abstractmethod
     def begin(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
-        """The plan's first iteration begins, and at most max_steps iterations are carried out: so
-        many that they end at the first boundary at or after end_by_ps, and that the next plan is
-        made at the first boundary at or after plan_by_ps.
+        """The plan's first iteration begins, and at most max_steps iterations are carried out:
+        they end at the first boundary at or after end_by_ps, or so that the next plan is made at
+        the first boundary at or after plan_by_ps.
         """
 
     @abstractmethod

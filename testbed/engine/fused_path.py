@@ -78,8 +78,8 @@ class FusedPath:
         self._advance = self._policy.extend if layered is None else layered.advance
 
     def begin_next(self, start_ps: int, arrival_ps: int) -> Flight | None:
-        """The same as `Scheduler.plan` and `begin`, if the plan is several promised steps of the
-        batch, which the policy takes in `end`; None if it is not.
+        """Plan and begin at once, if the plan is several promised steps of the batch, which the
+        policy takes in `end`; None if it is not.
         """
         if not (self._is_steady and self._scheduler.is_decoding) or self._meter.forked:
             return None
@@ -145,9 +145,7 @@ class FusedPath:
     def _begin_forking(
         self, plan: Plan, usage: Usage, start_ps: int, arrival_ps: int
     ) -> Flight | None:
-        """The same as `begin`, for requests of several sequences, which share blocks and copy
-        them.
-        """
+        """`begin` for requests of several sequences, which share blocks and copy them."""
         if [ops for ops in plan.ops if ops.moves or ops.background]:
             return None
         state, flight = self._state, self._forking
@@ -262,7 +260,7 @@ class FusedPath:
             self._departures.finish(group, flight.end_ps)
 
     def _end_prompts(self, flight: Flight) -> None:
-        """The same as `end`, of an iteration that computes prompts."""
+        """`end` of an iteration that computes prompts."""
         plan, outputs = flight.plan, self._outputs
         ended = outputs.ended(plan, 1)
         results = record(Results, (ended, NONE, NONE, NONE)) if ended else NOTHING
@@ -274,7 +272,7 @@ class FusedPath:
             self._departures.finish(group, flight.end_ps)
 
     def _end_forking(self, flight: Flight) -> None:
-        """The same as `end`, for requests of several sequences."""
+        """`end` for requests of several sequences."""
         plan, steps, recorder = flight.plan, flight.steps, self._recorder
         results = self._outputs.results(plan, steps)
         outcome = self._scheduler.commit(plan, steps, results)

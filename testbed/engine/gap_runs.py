@@ -56,7 +56,7 @@ class GapRuns(NamedTuple):
         return first + growth * place, count
 
     def flat_ones_merged(self) -> "GapRuns":
-        """The same gaps; those of runs without growth once for each length of a gap."""
+        """These gaps; those of runs without growth once for each length of a gap."""
         flat = (self.growth_ps == 0) | (self.lengths == 1)
         merged = single_gaps(self.first_ps[flat], (self.lengths * self.counts)[flat])
         columns = [np.concatenate([m, c[~flat]]) for m, c in zip(merged, self, strict=True)]

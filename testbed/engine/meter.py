@@ -112,7 +112,7 @@ class PlainMeter(Meter):
         self._first = SpanMemory(len(running), used, internal, copies)
 
     def repeated_reads(self, plan: Plan, used: Usage) -> int:
-        """The same, by the tables of all that decode."""
+        """Repeated reads by the tables of all that decode."""
         decodes = plan.decode_seqs or plan.drafts
         batch, others = decoding(plan, self.state.batch) if decodes else (Batch(), [])
         return self.memory.reads_by_tables(batch, others)

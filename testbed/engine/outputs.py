@@ -84,8 +84,8 @@ class Outputs:
         return accepted
 
     def ended(self, plan: Plan, steps: int, accepted: Mapping[int, int] = NONE) -> tuple[int, ...]:
-        """The requests that have their whole output when the plan's iterations have run, with so
-        many drafts accepted; called before they are committed or anticipated.
+        """The requests that have their whole output when the plan's iterations have run, with the
+        drafts in `accepted`, by request id; called before they are committed or anticipated.
         """
         state = self._state
         ended: list[int] = []
@@ -112,8 +112,8 @@ class Outputs:
         return record(Results, (tuple(self._pop_ended(step)), NONE, NONE, NONE))
 
     def end_with_next(self, group: SequenceGroup, num_tokens: int = 1) -> None:
-        """The present iteration brings so many tokens, the last one of each sequence of the group;
-        called before it is committed.
+        """The present iteration brings num_tokens tokens, the last one of each sequence of the
+        group; called before it is committed.
         """
         request_id, output_len = group.request_id, group.num_generated + num_tokens
         self.lengths[request_id] = output_len

@@ -189,8 +189,8 @@ class Recorder:
         memory: SpanMemory,
         growth_ps: int = 0,
     ) -> None:
-        """A plan was carried out `steps` times, with so many requests waiting and swapped out; each
-        iteration took growth_ps more than the one before.
+        """A plan was carried out `steps` times, with `waiting` requests waiting and `swapped`
+        swapped out; each iteration took growth_ps more than the one before.
         """
         prefill = 0
         if plan.chunks:
@@ -216,8 +216,8 @@ class Recorder:
             self.settle()
 
     def decoded(self, flight: Flight, memory: SpanAccount, ended: tuple[int, ...]) -> None:
-        """The same as `span` and `tokens` of iterations that decode and do nothing else, which
-        have ended at flight.end_ps with the whole outputs of the requests `ended`.
+        """`span` and `tokens` at once, for iterations that decode and do nothing else, which have
+        ended at flight.end_ps with the whole outputs of the requests `ended`.
         """
         steps, start_ps, end_ps = flight.steps, flight.start_ps, flight.end_ps
         decodes, growth_ps = flight.plan.decode_seqs, flight.durations.growth_ps
@@ -236,7 +236,7 @@ class Recorder:
     def prompted(
         self, flight: Flight, memory: SpanAccount, ended: tuple[int, ...], done: list[SequenceGroup]
     ) -> None:
-        """The same as `span` and `tokens` of an iteration of the fused path that computes prompts.
+        """`span` and `tokens` at once, for an iteration of the fused path that computes prompts.
         done: the groups whose prompt is complete.
         """
         plan, start_ps, end_ps = flight.plan, flight.start_ps, flight.end_ps
@@ -397,7 +397,7 @@ def span_columns(recorder: Recorder) -> Columns:
 
 
 def span_columns_in_parts(recorder: Recorder) -> Iterator[Columns]:
-    """The same table, some spans at a time."""
+    """`span_columns`, some spans at a time."""
     return map(in_seconds, recorder.spans.columns_in_parts())
 
 

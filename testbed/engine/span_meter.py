@@ -126,7 +126,7 @@ class SpanMeter(Meter):
         return record(SpanMemory, (self._running, used, internal, self._copies, growth, shared))
 
     def begin_chunks(self, plan: Plan) -> None:
-        """The same as `open` of a plan of the fused path (fused_path.py), which has chunks."""
+        """`open` for a plan of the fused path (fused_path.py), which has chunks."""
         for group, _, _, _, _, _ in plan.chunks:
             self._track(group)
         self._repeated = self._copies = 0
@@ -148,8 +148,8 @@ class SpanMeter(Meter):
             self._taken = [-(seq.slots_offset + extended) % size for seq in seqs]
 
     def close_decodes(self, flight: Flight, grown: Grant) -> SpanAccount:
-        """The same as `close` of a plan of the fused path that only decodes; those of its groups
-        that have ended are forgotten after it.
+        """`close` for a plan of the fused path that only decodes; forgets those of its groups that
+        have ended.
         """
         usage, steps, started, growth = flight.usage, flight.steps, NO_GROWTH, None
         starts, end, growing = self._starts, self.state.batch.steps, flight.growing
@@ -171,7 +171,7 @@ class SpanMeter(Meter):
         return flight.work.num_requests, usage, internal, 0, growth, shared
 
     def close_prompts(self, flight: Flight, outcome: Outcome) -> SpanAccount:
-        """The same as `close` of a plan of the fused path, which has chunks."""
+        """`close` for a plan of the fused path, which has chunks."""
         starts, started, usage = self._starts, NO_GROWTH, flight.usage
         state = self.state
         shared: tuple[SharedSlots, ...] = ()

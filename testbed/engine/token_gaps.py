@@ -162,7 +162,7 @@ class DecodeSpans(NamedTuple):
         return np.where(self.num > 1, self.first_ps + self.growth_ps * (self.num - 1), 0)
 
     def runs(self, members: NDArray[np.int32]) -> GapRuns:
-        """The gaps within spans, each of which so many requests have."""
+        """The gaps within spans. members: the requests that have those of each."""
         some = (members > 0) & (self.num > 1)
         inside = self.first_ps + self.growth_ps, self.growth_ps, self.num - 1, members.astype(int)
         return GapRuns(*[column[some] for column in inside])

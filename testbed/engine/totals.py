@@ -108,7 +108,9 @@ class SpanMemory(NamedTuple):
     shared: tuple[SharedSlots, ...] = ()
 
     def lasting(self, duration_ps: int) -> "SpanMemory":
-        """The same of one iteration, whose duration was not known when it was measured."""
+        """These totals with the duration of their one iteration, which was not known when it was
+        measured.
+        """
         shared = [SharedSlots(held, saved, saved * duration_ps) for held, saved, _ in self.shared]
         return self._replace(shared=tuple(shared))
 

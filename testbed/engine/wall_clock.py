@@ -99,7 +99,7 @@ class WallClock(Clock):
                 self._posted.wait((left_ps - SPIN_PS) / PS)
 
     def _poll_until(self, at_ps: int, alarm: WallAlarm) -> None:
-        """The same, if something is to be polled that may bring the alarm forward."""
+        """Poll until a time, or until something is posted; a poll may bring the alarm forward."""
         assert self.poll is not None
         while self.now_ps < min(at_ps, alarm.at_ps) and not self._posts:
             self.poll()

@@ -189,7 +189,7 @@ class Capabilities:
         return self.counts_shared_reads.repeated_reads(batch, others)
 
     def reads_by_tables(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
-        """The same, by walking all tables."""
+        """`repeated_reads` by walking all tables."""
         seqs = [*batch, *others]
         return read_again([(seq.num_slots, self._full_tables(seq)) for seq in seqs])
 

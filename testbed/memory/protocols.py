@@ -123,7 +123,7 @@ class Publishes(Protocol):
 
         Args:
             seq: whose tokens.
-            num_tokens: the first so many.
+            num_tokens: how many, from the first on.
         """
 
     def admit(self, seqs: list[Seq], num_tokens: int, hit: CacheHit | None = None) -> Answers:
@@ -242,7 +242,7 @@ class Truncates(Protocol):
 
         Args:
             seq: one that is in no batch.
-            num_tokens: the last so many.
+            num_tokens: how many, up to the last.
         """
 
 
@@ -335,7 +335,7 @@ class Offloads(Protocol):
     ) -> Answer:
         """Begin to load what the tier has of a waiting sequence.
 
-        A grant with num_cached above 0: it has slots for so many tokens now, and all of them are
+        A grant with num_cached above 0: it has slots for num_tokens tokens now, and all of them are
         stored once `has_landed`. A grant of 0: there is nothing to load. LOADING: what it would
         find is being written, or loaded for another sequence. LATER: the pool has no slots for it.
 
@@ -596,7 +596,9 @@ class ReadsColumns(Protocol):
 
 @runtime_checkable
 class ForeseesChains(Protocol):
-    """The same of an eviction order (testbed.memory.prefix_cache.eviction.order)."""
+    """An eviction order (testbed.memory.prefix_cache.eviction.order) that knows the prompts to
+    come.
+    """
 
     def foresee(self, prompts: Iterable[Sequence[int]]) -> None:
         """Called before the first request.

@@ -21,8 +21,8 @@ class Batching:
 class StateCaching:
     """Of a model's states those at the ends of chunks are kept (mamba_cache_mode=align).
 
-    alignment: the kernel exports a state within a chunk, at multiples of so many tokens; None: it
-    exports none.
+    alignment: the kernel exports a state within a chunk, at multiples of this number of tokens;
+    None: it exports none.
     """
 
     alignment: int | None = None

@@ -94,7 +94,7 @@ class SharedReads(BatchIndex):
         return self._num_reads - len(self.readers)
 
     def again_with(self, others: Iterable[Sequence]) -> int:
-        """The same if `others` read their blocks beside the members."""
+        """`again` if `others` read their blocks beside the members."""
         again, readers = self.again(), self.readers
         read = set[int]()
         for seq in others:

@@ -62,8 +62,8 @@ def while_arriving(
 
 
 def is_filling(rates: Mapping[str, float | None] | None) -> bool:
-    """True if so many requests take longer than the first half that the server still fills in the
-    second one, or falls behind: its rates are no steady ones.
+    """True if many requests take longer than the first half: the server still fills in the second
+    one, or falls behind, so that its rates are not steady.
     """
     return rates is not None and (rates[LONGER] or 0.0) > FEW
 

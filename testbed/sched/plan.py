@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
 
 class Draft(NamedTuple):
     """A group's only sequence computes its newest token and num_drafts draft tokens behind it, of
-    which the first so many are kept as the model would have generated itself.
+    which the first ones are kept as the model would have generated itself.
 
     When the iteration begins, `seq` stores all tokens but these; or the group has ended since the
     plan was made ahead, and what is computed for it is discarded.

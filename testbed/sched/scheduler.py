@@ -398,7 +398,7 @@ class IterationLevel(Scheduler):
             preemption: the rule that names victims.
             max_num_batched_tokens: tokens of an iteration at most.
             max_num_seqs: sequences that run at most.
-            prefetch: what lower tiers have of so many waiting requests is loaded before their turn.
+            prefetch: waiting requests for which lower tiers' blocks are loaded before their turn.
             order: of requests; None: first come, first served.
         """
         super().__init__(policy, preemption)

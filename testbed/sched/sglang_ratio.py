@@ -31,5 +31,5 @@ class NewTokenRatio:
         self.current = self._initial
 
     def retracted(self, left: Collection[SequenceGroup], generated: int, declared: int) -> None:
-        """After a retraction `left` have generated so many tokens of those that they declare."""
+        """After a retraction `left` have generated `generated` of the `declared` tokens."""
         self.current = min(1.0, (generated + STEPS_AHEAD * len(left)) / (declared + 1))

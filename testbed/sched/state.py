@@ -225,7 +225,7 @@ class SchedulerState(Queues):
             self.publish(chunk.seq, chunk.num_stored + new)
 
     def cut_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> Chunk:
-        """The same, but they are not findable yet."""
+        """`schedule_chunk` of tokens that are not findable yet."""
         todo = group.todo
         seq, left, num_stored = todo.pop(0)
         if new < left:
@@ -305,7 +305,7 @@ class SchedulerState(Queues):
             self.ended.remove(group)
 
     def _remove_from_queue(self, group: SequenceGroup, status: SequenceStatus) -> None:
-        """The same of a group that waits, maybe partially preempted, or is swapped out."""
+        """`remove` for a group that waits, maybe partially preempted, or is swapped out."""
         self.leave_queue(group)
         self.not_loaded.discard(group)
         group.status = status
@@ -342,7 +342,7 @@ class SchedulerState(Queues):
         return self.release_all_kept() or (not self.running and self._release_last_retained())
 
     def free_for_running(self, num_tokens: int) -> bool:
-        """The same for running groups: about num_tokens slots, before one of them is preempted."""
+        """Give back about num_tokens slots for running groups, before one of them is preempted."""
         return self.shrink_kept(num_tokens) or self._release_last_retained()
 
     def _release_last_retained(self) -> bool:
@@ -415,8 +415,8 @@ class SchedulerState(Queues):
         self._wait_again(group)
 
     def preempt_tail(self, group: SequenceGroup, num_tokens: int) -> None:
-        """The same, but a single sequence loses only its last num_tokens tokens or more, if no
-        other group is partially preempted.
+        """Preempt by recompute, but a single sequence loses only its last num_tokens tokens or
+        more, if no other group is partially preempted.
         """
         if self.partially_preempted is not None:
             self.preempt_by_recompute(group)

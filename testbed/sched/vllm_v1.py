@@ -324,7 +324,7 @@ class VllmV1(IterationLevel):
 
 
 class AsyncVllmV1(VllmV1):
-    """The same with asynchronous scheduling, vLLM's default: the next plan is made while an
+    """VllmV1 with asynchronous scheduling, vLLM's default: the next plan is made while an
     iteration runs.
 
     When the last iteration of a plan begins, the engine calls `anticipate` and asks for the next
@@ -362,7 +362,7 @@ class AsyncVllmV1(VllmV1):
         return outcome
 
     def _of_full_length(self, requests: tuple[int, ...], steps: int) -> tuple[int, ...]:
-        """Those that have the model's length after so many steps: they get no step more."""
+        """The requests that have the model's length after `steps` steps, and get no further one."""
         groups = ((name, self.state.find(name)) for name in requests)
         return tuple(
             name

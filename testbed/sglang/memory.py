@@ -34,8 +34,8 @@ MANY_GPUS = 4
 
 @dataclass(frozen=True)
 class Size:
-    """Sizes that SGLang takes for GPUs below so much memory: tokens of a chunk, and the largest
-    batch of decodes with a CUDA graph, on fewer than MANY_GPUS GPUs and on more.
+    """Sizes that SGLang takes for GPUs with less than below_gib of memory: tokens of a chunk, and
+    the largest batch of decodes with a CUDA graph, on fewer than MANY_GPUS GPUs and on more.
     """
 
     below_gib: float

@@ -15,7 +15,7 @@ def number(values: Mapping[str, str], name: str) -> int | None:
 
 
 def whole(values: Mapping[str, str], name: str) -> int | None:
-    """The same of an option that counts."""
+    """The whole number of an option that must be above 0."""
     count = number(values, name)
     if count is not None and count < 1:
         raise refusal(values, name, "must be above 0")

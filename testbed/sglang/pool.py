@@ -121,7 +121,7 @@ def cells_of(model: ModelSpec, num_gpus: int, *, windows: bool) -> CellBytes:
 
 
 def pool_of(cells: CellBytes, num_bytes: int, page_size: int, ratio: float) -> TokenPool:
-    """The pool of so many bytes on each GPU. ratio: tokens of windows by those of full
+    """The pool of num_bytes bytes on each GPU. ratio: tokens of windows by those of full
     attention.
     """
     most = num_bytes // cells.full
@@ -131,7 +131,7 @@ def pool_of(cells: CellBytes, num_bytes: int, page_size: int, ratio: float) -> T
 
 
 def of_tokens(cells: CellBytes, most: int, page_size: int, ratio: float) -> TokenPool:
-    """The pool of at most so many tokens, in whole pages. Raises DoesNotStart for none."""
+    """The pool of at most `most` tokens, in whole pages. Raises DoesNotStart for none."""
     num_tokens = most // page_size * page_size
     if num_tokens < 1:
         raise DoesNotStart(

@@ -141,7 +141,7 @@ def _check_memory(memory: ServerMemory, gpu: GpuSpec) -> None:
 
 
 def _pool(values: Mapping[str, str], cells: CellBytes, page: int, num_bytes: int) -> TokenPool:
-    """The pool of so many bytes, or the smaller one that the command asks for. Up to the expected
+    """The pool of num_bytes bytes, or the smaller one that the command asks for. Up to the expected
     error of the memory, what it asks for counts, since it may come from the server's log.
     """
     ratio = _window_ratio(values)

@@ -22,8 +22,8 @@ class Speculation(ABC):
             reads its hidden states, which no cache has.
         drafts_on_gpu: drafts never leave the GPU, so that the next iteration can be planned before
             they are known.
-        num_inserted: tokens of each sequence that a drafter's batch has on top of the model's, so
-            that a server takes so many off its budget for each sequence that it may run.
+        num_inserted: tokens of each sequence that a drafter's batch has on top of the model's,
+            which a server takes off its budget for each sequence that it may run.
     """
 
     drops_last_block: ClassVar[bool] = False

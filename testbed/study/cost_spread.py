@@ -44,7 +44,7 @@ class Spread(NamedTuple):
         return f"launches {self.launches:.1%}{self.of_launches}, computing {self.computing:.1%}"
 
     def varied(self, of_launches: float, of_computing: float) -> ProfileCost:
-        """The costs so many deviations away."""
+        """The costs with launches of_launches and all else of_computing deviations away."""
         return self.cost.varied(
             launches=max(0.0, 1 + self.launches * of_launches),
             computing=1 + self.computing * of_computing,

@@ -30,7 +30,7 @@ class Interval(NamedTuple):
         return self.beside([])
 
     def beside(self, differences: Sequence["Interval"]) -> str:
-        """The same, with no fewer decimal places than differences from it that stand near and are
+        """`str`, with no fewer decimal places than differences from it that stand near and are
         distinguishable from zero have: else 7 and 7 would differ by 0.4.
         """
         known = [of._places for of in differences if not of.includes_zero]

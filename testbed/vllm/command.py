@@ -40,11 +40,11 @@ class Command:
     keys: Mapping[str, str] | None = None
 
     def updated(self, name: str, value: str) -> "Command":
-        """The same with another value of one option."""
+        """This command with another value of one option."""
         return self._of({**self.values, name: value})
 
     def without(self, name: str) -> "Command":
-        """The same without one option."""
+        """This command without one option."""
         return self._of({key: value for key, value in self.values.items() if key != name})
 
     def _of(self, values: dict[str, str]) -> "Command":

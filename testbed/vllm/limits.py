@@ -6,7 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Limits:
     """The sizes that decide the batch of the profiling run. num_gpus: in tensor parallelism;
-    num_stages: of a pipeline, each of so many GPUs. has_whole_experts: each GPU has some of the
+    num_stages: of a pipeline, each of num_gpus GPUs. has_whole_experts: each GPU has some of the
     experts (--enable-expert-parallel), not a part of each. num_expert_ranks: engines of data
     parallelism that divide the experts among them.
     """

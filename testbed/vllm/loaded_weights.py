@@ -16,7 +16,7 @@ def beside_parameters_gib(
     model: ModelSpec, num_positions: int, num_gpus: int, num_tables: int = 1
 ) -> float:
     """GiB on each GPU. num_positions: of the model, whatever the longest sequence that is served.
-    num_tables: of the rope, each of so many positions.
+    num_tables: of the rope, each of num_positions positions.
     """
     rotated = model.latent.rope_size if model.latent else model.head_size
     tables = num_tables * num_positions * rotated * model.dtype_bytes

@@ -174,7 +174,7 @@ def graphs_gib(limits: Limits, memory_terms: Terms) -> float:
 
 
 def other_gib(num_gpus: int) -> float:
-    """GiB of CUDA's context and NCCL's buffers on each of so many GPUs, by the terms that ship."""
+    """GiB of CUDA's context and NCCL's buffers on each of num_gpus GPUs, by the terms that ship."""
     return _non_torch(num_gpus, terms())
 
 

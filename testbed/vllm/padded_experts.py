@@ -48,7 +48,7 @@ def expert_padding_bytes(model: ModelSpec, limits: Limits, gpu: GpuSpec, release
 
 
 def _expert_bytes(model: ModelSpec, columns: int, gpu: GpuSpec, release: Release) -> float:
-    """Bytes of one expert's part with so many columns, as a GPU keeps it."""
+    """Bytes of one expert's part with `columns` columns, as a GPU keeps it."""
     generation = capability_of(gpu)[0]
     if generation == HOPPER:
         return _triton_bytes(model, _up(columns, TRITON_COLUMNS), release)

@@ -22,8 +22,8 @@ BLOCKS = "--num-gpu-blocks-override"
 class Pool(NamedTuple):
     """The pages of a pool, with the memory that they follow from (None: the command gives them).
 
-    num_checked: vLLM starts only if one sequence of the longest length fits into so many. stage:
-    that whose pool it is.
+    num_checked: vLLM starts only if one sequence of the longest length fits into these pages.
+    stage: that whose pool it is.
     """
 
     memory: ServerMemory | None

@@ -260,7 +260,7 @@ def _offloading(
 
 
 def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks: int) -> ModelSpec:
-    """The model with the longest sequence that it serves; raises InputError if so many pages do
+    """The model with the longest sequence that it serves; raises InputError if num_blocks pages do
     not hold it.
     """
     if reader.value("--max-model-len") in AUTO:

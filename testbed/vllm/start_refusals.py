@@ -58,8 +58,8 @@ def _check_shards_of_heads(
 
 
 def check_divided_parts(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
-    """Raise InputError for parts beside attention that vLLM does not divide among so many GPUs: the
-    heads of a vision tower, which it makes for text alone too, and the groups of Mamba-2.
+    """Raise InputError for parts beside attention that vLLM does not divide among num_gpus GPUs:
+    the heads of a vision tower, which it makes for text alone too, and the groups of Mamba-2.
     """
     groups = model.states.num_groups if model.states else 0
     if model.vision_heads is not None and model.vision_heads % num_gpus:

@@ -60,7 +60,7 @@ class HitCurves:
         return [hits * self.block_size / self.prompt_tokens for hits in self.hits[order]]
 
     def gib(self, num_blocks: int) -> float:
-        """The memory of so many blocks of the model, over all GPUs together."""
+        """The memory of num_blocks blocks of the model, over all GPUs together."""
         return num_blocks * self.block_bytes / GIB
 
     def pool_of(self, num_blocks: int) -> str:

@@ -103,7 +103,7 @@ class PhaseRecorder(Recorder):
     def prompted(
         self, flight: Flight, memory: SpanAccount, ended: tuple[int, ...], done: list[SequenceGroup]
     ) -> None:
-        """The same for an iteration that computes prompts on the fused path."""
+        """`span` for an iteration that computes prompts on the fused path."""
         super().prompted(flight, memory, ended, done)
         self._computes_prompts(flight.plan, flight.start_ps)
         for group in done:

@@ -96,7 +96,7 @@ class PrefixCache(EvictionOrders):
 
 
 def with_pool(config: RunConfig, num_blocks: int) -> RunConfig:
-    """The config with a pool of so many blocks, on GPUs that have the memory for it if the
+    """The config with a pool of num_blocks blocks, on GPUs that have the memory for it if the
     server's have less.
     """
     model, server = config.model, config.server

@@ -143,7 +143,7 @@ def add_states(imported: Imported, tables: Tables) -> None:
 
 
 def _of_state(rows: Any, model: ModelSpec, state_bytes: int) -> Any:
-    """The rows of layers as wide as the model's whose state has so many bytes."""
+    """The rows of layers as wide as the model's whose state has state_bytes bytes."""
     key, value = (rows[f"num_{name}_heads"] * rows[f"head_{name}_dim"] for name in ("k", "v"))
     values = value * rows["head_k_dim"] + (rows["d_conv"] - 1) * (2 * key + value)
     is_as_wide = rows["d_model"] == model.hidden_size

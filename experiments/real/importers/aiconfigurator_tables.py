@@ -260,7 +260,7 @@ def typed_rows(table: Any, kv_dtype: str, window: int) -> Any:
 
 
 def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
-    """The rows with so many query heads for each head of K and V, or the nearest number that was
+    """The rows with `queries` query heads for each head of K and V, or the nearest number that was
     measured.
     """
     ratio = rows["num_heads"] // rows["num_key_value_heads"]

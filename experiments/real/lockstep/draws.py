@@ -86,7 +86,7 @@ def _draw(
 def by_priority(
     random: Random, words: tuple[str, ...], drawn: list[Request]
 ) -> tuple[tuple[str, ...], list[Request]]:
-    """The same in the order of random priorities, of which few or most are equal."""
+    """The drawn requests with random priorities, of which few or most are equal."""
     most = random.choice([1, 3, 1000])
     ranked = [request._replace(priority=random.randint(-most, most)) for request in drawn]
     return (*words, "order=priority"), ranked
@@ -111,7 +111,7 @@ def draw_limits(random: Random, *, is_async: bool) -> tuple[tuple[str, ...], int
 
 
 def draw_windows(random: Random, pool_bytes: int) -> tuple[str, ...]:
-    """The layers of Gemma-3-27B with a random window, in a pool of so many bytes."""
+    """The layers of Gemma-3-27B with a random window, in a pool of pool_bytes bytes."""
     return (
         f"model={MODEL}",
         "model.name=windows",

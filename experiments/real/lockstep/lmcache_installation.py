@@ -57,7 +57,7 @@ class Lookups:
 
 
 def make_engine(num_chunks: int, chunk_size: int, **options: Any) -> Any:
-    """An engine whose local CPU cache has room for so many chunks. options: of LMCache."""
+    """An engine whose local CPU cache has room for num_chunks chunks. options: of LMCache."""
     release = installed_lmcache()
     os.environ["LMCACHE_TRACK_USAGE"] = "false"
     os.environ.setdefault("LMCACHE_LOG_LEVEL", "CRITICAL")

@@ -56,7 +56,7 @@ class Step(NamedTuple):
         return {"steps": int(not self.is_empty)} | tokens | rest
 
     def with_sums(self, sums: Sequence[int], free: int) -> "Step":
-        """The same with what all requests together load, store and evict."""
+        """This step with what all requests together load, store and evict."""
         loaded, stored, evicted = sums
         return self._replace(
             loaded={OF_ALL: loaded} if loaded else {},

@@ -68,7 +68,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """A host pool of so many pages behind the device's, and when it is written (SGLang's name)."""
+    """A host pool of num_pages pages behind the device's; when it is written, by SGLang's name."""
 
     num_pages: int
     hicache_write_policy: str

@@ -140,7 +140,7 @@ class TheirsOfSGLang:
 
 
 class OursOfSGLang(Ours):
-    """The same of ours, with what it finds in its cache."""
+    """Our scheduler of SGLang, with what it finds in its cache."""
 
     counts_cached = True
 

@@ -266,8 +266,8 @@ class Theirs:
         return {name: len(drafts[name]) for name in drafts if name not in new}
 
     def _sampled(self, name: str, num_drafts: int) -> list[int]:
-        """The output tokens of an iteration with so many drafts: the accepted ones, and one more.
-        Tokens behind the last one of an output are not read.
+        """The output tokens of an iteration with num_drafts drafts: the accepted ones, and one
+        more. Tokens behind the last one of an output are not read.
         """
         accepted = 0
         if self.speculation is not None:

@@ -22,7 +22,7 @@ def with_turns(random: Random, drawn: Sequence[Request], longest: int) -> list[R
 
 
 def with_later_turns(random: Random, drawn: Sequence[Request], longest: int) -> list[Request]:
-    """The same in three parts, of which each begins when all before has ended: prompts contain
+    """`with_turns` in three parts, of which each begins when all before has ended: prompts contain
     complete answers.
     """
     turns, size = list[Request](), -(-len(drawn) // 3)

@@ -359,7 +359,7 @@ def kv_cache_config(
 
 
 def _state_spec(block_size: int, mode: str, alignment: int | None) -> Any:
-    """vLLM's specification of a state of one byte, which belongs to so many tokens."""
+    """vLLM's specification of a state of one byte, which belongs to block_size tokens."""
     import torch
     from vllm.v1.kv_cache_interface import MambaSpec
 

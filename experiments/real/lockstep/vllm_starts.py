@@ -62,8 +62,8 @@ class Starter:
         self._num_starts = 0
 
     def start(self, folder: Path, gpu: GpuSpec, num_bytes: int, words: str = "") -> Start | str:
-        """The numbers for a folder with a config.json, a KV cache of so many bytes on each GPU and
-        options of `vllm serve`; if it does not start, the first line of vLLM's own error.
+        """The numbers for a folder with a config.json, a KV cache of num_bytes bytes on each GPU
+        and options of `vllm serve`; if it does not start, the first line of vLLM's own error.
         """
         self._on(gpu)
         try:

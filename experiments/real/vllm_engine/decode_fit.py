@@ -16,7 +16,7 @@ MOST = 400  # points of a batch between which slopes are taken
 
 
 class DecodeFit(NamedTuple):
-    """Times (ms) of iterations of so many decodes: at_zero + per_token x tokens read."""
+    """Times (ms) of iterations, by the number of decodes: at_zero + per_token x tokens read."""
 
     num_seqs: list[int]
     at_zero: Floats

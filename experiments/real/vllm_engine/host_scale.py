@@ -73,7 +73,7 @@ def _origin(
 
 
 class Launches(NamedTuple):
-    """Microseconds of launching prompts of up to so many tokens: by part, then by requests."""
+    """Microseconds of launching prompts, by their most tokens: by part, then by requests."""
 
     num_tokens: int
     parts: dict[str, dict[int, float]]
@@ -128,6 +128,6 @@ def _listed(kinds: Iterable[str]) -> str:
 
 
 def _decodes_us(profile: Mapping[str, Any]) -> Any:
-    """Microseconds that so many decodes compute at least: they are launched no longer."""
+    """The least microseconds that decodes compute, by their number: launches take no longer."""
     cost = ProfileCost(ModelSpec(**profile["model"]), None, profile)
     return lambda seqs: cost.iteration(Work(seqs, seqs, 1)) / US_PS

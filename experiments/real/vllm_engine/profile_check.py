@@ -51,8 +51,8 @@ def real_ms(rows: pd.DataFrame) -> "pd.Series[float]":
 
 
 def until_next_end_ms(cost: ProfileCost, row: Any, slowness: float = 1.0) -> float:
-    """As the simulator has it: three iterations, the middle one with prompts; by a host that is so
-    much slower than in its mean.
+    """As the simulator has it: three iterations, the middle one with prompts; by a host `slowness`
+    times as slow as in its mean.
     """
     before, now, behind = _three(row)
     launch, next_launch = (_launch(cost, work, slowness) for work in (now, behind))

@@ -40,7 +40,7 @@ Section = dict[str, Any]
 
 
 class Machine(NamedTuple):
-    """The measured machine: a model on so many GPUs of a vLLM, the sizes of its CUDA graphs.
+    """The measured machine: a model on num_gpus GPUs of a vLLM, the sizes of its CUDA graphs.
 
     gpu: the data sheet, None if there is none. fingerprint: the source, the system and the device
     of the measurement.

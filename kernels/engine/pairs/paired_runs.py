@@ -106,7 +106,7 @@ class Pair:
 
 
 def gib(spec: ModelSpec, num_tokens: int) -> float:
-    """The memory of K and V of so many tokens."""
+    """The memory of K and V of num_tokens tokens."""
     return num_tokens * spec.kv_bytes_per_token / 2**30
 
 

@@ -60,7 +60,7 @@ class LeaderOfProcesses(Leader):
 
 
 def check_parallel(source: Source, num_ranks: int) -> None:
-    """Raise InputError for what so many workers cannot divide, or have no GPU for."""
+    """Raise InputError for what num_ranks workers cannot divide, or have no GPU for."""
     check_divides(source.arch.spec, num_ranks)
     if source.device not in ("cpu", "cuda"):
         raise InputError(

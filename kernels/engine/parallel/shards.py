@@ -30,7 +30,7 @@ BY_TOKEN = ("embed_tokens", "lm_head")
 
 
 def check_divides(spec: ModelSpec, num_ranks: int) -> None:
-    """Raise InputError for a model that so many GPUs cannot divide."""
+    """Raise InputError for a model that num_ranks GPUs cannot divide."""
     problem = spec.heads_problem(num_ranks)
     if not problem and spec.ffn_size % num_ranks:
         problem = f"a feed-forward layer of {spec.ffn_size} values must be divisible by it"

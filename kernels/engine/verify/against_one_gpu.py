@@ -69,7 +69,7 @@ BASE = Scenario("two batch sizes", partial(Paged, block_size=16), below=0)
 
 
 def verify_parallel(name: str | None, num_gpus: int) -> bool:
-    """Compare so many GPUs with one, on a shipped model in bf16, or on small ones in fp32 (None);
+    """Compare num_gpus GPUs with one, on a shipped model in bf16, or on small ones in fp32 (None);
     prints a line for each scenario, and returns whether all are right.
     """
     graphs: tuple[int, ...] = (0,) if name is None else (0, GRAPHS)

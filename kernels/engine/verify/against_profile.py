@@ -122,7 +122,7 @@ def drawn(
 
 @contextmanager
 def bench_of(spec: ModelSpec, num_gpus: int) -> Iterator[Bench]:
-    """A model with random weights on so many GPUs."""
+    """A model with random weights on num_gpus GPUs."""
     arch = of_spec(spec)
     if num_gpus == 1:
         yield Bench(arch, random_weights(arch, 0, "cuda", torch.float16), OPTIONS)

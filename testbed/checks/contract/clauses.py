@@ -180,7 +180,7 @@ def changed_in(before: State, after: State) -> str:
 
 
 def check_usage(used: object, num_slots: int) -> None:
-    """Clause 4, on the policy's own account, at any time; it was given so many slots."""
+    """Clause 4, on the policy's own account, at any time; num_slots: those that it was given."""
     require(10, isinstance(used, Usage), f"usage() answered {used!r}")
     assert isinstance(used, Usage)
     require(

@@ -271,7 +271,7 @@ class Moves:
         self.questions.refused = None
 
     def speculate(self, group: Group, num_tokens: int) -> None:
-        """The same, but the slots of rejected drafts stay with it, for the tokens that follow."""
+        """As `draft`, but it keeps the slots of rejected drafts for the tokens that follow."""
         seq = group.first
         end = min(seq.num_stored + num_tokens, group.final_len)
         num_new, missing = end - seq.num_stored, end - seq.num_slots

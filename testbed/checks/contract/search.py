@@ -69,7 +69,7 @@ GROUPS = (
 
 
 def tiers_below(host_slots: int) -> tuple[Tier, ...]:
-    """A host of so many slots, and two more tiers, for policies that use them."""
+    """A host of host_slots slots, and two more tiers, for policies that use them."""
     return *host(host_slots), Tier("dram", 2 * host_slots), Tier("nvme", 4 * host_slots)
 
 
@@ -207,10 +207,10 @@ class Progress(Protocol):
     """A follower of a check."""
 
     def checked(self, done: int, total: int) -> None:
-        """So many histories are done, of so many."""
+        """`done` of `total` histories have been run."""
 
     def shortened(self, num_calls: int) -> None:
-        """A history that breaks a clause was cut to so many calls."""
+        """A history that breaks a clause was cut to num_calls calls."""
 
 
 class Unseen:
@@ -271,7 +271,7 @@ def shrunk(
     broken: ClauseBroken,
     progress: Progress = UNSEEN,
 ) -> ClauseBroken:
-    """The same clause, broken by the shortest calls that so many tries find."""
+    """`broken`'s clause, broken by the shortest calls that a bounded search finds."""
     progress.shortened(len(calls))
 
     def fails(candidate: list[Call]) -> bool:
@@ -293,7 +293,7 @@ def without_runs(items: list[C]) -> Iterator[list[C]]:
 
 
 def smaller(calls: list[C]) -> Iterator[list[C]]:
-    """The same calls but for some, the longest runs first; then with one number smaller."""
+    """The calls but for some, the longest runs first; then with one number smaller."""
     yield from without_runs(calls)
     for i, call in enumerate(calls):
         for field in fields(call):
@@ -312,7 +312,7 @@ def shortest(
     fewer: Callable[[list[C]], Iterator[list[C]]] = smaller,
     max_tries: int = MAX_TRIES,
 ) -> list[C]:
-    """The shortest calls that so many tries find and that still fail; `fewer` yields candidates a
+    """The shortest calls that max_tries tries find and that still fail; `fewer` yields candidates a
     step smaller.
     """
     candidates = fewer(calls)

@@ -15,9 +15,9 @@ NEW = -1  # in a list of blocks: one that is still to be taken
 class DroppedBlocks(MemoryPolicy):
     """Sequences in blocks of block_size slots, which drop whole blocks.
 
-    A subclass says how many blocks a sequence of so many tokens has dropped, and which one it drops
-    next. A call is granted if the pool has the blocks for each of its tokens in turn, since those
-    behind a drop need fewer. The policy does not predict, so every iteration is looked at.
+    A subclass computes how many blocks a sequence has dropped at each length, and which one it
+    drops next. A call is granted if the pool has the blocks for each of its tokens in turn, since
+    those behind a drop need fewer. The policy does not predict, so every iteration is looked at.
     """
 
     def __init__(self, pool: PoolSpec, block_size: PositiveTokens = 16) -> None:
@@ -49,11 +49,11 @@ class DroppedBlocks(MemoryPolicy):
         """
 
     def num_stored(self, prompt_len: int, num_tokens: int) -> int:
-        """Slots that a sequence of so many tokens has written and keeps."""
+        """Slots that a sequence of num_tokens tokens has written and keeps."""
         return num_tokens - self.num_dropped(prompt_len, num_tokens) * self.block_size
 
     def num_kept(self, prompt_len: int, num_tokens: int) -> int:
-        """Blocks that a sequence of so many tokens has."""
+        """Blocks that a sequence of num_tokens tokens has."""
         return ceil_div(num_tokens, self.block_size) - self.num_dropped(prompt_len, num_tokens)
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:

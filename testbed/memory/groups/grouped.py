@@ -105,7 +105,7 @@ class Grouped(LeasingPolicy):
             self._blocks_at_once = [self._at_once(c, under_way) for c in self.pages.columns]
 
     def _at_once(self, column: Column, under_way: int) -> int:
-        """Blocks that a sequence has at most while so many of its tokens may be under way."""
+        """Blocks that a sequence has at most while `under_way` of its tokens may be under way."""
         if not column.width or column.window is None:
             return self._all_blocks[0]
         num_tokens = min(column.window - 1 + under_way, self._max_len)
@@ -120,8 +120,8 @@ class Grouped(LeasingPolicy):
         return self._longest_with(self._blocks_at_once)
 
     def _longest_with(self, most_blocks: list[int]) -> int:
-        """Tokens of the longest sequence that an empty pool holds, of which each column has so many
-        blocks at most.
+        """Tokens of the longest sequence that an empty pool holds. most_blocks: of a sequence, by
+        column.
         """
 
         def is_too_long(num_tokens: int) -> bool:
@@ -170,8 +170,8 @@ class Grouped(LeasingPolicy):
     def _fitting(
         self, seq: Sequence, num_tokens: int, hits: list[Hit], most_blocks: list[int]
     ) -> Hit | None:
-        """The first of these hits with which so many tokens can be admitted; the last of them needs
-        no more pages than any shorter one.
+        """The first of these hits with which num_tokens tokens can be admitted; the last of them
+        needs no more pages than any shorter one.
         """
         ready = (hit for hit in hits if not self.cache.must_wait(hit))
         behind = ((hit, self._behind(hit, num_tokens, most_blocks, seq)) for hit in ready)
@@ -180,8 +180,8 @@ class Grouped(LeasingPolicy):
     def _behind(
         self, hit: Hit, num_tokens: int, most_blocks: list[int], seq: Sequence | None = None
     ) -> list[int]:
-        """The pages that a sequence of num_tokens tokens takes besides those of the hit, by column,
-        if a column has so many blocks at most.
+        """The pages that a sequence of num_tokens tokens takes besides those of the hit, by column.
+        most_blocks: of a sequence, by column.
         """
         num_blocks = ceil_div(max(num_tokens, hit.num_tokens), self.tokens_per_page)
         cached = hit.num_tokens // self.tokens_per_page
@@ -389,8 +389,8 @@ class Grouped(LeasingPolicy):
         )
 
     def _fits_with(self, hit: Hit, needed: list[int]) -> bool:
-        """True if so many pages can be taken, and the idle ones of the hit be held; the watermark
-        stays free.
+        """True if the needed pages of each column can be taken, and the idle ones of the hit be
+        held; the watermark stays free.
         """
         idle = [
             [page for page in pages if page in self.pages.queue(i)]

@@ -30,7 +30,7 @@ class GroupedCaching(Grouped):
     attention have all, a window those that its next token reads, and a state the last; the token
     behind is always computed. A state can be read once its sequence takes its next slots or is
     released, because no kernel waits for another sequence's. With state_spacing, a multiple of
-    block_size, only the states behind each so many tokens are findable, and a hit ends at one;
+    block_size, only the states at its multiples are findable, and a hit ends at one;
     None: behind each block. num_dropped_blocks: blocks at the end
     of what full attention has that are computed again all the same (1 with vLLM's EAGLE drafts).
     contents: what is findable, the prompts' by default. pages: the options of Grouped.

@@ -111,7 +111,7 @@ class LargePages(PagePool):
         return self._large // self.columns[column].units
 
     def _to_cut(self, column: int, count: int) -> int:
-        """Large pages that must be cut for a column before so many of its small pages are free."""
+        """Large pages that must be cut for a column before `count` of its small pages are free."""
         pages_per_large, unfree = (
             self._each(column),
             self._num_held[column] + self._num_idle[column],

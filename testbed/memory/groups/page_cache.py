@@ -34,7 +34,9 @@ class NoCache:
         """`seq` holds these pages too."""
 
     def make_free(self, needed: list[int]) -> None:
-        """Make so many pages free; `fits` of the pool has confirmed that this is possible."""
+        """Make the needed pages of each column free; `fits` of the pool has confirmed that this is
+        possible.
+        """
 
     def dropping(self, table: PageTable) -> None:
         """The sequence is about to give back what its next tokens do not read."""

@@ -29,8 +29,8 @@ class Prefill:
 class StateChunks:
     """The chunks of a release in blocks of block_size tokens.
 
-    alignment: a kernel exports a state within a chunk at multiples of so many tokens from its
-    beginning; None: it exports none.
+    alignment: a kernel exports a state within a chunk at multiples of this number of tokens from
+    its beginning; None: it exports none.
     """
 
     release: Release

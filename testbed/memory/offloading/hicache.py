@@ -239,7 +239,7 @@ class HiCache(Radix):
 
 
 def tree_of(write_policy: str, num_blocks: int, strategy: Strategy) -> HostTree:
-    """The tree of this write policy over so many blocks of the host. Raises InputError for
+    """The tree of this write policy over num_blocks blocks of the host. Raises InputError for
     another.
     """
     if write_policy == "write_back":

@@ -248,12 +248,12 @@ class HostTree(RadixTree):
         self.unlock(write.run, 1)
 
     def _ensure_room(self, num_blocks: int) -> bool:
-        """Evict from the host what lacks for so many blocks; whether there is room."""
+        """Evict from the host until num_blocks blocks are free; False if they cannot be."""
         missing = num_blocks - len(self.host.free)
         return missing <= 0 or self._evict_below(missing) >= missing
 
     def _evict_below(self, num_blocks: int, freed: int = 0) -> int:
-        """Give up leaves of the host until so many blocks are free, `freed` of them before."""
+        """Evict leaves of the host until num_blocks blocks are freed, `freed` of them before."""
         if freed >= num_blocks:
             return freed
         for leaf in self._below:

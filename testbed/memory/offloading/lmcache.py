@@ -221,8 +221,8 @@ class LMCache(OutputCaching):
         return was_admitted
 
     def _save(self, state: Tracked, seq: Seq, num_computed: int) -> list[tuple[int, int]]:
-        """The blocks that a request stores when a plan has computed so many tokens, with the tier's
-        (ReqMeta.from_request_tracker, wait_for_save).
+        """The blocks that a request stores when a plan has computed num_computed tokens, with the
+        tier's (ReqMeta.from_request_tracker, wait_for_save).
         """
         was_admitted = self._track(state, seq, num_computed)
         num_tokens = state.num_tokens

@@ -156,7 +156,7 @@ class RequestLru:
             heappush(self._queue, (self._ranks[key], key))
 
     def _ensure_free(self, needed: int, kept: set[Key]) -> bool:
-        """Evict until so many blocks are free, but none of the kept keys; False, and no change,
+        """Evict until `needed` blocks are free, but none of the kept keys; False, and no change,
         if that is impossible.
         """
         victims, aside = dict[Key, Rank](), list[tuple[Rank, Key]]()

@@ -271,7 +271,7 @@ class VllmOffloading(OutputCaching):
         return state.keys[:full]
 
     def _lacks(self, seq: Seq, num_tokens: int) -> int:
-        """Blocks that a sequence with slots lacks for so many tokens."""
+        """Blocks that a sequence with slots lacks for num_tokens tokens."""
         own = len(self._tables.of(seq).blocks)
         return max(ceil_div(num_tokens, self.block_size) - own, 0)
 

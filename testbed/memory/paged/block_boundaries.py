@@ -72,7 +72,7 @@ class BlockIndex(BatchIndex):
         raise AssertionError("a round takes a block for each member")
 
     def step(self) -> int:
-        """The same as grow(1), but returns the number of slots taken."""
+        """grow(1), returning the number of slots taken."""
         members = self.due.get(self.batch.extended % self.size)
         if members is None:
             return 0
@@ -107,7 +107,7 @@ class BlockIndex(BatchIndex):
         return record(Growth, (taken * size, first * size, second * size))
 
     def _grow_by_tokens(self, num_steps: int) -> Growth:
-        """The same for blocks of one token: each member takes one at every step."""
+        """`grow` for blocks of one token: each member takes one at every step."""
         members = self.due.get(0, {}).values()
         count = len(members)
         taken = self.pool.take(count * num_steps)

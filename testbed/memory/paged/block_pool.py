@@ -72,7 +72,7 @@ class BlockPool:
         return len(blocks)
 
     def put_one(self, block: int) -> bool:
-        """The same of one block; whether it became free."""
+        """`put` of one block; returns whether it became free."""
         if self.drop(block):
             return False
         self._unheld([block])

@@ -136,7 +136,7 @@ class Tables:
         self.pool.share(blocks)
 
     def _replace_last(self, table: BlockTable, block: int, num_slots: int) -> None:
-        """The same as `_replace_end` of one block, the only one in which most beams differ."""
+        """`_replace_end` of one block, the only one in which most beams differ."""
         pool, own = self.pool, table.blocks
         if pool.put_one(own[-1]):
             self.live -= num_slots - (len(own) - 1) * self.block_size

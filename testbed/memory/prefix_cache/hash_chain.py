@@ -78,7 +78,7 @@ def generated_contents(
 
 
 def _named_contents(seq: Seq, block_size: int, first: int, names_next: bool) -> Iterator[Content]:
-    """The same if the trace names the answer."""
+    """`generated_contents` if the trace names the answer."""
     each = seq.tokens_per_id
     width, parts = block_size // each, each // block_size
     for block in count(first):

@@ -34,7 +34,7 @@ class PromptHit(CacheHit):
 
     contents: what the full blocks of its prompt store; None: nothing of it can be found. `nodes`
     may go on behind the prompt, if a preempted sequence finds its own generated blocks.
-    num_dropped: of the blocks that an admission would find, the last so many are computed again.
+    num_dropped: blocks at the end of those that an admission would find, which are computed again.
     has_output: generated tokens follow the prompt, however many an admission asks slots for; None:
     they do if it asks for more than the prompt's.
     """

@@ -93,7 +93,7 @@ class PrefixIndex:
         return self._nodes.get((node, content))
 
     def child_or_new(self, node: Node, content: Content) -> Node:
-        """The same, or a new node, which is not in the index before `keep`."""
+        """The child, or a new node, which is not in the index before `keep`."""
         child = self._nodes.get((node, content))
         if child is None:
             child = Node(node, content, chained(node.code, content, self.hash_of), TOMBSTONE)

@@ -64,7 +64,7 @@ class ContentNames:
         return array("q", numbers[:num_blocks].tobytes())
 
     def _with_large(self, seq: Sequence, num_blocks: int) -> "array[int]":
-        """The same, if some contents are not their own numbers."""
+        """Numbers of the contents, if some are not their own numbers."""
         return array("q", map(self._of_content, self._plain(seq, num_blocks)))
 
     def _plain(self, seq: Sequence, num_blocks: int) -> Row[Content]:

@@ -87,7 +87,7 @@ class RadixTree:
         return run, depth
 
     def match(self, contents: Contents, limit: int) -> tuple[Run, int]:
-        """The same, but a use of what is found: a run is split where the match ends."""
+        """`find`, as a use of what is found: a run is split where the match ends."""
         self._clock += 1
         run, depth = self.root, 0
         while depth < limit and (child := run.children.get(contents[depth])) is not None:
