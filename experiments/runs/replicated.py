@@ -52,8 +52,8 @@ def explained(groups: Sequence[Setting]) -> str:
 
 
 def mean_columns(groups: Sequence[Setting]) -> tuple[Columns, Columns]:
-    """The axes, and the main numbers with their intervals; a row for each setting. What follows
-    from a server's command is not named beside it.
+    """The axes, and the main numbers with their intervals; a row for each setting. Settings that
+    follow from a server's command are not named beside it.
     """
     pairs = _pairs(groups)
     means = {

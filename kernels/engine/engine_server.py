@@ -55,8 +55,8 @@ class ServerClock(WallClock):
 
 
 class PendingToken(NamedTuple):
-    """A token of a request that came at time_ps. Those of an iteration are read together when the
-    first is sent.
+    """A token of a request that came at time_ps. The tokens of an iteration are read together when
+    the first is sent.
     """
 
     request_id: int

@@ -2,8 +2,8 @@
 and `_commit`, in two calls for the plans that need the least of it.
 
 These compute prompts and decodes, move nothing, and the cost model alone says how long they take.
-Those of single sequences, which copy nothing either, take the shortest way; the scheduler is not
-even asked for those that only decode while no request waits (`begin_next`). All else, and all of
+Plans of single sequences, which copy nothing either, take the shortest way; for plans that only
+decode while no request waits, the scheduler is not even asked (`begin_next`). All else, and all of
 this if an engine has no fused path, takes the plain path; both give the same, in every row of the
 recorder (tests/property/test_fused_path.py).
 """
@@ -33,8 +33,8 @@ from testbed.sched.scheduler import Scheduler
 
 
 class FusedPath:
-    """Begins and ends the plans of one engine, of which one is under way at most. Those of
-    `begin_next`, others of single sequences, and all others have a `Flight` each.
+    """Begins and ends the plans of one engine, of which one is under way at most. Plans of
+    `begin_next`, other plans of single sequences, and all others have a `Flight` each.
 
     windows: the sizes of the model's sliding windows, in tokens.
     """

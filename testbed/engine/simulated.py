@@ -103,8 +103,8 @@ class SimulatedExecutor(Executor):
         return checked
 
     def _behind_launch(self, flight: Flight, launch: Launch, computing: Affine) -> Affine:
-        """The durations of iterations that wait for their launch. Those behind one that waits are
-        launched while that one computes, if they are planned ahead.
+        """The durations of iterations that wait for their launch. Iterations behind one that waits
+        are launched while that one computes, if they are planned ahead.
         """
         if flight.repeats and self._lead:
             audit.check_hidden(self.cost, launch, computing)

@@ -57,8 +57,8 @@ def simulate(
 ) -> Recorder:
     """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed.
 
-    Those of a closed loop's workload arrive when the answers that they wait for have come, whatever
-    their arrival_ps says. A caller's recorder or environment can be observed during the run.
+    Requests of a closed loop's workload arrive when the answers that they wait for have come,
+    whatever their arrival_ps. A caller's recorder or environment can be observed during the run.
     """
     clock, recorder = SimClock(env), recorder or Recorder()
     engine = simulated_engine(clock, scheduler, cost, max_len, recorder, **options)

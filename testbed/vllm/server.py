@@ -571,7 +571,7 @@ def _with_drafts(
 
 
 def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:
-    """The pages with the drafter's K and V of each token beside the model's. Those that groups of
+    """The pages with the drafter's K and V of each token beside the model's. Pages that groups of
     layers share have the drafter's layers already.
     """
     if pages.is_grouped:

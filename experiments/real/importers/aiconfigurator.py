@@ -145,7 +145,7 @@ def _heads(model: ModelSpec, num_gpus: int) -> tuple[int, int]:
 
 def _products(model: ModelSpec, num_gpus: int) -> dict[str, kernels.Product]:
     """The matrix products of all layers, for each of num_layers: name -> (n, k, how many of it a
-    layer has). Those of latent attention and of experts are in the sections of these.
+    layer has). The products of latent attention and of experts are in the sections of these.
     """
     hidden, products = model.hidden_size, dict[str, tuple[int, int, int]]()
 

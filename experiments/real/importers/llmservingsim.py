@@ -208,7 +208,7 @@ def _add_layers(imported: Imported, here: Path) -> None:
 
 
 def _add_attention(imported: Imported, here: Path) -> None:
-    """Add the times of attention. Those of decodes alone are listed by their total context, which
+    """Add the times of attention. Rows of decodes alone are listed by their total context, which
     includes the token that they write; all others form the mixed table.
     """
     path = _csv(here, "attention")
@@ -244,7 +244,7 @@ def _add_unequal(imported: Imported, here: Path, meta: Mapping[str, Any], degree
     """Add the time that unequal lengths add to a batch, by bins.
 
     The profiler measured batches of two lengths, the long ones `skew_rep` times the short ones. Its
-    shares are quotients of small differences. Those below 0 or above 1 are noise: a batch takes at
+    shares are quotients of small differences. Shares below 0 or above 1 are noise: a batch takes at
     least the time of equal lengths with as many tokens, and at most the time in which all are as
     long as the longest.
     """

@@ -88,7 +88,9 @@ def _seen(
 
 
 def _of_decodes(sizes: Sequence[int], decodes: DecodeFit, prompts: PromptFit) -> Floats:
-    """Those of as many decodes; beyond the largest batch a line to prompts beyond the graphs."""
+    """The times of batches of as many decodes; beyond the largest batch a line to prompts beyond
+    the graphs.
+    """
     beyond = max(2 * sizes[-1], decodes.num_seqs[-1] + 1)
     times = [*decodes.at_zero, prompts.linear_ms(beyond)]
     found: Floats = np.interp(sizes, [*decodes.num_seqs, beyond], times)

@@ -56,7 +56,7 @@ class Alone:
 
     def build(self, pool: PoolSpec, layout: Blocks, graphs: Graphs, *, debug: bool) -> Captures:
         """The workers make their parts on the device; rank 0 captures its graphs after this, into
-        the result. Those of an engine before are released.
+        the result. Captures of an earlier engine are released.
         """
         return Captures()
 

@@ -76,7 +76,7 @@ class OutputCaching(PrefixCaching):
         return hit
 
     def reserve_in_turn(self, wanted: Sequence[tuple[Seq, int]]) -> int:
-        """Those before the first that lacks blocks evict now what they need: they come before the
+        """Sequences before the first that lacks blocks evict now what they need, before the
         blocks without content that the next preempted sequence leaves.
         """
         num_blocks = 0

@@ -20,7 +20,7 @@ class PinnedPool(CachingPool):
     """A block that a transfer reads is not taken before that has landed, though no table has it.
 
     `pins` counts the transfers that need a block; one that is in `kept` too is not evicted
-    meanwhile. Those that store nothing any more were victims while pinned, and become free when
+    meanwhile. Pinned blocks that store nothing any more were victims, and become free when
     unpinned. `arriving` blocks are being written. The owner is called for each victim.
     """
 
