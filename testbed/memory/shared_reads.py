@@ -11,13 +11,10 @@ from collections.abc import Sequence as Row
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
 from testbed.core.request import Column
 from testbed.core.sequence import BatchIndex, Sequence
 from testbed.core.slots import GroupTable
-
-Ranges = NDArray[np.int64]  # [2, ranges]: where each starts and ends
 
 
 def read_again(reads: Iterable[tuple[int, Row[GroupTable]]]) -> int:
@@ -26,23 +23,29 @@ def read_again(reads: Iterable[tuple[int, Row[GroupTable]]]) -> int:
     The tables are those of the layers that read all tokens. A token that n sequences read counts n
     - 1 times. If the layers of a group lie in several columns, the result is their mean.
     """
-    ranges: list[Ranges] = []
     slots_per_token = 0
+    each: list[tuple[int, GroupTable]] = []
     for num_tokens, tables in reads:
         slots_per_token = sum(table.slots_per_token for table in tables)
-        ranges += [slots_read(table, num_tokens) for table in tables]
+        each += [(num_tokens, table) for table in tables]
     if not slots_per_token:
         return 0
-    starts, ends = np.concatenate(ranges, axis=1)
+    starts, ends = slots_read(each)
     return int((ends - starts).sum() - num_distinct(starts, ends)) // slots_per_token
 
 
-def slots_read(table: GroupTable, num_tokens: int) -> Ranges:
-    """The slots of a table that store the first num_tokens tokens: starts and ends of ranges."""
-    extents = np.fromiter(chain.from_iterable(table.extents), np.int64).reshape(-1, 2)
-    starts, lengths = extents.T
-    left = (num_tokens - table.first) * table.slots_per_token
-    return np.stack([starts, starts + np.clip(left + lengths - lengths.cumsum(), 0, lengths)])
+def slots_read(reads: Row[tuple[int, GroupTable]]) -> tuple[Column, Column]:
+    """The slots that store the first tokens of tables, for pairs of (tokens, table): starts and
+    ends of ranges, one an extent.
+    """
+    extents = chain.from_iterable(table.extents for _, table in reads)
+    starts, lengths = np.fromiter(chain.from_iterable(extents), np.int64).reshape(-1, 2).T
+    before = np.append(np.int64(0), lengths.cumsum())  # slots of all extents before each
+    counts = [len(table.extents) for _, table in reads]
+    first = np.cumsum([0, *counts[:-1]])  # extent of each table
+    stored = [(tokens - table.first) * table.slots_per_token for tokens, table in reads]
+    left = np.repeat(before[first] + stored, counts) - before[:-1]
+    return starts, starts + np.minimum(np.maximum(left, 0), lengths)
 
 
 def num_distinct(starts: Column, ends: Column) -> int:
