@@ -2,6 +2,8 @@
 
 import csv
 import gc
+import os
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +19,11 @@ settings.register_profile("explore", max_examples=100, **ANY_LOAD)
 settings.register_profile("same examples", max_examples=20, derandomize=True, **ANY_LOAD)
 settings.load_profile("same examples")
 GOLDEN = Path(__file__).with_name("golden")
+
+# Images of containers often forbid compiled files: each worker, and each process that a test
+# starts, would compile the sources anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_addoption(parser):
