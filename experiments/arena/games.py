@@ -154,7 +154,7 @@ def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch:
     keys = list(product(playing, conditions, suite.seeds))
     jobs = [CellJob(folder, at, playing[name], rules, seed) for name, at, seed in keys]
     rows: dict[str, dict[tuple[str, int], Row]] = {name: {} for name in playing}
-    _say(f"plays {len(jobs):,} cells, a line each ten seconds")
+    _print_status(f"plays {len(jobs):,} cells, a line each ten seconds")
     with status_line(_progress([job.path for job in jobs])):
         answers = launch(jobs)
     for (name, condition, seed), row in zip(keys, answers, strict=True):
@@ -193,7 +193,7 @@ def admit(names: Sequence[str], rules: Rules) -> tuple[list[Entrant], dict[str, 
     for name in dict.fromkeys(names):
         if name in bounds:
             continue
-        _say(f"checks the contract of {name}")
+        _print_status(f"checks the contract of {name}")
         answer = isolated(admitted, name, rules, limit_s=CHECK_S)
         if isinstance(answer, Failure):
             out[name] = answer.reason
@@ -206,7 +206,7 @@ def measure(suite: Suite, rules: Rules) -> list[Condition]:
     """The pools and rates of every workload that the rules serve."""
     conditions = list[Condition]()
     for case in filter(rules.serves, suite.cases):
-        _say(f"measures the pools and rates of {case.name}")
+        _print_status(f"measures the pools and rates of {case.name}")
         answer = isolated(conditions_of, suite, case, rules, limit_s=MEASURE_S)
         if isinstance(answer, Failure):
             raise InputError(key=f"--suite {suite.name}: {case.name}", problem=answer.reason)
@@ -214,7 +214,7 @@ def measure(suite: Suite, rules: Rules) -> list[Condition]:
     return conditions
 
 
-def _say(text: str) -> None:
+def _print_status(text: str) -> None:
     """Print what is done next at once: each takes seconds to minutes."""
     print(f"arena: {text}", file=sys.stderr, flush=True)
 

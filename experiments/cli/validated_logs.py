@@ -37,8 +37,8 @@ LATENCY = "e2e_s_mean"
 OVER_TIME = ("arrived", "TTFT", "TPOT", "latency")
 
 
-def says_error(config: RunConfig) -> bool:
-    """True if the server's costs say how far they were off."""
+def has_tested_error(config: RunConfig) -> bool:
+    """True if the server's costs have an error that was tested."""
     return spread_of(cost_of(config)) is not None
 
 
@@ -93,13 +93,15 @@ class Validation:
         return {
             (log.path, metric): interval
             for log, (config, _), run in runs
-            if self.sensitivity or says_error(config)
+            if self.sensitivity or has_tested_error(config)
             for metric, interval in intervals(log, config, run, varied(config)).items()
         }
 
     def _rules(self) -> Iterator[str]:
         """The varied values of the intervals, and the reason if one of them is wide."""
-        configs = [config for config, _ in self.servers if self.sensitivity or says_error(config)]
+        configs = [
+            config for config, _ in self.servers if self.sensitivity or has_tested_error(config)
+        ]
         if self.sensitivity:
             yield "how sensitive: " + "; ".join(dict.fromkeys(map(rule, configs)))
         else:

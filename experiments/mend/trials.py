@@ -200,14 +200,14 @@ class Search:
             outcomes = self._outcomes(flat, progress)
             for change in jobs:
                 results[change] = _gathered(change, [next(outcomes) for _ in self.seeds])
-                _say(f"{change.name}: run with {len(self.seeds)} seeds")
+                _print_status(f"{change.name}: run with {len(self.seeds)} seeds")
         return results
 
     def _outcomes(
         self, jobs: Sequence[Trial], progress: Progress
     ) -> Iterator[dict[str, Any] | InputError]:
         """The summary or the error of each job, in order."""
-        _say(f"mend: {len(jobs)} runs, {len(self.seeds)} seeds of each server")
+        _print_status(f"mend: {len(jobs)} runs, {len(self.seeds)} seeds of each server")
         for done, outcome in enumerate(launched(self.launcher, jobs, self.runs), start=1):
             progress.checked(done, len(jobs))
             yield outcome
@@ -220,7 +220,7 @@ class Search:
         return tuple(translation.expand(self.command, [*own, *change.words], on_note))
 
 
-def _say(line: str) -> None:
+def _print_status(line: str) -> None:
     """Print at once, since the whole search may take minutes."""
     print(line, file=sys.stderr, flush=True)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from testbed.run.simulate import Counts
 
-SPEAK_S = 10.0
+REPORT_S = 10.0
 
 
 def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[None]:
@@ -75,11 +75,11 @@ def status_line(text: Callable[[], str]) -> Iterator[None]:
     """
     began, done = time.monotonic(), threading.Event()
 
-    def speak() -> None:
-        while not done.wait(SPEAK_S):
+    def report() -> None:
+        while not done.wait(REPORT_S):
             print(f"{text()}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
-    thread = threading.Thread(target=speak, daemon=True)
+    thread = threading.Thread(target=report, daemon=True)
     thread.start()
     try:
         yield

@@ -88,16 +88,16 @@ def _shapeless(name: str, question: str) -> InputError:
 
 def quantised_remedy(named: str, model: str) -> str:
     """The words with which a model stands in for one whose name may say a quantization."""
-    said = quantised_by_name(named)
-    if said is None:
+    by_name = quantised_by_name(named)
+    if by_name is None:
         return f"add model={model}"
-    if not said.end:
+    if not by_name.end:
         return (
             "testbed import model the config.json without quantization_config, add weight_bits: "
             "BITS to the file, and add --config-dir . model=FILE without its ending"
         )
     cache = "--kv-cache-dtype fp8 to the command, and " if caches_fp8(named) else ""
-    return f"add {cache}model={published_as(model, said.end)}"
+    return f"add {cache}model={published_as(model, by_name.end)}"
 
 
 def _changed(shape: ModelSpec, name: Name) -> ModelSpec:

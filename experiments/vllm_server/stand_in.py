@@ -30,9 +30,9 @@ def check_stand_in(
     """
     if named is None or named == model:
         return
-    said = quantised_by_name(named)
-    if said is not None and not _is_so(model_named(model, folders).shape, said):
-        raise _refusal(named, model, f"has no weights of {said.word}")
+    by_name = quantised_by_name(named)
+    if by_name is not None and not _is_so(model_named(model, folders).shape, by_name):
+        raise _refusal(named, model, f"has no weights of {by_name.word}")
     if caches_fp8(named) and values.get(CACHE_TYPE, "auto") == "auto":
         raise _refusal(named, model, "does not say the type of the cache, as that checkpoint does")
 
@@ -46,11 +46,11 @@ def _refusal(named: str, model: str, problem: str) -> InputError:
     )
 
 
-def _is_so(shape: ModelSpec, said: Quantised) -> bool:
+def _is_so(shape: ModelSpec, by_name: Quantised) -> bool:
     """True if a shape's layers, or its experts, have such weights."""
-    least, most = said.bits
+    least, most = by_name.bits
     of_experts = None if shape.experts is None else shape.experts.bits
     if shape.weight_bits is None:
-        return of_experts is not None and least <= of_experts <= most and not said.fp8_products
+        return of_experts is not None and least <= of_experts <= most and not by_name.fp8_products
     is_fp8 = bool(shape.fp8_products)
-    return least <= shape.weight_bits <= most and is_fp8 == said.fp8_products
+    return least <= shape.weight_bits <= most and is_fp8 == by_name.fp8_products

@@ -49,7 +49,7 @@ class Departures:
             self._recorder.moved_on(request, now_ps)
             return
         self._recorder.served(request, group, now_ps)
-        if self._listeners.listens:
+        if self._listeners.has_listener:
             self._listeners.finished(request.request_id, now_ps)
 
     def reject(self, request: Request, reason: str, now_ps: int) -> None:

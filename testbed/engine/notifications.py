@@ -12,21 +12,21 @@ from testbed.sched.state import SchedulerState
 class Listeners:
     """All listeners of one engine, in the order in which they came.
 
-    requests: those that the engine serves now, by id. listens: it has a listener;
-    wants_tokens: one that listens to tokens.
+    requests: those that the engine serves now, by id. has_listener: it has one; wants_tokens: one
+    of them wants tokens.
     """
 
     def __init__(self, state: SchedulerState, requests: Mapping[int, Request]) -> None:
         self._state = state
         self._requests = requests
-        self.listens = self.wants_tokens = False
+        self.has_listener = self.wants_tokens = False
         self._listeners: list[Listener] = []
         self._token_listeners: list[TokenListener] = []
 
     def add(self, listener: Listener) -> None:
         """Call the listener at the end of each request."""
         self._listeners.append(listener)
-        self.listens = True
+        self.has_listener = True
 
     def add_for_tokens(self, listener: TokenListener) -> None:
         """Call the listener at each token too."""

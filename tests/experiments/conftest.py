@@ -74,7 +74,7 @@ def testbed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as the command sets it; restored afterwards
-    monkeypatch.setattr(progress, "SPEAK_S", 1e6)  # a slow machine gets no more than a fast one
+    monkeypatch.setattr(progress, "REPORT_S", 1e6)  # a slow machine gets no more than a fast one
     yield CommandLine(capsys)
     for name in set(sys.modules) - before:  # another test's plug-in may have the same name
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(f"{tmp_path}/"):

@@ -66,7 +66,7 @@ def check(testbed, tmp_path):
 
 
 def test_a_check_counts_the_histories_and_leaves_no_files(check, tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "SPEAK_S", 1e-3)
+    monkeypatch.setattr(progress, "REPORT_S", 1e-3)
     code, output, said = check("example_policy:Slabs", "slab_size=8", *SMALL)
     assert (code, output) == (0, "example_policy:Slabs keeps the contract\n")
     assert [path.name for path in tmp_path.iterdir()] == ["faulty.py"]

@@ -43,7 +43,7 @@ def test_thinning_of_many_states_is_reported(testbed, run):
 
 def test_progress_names_the_time_that_is_left(testbed, run, monkeypatch):
     run("arrivals.duration_s=60 arrivals.rate=0.5")
-    monkeypatch.setattr(progress, "SPEAK_S", 1e-3)
+    monkeypatch.setattr(progress, "REPORT_S", 1e-3)
     lines = testbed("show", "memory", "out")[2].splitlines()
     assert re.fullmatch(r"simulating again: \d+ of \d+ s, about \d+ s left, \d+ s", lines[-1])
 

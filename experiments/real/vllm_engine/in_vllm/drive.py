@@ -33,7 +33,7 @@ Wave = dict[str, Any]
 SCHEDULERS = {True: "step_log.LoggedScheduler", False: "step_log.LoggedAsyncScheduler"}
 
 
-def say(*words: object) -> None:
+def log(*words: object) -> None:
     print("testbed:", *words, flush=True)
 
 
@@ -148,20 +148,20 @@ def engine_of(arguments: list[str]) -> Any:
 async def main(plan: dict[str, Any], folder: Path) -> None:
     begin_s = time.monotonic()
     engine = engine_of(plan["arguments"])
-    say(f"engine up after {time.monotonic() - begin_s:.0f} s")
+    log(f"engine up after {time.monotonic() - begin_s:.0f} s")
     client = Client(engine)
     asked = plan.get("waves") or list(waves_for(json.loads((folder / "facts.json").read_text())))
     done = []
     for number, wave in enumerate(asked, start=1):
         if time.monotonic() - begin_s > plan["deadline_s"]:
-            say(f"out of time before {number} of {len(asked)}: {wave['name']}")
+            log(f"out of time before {number} of {len(asked)}: {wave['name']}")
             done += [(left["name"], "", "") for left in asked[number - 1 :]]
             break
         client.wave, started_s = wave["name"], time.monotonic()
         await (serve if "arrivals_s" in wave else sweep)(client, wave)
         ended_s = time.monotonic()
         done.append((wave["name"], f"{started_s:.6f}", f"{ended_s:.6f}"))
-        say(f"{number} of {len(asked)}: {wave['name']}, {ended_s - started_s:.1f} s")
+        log(f"{number} of {len(asked)}: {wave['name']}, {ended_s - started_s:.1f} s")
     engine.shutdown()
     with (folder / "waves.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("name", "started_s", "ended_s"), *done])
