@@ -112,7 +112,7 @@ def short(words):
     elif command == "capacity":
         options += ["--seeds", "1", "--precision", "1"]
     if command in ("run", "capacity", "plan", "hits") and timed:
-        seconds = 120 if is_named(options) else {"run": 2}.get(command, 5)
+        seconds = 120 if is_named(options) else 5
         options = [word for word in options if not word.startswith(LONG)] + [f"{LONG}{seconds}"]
     return [
         command,
