@@ -69,11 +69,13 @@ def place(testbed, tmp_path, kept):
 
 
 def settled(folder):
-    """The files of a command, by path, without parts that differ from call to call."""
+    """The files of a command, by path, without parts that differ from call to call, and without a
+    temporary folder that could not be opened: it is removed once its process has ended.
+    """
     return {
         path: content
         for path, content in contents(folder).items()
-        if not path.endswith(CHANGING) and not path.startswith("kept/")
+        if not (path.endswith(CHANGING) or path.startswith("kept/") or MARK in path)
     }
 
 
@@ -95,8 +97,6 @@ def check_fault(place, words, undisturbed, kind, position, *, lasts, error):
         check_one_line(code, errors.splitlines(keepends=True)[-1])
     for path, content in left.items():
         if code and path == OF_COMPLETE_POINTS:
-            continue
-        if MARK in path:  # of a temporary folder that could not be opened; the next call removes it
             continue
         assert path in whole_files, f"{path} is left behind"
         assert content == whole_files[path], f"{path} is half-written"
