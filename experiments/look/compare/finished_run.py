@@ -57,13 +57,6 @@ class FinishedRun:
         return rates
 
     @property
-    def config_text(self) -> str:
-        """The text of its config file."""
-        if self.folder is None:
-            return str(yaml.safe_dump(self.config, sort_keys=False))
-        return (self.folder / "config.yaml").read_text(encoding="utf-8")
-
-    @property
     def what_it_was(self) -> str:
         """Model, server, policy, scheduler and workload; empty for another version's summary."""
         return "; ".join(self.parts.values())
