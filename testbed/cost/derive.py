@@ -82,7 +82,11 @@ def derive(
     sections = {}
     for name, section in profile["sections"].items():
         times = _carried(name, points[name], shards, gpus, bandwidth_share)
-        sections[name] = {**section, "points": _rows(points[name], times)}
+        carried = [
+            [*key, *(round(us, 3) for us in times_us)]
+            for (key, _), times_us in zip(points[name], times, strict=True)
+        ]
+        sections[name] = {**section, "points": carried}
     return {
         **profile,
         "model": asdict(target_loads.model),
@@ -92,14 +96,6 @@ def derive(
         "sections": sections,
         "fit": None,
     }
-
-
-def _rows(points: Sequence[Point], times_us: Sequence[list[float]]) -> list[list[Any]]:
-    """Points of a section with these times."""
-    return [
-        [*key, *(round(us, 3) for us in times)]
-        for (key, _), times in zip(points, times_us, strict=True)
-    ]
 
 
 def _check_source(fingerprint: Mapping[str, Any]) -> None:
