@@ -34,7 +34,6 @@ from testbed.experiments.runs.choice_names import (
 from testbed.experiments.runs.taken_values import BLOCK_SIZE, policy_takes
 from testbed.experiments.vllm_server.release_words import (
     SYSTEM,
-    check_old_words,
     quoted,
     release_chosen,
     software_words,
@@ -144,7 +143,6 @@ def read_words(arguments: Sequence[str]) -> Words:
     folders = tuple(user_folders(arguments))
     plain = [word for word in arguments if not (word.startswith(OF_OPTIONS) or is_of_hydra(word))]
     names = [word.removeprefix(NAME) for word in arguments if word.startswith(NAME)]
-    check_old_words(plain)
     texts = [quoted(part) for word in plain for part in published_models(word, folders)]
     by_key = chosen(texts)
     if by_key.get("system") == SYSTEM:

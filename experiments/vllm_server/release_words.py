@@ -1,45 +1,11 @@
-"""The words of a command line that concern vLLM's release: `release=NUMBER`, what else follows from
-it, and the old words, which named a release each.
-"""
+"""The words of a command line that concern vLLM's release: `release=NUMBER` and what follows."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from testbed.core.errors import InputError
 from testbed.vllm.releases import Release, release_numbered
 
 SYSTEM, KEY = "vllm-v1", "release"
 QUOTES = "'\""
-OLD_SYSTEM = re.compile(r"system=vllm-v1-(?P<number>[\d.]+)")
-OLD_POLICY = re.compile(r"(?P<policy>policy=\w+_v1)_(?P<minor>\d+)")
-OLD_SCHEDULERS = {  # which were orders
-    "scheduler=priority": "scheduler=chunked order=aging",
-    "scheduler=by_session": "scheduler=chunked order=by_session",
-    "scheduler=time_to_live": "scheduler=chunked order=time_to_live",
-}
-OLD_KEYS = (
-    "policy.uncached_first",
-    "policy.frees_after_run",
-    "policy.max_batched_tokens",
-    "policy.num_hashed_behind",
-    "policy.asks_ahead",
-    "scheduler.cuts_lone_prompt",
-    "scheduler.drafts_as",
-)
-
-
-def check_old_words(words: Sequence[str]) -> None:
-    """Raise InputError for an old word, with the new one."""
-    for word in words:
-        plain = word.lstrip("+")
-        if match := OLD_SYSTEM.fullmatch(plain):
-            raise InputError(key=word, problem=f"is now +system={SYSTEM} {KEY}={match['number']}")
-        if match := OLD_POLICY.fullmatch(plain):
-            raise InputError(key=word, problem=f"is now {match['policy']} {KEY}=0.{match['minor']}")
-        if plain in OLD_SCHEDULERS:
-            raise InputError(key=word, problem=f"is now {OLD_SCHEDULERS[plain]}")
-        if plain.partition("=")[0] in OLD_KEYS:
-            raise InputError(key=word, problem=f"follows from the release ({KEY}=NUMBER)")
 
 
 def quoted(word: str) -> str:

@@ -190,19 +190,6 @@ def test_lockstep_takes_the_release_that_is_nearest_to_the_installed_one(install
     assert nearest_release(installed).number == number
 
 
-@pytest.mark.parametrize(
-    ("word", "remedy"),
-    [
-        ("+system=vllm-v1-0.33", "system=vllm-v1 release=0.33"),
-        ("policy=prefix_caching_v1_33", "policy=prefix_caching_v1 release=0.33"),
-        ("policy.uncached_first=true", "release=NUMBER"),
-        ("scheduler=priority", "order=aging"),
-    ],
-)
-def test_words_that_named_a_release_are_refused_with_the_new_ones(word, remedy):
-    refuses(remedy, lambda: configured([word]))
-
-
 @pytest.mark.parametrize("words", [("release=0.33",), ("policy=paged", "release=0.19")])
 def test_a_release_that_no_part_follows_is_refused(words):
     refuses("nothing reads it", lambda: build(configured([*words])))
