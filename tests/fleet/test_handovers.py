@@ -311,7 +311,18 @@ def test_what_is_computed_again_after_a_hand_over_is_no_hit_of_its_prompt():
     ]
     rows, _ = run(Whole(2e9), requests, decode_slots=128 * 16)
     assert rows["num_recomputes"] == [0, 1]
-    assert rows["hit_tokens"] == [-1, -1]
+    assert rows["hit_tokens"] == [0, 0]
+
+
+def test_hits_are_those_of_the_engine_that_computes_the_prompt():
+    words = ("policy=prefix_caching", "trace=chat_histories", "trace.max_prompt=600")
+    result = simulate(
+        *words, model="llama-3-8b", gpu="h100-80gb", replicas=2, prefill_replicas=1, **SHORT
+    )
+    requests, found = result.requests, result.summary["while_arriving"]["prompt_found"]
+    computed = result.iterations["prefill_tokens"].sum()
+    assert requests["hit_tokens"].sum() == requests["prompt_len"].sum() - computed > 0
+    assert 0 < found < 1
 
 
 SHORT = {"rate": 3, "duration_s": 20}

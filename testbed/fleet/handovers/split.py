@@ -122,6 +122,7 @@ class SplitFleet(Fleet):
         """A prefill engine has the first token; whether a decode engine goes on."""
         handover = self._handovers[group.request_id]
         handover.prefilled, handover.first_ps = group, self.clock.now_ps
+        handover.group.num_cached = group.num_cached  # which the decode engine's recorder keeps
         if handover.request.output_len == 1:
             handover.end_lease()
             return False
