@@ -53,7 +53,9 @@ def describe(
         **fleet_of(config),
         **speculation_of(config, cost),
         "seed": config.seed,
-        "cost_error": tested(cost, model, server) + _of_drafts(config),
+        "cost_error": tested(cost, model, server)
+        + _of_waiting(scheduler, cost)
+        + _of_drafts(config),
         "scheduler_note": scheduler.note(
             min(model.max_len, config.workload.max_len or model.max_len)
         ),
@@ -212,6 +214,24 @@ def _handover(config: RunConfig) -> str:
 
     usual = Whole()
     return _part(Part(usual), usual)
+
+
+def _of_waiting(scheduler: Scheduler, cost: CostModel) -> str:
+    """The time that a system's scheduler takes without plans ahead, as far as the costs have it:
+    measured launches come before what the GPU computes, and no log has tested them so.
+    """
+    option = scheduler.synchronous_by
+    if scheduler.plans_ahead or not option:
+        return ""
+    if cost.launches:
+        return (
+            f"; {option}: each iteration waits for its launch, as measured in a server that plans "
+            "ahead, which no log of one that does not has tested"
+        )
+    return (
+        f"; {option} takes no time: these costs are the same with plans ahead, so that a server's "
+        "latencies are longer by what its host does between iterations"
+    )
 
 
 def _of_drafts(config: RunConfig) -> str:

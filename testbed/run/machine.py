@@ -21,7 +21,7 @@ from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
 from testbed.speculation.speculation import Speculation
 
 ITERATIONS = "iterations"  # the parameter of costs that names profiles of whole iterations
-PLANS_AHEAD = "testbed.sched.vllm_v1.AsyncVllmV1"
+VLLMS = "testbed.sched.vllm_v1.AsyncVllmV1", "testbed.sched.vllm_v1.VllmV1"
 KNOWN_TIERS = {DEVICE: "the GPUs' memory", HOST: "the swap space"}
 
 
@@ -98,13 +98,13 @@ def _check_tiers(tiers: Sequence[Tier], block_size: int) -> None:
 
 
 def cost_of(config: RunConfig) -> CostModel:
-    """The cost model of a run. Whole iterations were measured with asynchronous scheduling, in one
+    """The cost model of a run. Whole iterations were measured with vLLM V1's scheduler, in one
     engine without drafts, on blocks of 16 tokens: other runs take none by themselves, and refuse
     those of one's own.
     """
     part = config.cost
     is_as_measured = (
-        config.scheduler.name == PLANS_AHEAD
+        config.scheduler.name in VLLMS
         and config.speculation is None
         and config.prefill_replicas is None
         and block_size_of(config.policy) in (None, USUAL_BLOCK)
@@ -117,8 +117,8 @@ def cost_of(config: RunConfig) -> CostModel:
                 value=named,
                 problem=(
                     "nothing reads it, for whole iterations were measured with "
-                    f"scheduler=vllm_v1_async, in one engine without drafts, on blocks of "
-                    f"{USUAL_BLOCK} tokens"
+                    "scheduler=vllm_v1_async (vllm_v1 adds its launches), in one engine without "
+                    f"drafts, on blocks of {USUAL_BLOCK} tokens"
                 ),
                 remedy="leave it out",
             )

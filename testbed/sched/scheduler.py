@@ -47,6 +47,7 @@ class Scheduler(ABC):
         preemption: the rule that names victims.
         now_ps: the time in picoseconds at which `plan` is called.
         plans_ahead: it makes a plan while another is in flight.
+        synchronous_by: the option by which its system makes none; empty: of no such system.
         cuts_chunks: the policy says where its chunks of prompts end.
         offloads: it serves a policy that loads into slots; see memory/protocols.py, Offloads.
         loads_hits: it serves a policy that loads what it admits; see there, LoadsHits.
@@ -62,6 +63,7 @@ class Scheduler(ABC):
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
     plans_ahead: ClassVar[bool] = False
+    synchronous_by: ClassVar[str] = ""
     cuts_chunks: ClassVar[bool] = False
     offloads: ClassVar[bool] = False
     loads_hits: ClassVar[bool] = False

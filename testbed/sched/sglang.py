@@ -47,6 +47,7 @@ class SGLang(Scheduler):
     batch (batch_is_full).
     """
 
+    synchronous_by: ClassVar[str] = "--disable-overlap-schedule"
     names_victims: ClassVar[bool] = True
     loads_hits: ClassVar[bool] = True
 

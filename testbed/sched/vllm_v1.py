@@ -53,6 +53,7 @@ class VllmV1(IterationLevel):
     """
 
     has_steady_plans: ClassVar[bool] = True
+    synchronous_by: ClassVar[str] = "--no-async-scheduling"
     admits_after_decodes: ClassVar[bool] = True
     state_class: ClassVar[type[SchedulerState]] = VllmState
     offloads: ClassVar[bool] = True

@@ -14,10 +14,11 @@ from testbed.engine.recorder import request_columns
 from testbed.engine.simulation import simulate
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
-from testbed.sched.vllm_v1 import AsyncVllmV1
+from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 
 RELEASE = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True}
 ASYNC = partial(AsyncVllmV1, ignore_eos=True, **RELEASE)
+WAITS = partial(VllmV1, **RELEASE)
 
 
 class Launched(CostModel):
@@ -93,11 +94,21 @@ def test_the_decode_behind_a_prompt_waits_for_its_own_launch():
     assert columns["finish_s"][0] == pytest.approx(0.020 + 18 * 0.007)
 
 
-def test_steps_and_spans_are_equal():
+def test_each_iteration_of_a_server_without_plans_ahead_waits_for_its_launch():
+    """As in vLLM's EngineCore.step, which plans when the results are in: the GPU has the first of a
+    decode after 3 ms and computes for 7, and nothing of that hides.
+    """
+    columns = served([0], Launched(10, decode_ms=4), WAITS)
+    assert columns["first_token_s"][0] == pytest.approx(0.010)
+    assert columns["finish_s"][0] == pytest.approx(0.010 + 19 * (0.003 + 0.007))
+
+
+@pytest.mark.parametrize("scheduler", [ASYNC, WAITS])
+def test_steps_and_spans_are_equal(scheduler):
     arrivals = [0, 11, 12, 40, 95, 96, 200]
     for cost in (Launched(10, 4), Launched(3, 2), Launched(30, 7)):
-        in_spans = served(arrivals, cost)
-        one_by_one = served(arrivals, cost, fast_forward=False)
+        in_spans = served(arrivals, cost, scheduler)
+        one_by_one = served(arrivals, cost, scheduler, fast_forward=False)
         for name, column in in_spans.items():
             np.testing.assert_array_equal(column, one_by_one[name], err_msg=name)
 

@@ -204,11 +204,15 @@ def test_a_system_takes_the_whole_iterations_that_ship_for_its_model_and_gpu():
     assert taken.launch(8, 1, 100) is not None
 
 
+def test_synchronous_scheduling_takes_them_too():
+    """And adds their launches (tests/engine/test_launches.py)."""
+    assert "system" in cost_with("scheduler=vllm_v1").fingerprint
+
+
 @pytest.mark.parametrize(
     "words",
     [
         pytest.param(["cost.iterations=null"], id="none by name"),
-        pytest.param(["scheduler=vllm_v1"], id="synchronous scheduling"),
         pytest.param(["speculation=ngram"], id="drafts"),
         pytest.param(["replicas=2", "prefill_replicas=1"], id="prefill apart from decode"),
         pytest.param(["gpu=h200"], id="another GPU"),
