@@ -76,6 +76,13 @@ def _values(words: tuple[str, ...]) -> dict[str, str]:
             raise InputError(
                 key=word, problem="is not read", remedy=f"give {', '.join(f'{k}=' for k in KEYS)}"
             )
+        if "," in value:
+            raise InputError(
+                key=word,
+                problem="fits answers for one server",
+                remedy=f"one command for each value, such as {key}={value.partition(',')[0]}"
+                + ("; testbed plan compares several GPUs" if key == "gpu" else ""),
+            )
         values[key] = value
     if "gpu" not in values:
         raise InputError(key="fits", problem="names no GPU", remedy="gpu=NAME")

@@ -18,7 +18,9 @@ FOLDER = Path(__file__).parent / "start_ups"
 MEASURED_GPU, MEASURED_COUNTS = "h100-80gb", (1, 2, 4)
 MEASURED_MODEL = "llama-3.1-8b"
 OF_13 = (1024, 8192)  # sequences and tokens of the 13 shapes
-OF_SHAPES = "GiB of activation (13 shapes on 1, 2 or 4 H100s; 1,024 sequences, 8,192 tokens)"
+OF_SHAPES = (
+    "GiB of activation either way (13 shapes on 1, 2 or 4 H100s; 1,024 sequences, 8,192 tokens)"
+)
 
 
 def unlogged_parts(server: Server) -> tuple[str, ...]:
@@ -48,12 +50,21 @@ def error_lines(fit: "Fit") -> list[str]:
         return [f"  expected error: {of_shapes}"]
     measured = dict(_measured())
     if (logged := measured.get((num_seqs, tokens))) is not None:
-        return [f"  expected error with {case}: {logged:+.2f} GiB of activation (one start-up)"]
+        return [f"  expected error with {case}: {_than_computed(logged)}"]
     fewest, tokens = _nearest(measured, tokens)
     return [
         f"  error with {case}: not measured; {of_shapes},",
-        f"    {measured[fewest, tokens]:+.2f} GiB with {fewest:,} and {tokens:,} (one start-up)",
+        f"    with {fewest:,} and {tokens:,} {_than_computed(measured[fewest, tokens])}",
     ]
+
+
+def _than_computed(more_gib: float) -> str:
+    """The logged activation beside the computed one, and what that makes of the pool."""
+    more, pool = ("more", "smaller") if more_gib > 0 else ("less", "larger")
+    return (
+        f"a start-up logged {abs(more_gib):.2f} GiB {more} of activation than is computed here, "
+        f"so its pool was {pool}"
+    )
 
 
 def _nearest(measured: dict[tuple[int, int], float], tokens: int) -> tuple[int, int]:

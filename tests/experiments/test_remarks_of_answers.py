@@ -7,6 +7,7 @@ import pytest
 
 from testbed.core.errors import DoesNotStart
 from testbed.experiments.runs.compose import configured
+from testbed.experiments.sglang_server.translation import expand as expand_sglang
 from testbed.experiments.vllm_server.answer import fit_of, lines_of
 from testbed.experiments.vllm_server.translation import expand
 from testbed.run.simulate import run
@@ -16,6 +17,7 @@ EAGLE = (
     f"""{LLAMA} --speculative-config '{{"method": "eagle3", "num_speculative_tokens": 3, """
     """"model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}'"""
 )
+SGLANG = "sglang serve --model-path meta-llama/Llama-3.1-8B-Instruct"
 LOAD = ("gpu=h100-80gb", "trace=random", "outputs=summary")
 
 
@@ -128,3 +130,49 @@ def test_prefill_apart_says_where_the_time_of_its_hand_overs_is(testbed):
         for printed in [testbed(*line, "-m", words)[1]]
     ]
     assert remarks == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "remark"),
+    [
+        (f"{LLAMA} --no-async-scheduling", [], ": each iteration waits for its launch"),
+        (f"{LLAMA} --no-async-scheduling", ["cost.iterations=null"], " takes no time"),
+        (f"{LLAMA} --no-async-scheduling", ["gpu=l40s"], " takes no time"),
+        (f"{SGLANG} --disable-overlap-schedule", [], " takes no time"),
+    ],
+)
+def test_the_costs_say_what_synchronous_scheduling_takes(command, words, remark):
+    server, option = command.rsplit(" ", 1)
+    assert f"{option}{remark}" in cost_error(command, words)
+    assert option not in cost_error(server, words)
+
+
+def cost_error(command, words):
+    """The error of the costs of a small run of a server."""
+    of_command = expand_sglang if command.startswith("sglang") else expand
+    load = [*LOAD, "arrivals.rate=1", "arrivals.duration_s=1"]
+    return run(configured(of_command(command, [*load, *words]))).summary["run"]["cost_error"]
+
+
+def test_launches_that_nothing_hides_lengthen_each_iteration():
+    words = [*LOAD, "arrivals.rate=4", "arrivals.duration_s=5"]
+    hidden, waits = (
+        run(configured(expand(command, words))).summary["tpot_s"]["p50"]
+        for command in (LLAMA, f"{LLAMA} --no-async-scheduling")
+    )
+    assert 0.0015 < waits - hidden < 0.004  # a launch of few decodes takes 2 to 3 ms
+
+
+def test_the_error_of_an_activation_has_its_sign_in_words():
+    """In the start-up with 64 sequences of measured.csv more was logged than is computed."""
+    lines = "\n".join(lines_of(fit(f"{LLAMA} --max-num-seqs 64")))
+    assert "GiB more of activation than is computed here, so its pool was smaller" in lines
+    assert "GiB of activation either way" in "\n".join(lines_of(fit(LLAMA)))
+
+
+@pytest.mark.parametrize("word", ["gpu=h100-80gb,h200", "release=0.19,0.33"])
+def test_several_values_are_refused_by_the_key(testbed, word):
+    code, printed, error = testbed("fits", LLAMA, "gpu=h100-80gb", word)
+    assert (code, printed) == (2, "")
+    assert f"{word}: " in error
+    assert word.partition(",")[0] in error.partition("(")[2]
