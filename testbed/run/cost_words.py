@@ -159,15 +159,16 @@ def left_out(way: str, server: ServerSpec) -> str:
     return f"{', '.join(reported)} in whole runs of {len(chosen)} {whose} left out (median)"
 
 
-def derived_error(cost: CostModel, server: ServerSpec) -> float | None:
-    """The median relative error of the latency of whole runs with such derived costs; of derived
-    costs that were not tested that of all others. None: the costs are not derived, or none were
-    tested.
+def left_out_error(cost: CostModel, server: ServerSpec) -> float | None:
+    """The median relative error of the latency of whole runs with such derived costs, or with a
+    roofline; of derived costs that were not tested that of all others. None: the costs are of
+    another kind, or none were tested.
     """
     fingerprint = cost.fingerprint or {}
-    if "from" not in fingerprint:
+    is_roofline = not fingerprint and bool(cost.provenance)
+    if "from" not in fingerprint and not is_roofline:
         return None
-    rows = _tested_like(fingerprint.get("way", OTHER_GPU), server)
+    rows = _tested_like(ROOFLINE if is_roofline else fingerprint.get("way", OTHER_GPU), server)
     rows = rows or [row for way in (OTHER_GPU, OTHER_MODEL) for row in _tested_like(way, server)]
     errors = [abs(float(row[WHOLE_RUNS["latency"]])) for row in rows]
     return median(errors) / 100 if errors else None

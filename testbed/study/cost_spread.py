@@ -2,7 +2,7 @@
 
 A profile of whole iterations says what it was off by at sizes of batch that it was fitted without:
 launches, and decodes alone. Such an error holds for a whole run, which stays near one size. Derived
-costs are moved by the median error of such costs when tested, others by COST_ERROR.
+costs and rooflines are moved by the median error of such costs when tested, others by COST_ERROR.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from testbed.cost.model import CostModel
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import SYSTEM, THIS_ENGINE
 from testbed.run.config import RunConfig
-from testbed.run.cost_words import derived_error
+from testbed.run.cost_words import left_out_error
 from testbed.run.machine import cost_of
 from testbed.run.parts import Part
 
@@ -83,7 +83,7 @@ def spread_of(cost: CostModel) -> Spread | None:
 
 def error_of(config: RunConfig) -> float:
     """The relative error by which costs without a spread are moved, up and down."""
-    error = derived_error(cost_of(config), config.server)
+    error = left_out_error(cost_of(config), config.server)
     return COST_ERROR if error is None else error
 
 
@@ -129,6 +129,6 @@ def rule(config: RunConfig) -> str:
 
 
 def _by_one_factor(config: RunConfig) -> str:
-    is_derived = derived_error(cost_of(config), config.server) is not None
-    why = " (the median error of derived costs when tested)" if is_derived else ""
+    is_tested = left_out_error(cost_of(config), config.server) is not None
+    why = " (the median error of such costs when tested)" if is_tested else ""
     return f"all costs {error_of(config):.0%} up and down{why}"

@@ -2,12 +2,14 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import planted_vllm as planted
 import pytest
 from refusals import refuses
+from tiny import OneMillisecond
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
@@ -21,6 +23,9 @@ from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.studies.core_speed import main as core_speed
 from testbed.experiments.studies.pressure_curve import measured
+from testbed.run.cost_words import left_out_error
+from testbed.run.machine import cost_of
+from testbed.run.parts import Part
 from testbed.study.cost_spread import OF_OTHER_HOSTS, RESAMPLINGS, draws, rule, spread_of
 
 MODEL = read_model("llama-3.1-8b")
@@ -119,9 +124,16 @@ def test_a_profile_of_ones_own_is_off_by_what_its_sweeps_say_and_one_that_ships_
 
 
 def test_costs_that_say_nothing_of_their_error_are_moved_by_3_percent():
-    config = configured([*WORDS, "cost=analytic"])
-    assert "3% up and down" in rule(config)
+    config = replace(configured(WORDS), cost=Part(OneMillisecond()))
+    assert " 3% up and down" in rule(config)
     assert {draw.slowness for draw in draws(config)} == {0.97, 1.0, 1.03}
+
+
+def test_a_roofline_is_moved_by_its_tested_error():
+    config = configured([*WORDS, "cost=analytic"])
+    error = left_out_error(cost_of(config), config.server)
+    assert error > 0.1
+    assert {draw.slowness for draw in draws(config)} == {1 - error, 1.0, 1 + error}
 
 
 def test_the_front_end_is_longer_beside_decodes_without_the_wait_for_the_next_plan(tmp_path):
