@@ -68,6 +68,7 @@ def _print_table(choices: Sequence[Choice]) -> None:
     from rich.table import Table
 
     from testbed.experiments.cli.output import show
+    from testbed.experiments.runs.unbroken import unbroken
 
     uses = "; ".join(f"{key}=NAME" for key in ("group", *KEYS.values()))
     table = Table("group", "name", "class", "about", caption=f"Chosen by {uses}")
@@ -77,7 +78,7 @@ def _print_table(choices: Sequence[Choice]) -> None:
         is_own = choice.source in (BUILT_IN, USER_FOLDER)
         about = choice.about if is_own else f"{choice.about} ({choice.source})"
         table.add_row(choice.kind, choice.name, choice.target, about)
-    show(table)
+    show(unbroken(table, num_names=3))
 
 
 def choices_of(group: str, folders: Sequence[Path]) -> Iterator[Choice]:

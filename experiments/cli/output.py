@@ -37,13 +37,15 @@ def show(*parts: "str | RenderableType") -> None:
 
 
 def plain_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> "Table":
-    """A table without lines."""
+    """A table without lines, whose first column has names."""
     from rich.table import Table
+
+    from testbed.experiments.runs.unbroken import unbroken
 
     table = Table(*head, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    return table
+    return unbroken(table)
 
 
 def print_json(answer: "DataclassInstance") -> None:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from testbed.experiments.runs.quantities import few_requests, number, percent, still_filling
 from testbed.experiments.runs.run_words import future_read_by, handover_times, run_words
+from testbed.experiments.runs.unbroken import unbroken
 from testbed.run.metrics import WHILE_ARRIVING, in_words
 from testbed.run.simulate import OVERLOAD, STOPPED
 from testbed.run.summaries import (
@@ -65,6 +66,7 @@ def summary_table(summary: dict[str, Any]) -> Group:
         *_memory_rows(summary),
     ):
         table.add_row(name, value)
+    unbroken(table)
     lines = []
     if future := future_read_by(summary):
         lines.append(Text(f"reads the future, as no real server can: {future}"))
@@ -192,7 +194,7 @@ def _engines_table(summary: Mapping[str, Any]) -> list[Table]:
     table = Table(*ENGINE_COLUMNS, title="Engines", title_justify="left")
     for row in rows:
         table.add_row(*row)
-    return [table]
+    return [unbroken(table)]
 
 
 def _memory(summary: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """A sweep as a table of axes and results, and as a figure over its main axis."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from testbed.experiments.runs.run_words import (
     remark_on_ways,
 )
 from testbed.experiments.runs.sweep_metrics import panels_of, with_shares
+from testbed.experiments.runs.unbroken import unbroken
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.run.metrics import WHILE_ARRIVING, in_words
 from testbed.run.simulate import OVERLOAD
@@ -32,7 +33,7 @@ from testbed.study.replications import interval
 
 FEWEST = 3  # values of an axis that is drawn
 PADDING = 3  # characters of a column beside its cells
-WIDEST = 40  # characters of an axis's column
+WIDEST, SHARE = 40, 4  # characters of an axis's value, and the part of a terminal that it may take
 FUTURE = "reads the future"  # the column of what no real server could know
 FACTOR = 20.0  # between the latencies of a chart with a logarithmic axis
 MOST_REMARKS = 8
@@ -84,8 +85,32 @@ def shown(
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
     columns |= futures_of(points)
     results, same = varying(main_numbers([point.summary for point in points]))
-    head += same
-    return Group(*map(Text, head), _table(columns, results, width))
+    labels = _labels([point.chosen for point in points], width)
+    head += [*same, *_explained(labels)]
+    return Group(*map(Text, head), _table(_labelled(columns, labels), results, width))
+
+
+def _labels(choices: Iterable[Mapping[str, str]], width: int) -> dict[str, str]:
+    """Short names of values that are too long for a column, as those of a command may be."""
+    texts = dict.fromkeys(str(value) for chosen in choices for value in chosen.values())
+    long = [text for text in texts if len(text) > min(WIDEST, width // SHARE)]
+    return {text: f"({number})" for number, text in enumerate(long, 1)}
+
+
+def _explained(labels: Mapping[str, str]) -> list[str]:
+    """A line for each label, from which its text can be copied."""
+    return [f"{label} {text}" for text, label in labels.items()]
+
+
+def _labelled(
+    columns: Mapping[str, Sequence[str]], labels: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """The columns with the labels in place of the texts, the longest first."""
+    shown = {name: [*cells] for name, cells in columns.items()}
+    for text in sorted(labels, key=len, reverse=True):
+        for cells in shown.values():
+            cells[:] = [cell.replace(text, labels[text]) for cell in cells]
+    return shown
 
 
 def overloads_of(groups: Sequence[Setting], names: Sequence[str]) -> list[str]:
@@ -144,7 +169,9 @@ def _first(lines: list[str]) -> list[str]:
 
 
 def replicated_tables(
-    groups: Sequence[Setting], width: int, futures: Mapping[str, Sequence[str]]
+    groups: Sequence[Setting],
+    width: int,
+    futures: Mapping[str, Sequence[str]],
 ) -> list[Text | Table]:
     """The means of settings with their intervals, and the differences on the same seeds.
 
@@ -152,15 +179,16 @@ def replicated_tables(
     """
     left, results = mean_columns(groups)
     results, same = varying(results)
-    texts = [*same, explained(groups)]
-    tables = [_table({**left, **futures}, results, width)]
+    labels = _labels([group.chosen for group in groups], width)
+    texts = [*same, explained(groups), *_explained(labels)]
+    tables = [_table(_labelled({**left, **futures}, labels), results, width)]
     pairs, differences = difference_columns(groups)
     if pairs:
         title = "Differences on the same seeds"
         different = {name: cells for name, cells in differences.items() if {*cells} != {EQUAL}}
         shown, alike = varying(different or differences, "in all rows of the second table")
         texts += alike
-        tables.append(_table(pairs, shown, width, title=title))
+        tables.append(_table(_labelled(pairs, labels), shown, width, title=title))
     return [*map(Text, texts), *tables]
 
 
@@ -181,25 +209,21 @@ def _table(
     width: int,
     title: str | None = None,
 ) -> Table:
-    """All columns of `left`, whose long cells take several lines, and behind them as many of the
-    results as fit.
-    """
+    """All columns of `left`, and behind them as many of the results as fit, at least one."""
     columns = dict(left)
-    wide = {name: min(_width(name, cells), WIDEST) for name, cells in left.items()}
-    space = width - 1 - sum(wide.values())
+    space = width - 1 - sum(_width(name, cells) for name, cells in left.items())
     for name, cells in results.items():
         space -= _width(name, cells)
-        if space < 0:
+        if space < 0 and len(columns) > len(left):
             break
         columns[name] = cells
     table = Table(title=title, title_justify="left")
     for name in columns:
         justify: JustifyMethod = "left" if name in left else "right"
-        most = WIDEST - PADDING if name in left else None
-        table.add_column(name, justify=justify, overflow="fold", max_width=most)
+        table.add_column(name, justify=justify)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
-    return table
+    return unbroken(table, len(columns))
 
 
 def _width(name: str, cells: Sequence[str]) -> int:

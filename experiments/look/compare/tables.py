@@ -15,6 +15,7 @@ from testbed.experiments.look.pages.page import NUMBER, Chart, Series, Table, re
 from testbed.experiments.look.run_charts import cdf_chart, over_time
 from testbed.experiments.runs.quantities import Quantity, main_quantities, number
 from testbed.experiments.runs.summary_table import ENGINE_COLUMNS, engine_rows
+from testbed.experiments.runs.unbroken import unbroken
 
 OVER_TIME = {
     "Batched requests": (("running",), 1.0),
@@ -145,7 +146,7 @@ def text_table(table: Table) -> rich.table.Table:
         if has_groups and kind == "first":
             shown.add_section()
         shown.add_row(*row)
-    return shown
+    return unbroken(shown)
 
 
 def _tables(comparison: Comparison) -> dict[str, Any]:
