@@ -32,7 +32,7 @@ def lines_of(
     needed = f"{100 * answer.share:g}% of the requests meet the SLO"
     lines = [part_words(answer.about)] if answer.about else []
     lines.append(f"capacity: {text} at which {needed}: {how}")
-    short = short_runs("the server", answer.filling, answer.step / max(rates))
+    short = short_runs("the server", answer.filling)
     lines += [f"  {line}" for line in short]
     for of_seed in answer.seeds:
         lines.append(_seed_line(of_seed))

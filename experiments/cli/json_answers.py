@@ -252,7 +252,7 @@ class CapacityAnswer:
         half_width: half of its 95% interval, with the step; null for one seed
         step: to which the search knows the rate of a seed, requests/s
         filling: the largest share of the arrivals in which the server, empty at first, filled; by
-            up to this share a longer run finds less
+            about this share a longer run finds less, no bound
         share: the share of requests that must meet the SLO
         costs: the source of the costs and their tested error; empty on a GPU
         future_read: what the runs read of the future, as no real server can; empty if they read

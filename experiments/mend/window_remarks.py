@@ -8,14 +8,12 @@ from testbed.experiments.mend.change_verdicts import WORSE
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.runs.points import Point, Setting
-from testbed.experiments.runs.quantities import short_runs
+from testbed.experiments.runs.quantities import emptier_server
 from testbed.run.metrics import WHILE_ARRIVING
 from testbed.run.simulate import OVERLOAD
 from testbed.run.while_arriving import LONGER
 
 CHANGE = "change"
-PRECISION = 0.05  # that of `capacity` and `plan`
-SO = "latencies are up to {} too low"
 OF_WINDOW = (
     "so the verdicts hold for these arrivals at a server that begins empty: in longer runs the "
     "changes may rank otherwise (less load, or a larger arrivals.duration_s)"
@@ -41,7 +39,7 @@ def _remarks(servers: Sequence[Tried]) -> Iterator[str]:
     worst = [max(_setting(tried).points, key=_longer) for tried in servers]
     yield from _plain(fillings_of(worst, [CHANGE]))
     longest = max(servers, key=lambda tried: tried.filling)
-    yield from short_runs(longest.change.name, longest.filling, PRECISION, SO)
+    yield from emptier_server(longest.change.name, longest.filling)
 
 
 def _overloads(servers: Sequence[Tried]) -> list[str]:

@@ -14,6 +14,7 @@ from math import expm1, floor, log, log10
 
 from testbed.experiments.plan.bottlenecks import broken, limit_of
 from testbed.experiments.plan.bounds import Reason
+from testbed.experiments.plan.cost_errors import error_between
 from testbed.experiments.plan.jobs import Failure, Outcome, Searched
 from testbed.experiments.plan.plan_search import Search
 from testbed.experiments.plan.space import Candidate
@@ -59,6 +60,11 @@ def all_at_capacity(search: Search, candidates: Sequence[Candidate]) -> list[Ver
 def rank_at_capacity(verdict: Keeps) -> tuple[float, ...]:
     """The cheaper request first."""
     return (verdict.cost.mean,)
+
+
+def extra_at_capacity(verdict: Keeps, best: Keeps) -> float:
+    """The extra cost of a request, as a share of the cheapest's."""
+    return verdict.cost.mean / best.cost.mean - 1
 
 
 def difference_at_capacity(verdict: Keeps, best: Keeps) -> str:
@@ -147,8 +153,11 @@ def _challenge(
 
 
 def _matching(search: Search, candidate: Candidate, best: Keeps) -> list[tuple[int, float]]:
-    """With each seed, the rate at which the candidate costs as much for a request as the best."""
-    factor = search.hourly(candidate) / best.hourly
+    """With each seed, the rate at which the candidate costs as much for a request as the best; if
+    their costs come another way, the rate that is lower by the errors of both.
+    """
+    lowered = max(0.0, 1 - error_between(candidate, best.candidate))
+    factor = lowered * search.hourly(candidate) / best.hourly
     return [
         (outcome.seed, rounded_down(factor * outcome.rate))
         for outcome in best.outcomes

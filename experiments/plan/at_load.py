@@ -8,6 +8,7 @@ that every seed misses, or if the seeds that are left could not lift the mean fa
 
 from collections.abc import Sequence
 from itertools import groupby
+from math import inf
 
 from testbed.experiments.plan.bottlenecks import broken, limit_of
 from testbed.experiments.plan.jobs import Failure, Outcome
@@ -52,6 +53,11 @@ def rank_at_load(verdict: Keeps) -> tuple[float, ...]:
     cheaper request: requests that wait for answers come more often if these come earlier.
     """
     return verdict.hourly, -verdict.inside.mean, verdict.cost.mean
+
+
+def extra_at_load(verdict: Keeps, best: Keeps) -> float:
+    """The extra cost of an hour, as a share of the cheapest's: prices, which no costs change."""
+    return inf if verdict.hourly > best.hourly else 0.0
 
 
 def difference_at_load(verdict: Keeps, best: Keeps) -> str:

@@ -9,6 +9,7 @@ from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.experiments.plan import at_capacity, at_load
 from testbed.experiments.plan.arithmetic import Arithmetic
 from testbed.experiments.plan.bottlenecks import strains
+from testbed.experiments.plan.cost_errors import error_between
 from testbed.experiments.plan.plan_search import Search
 from testbed.experiments.plan.prices import Rate
 from testbed.experiments.plan.pruning import check_not_empty, examined
@@ -25,6 +26,7 @@ from testbed.experiments.plan.verdicts import (
     check_one_reason,
 )
 from testbed.experiments.runs.progress import status_line
+from testbed.experiments.runs.quantities import emptier_server, short_runs
 from testbed.experiments.runs.words import WITH_MARKS, chosen, is_of_hydra
 
 RATE = "arrivals.rate"
@@ -35,32 +37,36 @@ OF_THE_LOAD = ("slo.", "trace", "arrivals", "workload.")
 @dataclass(frozen=True)
 class Mode:
     """The parts of a plan: its search, the search over everything, its order, and its comparison of
-    a deployment with the cheapest. short: what follows from runs that are too short.
+    a deployment with the cheapest, as a share of the cost and in words. short: the remark on runs
+    that are too short.
     """
 
     search: Callable[[Search, Sequence[Candidate]], list[Verdict]]
     enumerate: Callable[[Search, Sequence[Candidate]], list[Verdict]]
     rank: Callable[[Keeps], tuple[float, ...]]
+    extra: Callable[[Keeps, Keeps], float]
     difference: Callable[[Keeps, Keeps], str]
     served: str
-    short: str
+    short: Callable[[str, float], list[str]]
 
 
 AT_LOAD = Mode(
     search=at_load.cheapest_at_load,
     enumerate=at_load.all_at_load,
     rank=at_load.rank_at_load,
+    extra=at_load.extra_at_load,
     difference=at_load.difference_at_load,
     served="the given requests",
-    short="latencies are of an emptier server",
+    short=emptier_server,
 )
 AT_CAPACITY = Mode(
     search=at_capacity.cheapest_at_capacity,
     enumerate=at_capacity.all_at_capacity,
     rank=at_capacity.rank_at_capacity,
+    extra=at_capacity.extra_at_capacity,
     difference=at_capacity.difference_at_capacity,
     served="each deployment's highest rate",
-    short="its rate is up to {} too high",
+    short=short_runs,
 )
 
 
@@ -81,6 +87,18 @@ class Plan:
         """The candidates that keep the SLO, the cheapest first."""
         kept = [verdict for verdict in self.verdicts if isinstance(verdict, Keeps)]
         return sorted(kept, key=self.mode.rank)
+
+    @property
+    def incomparable(self) -> list[Keeps]:
+        """Those that keep it and may be cheaper than the cheapest: their costs come another way,
+        and the errors of both are larger than the difference.
+        """
+        return [verdict for verdict in self.ranked[1:] if self._is_within_errors(verdict)]
+
+    def _is_within_errors(self, verdict: Keeps) -> bool:
+        best = self.ranked[0]
+        error = error_between(verdict.candidate, best.candidate)
+        return self.mode.extra(verdict, best) < error
 
     @property
     def misses(self) -> list[Misses]:

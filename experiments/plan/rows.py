@@ -3,12 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from testbed.experiments.plan.cost_errors import error_between
 from testbed.experiments.plan.deployment_plan import Plan
 from testbed.experiments.plan.jobs import Outcome
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses, Pruned, Simulated, rate_of
 from testbed.experiments.runs.run_words import way_of
-from testbed.run.summaries import origin_of
+
+CHEAPEST, LEAST, NOT_COMPARABLE = "cheapest", "least by these costs", "not comparable"
 
 
 @dataclass(frozen=True)
@@ -65,15 +67,17 @@ def per_user(outcome: Outcome) -> float | None:
 
 
 def _difference(verdict: Keeps, plan: Plan) -> str:
-    """Its difference from the cheapest, with a remark if their times come another way."""
+    """Its difference from the cheapest, if the errors of costs that come another way cannot turn
+    it.
+    """
     best = plan.ranked[0]
     if verdict is best:
-        return "cheapest"
+        return LEAST if plan.incomparable else CHEAPEST
+    error = error_between(verdict.candidate, best.candidate)
+    if verdict in plan.incomparable:
+        return f"{NOT_COMPARABLE} (costs come another way; {error:.0%} of error for both)"
     text = plan.mode.difference(verdict, best)
-    origins = {origin_of(kept.outcomes[0].summary) for kept in (verdict, best)}
-    if len(origins) == 1:
-        return text
-    return f"{text} (costs come another way; their errors come on top)"
+    return f"{text} (costs come another way; {error:.0%} of error for both)" if error else text
 
 
 def _kept(verdict: Keeps, rank: int, plan: Plan) -> Row:

@@ -17,11 +17,18 @@ from testbed.experiments.look.pages.page import (
 )
 from testbed.experiments.plan.bottlenecks import broken
 from testbed.experiments.plan.deployment_plan import AT_LOAD, Plan
-from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
+from testbed.experiments.plan.rows import (
+    CHEAPEST,
+    NOT_COMPARABLE,
+    Row,
+    per_gpu,
+    per_user,
+    rows_of,
+)
 from testbed.experiments.plan.space import label_of
 from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses
 from testbed.experiments.runs.part_words import part_words
-from testbed.experiments.runs.quantities import few_requests, number, short_runs
+from testbed.experiments.runs.quantities import few_requests, number
 from testbed.experiments.runs.run_words import (
     future_read_by,
     remark_on_ways,
@@ -117,15 +124,23 @@ def _short(plan: Plan) -> list[str]:
     longest = max(plan.ranked, key=lambda verdict: verdict.filling, default=None)
     if longest is None:
         return []
-    name, precision = longest.candidate.deployment.name, plan.question.precision
+    name = longest.candidate.deployment.name
     few = few_requests(of.summary for verdict in plan.ranked for of in verdict.outcomes)
-    return [*short_runs(name, longest.filling, precision, plan.mode.short), *few]
+    return [*plan.mode.short(name, longest.filling), *few]
 
 
 def _tied(plan: Plan) -> str:
-    """Deployments whose cost the data do not distinguish from the least."""
-    tied = [row for row in rows_of(plan) if _is_tied(row)]
+    """The cheapest deployment, and those whose cost the data do not distinguish from it; no name
+    if errors of costs that come another way are larger than the difference.
+    """
     best = plan.ranked[0].candidate.deployment.name
+    if within := plan.incomparable:
+        names = "; ".join([best, *(of.candidate.deployment.name for of in within)])
+        return (
+            f"cheapest: {NOT_COMPARABLE}: {names} (their costs come in different ways, whose "
+            "errors together are larger than the differences)"
+        )
+    tied = [row for row in rows_of(plan) if _is_tied(row)]
     if len(tied) < 2:
         return f"cheapest: {best}"
     others = f"{len(tied) - 1} other{'s' if len(tied) > 2 else ''}"
@@ -133,7 +148,7 @@ def _tied(plan: Plan) -> str:
 
 
 def _is_tied(row: Row) -> bool:
-    return row.difference.startswith(("cheapest", "equal", NOT_DISTINGUISHABLE))
+    return row.difference.startswith((CHEAPEST, "equal", NOT_DISTINGUISHABLE))
 
 
 def _nearest(plan: Plan) -> str:

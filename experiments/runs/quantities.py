@@ -14,7 +14,8 @@ WINDOW = (
     "last answer"
 )
 BEYOND_P99 = 100  # requests of which one is beyond it
-TOO_HIGH = "the rate is up to {} too high"  # after the share of the arrivals that fill a server
+NOTED, MOST_KNOWN = 0.01, 0.25  # shares of the arrivals that fill a server, of which a rate tells
+MOST_FILLING = 0.05  # of the arrivals
 
 
 class Quantity(NamedTuple):
@@ -103,17 +104,36 @@ def still_filling(rates: Mapping[str, Any]) -> str:
     )
 
 
-def short_runs(server: str, filling: float, precision: float, so: str = TOO_HIGH) -> list[str]:
-    """The remark that runs are too short for this precision, if they are. filling: the share of
-    the arrivals in which the server, empty at first, filled. so: what follows from it.
+def short_runs(server: str, filling: float) -> list[str]:
+    """The remark that a highest rate is of short runs, if these are. filling: the share of the
+    arrivals in which the server, empty at first, filled. The rate of longer runs is lower by about
+    as much in simulations of 10 seeds, and by more in some: no bound.
     """
-    if filling <= precision:
+    if filling < NOTED:
         return []
-    share = f"{100 * filling:.2g}%"
+    head = f"short runs: {server}, empty at first, fills for {_rounded(filling)} of the arrivals"
+    if filling > MOST_KNOWN:
+        return [f"{head}, so the rate says little of longer runs (raise arrivals.duration_s)"]
     return [
-        f"short runs: {server} fills for {share} of the arrivals, so {so.format(share)} "
-        f"({filling / precision:.2g} times arrivals.duration_s makes that {100 * precision:.2g}%)"
+        f"{head}, so the rate is too high, by about as much (an estimate, no bound; raise "
+        f"arrivals.duration_s: {filling / NOTED:.2g} times make it {NOTED:.0%})"
     ]
+
+
+def emptier_server(server: str, filling: float) -> list[str]:
+    """The remark that latencies are of short runs, if these are. filling: the share of the arrivals
+    in which the server, empty at first, filled.
+    """
+    if filling <= MOST_FILLING:
+        return []
+    return [
+        f"short runs: {server} fills for {_rounded(filling)} of the arrivals, so that latencies "
+        "are of an emptier server (raise arrivals.duration_s)"
+    ]
+
+
+def _rounded(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
 
 
 def few_requests(summaries: Iterable[Mapping[str, Any]]) -> list[str]:

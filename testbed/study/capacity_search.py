@@ -47,7 +47,7 @@ class Capacity:
             all arrive at once.
         arrived: requests/s that arrived then; None likewise.
         filling: the share of the arrivals at `rate` in which the server, empty at first, filled: a
-            longer run finds a rate that is lower by up to this share.
+            longer run finds a rate that is lower by about this share; it may be more.
     """
 
     rate: float

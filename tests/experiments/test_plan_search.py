@@ -9,6 +9,8 @@ import pytest
 from testbed.experiments.plan.at_capacity import difference_at_capacity
 from testbed.experiments.plan.deployment_plan import Request, planned
 from testbed.experiments.plan.prices import GpuHours, Prices
+from testbed.experiments.plan.rows import LEAST, NOT_COMPARABLE, rows_of
+from testbed.experiments.plan.shown import lines_of
 from testbed.experiments.plan.verdicts import Keeps, per_million
 
 GPUS = ("a100-40gb", "a100-80gb", "a10g", "l40s", "h100-80gb", "h200", "a40", "l4")
@@ -125,3 +127,26 @@ def test_the_cost_of_a_request_is_that_at_the_mean_rate():
     assert verdict.cost.half_width / verdict.cost.mean == pytest.approx(verdict.rate.half_width / 2)
     alike = Keeps(None, 2.0, (), (3.0, 3.0), "decode", precision=0.05)
     assert alike.rate.half_width == pytest.approx(0.15)  # the step of the search
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_costs_of_another_way_name_no_cheapest_within_their_errors(tmp_path, everything):
+    """Those of this model are measured on an H200, and derived for an H100 with 17% of error."""
+    words = "model=opt-13b gpu=h200,h100-80gb slo.ttft_s=1 arrivals.duration_s=3 trace=random"
+
+    def plan_at(dearer, everything):
+        """The plan if an hour of the H100 costs so many times as much."""
+        prices = {"h200": 1.0, "h100-80gb": dearer}
+        of = Prices(Path("drawn"), "2026-11-26", "USD", prices)
+        asked = ("+system=vllm-v1", *words.split())
+        return planned(Request(asked, 0.9, (0,), 0.2, None, of, tmp_path, everything), ignored)
+
+    costs = {
+        verdict.candidate.deployment.name: verdict.costs[0] for verdict in plan_at(1, True).ranked
+    }
+    ratio = costs["gpu=h200"] / costs["gpu=h100-80gb"]
+    near, far = (plan_at(times * ratio, everything) for times in (1.1, 1.5))
+    (line,) = (line for line in lines_of(near) if line.startswith("cheapest: "))
+    assert line.startswith("cheapest: not comparable: gpu=h200; gpu=h100-80gb")
+    assert [row.difference.split(" (")[0] for row in rows_of(near)] == [LEAST, NOT_COMPARABLE]
+    assert any(line.startswith("cheapest: gpu=h200") for line in lines_of(far))

@@ -359,7 +359,8 @@ def test_a_capacity_says_that_its_run_is_overloaded(testbed):
     assert "overloaded" in testbed(*words)[1]
 
 
-def test_a_capacity_says_by_how_much_its_runs_are_too_short(testbed):
+def test_a_capacity_says_that_its_runs_are_too_short(testbed):
+    """However coarse the search is."""
     load = ("trace=random", "trace.input_len=64", "trace.output_len=300", "slo.ttft_s=2")
     words = ("capacity", *load, "--seeds", "1", "--low", "4", "--high", "8", "--precision", "0.1")
     short, long = (
@@ -368,4 +369,6 @@ def test_a_capacity_says_by_how_much_its_runs_are_too_short(testbed):
     )
     assert short["rate"] * (1 - short["filling"]) < long["rate"] < short["rate"]
     assert short["filling"] > 0.1 > 2 * long["filling"]
-    assert "too high" in testbed(*words, "arrivals.duration_s=20")[1]
+    words = (*words[:-1], "0.9")
+    assert "no bound" in testbed(*words, "arrivals.duration_s=20")[1]
+    assert "says little" in testbed(*words, "arrivals.duration_s=2")[1]
