@@ -83,7 +83,7 @@ class FolderTokenizer:
                 key="--tokenizer",
                 value=folder,
                 problem="tokenizers is not installed",
-                remedy="install kvcache-testbed[tokenizers], or leave the option out",
+                remedy="install kvcache-testbed[serve], or leave the option out",
             ) from None
         if not path.is_file():
             raise InputError(
