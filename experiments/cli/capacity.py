@@ -75,7 +75,8 @@ def capacity(
     meets all of them. The rate is found by the bisection of the paper's figures, in requests/s,
     with each of three seeds; run folders are stored and reused. Each rate has 300 s of arrivals
     unless arrivals.duration_s says otherwise. Several commands of servers, each after an option
-    --from-vllm or --from-sglang of its own, are searched in turn and compared on the same seeds.
+    --from-vllm or --from-sglang of its own, and values with commas between, as in
+    prefill_replicas=null,1, are searched in turn and compared on the same seeds.
     """
     from testbed.experiments.cli.json_answers import compared_capacities
     from testbed.experiments.cli.output import print_json
@@ -129,13 +130,20 @@ class Search:
     def words_of(
         self, servers: Mapping[str, ServedCommand], overrides: Sequence[str]
     ) -> dict[str, list[str]]:
-        """The words of each server's runs; what one of several cannot do is refused before any
-        search.
+        """The words of the runs of each server with each value of a list, by the words that only
+        it has; what one of several cannot do is refused before any search.
         """
         from testbed.experiments.cli.compared_servers import asked_of, check_built
+        from testbed.experiments.runs.notes import print_notes
+        from testbed.experiments.runs.sweep_words import sweep_points
 
-        asked = asked_of(servers, overrides)
-        words_of = {name: self.words(servers[name].words(of_it)) for name, of_it in asked.items()}
+        words_of, notes = dict[str, list[str]](), list[str]()
+        for name, asked in asked_of(servers, overrides).items():
+            for point in sweep_points(asked):
+                own = [name, *(word for word in point if word not in asked)]
+                words = servers[name].words(point, on_note=notes.append)
+                words_of[" ".join(filter(None, own))] = self.words(words)
+        print_notes(notes)
         for words in words_of.values() if len(words_of) > 1 else ():
             check_built(words)
         return words_of

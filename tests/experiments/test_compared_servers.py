@@ -73,3 +73,27 @@ def test_what_one_server_cannot_do_is_refused_before_another_one_runs(testbed, t
     assert (code, printed) == (2, "")
     assert "--no-async-scheduling" in error.splitlines()[-1]
     assert not [*tmp_path.glob("runs/**/summary.json")]
+
+
+def test_a_search_takes_the_values_of_a_list_and_pairs_their_seeds(testbed):
+    words = (*LOAD, "scheduler.max_num_seqs=16,64", SEARCH[0], *SEARCH[3:], "--seeds", "2")
+    answer = json.loads(testbed("capacity", "--from-vllm", LLAMA, *words, "--json")[1])
+    few, many = answer["servers"]
+    assert few["command"] == "scheduler.max_num_seqs=16"
+    rates = [[seed["rate"] for seed in of["capacity"]["seeds"]] for of in (few, many)]
+    differences = [more - less for less, more in zip(*rates, strict=True)]
+    assert many["difference"] == pytest.approx(sum(differences) / 2)
+    assert all(difference > 0 for difference in differences)
+
+
+def test_a_search_of_several_commands_and_values_names_both(testbed):
+    words = (*LOAD, "scheduler.max_num_seqs=32,64", *SEARCH, "--json")
+    servers = ("--from-vllm", LLAMA, "--from-vllm", WAITS)
+    names = [
+        of["command"] for of in json.loads(testbed("capacity", *servers, *words)[1])["servers"]
+    ]
+    assert names == [
+        f"{server} scheduler.max_num_seqs={most}"
+        for server in ("plain", "--no-async-scheduling")
+        for most in (32, 64)
+    ]
