@@ -3,7 +3,6 @@
 import ast
 import pickle
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,11 +66,11 @@ def test_refusal_of_a_part_names_the_whole():
     assert part.key == "line 3"
 
 
-def refused_by_text(source: str) -> list[int]:
+def refused_by_text(tree: ast.AST) -> list[int]:
     """The lines that build a refusal whose problem contains its own key or remedy."""
     return [
         node.lineno
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and getattr(node.func, "id", None) in REFUSALS
         and any(_has_more(field.value) for field in node.keywords if field.arg == "problem")
@@ -85,22 +84,13 @@ def _has_more(problem: ast.expr) -> bool:
 
 
 def test_a_remedy_within_a_problem_is_found():
-    assert refused_by_text("InputError(key='a', problem='is 1 (give 2)')") == [1]
-    assert refused_by_text("InputError(key='a', problem='is 1', remedy='give 2')") == []
+    assert refused_by_text(ast.parse("InputError(key='a', problem='is 1 (give 2)')")) == [1]
+    assert refused_by_text(ast.parse("InputError(key='a', problem='is 1', remedy='give 2')")) == []
 
 
-def test_no_problem_contains_its_remedy():
-    assert found_in_sources(refused_by_text) == {}
-
-
-def test_no_refusal_lacks_what_it_names():
-    """Each gives a key and a problem, and leaves out the remedy and the value that it has not."""
-    assert found_in_sources(refusals_of_none) == {}
-
-
-def refusals_of_none(source: str) -> list[int]:
+def refusals_of_none(tree: ast.AST) -> list[int]:
     """The lines of refusals that are given None, also within their texts, or no text at all."""
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return [
         call.lineno
         for call in calls
@@ -135,24 +125,14 @@ def _is_given_none(node: ast.AST) -> bool:
     ],
 )
 def test_a_refusal_of_none_is_found(refusal):
-    assert refusals_of_none(f"raise {refusal}") == [1]
+    assert refusals_of_none(ast.parse(f"raise {refusal}")) == [1]
 
 
-def found_in_sources(search: Callable[[str], list[int]]) -> dict[str, list[int]]:
-    """The lines that a search finds, by file."""
-    return {
-        str(path): lines
-        for room in ("testbed", "traces", "experiments", "kernels")
-        for path in (ROOT / room).rglob("*.py")
-        if (lines := search(path.read_text(encoding="utf-8")))
-    }
-
-
-def searched_texts(source: str) -> list[int]:
+def searched_texts(tree: ast.AST) -> list[int]:
     """The lines that search the text of a caught exception."""
     return [
         node.lineno
-        for handler in ast.walk(ast.parse(source))
+        for handler in ast.walk(tree)
         if isinstance(handler, ast.ExceptHandler) and handler.name
         for node in ast.walk(handler)
         if _searches(node, handler.name)
@@ -174,11 +154,23 @@ def _is_text(node: ast.expr, error: str) -> bool:
     "use", ["'x' in str(e)", "str(e).startswith('x')", "e.args[0].partition(':')"]
 )
 def test_a_search_of_a_message_is_found(use):
-    assert searched_texts(f"try:\n    f()\nexcept E as e:\n    print({use})\n") == [4]
+    tree = ast.parse(f"try:\n    f()\nexcept E as e:\n    print({use})\n")
+    assert searched_texts(tree) == [4]
 
 
-def test_code_searches_no_message():
-    assert found_in_sources(searched_texts) == {}
+def test_sources_have_whole_refusals_and_search_no_message():
+    """No problem contains its remedy. Each refusal gives a key and a problem, and leaves out the
+    remedy and the value that it has not.
+    """
+    sources = (
+        path
+        for room in ("testbed", "traces", "experiments", "kernels")
+        for path in (ROOT / room).rglob("*.py")
+    )
+    for path in sources:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for search in (refused_by_text, refusals_of_none, searched_texts):
+            assert search(tree) == [], f"{search.__name__}: {path}"
 
 
 GPUS = ["a100-80gb", "a100-80gb-pcie", "h100-80gb", "h100-nvl"]
