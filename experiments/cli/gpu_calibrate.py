@@ -60,7 +60,9 @@ class KernelOptions:
     def calibrate(self, out: Path, *, with_engine: bool) -> None:
         """Measure the kernels, and iterations of the engine if asked."""
         if not self.model:
-            raise InputError(key="--model", problem="is missing", remedy="testbed list model")
+            raise InputError(
+                key="--model", problem="is missing", remedy="`testbed list model` shows the names"
+            )
         gpu_commands.calibrate(
             self.model,
             tp=self.tp or 1,

@@ -122,7 +122,7 @@ def refusal_of(error: ValidationError, cls: Any, key: str = "") -> InputError:
         problem = f"must have {len(get_args(plain_hint(holder)))} values"
         return InputError(key=above, value=repr(value), problem=problem)
     if kind == "missing":
-        return InputError(key=key, problem="is not given", remedy=f"say {key}=...")
+        return InputError(key=key, problem="is not given", remedy=f"give {key}=...")
     if kind == "dataclass_type":
         name = dotted(key, names_of(hint)[0])
         problem = f"must be a group of values; give {name}=..."

@@ -91,7 +91,8 @@ def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) ->
             raise InputError(
                 key="cost.choices.experts",
                 value=distribution,
-                problem=f"the profile has {', '.join(measured)}; choose of them",
+                problem="was not measured",
+                remedy=f"choose of {', '.join(measured)}",
             )
         return Knots(
             (key[1], ps * model.num_expert_layers) for key, ps in points if key[0] == distribution
@@ -101,7 +102,8 @@ def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) ->
         raise InputError(
             key="cost.choices.experts",
             value=distribution,
-            problem=f"{model.name} has no experts; leave it out",
+            problem=f"{model.name} has no experts",
+            remedy="leave it out",
         )
     return table(profile, "experts", of_distribution)
 

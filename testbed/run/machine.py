@@ -269,7 +269,8 @@ def _num_slots(config: RunConfig, block_size: int | None, drafter: DrafterMemory
         raise InputError(
             key="null_blocks",
             value=config.null_blocks,
-            problem="the pool has no more than these; give it more blocks",
+            problem="the pool has no more blocks",
+            remedy="give it more",
         )
     return num_slots - null_slots
 

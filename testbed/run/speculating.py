@@ -112,7 +112,7 @@ def _check_run(config: RunConfig) -> None:
                 f"policy={config.policy.name.rpartition('.')[2]} reserves slots for the true "
                 "output length, and none for drafts behind it"
             ),
-            remedy="another policy",
+            remedy="choose another policy",
         )
     if config.server.tiers:
         raise InputError(

@@ -24,7 +24,7 @@ class RequestLog:
     def __init__(self, path: Path, *, simulated: bool = False) -> None:
         if not path.name.endswith(".jsonl"):
             raise InputError(
-                key="--log", value=path, problem="must end in .jsonl", remedy="FILE.jsonl"
+                key="--log", value=path, problem="must end in .jsonl", remedy="give FILE.jsonl"
             )
         try:
             self._file = path.open("xb", buffering=0)

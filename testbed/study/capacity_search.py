@@ -229,7 +229,7 @@ def _check_no_rate(overrides: Sequence[str], options: Mapping[str, Any]) -> None
         raise InputError(
             key=RATE,
             problem="is what capacity looks for",
-            remedy="say where to begin by low and high",
+            remedy="give low and high, the rates to begin with",
         )
 
 
@@ -239,7 +239,7 @@ def _check_objectives(config: RunConfig) -> None:
         raise InputError(
             key="slo",
             problem="no objective is given",
-            remedy="say slo.ttft_s=..., slo.tpot_s=..., slo.itl_s=... or slo.e2e_s=...",
+            remedy="give slo.ttft_s=..., slo.tpot_s=..., slo.itl_s=... or slo.e2e_s=...",
         )
     for name in ("stop_at_latency", "window_s"):
         if getattr(config, name) is not None:

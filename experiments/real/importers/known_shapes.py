@@ -98,7 +98,7 @@ def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
     if is_other:
         raise InputError(
             key=source,
-            problem=f"was measured on {device}, which is not --gpu {name}; leave it out",
-            remedy="cost=auto derives a profile's times for another GPU",
+            problem=f"was measured on {device}, which is not --gpu {name}",
+            remedy="leave --gpu out; cost=auto derives a profile's times for another GPU",
         )
     return gpu

@@ -117,7 +117,7 @@ def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> Model
     name = requested.model or reported
     if not name:
         raise InputError(
-            key=folder, problem="no meta.yaml says which model this is", remedy="say it by --model"
+            key=folder, problem="no meta.yaml says which model this is", remedy="give --model"
         )
     model = name if isinstance(name, ModelSpec) else model_named(name)
     if known_name(reported)[1] in model_names():

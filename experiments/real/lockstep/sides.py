@@ -130,7 +130,7 @@ def served(setup: Setup) -> tuple[list[Request], int]:
         raise InputError(
             key="arrivals",
             problem="a closed loop; iterations are compared on fixed arrivals",
-            remedy="another arrivals=",
+            remedy="choose another arrivals=",
         )
     policy, requests = setup.scheduler.policy, list(setup.workload)
 

@@ -90,7 +90,7 @@ def engine_transfers(folder: Path, plug_ins: Collection[str] = ()) -> list[list[
         raise InputError(
             key=folder,
             problem="its costs have no measured transfers",
-            remedy="server.gpu.transfers",
+            remedy="give server.gpu.transfers",
         )
     totals, link = TransferTotals(setup.cost), setup.cost.link
     run_setup(replace(setup, cost=totals))

@@ -185,7 +185,7 @@ def _recorded(log: VllmLog, config: RunConfig) -> LoggedServer | None:
                 raise InputError(
                     key=log.path,
                     problem=f"meta.json says block_size {logged}, simulated with {size}",
-                    remedy=f"say policy.block_size={logged}",
+                    remedy=f"give policy.block_size={logged}",
                 )
             return LoggedServer(_with_blocks(config, blocks), [f"meta.json: {blocks:,} KV blocks"])
     return None

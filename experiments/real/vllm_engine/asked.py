@@ -28,7 +28,7 @@ def plain_requests(workload: Workload) -> list[Request]:
         raise InputError(
             key="the workload",
             problem="has no request",
-            remedy="arrivals.duration_s, arrivals.rate",
+            remedy="raise arrivals.duration_s or arrivals.rate",
         )
     if any(request.num_seqs > 1 for request in requests):
         raise InputError(

@@ -102,7 +102,7 @@ def swept_machine(
             raise InputError(
                 key=folders[0],
                 problem=f"no {name} in it or beside it has {key}",
-                remedy="is it of gpu calibrate --keep?",
+                remedy="give a folder of gpu calibrate --keep",
             )
     fingerprint = {**swept.fingerprint, **about, **_cut_short(folders)}
     steps = pd.concat([read_steps(folder) for folder in folders], ignore_index=True)

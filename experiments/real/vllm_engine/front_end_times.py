@@ -39,7 +39,7 @@ def front_end_section(folder: Path) -> dict[str, Any] | None:
         raise InputError(
             key=path,
             problem="has no prompts of the sweeps",
-            remedy="is it of gpu calibrate --keep?",
+            remedy="give a folder of gpu calibrate --keep",
         )
     note = "to the core without the wait for a plan, and back; load: decodes beside"
     axes = ["part", "load"]
