@@ -178,7 +178,7 @@ def test_a_policy_without_blocks_has_the_bytes_of_the_others_pool(cheap, rules):
     assert pools[0].num_slots == pools[1].num_slots
 
 
-@pytest.mark.usefixtures("in_one_process", "few_requests")
+@pytest.mark.usefixtures("few_requests")
 def test_the_example_policy_plays_and_a_slow_one_learns_why(cheap, monkeypatch, tmp_path):
     entrant = admitted("example_policy:Slabs", RULES)
     assert row_of(cheap, entrant, RULES, 0).job_s > 0
