@@ -170,17 +170,18 @@ class LastUsePool(CachingPool):
         return sorted(block for block in self.queue if self.index.holder[block] is not None)
 
     def _unheld(self, blocks: list[int]) -> None:
-        backwards = blocks[::-1]
-        nodes = list(map(self.index.holder.__getitem__, backwards))
-        self.num_unreferenced += len(nodes) - nodes.count(None)
-        for block, node in zip(backwards, nodes, strict=True):
-            if node is not None and node.block == block:  # not another copy of its content
-                node.evictable = True
-        if self.release.uncached_first and None in nodes:
-            pairs = [*zip(backwards, nodes, strict=True)]
-            self.free += [block for block, node in pairs if node is None]
-            backwards = [block for block, node in pairs if node is not None]
-        self.queue.update(dict.fromkeys(backwards))
+        holder, queue, num_cached = self.index.holder, self.queue, 0
+        for block in reversed(blocks):
+            node = holder[block]
+            if node is not None:
+                num_cached += 1
+                if node.block == block:
+                    node.evictable = True
+            elif self.release.uncached_first:
+                self.free.append(block)
+                continue
+            queue[block] = None
+        self.num_unreferenced += num_cached
 
     def _drop_content(self, block: int) -> None:
         """This copy of a content goes; the next one, if any, is found in its place."""
