@@ -37,16 +37,10 @@ class LaunchTerms(NamedTuple):
 
 
 def fit_terms(rows: pd.DataFrame, largest_graph: int) -> LaunchTerms:
-    """By the launches that were seen, each over the slowness of its host then; at the level of
-    their mean, because latencies are sums of all iterations.
-    """
+    """By the launches that were seen, each over the slowness of its host then."""
     seen = rows[rows.is_seen]
-    slowness = seen.slowness.to_numpy(float)
-    launch = seen.launch.to_numpy(float)
-    terms = _terms(seen, largest_graph)
-    times = least_absolute(terms, launch / slowness)
-    level = launch.sum() / (slowness * (terms @ times)).sum()
-    return LaunchTerms(*map(float, level * times))
+    mean_speed_ms = (seen.launch / seen.slowness).to_numpy(float)
+    return LaunchTerms(*map(float, least_absolute(_terms(seen, largest_graph), mean_speed_ms)))
 
 
 def _terms(rows: pd.DataFrame, largest_graph: int) -> Floats:
@@ -58,14 +52,23 @@ def _terms(rows: pd.DataFrame, largest_graph: int) -> Floats:
 def curves_by_terms(rows: pd.DataFrame, largest_graph: int) -> dict[int, Curve]:
     """Milliseconds by requests, of iterations within the graphs and beyond, by the most tokens;
     only of kinds that were logged.
+
+    Each kind is at the level of its mean, because latencies are sums of all iterations, and a host
+    that launches kernels one by one is slower meanwhile.
     """
     if not rows.is_seen.any():
         return {}
     terms = fit_terms(rows, largest_graph)
     bounds = {False: largest_graph, True: int(rows.num_tokens.max())}
     return {
-        bounds[bool(is_beyond)]: {
-            num_seqs: terms.ms(num_seqs, is_beyond=bool(is_beyond)) for num_seqs in TABULATED
-        }
-        for is_beyond in np.unique(rows.num_tokens > largest_graph)
+        bounds[bool(is_beyond)]: _curve(terms, of_kind[of_kind.is_seen], is_beyond=bool(is_beyond))
+        for is_beyond, of_kind in rows.groupby(rows.num_tokens > largest_graph)
+    }
+
+
+def _curve(terms: LaunchTerms, seen: pd.DataFrame, *, is_beyond: bool) -> Curve:
+    predicted = sum(terms.ms(num_seqs, is_beyond=is_beyond) for num_seqs in seen.num_seqs)
+    level = seen.launch.sum() / predicted if predicted else 1.0
+    return {
+        num_seqs: float(level * terms.ms(num_seqs, is_beyond=is_beyond)) for num_seqs in TABULATED
     }
