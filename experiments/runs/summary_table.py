@@ -15,6 +15,7 @@ from testbed.run.simulate import OVERLOAD, STOPPED
 from testbed.run.summaries import (
     CONTENTS,
     ENGINES,
+    HANDOVERS,
     PROFILE,
     RUN,
     SAMPLES,
@@ -148,7 +149,8 @@ def _memory_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if summary["counters"]:
         note = summary.get(RUN, {}).get(CONTENTS)
         unknown = "contents unknown, so nothing can be found; " if note else ""
-        yield "counted by the policy", unknown + _counted(summary["counters"])
+        twice = "each prompt counts at two engines; " if HANDOVERS in summary else ""
+        yield "counted by the policy", unknown + twice + _counted(summary["counters"])
     if stand_in := (summary.get(PROFILE) or {}).get("all_reduce"):
         yield "all-reduces", stand_in
 

@@ -323,6 +323,8 @@ def test_hits_are_those_of_the_engine_that_computes_the_prompt():
     computed = result.iterations["prefill_tokens"].sum()
     assert requests["hit_tokens"].sum() == requests["prompt_len"].sum() - computed > 0
     assert 0 < found < 1
+    assert result.summary["counters"]["prompts"] == 2 * len(requests)
+    assert "each prompt counts at two engines" in str(result)
 
 
 SHORT = {"rate": 3, "duration_s": 20}
