@@ -153,7 +153,7 @@ def sweep(
 
 
 def _checked(jobs: int | None) -> int:
-    """The number of processes; raises InputError for what is none."""
+    """The number of processes; raises InputError for any other value."""
     if jobs is not None and (type(jobs) is not int or jobs < 1):
         raise InputError(
             key="jobs",

@@ -172,8 +172,8 @@ SECONDS = Numbers("a time in seconds")
 
 
 def read_numbers(path: str, column: str, texts: Sequence[str], kind: Numbers) -> NDArray[Any]:
-    """A column of finite numbers. Raises InputError for the first text that is none of this kind,
-    with its line.
+    """A column of finite numbers. Raises InputError for the first text of another kind, with its
+    line.
     """
     values = np.full(len(texts), np.nan)
     for row, text in enumerate(texts):

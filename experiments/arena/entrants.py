@@ -79,7 +79,7 @@ def entrant_of(text: str) -> Entrant:
     parameters behind commas if there are any (lru_k,k=3).
 
     A class is imported, to see of which kind it is, so this belongs into a process of its own.
-    Raises InputError for what is none.
+    Raises InputError for any other text.
     """
     chosen, *parameters = _parts(text)
     entrant = replace(_plain_entrant(chosen), name=text)

@@ -58,8 +58,8 @@ def located(path: Path) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The content of a result, compressed if its name ends in .gz. Raises InputError for a file
-    that is none.
+    """The content of a result, compressed if its name ends in .gz. Raises InputError for any other
+    file.
     """
     try:
         data = path.read_bytes()

@@ -132,7 +132,7 @@ class LogRequest:
 
 
 def _no_log(path: str, others: Sequence[str]) -> InputError:
-    """The refusal of what is no file; others: words that a command knows."""
+    """The refusal of a path without a file. others: words that a command knows."""
     from testbed.core.spelling import did_you_mean
 
     if not Path(path).is_dir():

@@ -19,8 +19,8 @@ SAME = "same run"
 def examined(
     space: Sequence[Deployment], num_gpus: int | None
 ) -> tuple[list[Candidate], list[Pruned]]:
-    """The candidates of a space, and the deployments that are none. num_gpus: of every candidate;
-    None: any number.
+    """The candidates of a space, and the deployments that are ruled out. num_gpus: of every
+    candidate; None: any number.
 
     Raises InputError if every deployment is refused for one reason that is not its memory: it is
     an error of the words.

@@ -40,7 +40,8 @@ def rate_of(candidate: Candidate, outcome: Outcome) -> float:
 
 @dataclass(frozen=True)
 class Pruned:
-    """Not simulated. limit: the check that removed it, or a limit of `bounds`; reason: why.
+    """A candidate that is not simulated. limit: the check that removed it, or a limit of `bounds`;
+    reason: why.
 
     error: the refusal of a deployment that cannot be built or simulated.
     """

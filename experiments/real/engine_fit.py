@@ -50,8 +50,8 @@ class EngineFit:
 
 
 def engine_fit(command: str, gpu: str) -> EngineFit:
-    """The answer for `testbed run engine=gpu ...` on a GPU. Raises InputError for words that are
-    none of such a run.
+    """The answer for `testbed run engine=gpu ...` on a GPU. Raises InputError for words that such a
+    run does not take.
     """
     try:
         words = shlex.split(command)[len(COMMAND) :]

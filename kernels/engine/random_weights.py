@@ -15,7 +15,7 @@ def random_weights(
 ) -> Weights:
     """Weights of the same shapes: matrices normal by their inputs, gains around 1, biases small.
 
-    A part has the values of the whole model's.
+    A shard has the values of its part of the whole model.
     """
     return assembled(arch, Parts(RandomTensors(seed, device, dtype).of, part, device, dtype))
 

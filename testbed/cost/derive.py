@@ -203,8 +203,8 @@ def _carried(
     gpus: tuple[GpuSpec, GpuSpec],
     bandwidth_share: float,
 ) -> Sequence[list[float]]:
-    """The times of a section's points, taken from one shard and data sheet to another: of links by
-    the bytes that are sent.
+    """A section's points, whose times are scaled from one shard and data sheet to another; times of
+    links by the bytes that are sent.
     """
     if name in UNMOVED:
         return [times for _, times in points]

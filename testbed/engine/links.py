@@ -91,8 +91,8 @@ class SharedLink:
         is_load: bool = True,
         latency_ps: int = 0,
     ) -> int:
-        """Begin what takes left_ps by itself, behind a latency in which it takes nothing of the
-        link; the number of the transfer.
+        """Begin a transfer that takes left_ps by itself, after a latency in which it does not use
+        the link; returns its number.
         """
         number = self._num_begun
         self._num_begun += 1

@@ -92,7 +92,7 @@ def named(tiers: Mapping[str, LowerTier], names: Iterable[str]) -> dict[str, Low
 
 
 def sharer_of(memory: Capabilities) -> SharesTiers:
-    """The policy as one that shares tiers; InputError if it is none."""
+    """The policy as one that shares tiers; InputError if it shares none."""
     if memory.shares_tiers is None:
         raise InputError(
             key="policy",

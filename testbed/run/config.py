@@ -478,7 +478,7 @@ class MixShare(NamedTuple):
 
 def parse_mix(text: str) -> list[MixShare]:
     """The shares of workload.mix, such as 1:0.5,4:0.3,beam4:0.2. Raises InputError for a part that
-    is none, and if they do not sum to 1.
+    cannot be read, and if they do not sum to 1.
     """
     shares = []
     for part in text.split(","):

@@ -302,7 +302,7 @@ def _longest(config: Any, specs: Sequence[Mapping[str, Any]], num_bytes: int) ->
 
 
 def _reason(error: Exception) -> str:
-    """The first line of an error that says anything, with the class of the error."""
+    """The class of an error, and the first line of its text that is not empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     line = lines[1] if len(lines) > 1 and "validation error" in lines[0] else (lines or [""])[0]
     return f"{type(error).__name__}: {line}"

@@ -37,8 +37,8 @@ Profile = dict[str, Any]
 def calibrate(command: str, python: str, out: Path, keep: Path | None, limit_s: float) -> None:
     """Sweep the vLLM that `command` starts, and write the profile that its iterations give.
 
-    keep: a new folder for the logged iterations. Raises InputError for a command that is none, a
-    vLLM that does not start, and iterations that do not suffice.
+    keep: a new folder for the logged iterations. Raises InputError for a command that cannot be
+    read, a vLLM that does not start, and iterations that do not suffice.
     """
     model = model_named(read_command(command).model).shape
     if not out.parent.is_dir():

@@ -32,7 +32,8 @@ REQUESTS = "requests.jsonl"
 def record(command: str, workload: Workload, python: str, out: Path, limit_s: float) -> None:
     """Serve the workload by the vLLM that `command` starts; `out` is the new folder of its log.
 
-    Raises InputError for a command that is none, a vLLM that fails, and one that is out of time.
+    Raises InputError for a command that cannot be read, a vLLM that fails, and one that is out of
+    time.
     """
     requests = plain_requests(workload)
     read_command(command)

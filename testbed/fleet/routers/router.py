@@ -38,7 +38,7 @@ class Router(ABC):
 
 
 def routed(router: Router, request: Incoming, engines: Sequence[EngineView]) -> EngineView:
-    """The router's answer. Raises PlugInError for an answer that is none of the engines."""
+    """The router's answer. Raises PlugInError for an answer that is not among the engines."""
     answer = router.route(request, engines)
     if type(answer) is not EngineView or answer not in engines:
         numbers = ", ".join(str(view.number) for view in engines)
