@@ -52,6 +52,8 @@ OF_WORKLOAD = (
 
 def compared_lines(servers: Sequence["ServerCapacity"]) -> list[str]:
     """The lines of each server's capacity, then the differences from the first one."""
+    from testbed.experiments.runs.quantities import unlike_fillings
+
     first, *others = servers
     num_seeds = len(first.capacity.seeds)
     less = [Interval(of.difference, of.difference_half_width, num_seeds) for of in others]
@@ -61,7 +63,8 @@ def compared_lines(servers: Sequence["ServerCapacity"]) -> list[str]:
     for server, found in zip(others, less, strict=True):
         text = found.as_difference("req/s")
         lines.append(f"{server.command} less {first.command}, on the same seeds: {text}")
-    return [*lines, OF_WORKLOAD]
+    fillings = [server.capacity.filling for server in servers]
+    return [*lines, OF_WORKLOAD, *unlike_fillings(fillings)]
 
 
 def _seed_line(of_seed: "SeedCapacity") -> str:

@@ -120,6 +120,18 @@ def short_runs(server: str, filling: float) -> list[str]:
     ]
 
 
+def unlike_fillings(fillings: Sequence[float]) -> list[str]:
+    """The remark that highest rates are too high by unlike shares, and so are their differences."""
+    least, most = min(fillings), max(fillings)
+    if most - least < NOTED:
+        return []
+    return [
+        f"short runs: the servers fill for {_rounded(least)} to {_rounded(most)} of the arrivals, "
+        "so part of the differences is of rates that are too high by unlike shares (raise "
+        "arrivals.duration_s)"
+    ]
+
+
 def emptier_server(server: str, filling: float) -> list[str]:
     """The remark that latencies are of short runs, if these are. filling: the share of the arrivals
     in which the server, empty at first, filled.

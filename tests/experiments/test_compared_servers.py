@@ -97,3 +97,8 @@ def test_a_search_of_several_commands_and_values_names_both(testbed):
         for server in ("plain", "--no-async-scheduling")
         for most in (32, 64)
     ]
+
+
+def test_short_runs_are_part_of_a_difference(testbed):
+    words = ("capacity", *LOAD, "scheduler.max_num_seqs=16,64", *SEARCH)
+    assert "too high by unlike shares" in testbed(*words, "--from-vllm", LLAMA)[1]
