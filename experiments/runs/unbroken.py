@@ -1,9 +1,7 @@
 """Tables of the terminal whose names can be copied, also where it is narrow."""
 
-from collections.abc import Iterator
-
 from rich.cells import cell_len
-from rich.table import Column, Table
+from rich.table import Table
 
 
 def unbroken(table: Table, num_names: int = 1) -> Table:
@@ -11,16 +9,7 @@ def unbroken(table: Table, num_names: int = 1) -> Table:
     wider than a terminal that is too narrow for that.
     """
     for place, column in enumerate(table.columns):
-        parts = _texts(column) if place < num_names else _words(column)
+        text = "\n".join(map(str, (column.header, *column.cells)))
+        parts = text.splitlines() if place < num_names else text.split()
         column.min_width = max(map(cell_len, parts), default=0)
     return table
-
-
-def _texts(column: Column) -> Iterator[str]:
-    for cell in (column.header, *column.cells):
-        yield from str(cell).splitlines()
-
-
-def _words(column: Column) -> Iterator[str]:
-    for text in _texts(column):
-        yield from text.split()
