@@ -73,7 +73,7 @@ def name_of(hf_name: str, models: Sequence[str]) -> Name:
         return Name(same[whole]["model"], same[whole].get("max_len"))
     owner, _, short = whole.rpartition("/")
     short = short.removeprefix("meta-")
-    short, quantiser = _without_quantiser(short)
+    short, quantiser = _without_quantiser(short, owner)
     bits = quantiser.get("bits")
     if bits and owner == NVIDIA:
         return Name(hf_name)
@@ -81,12 +81,13 @@ def name_of(hf_name: str, models: Sequence[str]) -> Name:
     return Name(model, max_len, bits, quantiser.get("fp8_products"))
 
 
-def _without_quantiser(short: str) -> tuple[str, dict[str, Any]]:
+def _without_quantiser(short: str, owner: str = "") -> tuple[str, dict[str, Any]]:
     """A name without the end that says how its weights are quantized, and the row of that end;
     empty without one.
     """
     for quantiser in _table()["quantiser"]:
-        if ends := re.search(quantiser["ends"], short):
+        is_of_owner = quantiser.get("owner", owner) == owner
+        if is_of_owner and (ends := re.search(quantiser["ends"], short)):
             return short[: ends.start()], quantiser
     return short, {}
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from testbed.core.errors import DoesNotStart
+from testbed.core.scale_blocks import cut_block
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.sglang.command import ON, SERVE, Command
 from testbed.sglang.hierarchy import HostPool, host_pool_of
@@ -62,8 +63,9 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
     model = _served(values, shape)
     check_sparse(model, gpu, values.get("--kv-cache-dtype", "auto"))
     limits = limits_of(values, gpu)
-    if problem := model.heads_problem(limits.num_gpus):
-        raise DoesNotStart(key=f"{SERVE}: --tp-size", value=limits.num_gpus, problem=problem)
+    num_gpus = limits.num_gpus
+    if problem := model.heads_problem(num_gpus) or cut_block(model, num_gpus, num_gpus):
+        raise DoesNotStart(key=f"{SERVE}: --tp-size", value=num_gpus, problem=problem)
     memory = memory_of(model, gpu, limits, _fraction(values))
     windows = has_window_pool(model, kind)
     cells = cells_of(model, limits.num_gpus, windows=windows)

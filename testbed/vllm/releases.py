@@ -278,6 +278,14 @@ class Release:
             "config/scheduler.py SchedulerConfig.verify_max_model_len",
         ),
     ]
+    least_scale_block: Annotated[
+        int,
+        Fact(
+            "columns of the narrowest block into which scales of FP8 experts are divided, so that "
+            "a GPU's share is whole blocks",
+            "model_executor/layers/fused_moe/oracle/fp8.py refine_fp8_moe_block_shape",
+        ),
+    ]
     expert_tile: Annotated[
         int,
         Fact(
@@ -423,6 +431,7 @@ V0_19 = Release(
     has_packed_sparse=False,
     checks_cache_type=False,
     checks_threshold=False,
+    least_scale_block=128,
     expert_tile=256,
     expert_row_tile=128,
     keeps_expert_scales=True,
@@ -483,6 +492,7 @@ V0_33 = Release(
     has_packed_sparse=True,
     checks_cache_type=True,
     checks_threshold=True,
+    least_scale_block=32,
     expert_tile=128,
     expert_row_tile=64,
     keeps_expert_scales=False,
@@ -497,6 +507,7 @@ V0_33 = Release(
 V0_28 = replace(
     V0_33,
     number="0.28",
+    least_scale_block=128,
     windows_choose_blocks=True,
     plans_beyond_stages=DENSE,
     checks_cache_type=False,

@@ -39,6 +39,7 @@ from testbed.vllm.start_refusals import (
     check_drafts,
     check_free_memory,
     check_prompts,
+    check_scale_blocks,
     check_types,
 )
 
@@ -209,6 +210,8 @@ def _check(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
     """Raise InputError for a model that vLLM does not divide so, or has no backend for."""
     _check_heads(reader, model, num_gpus)
     check_divided_parts(reader, model, num_gpus)
+    expert_shares = 1 if reader.is_on(WHOLE_EXPERTS) else num_gpus
+    check_scale_blocks(reader, model, num_gpus, expert_shares)
     if problem := cache_problem(model, reader.gpu, reader.release):
         raise InputError(
             key=reader.place("model"),

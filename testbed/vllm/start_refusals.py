@@ -5,6 +5,7 @@ Held against vLLM's own configuration by `testbed lockstep vllm --starts`.
 
 from typing import TYPE_CHECKING
 
+from testbed.core.scale_blocks import cut_block
 from testbed.core.specs import ModelSpec
 from testbed.vllm.attention_backends import WIDEST_HEAD, keeps_each_state
 from testbed.vllm.command import ON
@@ -70,6 +71,16 @@ def check_divided_parts(reader: OptionReader, model: ModelSpec, num_gpus: int) -
         raise reader.does_not_start(
             GPUS, f"the {groups} groups of Mamba-2's layers must be divisible by it"
         )
+
+
+def check_scale_blocks(
+    reader: OptionReader, model: ModelSpec, num_gpus: int, expert_shares: int
+) -> None:
+    """Raise InputError for FP8 weights of which a GPU would hold a part of a block of scales.
+    expert_shares: GPUs that divide one expert.
+    """
+    if problem := cut_block(model, num_gpus, expert_shares, reader.release.least_scale_block):
+        raise reader.does_not_start(GPUS, problem)
 
 
 def check_types(reader: OptionReader, model: ModelSpec) -> None:

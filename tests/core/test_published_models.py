@@ -137,8 +137,16 @@ def test_a_name_with_a_training_date_may_have_a_longer_context():
     assert (kimi.model, kimi.max_len, kimi.weight_bits) == ("kimi-k2", 262144, None)
     assert dated.fp8_products is kimi.fp8_products is None
     in_fp8 = named("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8")
-    assert (in_fp8.model, in_fp8.max_len, in_fp8.weight_bits) == ("qwen3-235b-a22b", 262144, 8)
+    assert (in_fp8.model, in_fp8.max_len) == ("qwen3-235b-a22b", 262144)
     assert in_fp8.fp8_products
+
+
+def test_the_owner_of_a_name_says_whether_blocks_of_its_fp8_have_scales():
+    bits = {
+        name: named(name).weight_bits for name in ("Qwen/Qwen3-8B-FP8", "RedHatAI/Qwen3-8B-FP8")
+    }
+    assert bits == {"Qwen/Qwen3-8B-FP8": 8 + 32 / 128**2, "RedHatAI/Qwen3-8B-FP8": 8}
+    assert named("RedHatAI/Qwen3-8B-FP8-block").weight_bits == 8 + 32 / 128**2
 
 
 def named(hf_name):

@@ -164,7 +164,11 @@ def test_a_run_has_the_pool_of_its_command(tmp_path):
     ("options", "gpu", "named"),
     [
         ("", "h100-80gb", "expected error: 0.05 GiB"),
-        ("--max-num-seqs 64 --max-num-batched-tokens 2048", "h100-80gb", "+0.77 GiB"),
+        (
+            "--max-num-seqs 64 --max-num-batched-tokens 2048",
+            "h100-80gb",
+            "0.77 GiB more of activation",
+        ),
         ("--max-num-seqs 256", "h100-80gb", "256 sequences and 8,192 tokens: not measured"),
         ("--tensor-parallel-size 8", "h100-80gb", "8 x h100-80gb: not measured"),
         ("", "h200", "1 x h200: not measured"),

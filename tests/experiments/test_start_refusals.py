@@ -46,6 +46,9 @@ def fits(words, release="0.33"):
         (f"{IMAGES} -tp 32", "0.33", "16 heads of the encoder"),
         (f"{IMAGES} -tp 32 --language-model-only", "0.33", "16 heads of the encoder"),
         (f"{MAMBA} -tp 16", "0.33", "8 groups"),
+        ("vllm serve Qwen/Qwen3-235B-A22B-FP8 -tp 8", "0.28", "192 on each of 8 GPUs"),
+        ("vllm serve Qwen/Qwen3-30B-A3B-FP8 -tp 4", "0.19", "192 on each of 4 GPUs"),
+        ("vllm serve Qwen/Qwen3-30B-A3B-FP8 -tp 32", "0.33", "24 on each of 32 GPUs"),
     ],
 )
 def test_options_that_vllm_refuses(words, release, problem):

@@ -192,7 +192,7 @@ def test_list_tolerates_broken_plug_ins_and_files(testbed, tmp_path):
         ("Qwen/Qwen3-32B", ("model=qwen3-32b",)),
         (
             "Qwen/Qwen3-32B-FP8",
-            ("model=qwen3-32b", "++model.weight_bits=8", "++model.fp8_products=true"),
+            ("model=qwen3-32b", "++model.weight_bits=8.001953125", "++model.fp8_products=true"),
         ),
         ("Qwen/Qwen3-32B-AWQ", ("model=qwen3-32b", "++model.weight_bits=4.15625")),
         ("moonshotai/Kimi-K2-Instruct-0905", ("model=kimi-k2", "model.max_len=262144")),
