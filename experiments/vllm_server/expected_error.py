@@ -1,7 +1,7 @@
 """The error of the memory of vLLM's servers, for a server's own case."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,7 @@ FOLDER = Path(__file__).parent / "start_ups"
 MEASURED_GPU, MEASURED_COUNTS = "h100-80gb", (1, 2, 4)
 MEASURED_MODEL = "llama-3.1-8b"
 OF_13 = (1024, 8192)  # sequences and tokens of the 13 shapes
-OF_SHAPES = (
-    "GiB of activation either way (13 shapes on 1, 2 or 4 H100s; 1,024 sequences, 8,192 tokens)"
-)
+OF_SHAPES = "13 shapes on 1, 2 or 4 H100s; 1,024 sequences, 8,192 tokens"
 
 
 def unlogged_parts(server: Server) -> tuple[str, ...]:
@@ -38,24 +36,34 @@ def unlogged_parts(server: Server) -> tuple[str, ...]:
 
 
 def error_lines(fit: "Fit") -> list[str]:
-    """The error of a server's own case, or that it was not measured and what was."""
-    num_seqs, tokens = fit.max_num_seqs, fit.max_num_batched_tokens
-    of_shapes = f"{fit.activation_rmse_gib:.2f} {OF_SHAPES}"
-    case = f"{num_seqs:,} sequences and {tokens:,} tokens"
-    if fit.gpu != MEASURED_GPU or fit.num_gpus not in MEASURED_COUNTS:
-        return [f"  error on {fit.num_gpus} x {fit.gpu}: not measured; {of_shapes}"]
-    if fit.unlogged:
-        return [f"  error with {' and '.join(fit.unlogged)}: not measured; without, {of_shapes}"]
-    if (num_seqs, tokens) == OF_13:
-        return [f"  expected error: {of_shapes}"]
+    """The error of a server's own case; if that was not measured, the errors that were."""
+    size = fit.max_num_seqs, fit.max_num_batched_tokens
+    of_shapes = f"{fit.activation_rmse_gib:.2f} GiB of activation either way ({OF_SHAPES})"
     measured = dict(_measured())
-    if (logged := measured.get((num_seqs, tokens))) is not None:
-        return [f"  expected error with {case}: {_than_computed(logged)}"]
-    fewest, tokens = _nearest(measured, tokens)
+    if not (unlike := _unlike_measured(fit)):
+        if size == OF_13:
+            return [f"  expected error: {of_shapes}"]
+        if size in measured:
+            return [f"  expected error with {_named(size)}: {_than_computed(measured[size])}"]
+    near = size if size in measured else _nearest(measured, size)
+    case = ", ".join([_named(size), *unlike])
     return [
-        f"  error with {case}: not measured; {of_shapes},",
-        f"    with {fewest:,} and {tokens:,} {_than_computed(measured[fewest, tokens])}",
+        f"  error with {case}: not measured; that of others, which is not its own:",
+        f"    one H100 with {_named(near)}: {_than_computed(measured[near])}",
+        f"    {of_shapes}",
     ]
+
+
+def _unlike_measured(fit: "Fit") -> list[str]:
+    """What a server has, beside its limits, that no measured start-up had."""
+    if fit.gpu == MEASURED_GPU and fit.num_gpus in MEASURED_COUNTS:
+        return [*fit.unlogged]
+    return [*fit.unlogged, f"{fit.num_gpus} x {fit.gpu}"]
+
+
+def _named(size: tuple[int, int]) -> str:
+    num_seqs, tokens = size
+    return f"{num_seqs:,} sequences, {tokens:,} tokens"
 
 
 def _than_computed(more_gib: float) -> str:
@@ -67,13 +75,13 @@ def _than_computed(more_gib: float) -> str:
     )
 
 
-def _nearest(measured: dict[tuple[int, int], float], tokens: int) -> tuple[int, int]:
-    """The start-up with the fewest sequences whose tokens are nearest."""
-    fewest = min(seqs for seqs, _ in measured)
-    return min(
-        ((seqs, size) for seqs, size in measured if seqs == fewest),
-        key=lambda case: abs(case[1] - tokens),
-    )
+def _nearest(measured: Iterable[tuple[int, int]], size: tuple[int, int]) -> tuple[int, int]:
+    """The start-up with the next fewer sequences, else the fewest, whose tokens are nearest."""
+    num_seqs, tokens = size
+    counts = {seqs for seqs, _ in measured}
+    fewer = max((seqs for seqs in counts if seqs <= num_seqs), default=min(counts))
+    of_count = (case for case in measured if case[0] == fewer)
+    return min(of_count, key=lambda case: abs(case[1] - tokens))
 
 
 def _measured() -> Iterator[tuple[tuple[int, int], float]]:

@@ -164,15 +164,16 @@ def test_a_run_has_the_pool_of_its_command(tmp_path):
     ("options", "gpu", "named"),
     [
         ("", "h100-80gb", "expected error: 0.05 GiB"),
-        (
-            "--max-num-seqs 64 --max-num-batched-tokens 2048",
-            "h100-80gb",
-            "0.77 GiB more of activation",
-        ),
-        ("--max-num-seqs 256", "h100-80gb", "256 sequences and 8,192 tokens: not measured"),
+        ("--max-num-seqs 64 --max-num-batched-tokens 2048", "h100-80gb", "0.77 GiB more"),
+        ("--max-num-seqs 64 --max-num-batched-tokens 2048", "l40s", "1 x l40s: not measured"),
+        ("--max-num-seqs 64 --max-num-batched-tokens 2048", "l40s", "0.77 GiB more"),
+        ("", "l40s", "256 sequences, 2,048 tokens, 1 x l40s: not measured"),
+        ("", "l40s", "0.77 GiB more"),
+        ("--max-num-batched-tokens 4096", "h100-80gb", "one H100 with 1,024 sequences, 2,048"),
+        ("--max-num-seqs 256", "h100-80gb", "256 sequences, 8,192 tokens: not measured"),
         ("--tensor-parallel-size 8", "h100-80gb", "8 x h100-80gb: not measured"),
         ("", "h200", "1 x h200: not measured"),
-        ("--enable-lora", "h100-80gb", "error with LoRA adapters: not measured"),
+        ("--enable-lora", "h100-80gb", "LoRA adapters: not measured"),
         ("--enable-lora", "h100-80gb", "the time that adapters take is not modelled"),
     ],
 )
