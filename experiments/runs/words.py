@@ -267,7 +267,7 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
         words.append(f"model.max_len={meant.max_len}")
     if meant.weight_bits is not None:
         fp8 = "null" if meant.fp8_products is None else "true"
-        words += [f"++model.weight_bits={meant.weight_bits:g}", f"++model.fp8_products={fp8}"]
+        words += [f"++model.weight_bits={meant.weight_bits:.17g}", f"++model.fp8_products={fp8}"]
     return words
 
 

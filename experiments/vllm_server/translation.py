@@ -222,7 +222,7 @@ def model_words(model: ModelSpec, option: str) -> list[str]:
     if model.max_len != _shipped_len(option):
         words += [f"model.max_len={model.max_len}"]
     if model.weight_bits is not None:
-        words += [f"++model.weight_bits={model.weight_bits:g}"]
+        words += [f"++model.weight_bits={model.weight_bits:.17g}"]
     if model.fp8_products is not None:
         words += ["++model.fp8_products=true"]
     if model.kv_dtype_bytes is not None:
