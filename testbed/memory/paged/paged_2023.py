@@ -14,6 +14,8 @@ from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import PoolSpec
 
+REQUEST_ID = attrgetter("request_id")
+
 
 class GroupIndex(BlockIndex):
     """Also counts the members of each request; `widest` is the largest count so far."""
@@ -35,18 +37,21 @@ class GroupIndex(BlockIndex):
         if count:
             self.num_seqs[seq.request_id] = count
 
-    def requested(self, num_steps: int, writers: Collection[BlockTable]) -> int:
-        """Free blocks for num_steps steps in which each group in turn requires one for each of its
-        sequences.
+    def requested(self, num_steps: int, writers: Collection[BlockTable], taken: int) -> int:
+        """Free blocks for num_steps steps, which take `taken` blocks, if each group in turn
+        requires one for each of its sequences.
+
+        The last step requires the most, because blocks are only taken. Its groups are visited from
+        the last one, until an earlier group, even of `widest` sequences, cannot require more.
         """
-        most = taken = 0
-        copying = {table.seq.seq_id for table in writers}
-        for step in range(self.batch.extended, self.batch.extended + num_steps):
-            for _, members in groupby(self.batch, attrgetter("request_id")):
-                group = list(members)
-                most = max(most, taken + len(group))
-                taken += sum(self._is_due(seq, step) or seq.seq_id in copying for seq in group)
-            copying = set()
+        most, step = 0, self.batch.extended + num_steps - 1
+        copying = {table.seq.seq_id for table in writers} if num_steps == 1 else ()
+        for _, members in groupby(reversed(self.batch.sequences.values()), REQUEST_ID):
+            group = list(members)
+            taken -= sum(self._is_due(seq, step) or seq.seq_id in copying for seq in group)
+            most = max(most, taken + len(group))
+            if taken + self.widest <= most:
+                break
         return most
 
     def _is_due(self, seq: Sequence, step: int) -> bool:
@@ -81,7 +86,7 @@ class Paged2023(Paged):
         assert isinstance(index, GroupIndex)
         if len(index.num_seqs) == 1 or needed + index.widest <= len(self._pool.free):
             return needed
-        return max(needed, index.requested(num_tokens, writers))
+        return max(needed, index.requested(num_tokens, writers, needed))
 
     def _index(self, batch: Batch) -> GroupIndex:
         return GroupIndex(batch, self._tables, self._pool)
