@@ -36,8 +36,10 @@ def costs_of(summary: Mapping[str, Any]) -> str:
 def about(summary: Mapping[str, Any]) -> str:
     """The model, the GPUs of an engine, the number of engines and the workload of a run."""
     run = summary[RUN]
-    engines = f"{run['replicas']} engines of " if "replicas" in run else ""
-    return f"{engines}{run['model']} on {run['num_gpus']} x {run['gpu']}; requests: {run['trace']}"
+    server = f"{run['model']} on {run['num_gpus']} x {run['gpu']}"
+    if "replicas" in run:
+        server = f"{run['replicas']} engines, each {server}"
+    return f"{server}; requests: {run['trace']}"
 
 
 def source_of_costs(cost: str) -> str:
