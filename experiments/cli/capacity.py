@@ -15,6 +15,7 @@ from testbed.experiments.cli.parameters import (
     AboveZero,
     AsJson,
     AtLeastOne,
+    ConfigFolders,
     Override,
     seed_words,
 )
@@ -64,6 +65,7 @@ def capacity(
     low: LowRate = 0.5,
     high: HighRate = 2.0,
     precision: Precision = 0.02,
+    config_dir: ConfigFolders | None = None,
     runs: RunFolders = RUNS,
     sensitivity: Sensitivity = False,
     json: AsJson = False,
@@ -84,7 +86,7 @@ def capacity(
 
     numbers = seeds_of([*overrides], seeds)
     search = Search(share, low, high, precision, tuple(numbers), runs, sensitivity)
-    words_of = search.words_of(served.each, overrides)
+    words_of = search.words_of(served.each, overrides, config_dir or [])
     notes = _with_one_source(words_of)
     answers = {name: search.answer(words, name) for name, words in words_of.items()}
     if len(answers) > 1:
@@ -128,7 +130,10 @@ class Search:
         return unseeded
 
     def words_of(
-        self, servers: Mapping[str, ServedCommand], overrides: Sequence[str]
+        self,
+        servers: Mapping[str, ServedCommand],
+        overrides: Sequence[str],
+        folders: Sequence[Path],
     ) -> dict[str, list[str]]:
         """The words of the runs of each server with each value of a list, by the words that only
         it has; what one of several cannot do is refused before any search.
@@ -138,10 +143,10 @@ class Search:
         from testbed.experiments.runs.sweep_words import sweep_points
 
         words_of, notes = dict[str, list[str]](), list[str]()
-        for name, asked in asked_of(servers, overrides).items():
+        for name, asked in asked_of(servers, overrides, folders).items():
             for point in sweep_points(asked):
                 own = [name, *(word for word in point if word not in asked)]
-                words = servers[name].words(point, on_note=notes.append)
+                words = servers[name].words(point, folders, notes.append)
                 words_of[" ".join(filter(None, own))] = self.words(words)
         print_notes(notes)
         for words in words_of.values() if len(words_of) > 1 else ():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import AsJson, Override, Picture
+from testbed.experiments.cli.parameters import AsJson, ConfigFolders, Override, Picture
 from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def hits(
     csv: Csv = None,
     html: Html = None,
     figure: Drawing | None = None,
+    config_dir: ConfigFolders | None = None,
     json: AsJson = False,
 ) -> None:
     """Print which share of a trace's prompt tokens a prefix cache finds, by cache size.
@@ -54,7 +55,7 @@ def hits(
     from testbed.experiments.look.hits.hit_curves import hit_curves
     from testbed.experiments.look.hits.shown_hits import cells_of, head_of, lines_of
 
-    words = served.words(overrides)
+    words = served.words(overrides, config_dir or [])
     curves = hit_curves(words, _numbers(sizes), _names(orders), _report)
     _write(curves, csv, figure, html)
     if json:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from testbed.experiments.cli.parameters import AtLeastOne, Override, WholeNumber
+from testbed.experiments.cli.parameters import AtLeastOne, ConfigFolders, Override, WholeNumber
 from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 Server = Annotated[
@@ -111,6 +111,7 @@ def lockstep(
     served: ServedCommand = NO_COMMAND,
     drawn: RandomRuns = NONE_DRAWN,
     parts: OtherParts = NO_OTHER,
+    config_dir: ConfigFolders | None = None,
 ) -> int:
     """Compare the scheduler of the installed vLLM or SGLang with ours.
 
@@ -129,13 +130,14 @@ def lockstep(
 
     testbed lockstep sglang --offload --random 30
     """
+    words = NO_COMMAND.words(overrides, config_dir or [])
     if server == "sglang":
-        return _lockstep_sglang(served, drawn, overrides, parts)
+        return _lockstep_sglang(served, drawn, words, parts)
     _refuse("--from-sglang", served.from_sglang, "vllm")
     lines = _lines_of_vllm(parts, drawn)
     if lines is not None:
         return _printed(lines)
-    return _compare("vllm", drawn, _served(overrides, served))
+    return _compare("vllm", drawn, _served(words, served))
 
 
 def _lines_of_vllm(parts: OtherParts, drawn: RandomRuns) -> Iterable[str] | None:

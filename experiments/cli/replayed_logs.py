@@ -105,7 +105,8 @@ class LogRequest:
         without_paths = [
             word for word in self.words if word not in paths and key_of(word) != BENCHMARK
         ]
-        words = self.served.words(without_paths)
+        folders = [Path(self.config_dir)] if self.config_dir else []
+        words = self.served.words(without_paths, folders)
         return [word for word in words if word in without_paths or not word.startswith("workload.")]
 
     @property
@@ -127,7 +128,7 @@ class LogRequest:
 
         logs = [VllmLog(path, self.workload, self.benchmark) for path in self.paths]
         overrides = self.overrides
-        config = server_config(overrides, self.config_dir)
+        config = server_config(overrides)
         return logs, logged_servers(logs, config, overrides, self.blocks_from_log)
 
 

@@ -7,6 +7,7 @@ import pytest
 from refusals import refuses
 
 import testbed as library
+from testbed.core.shapes import read_model
 from testbed.experiments.cli.replayed_logs import LogRequest
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.real.lockstep.sides import sides_of
@@ -125,6 +126,21 @@ def test_capacity_looks_for_the_rate_of_the_same_server(testbed):
     by_words = testbed("capacity", "+system=vllm-v1", *ours, GPU, *words)
     assert by_command[0] == by_words[0] == 0, by_command[2]
     assert by_command[1] == by_words[1]
+
+
+@pytest.mark.parametrize("way", ["capacity", "hits", "validate example"])
+def test_a_model_of_a_folder_is_taken_by_name_beside_a_command(testbed, tmp_path, way):
+    (tmp_path / "model").mkdir()
+    shape = asdict(read_model("llama-3.1-8b")) | {"name": "mine", "num_layers": 30}
+    values = {key: value for key, value in shape.items() if value is not None}
+    own = {"_target_": "testbed.core.specs.ModelSpec"} | values
+    (tmp_path / "model" / "mine.yaml").write_text(json.dumps(own))
+    short = ("--low=4", "--high=8", "--precision=1", "--seeds=1", "slo.ttft_s=0.05")
+    of_ids = ("trace=guidellm", "trace.prompt_tokens=100", "trace.output_tokens=9")
+    loads = {"capacity": (*short, "arrivals.duration_s=3"), "hits": (*of_ids, "--sizes=9")}
+    words = (GPU, "--quiet", "--config-dir", str(tmp_path), "model=mine", *loads.get(way, ()))
+    printed = testbed.done(*way.split(), "--from-vllm", "vllm serve ./mine", *words)
+    assert "mine on 1 x" in printed or "of mine (" in printed
 
 
 def test_a_command_in_the_wrong_place_is_answered_with_the_right_one(testbed):

@@ -98,12 +98,12 @@ class Replayed:
     measured: Mapping[str, Any]
 
 
-def server_config(overrides: Sequence[str], config_dir: str | None = None) -> RunConfig:
-    """The config of `testbed run` with these overrides.
+def server_config(overrides: Sequence[str]) -> RunConfig:
+    """The config of `testbed run` with these overrides, of which some may be --config-dir=DIR.
 
     With cost=profile, model and server are the profile's unless the overrides select them;
     otherwise the overrides name the model, for no default is the log's.
-    server.num_blocks=N gives the pool in blocks. config_dir: a folder of the user's options.
+    server.num_blocks=N gives the pool in blocks.
     """
     for word in overrides:
         if re.split(r"[.@]", key_of(word))[0] in OF_THE_LOG:
@@ -112,11 +112,10 @@ def server_config(overrides: Sequence[str], config_dir: str | None = None) -> Ru
                 problem="the log has every request and its time",
                 remedy="leave the option out",
             )
-    folders = (f"--config-dir={config_dir}",) if config_dir else ()
     # Values of server and model are set last: a profile may replace both.
     late = [word for word in overrides if LATE.match(word)]
     early = [word for word in overrides if word not in late]
-    config = composed("run", (*folders, *early))
+    config = composed("run", early)
     if config.cost._target_ == PROFILE_COST:
         _set_machine(config, overrides)
     values = OmegaConf.from_dotlist([word.lstrip("+") for word in late])
