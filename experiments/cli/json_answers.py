@@ -665,7 +665,7 @@ def mend_answer(mending: "Mending") -> MendAnswer:
         costs_of(mending.server.summaries[0]),
         list(mending.seeds),
         _mend_change(mending.server, mending),
-        [_mend_change(tried, mending) for tried in mending.tried],
+        [_mend_change(tried, mending) for tried in mending.best_first],
         None if mending.best is None else mending.best.change.name,
         [tried.change.name for tried in mending.rivals],
         {change.name: reason for change, reason in mending.failed.items()},

@@ -42,6 +42,11 @@ def lines_of(mending: Mending) -> Iterator[str]:
             f"makes worse: by {RELEVANT:.0%} or more, {mending.goal.number} by the verdict, others "
             "by that difference's own 95% interval"
         )
+    if mending.best is not None:
+        yield (
+            "best, and first in the table: ends all preemptions and makes nothing worse, else "
+            f"betters {mending.goal.number}"
+        )
     yield _conclusion(mending)
     if mending.preempts:
         names = ", ".join(_with_cost(tried, mending) for tried in mending.without_preemptions)
@@ -77,7 +82,7 @@ def _conclusion(mending: Mending) -> str:
     difference, rivals = mending.difference(best, name), mending.rivals
     head = "best"
     if rivals:
-        head = "best of those told apart" if word == BETTER else "first without preemptions"
+        head = "best of those told apart" if word == BETTER else "best without preemptions"
         names = ", ".join(f"{of.change.name} ({mending.difference(of, name)})" for of in rivals)
         rest.append(f"as good or better may be {names}")
     return f"{head}: {best.change.name} {effect}; {name}: {word} ({difference}); {'; '.join(rest)}"
@@ -119,7 +124,7 @@ def rows_of(mending: Mending) -> list[list[str]]:
     first = ["none", "", "", "", *_cells(mending.server, mending)]
     rest = [
         [_name(tried), *_verdict(tried, mending), *_cells(tried, mending)]
-        for tried in mending.tried
+        for tried in mending.best_first
     ]
     return [first, *rest]
 
@@ -140,7 +145,7 @@ def differences_of(mending: Mending) -> list[list[str]]:
             tried.change.name,
             *(str(mending.difference(tried, name) or "-") for name in mending.numbers),
         ]
-        for tried in mending.tried
+        for tried in mending.best_first
     ]
 
 

@@ -53,7 +53,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Mending:
-    """server: as it is. tried: the changes, the best first. verdicts: on each of them. failed:
+    """server: as it is. tried: the changes by verdict. verdicts: on each of them. failed:
     changes without a verdict, each with its reason. goal: by which they are judged.
     """
 
@@ -95,6 +95,12 @@ class Mending:
         better = sorted(self.better, key=self.worsens)
         changes = (tried for tried in (*ending, *better) if is_separated)
         return next((tried for tried in changes if tried.change.note != NOT_OF_VLLM), None)
+
+    @property
+    def best_first(self) -> list[Tried]:
+        """The best change, if there is one, and the others by verdict."""
+        best = self.best
+        return sorted(self.tried, key=lambda tried: tried is not best)
 
     @property
     def rivals(self) -> list[Tried]:

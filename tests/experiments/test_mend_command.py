@@ -254,7 +254,14 @@ def test_the_best_is_of_those_told_apart_if_another_has_a_better_mean():
 def test_a_change_not_told_apart_is_best_for_its_preemptions_alone():
     faster = ("scattered", "", tried((9, 3.0), (9, 1.0), (9, 5.0)))
     lines = [*lines_of(mending(("ending", "", NONE_AND_ALIKE), faster))]
-    assert any(line.startswith("first without preemptions: ending") for line in lines)
+    assert any(line.startswith("best without preemptions: ending") for line in lines)
+
+
+def test_the_best_change_has_the_first_row_though_another_betters_the_goal():
+    found = mending(("faster", "", FASTER), ("ending", "", NONE_AND_ALIKE))
+    assert found.tried[0].change.name == "faster"
+    assert [row[0] for row in rows_of(found)] == ["none", "ending", "faster"]
+    assert [row[0] for row in differences_of(found)] == ["ending", "faster"]
 
 
 def test_of_changes_that_better_the_goal_one_that_worsens_nothing_comes_first():
