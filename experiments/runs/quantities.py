@@ -11,7 +11,7 @@ from testbed.run.while_arriving import LONGER
 WINDOW = (
     "2nd half: what completes, per second, in the second half of the arrivals, of sessions in that "
     "of their starts (the first one fills the server); with drain: of the whole run, until its "
-    "last answer"
+    "last answer; the other columns: of the whole run"
 )
 BEYOND_P99 = 100  # requests of which one is beyond it
 NOTED, MOST_KNOWN = 0.01, 0.25  # shares of the arrivals that fill a server, of which a rate tells

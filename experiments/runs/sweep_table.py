@@ -11,6 +11,7 @@ from rich.text import Text
 
 from testbed.experiments.look.pages.page import Chart, Series
 from testbed.experiments.look.plots import figure_of, save
+from testbed.experiments.runs.first_tokens import remarks_on_first_tokens
 from testbed.experiments.runs.one_source import OF_THE_LOAD, group_of
 from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
 from testbed.experiments.runs.quantities import WINDOW, few_requests, main_numbers, still_filling
@@ -79,7 +80,8 @@ def shown(
     head += remark_on_planning({_name_of(point, of_servers): point.summary for point in firsts})
     head += remark_on_first_tokens([point.summary for point in points])
     head += [*overloads_of(groups, settled), *rejections_of(points, names)]
-    head += [*fillings_of(firsts, settled), *few_requests(of.summary for of in points), WINDOW]
+    head += [*fillings_of(firsts, settled), *waits_of(groups, settled)]
+    head += [*few_requests(of.summary for of in points), WINDOW]
     if are_replicated(points) and not per_seed:
         return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
@@ -158,6 +160,20 @@ def fillings_of(points: Sequence[Point], names: Sequence[str]) -> list[str]:
             f"{_name_of(point, names)}: {still_filling(part)}".removeprefix(": ")
             for point, part in rates
             if part and is_filling(part)
+        ]
+    )
+
+
+def waits_of(groups: Sequence[Setting], names: Sequence[str]) -> list[str]:
+    """The remarks on the first tokens of each of the first settings, without those whose server
+    falls behind. names: the axes that name a setting.
+    """
+    return _first(
+        [
+            f"{_name_of(group.points[0], names)}: {remark}".removeprefix(": ")
+            for group in groups
+            if not any(point.summary.get(OVERLOAD) for point in group.points)
+            for remark in remarks_on_first_tokens([point.summary for point in group.points])
         ]
     )
 
