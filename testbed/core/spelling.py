@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from testbed.core.errors import InputError
 
+MOST_BEGUN = 4
+
 
 def did_you_mean(name: str, choices: Iterable[str], most: int = 1) -> str:
     """A question that ends a message, with as many of the names that are like this one, or nothing
@@ -13,7 +15,9 @@ def did_you_mean(name: str, choices: Iterable[str], most: int = 1) -> str:
 
 
 def near_names(name: str, choices: Iterable[str], most: int = 1) -> list[str]:
-    """The names that are like this one in any case: equal, else longer, else of like letters."""
+    """The names that are like this one in any case: equal, else those that it begins, else
+    `most` of like letters.
+    """
     from difflib import get_close_matches  # which a word that is known does not need
 
     folded = {other.casefold(): other for other in choices}
@@ -21,8 +25,9 @@ def near_names(name: str, choices: Iterable[str], most: int = 1) -> list[str]:
     if low in folded:
         return [folded[low]]
     longer = [other for other in folded if low and other.startswith((f"{low}-", f"{low}_"))]
-    close = longer or get_close_matches(low, folded, n=most)  # h100 begins h100-80gb
-    return [folded[other] for other in close[:most]]
+    # a100 begins a100-40gb and a100-80gb, between which the user decides
+    close = longer[: max(most, MOST_BEGUN)] or get_close_matches(low, folded, n=most)
+    return [folded[other] for other in close]
 
 
 def question(names: Sequence[str]) -> str:

@@ -52,7 +52,7 @@ def host_pool_of(values: Mapping[str, str], pool: TokenPool) -> HostPool | None:
 
 def _num_tokens(values: Mapping[str, str], pool: TokenPool) -> int:
     """Pages by the size or the ratio, and one more (HostKVCache)."""
-    size, ratio = whole(values, SIZE), decimal(values, RATIO)
+    size, ratio = whole(values, SIZE, "GB"), decimal(values, RATIO)
     if ratio is not None and ratio <= 0:
         raise refusal(values, RATIO, "must be above 0")
     if size is not None:

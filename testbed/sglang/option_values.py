@@ -9,14 +9,15 @@ from testbed.sglang.command import SERVE
 T = TypeVar("T")
 
 
-def number(values: Mapping[str, str], name: str) -> int | None:
-    """The whole number of an option; None if it is not given."""
-    return _parsed(values, name, int, "is no whole number")
+def number(values: Mapping[str, str], name: str, unit: str = "") -> int | None:
+    """The whole number of an option, a number of `unit`; None if it is not given."""
+    remedy = f"a number alone, of {unit}" if unit else "give one"
+    return _parsed(values, name, int, "is no whole number", remedy)
 
 
-def whole(values: Mapping[str, str], name: str) -> int | None:
+def whole(values: Mapping[str, str], name: str, unit: str = "") -> int | None:
     """The whole number of an option that must be above 0."""
-    count = number(values, name)
+    count = number(values, name, unit)
     if count is not None and count < 1:
         raise refusal(values, name, "must be above 0")
     return count
@@ -24,18 +25,18 @@ def whole(values: Mapping[str, str], name: str) -> int | None:
 
 def decimal(values: Mapping[str, str], name: str) -> float | None:
     """The number of an option; None if it is not given."""
-    return _parsed(values, name, float, "is no number")
+    return _parsed(values, name, float, "is no number", "give one")
 
 
 def _parsed(
-    values: Mapping[str, str], name: str, read: Callable[[str], T], problem: str
+    values: Mapping[str, str], name: str, read: Callable[[str], T], problem: str, remedy: str
 ) -> T | None:
     if name not in values:
         return None
     try:
         return read(values[name])
     except ValueError:
-        raise refusal(values, name, problem, "give one") from None
+        raise refusal(values, name, problem, remedy) from None
 
 
 def refusal(values: Mapping[str, str], name: str, problem: str, remedy: str = "") -> InputError:

@@ -92,7 +92,7 @@ def _connector(reader: OptionReader) -> tuple[str, dict[str, Any]]:
 def _cpu_bytes(reader: OptionReader, given: str, extra: dict[str, Any]) -> float:
     """The bytes of the cache over all GPUs. Raises InputError if vLLM does not start."""
     num_bytes = extra.pop("cpu_bytes_to_use", 0)
-    if (size_gib := reader.number(SIZE)) is not None:
+    if (size_gib := reader.number(SIZE, "GiB; 200 GB are 186.3")) is not None:
         num_bytes = size_gib * GIB
     if isinstance(num_bytes, bool) or not isinstance(num_bytes, int | float) or num_bytes <= 0:
         raise reader.does_not_start(given, "cpu_bytes_to_use must be specified")

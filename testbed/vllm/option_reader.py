@@ -63,14 +63,15 @@ class OptionReader:
         """The key that a refusal names for an option, or for another part of the server."""
         return f"{SERVE}: {option}" if self._keys is None else self.named(option)
 
-    def number(self, name: str) -> float | None:
-        """The number of an option; None: it is not given."""
+    def number(self, name: str, unit: str = "") -> float | None:
+        """The number of an option; None: it is not given. unit: of the number, which has none."""
         text = self.values.get(name)
         if text is None:
             return None
         number = number_of(text)
         if number is None:
-            raise self.refusal(name, "is no number", SEVERAL if "," in text else "")
+            remedy = f"a number alone, of {unit}" if unit else ""
+            raise self.refusal(name, "is no number", SEVERAL if "," in text else remedy)
         return number
 
     def whole(self, name: str, otherwise: int) -> int:

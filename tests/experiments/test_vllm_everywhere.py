@@ -156,6 +156,20 @@ def test_a_command_in_the_wrong_place_is_answered_with_the_right_one(testbed):
     assert "run -m" in several
 
 
+HICACHE = "sglang serve --model-path Qwen/Qwen3-8B --enable-hierarchical-cache --hicache-size"
+
+
+@pytest.mark.parametrize(
+    ("words", "unit"),
+    [
+        (("vllm serve Qwen/Qwen3-8B --kv-offloading-size 200GB", "release=0.33"), "of GiB"),
+        ((f"{HICACHE} 200GB",), "of GB"),
+    ],
+)
+def test_a_size_with_a_unit_is_refused_with_the_units_name(testbed, words, unit):
+    assert unit in testbed.refused("fits", *words, GPU)
+
+
 def test_a_share_may_begin_with_its_point():
     """vLLM reads `.85` as Python does."""
     blocks = [
