@@ -53,6 +53,7 @@ OF_WORKLOAD = (
 def compared_lines(servers: Sequence["ServerCapacity"]) -> list[str]:
     """The lines of each server's capacity, then the differences from the first one."""
     from testbed.experiments.runs.quantities import unlike_fillings
+    from testbed.study.replications import MORE_SEEDS
 
     first, *others = servers
     num_seeds = len(first.capacity.seeds)
@@ -63,6 +64,8 @@ def compared_lines(servers: Sequence["ServerCapacity"]) -> list[str]:
     for server, found in zip(others, less, strict=True):
         text = found.as_difference("req/s")
         lines.append(f"{server.command} less {first.command}, on the same seeds: {text}")
+    if num_seeds > 1 and any(found.includes_zero for found in less):
+        lines.append(MORE_SEEDS)
     fillings = [server.capacity.filling for server in servers]
     return [*lines, OF_WORKLOAD, *unlike_fillings(fillings)]
 

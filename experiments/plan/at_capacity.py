@@ -77,11 +77,10 @@ def difference_at_capacity(verdict: Keeps, best: Keeps) -> str:
     change = within_step(logarithms, max(verdict.precision, best.precision))
     if change.half_width is None:
         return paired(verdict.costs, best.costs).as_difference("a million requests")
-    if change.includes_zero:
-        return NOT_DISTINGUISHABLE
     ends = (change.mean - change.half_width, change.mean + change.half_width)
     low, high = (f"{100 * expm1(end):,.0f}" for end in ends)
-    return f"{100 * expm1(change.mean):+,.0f}% ({low} to {high})"
+    text = f"{100 * expm1(change.mean):+,.0f}% ({low} to {high})"
+    return f"{NOT_DISTINGUISHABLE}: {text}" if change.includes_zero else text
 
 
 def searched(search: Search, candidates: Sequence[Candidate]) -> list[Verdict]:

@@ -171,5 +171,5 @@ def _difference(quantity: Quantity, group: Setting, first: Setting) -> str:
         return "-"
     if difference.includes_zero:
         is_equal = _values(quantity, group) == _values(quantity, first)
-        return EQUAL if is_equal else NOT_DISTINGUISHABLE
+        return EQUAL if is_equal else f"{NOT_DISTINGUISHABLE} ({difference})"
     return str(difference)

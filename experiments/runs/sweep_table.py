@@ -30,7 +30,7 @@ from testbed.run.metrics import WHILE_ARRIVING, in_words
 from testbed.run.simulate import OVERLOAD
 from testbed.run.summaries import costs_of, flat, merge_axes
 from testbed.run.while_arriving import is_filling
-from testbed.study.replications import interval
+from testbed.study.replications import MORE_SEEDS, NOT_DISTINGUISHABLE, interval
 
 FEWEST = 3  # values of an axis that is drawn
 PADDING = 3  # characters of a column beside its cells
@@ -202,10 +202,32 @@ def replicated_tables(
     if pairs:
         title = "Differences on the same seeds"
         different = {name: cells for name, cells in differences.items() if {*cells} != {EQUAL}}
-        shown, alike = varying(different or differences, "in all rows of the second table")
-        texts += alike
+        told, unclear = _told_apart(different or differences)
+        shown, alike = varying(told, "in all rows of the second table")
+        texts += [*alike, *unclear]
         tables.append(_table(_labelled(pairs, labels), shown, width, title=title))
     return [*map(Text, texts), *tables]
+
+
+def _told_apart(
+    differences: Mapping[str, Sequence[str]],
+) -> tuple[dict[str, Sequence[str]], list[str]]:
+    """The columns in which a difference is told apart, all columns if there is none or one row, and
+    lines on the cells that are not.
+    """
+    told = {
+        name: cells
+        for name, cells in differences.items()
+        if len(cells) == 1 or not all(cell.startswith(NOT_DISTINGUISHABLE) for cell in cells)
+    }
+    left = {name: cells for name, cells in differences.items() if told and name not in told}
+    lines = [
+        f"in all rows of the second table {name} {'; '.join(dict.fromkeys(cells))}"
+        for name, cells in left.items()
+    ]
+    if any(NOT_DISTINGUISHABLE in cell for cells in differences.values() for cell in cells):
+        lines.append(MORE_SEEDS)
+    return told or dict(differences), lines
 
 
 def varying(

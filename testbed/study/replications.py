@@ -12,6 +12,7 @@ from typing import NamedTuple
 CONFIDENCE = 0.95
 ROUNDING = 1e-12  # of a mean: what sums of equal numbers differ by
 NOT_DISTINGUISHABLE = "not distinguishable"
+MORE_SEEDS = f"{NOT_DISTINGUISHABLE}: that interval includes 0; more seeds (--seeds N) narrow it"
 
 
 class Interval(NamedTuple):
@@ -68,7 +69,7 @@ class Interval(NamedTuple):
         """
         if self.half_width is None:
             return f"{self.mean:+.3g} {unit} on one seed"
-        return NOT_DISTINGUISHABLE if self.includes_zero else f"{self} {unit}"
+        return f"{NOT_DISTINGUISHABLE} ({self} {unit})" if self.includes_zero else f"{self} {unit}"
 
     @property
     def p_value(self) -> float:

@@ -104,7 +104,7 @@ def test_a_third_of_the_simulations_finds_the_optimum(tmp_path, seed, rate):
     ("costs", "said"),
     [
         ((1200.0, 3300.0, 5200.0), "+1,283% (105 to 9,206)"),  # few requests/s: a wide spread
-        ((210.0, 190.0, 205.0), "not distinguishable"),
+        ((210.0, 190.0, 205.0), "not distinguishable: +2% (-10 to 15)"),
         ((230.0, 220.0, 234.0), "+15% (7 to 23)"),
         ((200.0, 190.0, 205.0), "equal"),
     ],
