@@ -138,7 +138,7 @@ def test_folder_without_a_profile_is_refused(tmp_path):
     )
     here = write_llmservingsim(tmp_path)
     refuses(
-        r"no meta\.yaml says which model this is .say it by --model",
+        r"no meta\.yaml says which model this is",
         call,
         "import profile",
         [str(here), *out],

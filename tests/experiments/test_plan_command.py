@@ -143,7 +143,7 @@ def test_a_plan_that_cannot_keep_a_run_ranks_nothing(testbed, tmp_path, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", [0, 2, 4])
+@pytest.mark.parametrize("place", [0, 2, 3])
 def test_a_plan_on_a_full_disk_ranks_nothing(testbed, mode, place, monkeypatch):
     calls, fsync = count(), os.fsync
 
