@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit
+from testbed.experiments.real.vllm_engine.graph_fit import attention_ms, on_gpu_ms
 from testbed.experiments.real.vllm_engine.launch_fit import LaunchFit
 from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit
 
@@ -61,10 +62,7 @@ def _seen(
     rows = rows[rows.decodes_behind > 0]
     waited_ms = rows.late_ms + rows.handed_behind_ms
     rows = rows[waited_ms > WAITED * launches.whole_of(rows.decodes)]
-    free_ms = decodes.each_ms(rows.decodes_before, rows.context_before)
-    begun_ms = np.maximum(free_ms, rows.handed_ms + launches.first_of(rows.num_seqs))
-    ended_ms = rows.handed_ms + rows.before_ms + rows.handed_behind_ms + rows.late_ms
-    attention_ms = decodes.reading_ms(rows) + prompts.attention_ms(rows.prompt_pairs)
-    computing = prompts.linear_ms(rows.num_tokens) + attention_ms
-    rows = rows.assign(computing=computing, more=ended_ms - begun_ms - computing)
+    computing = prompts.linear_ms(rows.num_tokens) + attention_ms(rows, decodes, prompts)
+    more = on_gpu_ms(rows, decodes, launches) - computing
+    rows = rows.assign(computing=computing, more=more)
     return rows[computing > rows.before_ms + rows.handed_ms]

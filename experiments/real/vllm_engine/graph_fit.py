@@ -79,12 +79,23 @@ def _seen(
     rows = among[(among.num_tokens <= max(sizes, default=0)) & (among.decodes_behind > 0)]
     waited_ms = rows.late_ms + rows.handed_behind_ms
     rows = rows[waited_ms > OVER * launches.whole_of(rows.decodes)]
+    computing = on_gpu_ms(rows, decodes, launches) - attention_ms(rows, decodes, prompts)
+    padded = np.array(sizes)[np.searchsorted(sizes, rows.num_tokens)]
+    return rows.assign(padded=padded, computing=computing)
+
+
+def on_gpu_ms(rows: pd.DataFrame, decodes: DecodeFit, launches: LaunchFit) -> "pd.Series[float]":
+    """From the begin of iterations on the GPU, which is free and has the first of a launch, to
+    their results.
+    """
     free_ms = decodes.each_ms(rows.decodes_before, rows.context_before)
     begun_ms = np.maximum(free_ms, rows.handed_ms + launches.first_of(rows.num_seqs))
-    ended_ms = rows.handed_ms + rows.before_ms + rows.handed_behind_ms + rows.late_ms
-    attention_ms = decodes.reading_ms(rows) + prompts.attention_ms(rows.prompt_pairs)
-    padded = np.array(sizes)[np.searchsorted(sizes, rows.num_tokens)]
-    return rows.assign(padded=padded, computing=ended_ms - begun_ms - attention_ms)
+    return rows.handed_ms + rows.before_ms + rows.handed_behind_ms + rows.late_ms - begun_ms
+
+
+def attention_ms(rows: pd.DataFrame, decodes: DecodeFit, prompts: PromptFit) -> "pd.Series[float]":
+    """The attention of iterations: that of their decodes and that of their prompts."""
+    return decodes.reading_ms(rows) + prompts.attention_ms(rows.prompt_pairs)
 
 
 def _of_decodes(sizes: Sequence[int], decodes: DecodeFit, prompts: PromptFit) -> Floats:
