@@ -138,7 +138,7 @@ def _has_session_times(subagent: Mapping[str, Any]) -> bool:
 
 
 def _span(subagent: Mapping[str, Any]) -> tuple[float, float]:
-    """When a sub-agent's first request was sent and its last answer came, in s of the session.
+    """The times of a sub-agent's first request and last answer, in s of the session.
 
     If its requests have times of their own, `t` is its end, as in the files of kv-cache-tester.
     """

@@ -55,7 +55,7 @@ def error_lines(fit: "Fit") -> list[str]:
 
 
 def _unlike_measured(fit: "Fit") -> list[str]:
-    """What a server has, beside its limits, that no measured start-up had."""
+    """The parts of a server, beside its limits, that no measured start-up had."""
     if fit.gpu == MEASURED_GPU and fit.num_gpus in MEASURED_COUNTS:
         return [*fit.unlogged]
     return [*fit.unlogged, f"{fit.num_gpus} x {fit.gpu}"]

@@ -135,7 +135,7 @@ def test_costs_of_another_way_name_no_cheapest_within_their_errors(tmp_path, eve
     words = "model=opt-13b gpu=h200,h100-80gb slo.ttft_s=1 arrivals.duration_s=3 trace=random"
 
     def plan_at(dearer, everything):
-        """The plan if an hour of the H100 costs so many times as much."""
+        """The plan if an hour of the H100 costs `dearer` times as much."""
         prices = {"h200": 1.0, "h100-80gb": dearer}
         of = Prices(Path("drawn"), "2026-11-26", "USD", prices)
         asked = ("+system=vllm-v1", *words.split())

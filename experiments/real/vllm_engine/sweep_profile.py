@@ -175,7 +175,7 @@ def _attention(decodes: DecodeFit, prompts: PromptFit, model: ModelSpec) -> dict
 def _beside(
     within_ms: float, beyond_ms: float, largest_graph: int, longest: int
 ) -> dict[str, Section]:
-    """What decodes add beside prompts, if that is anything. within_ms, beyond_ms: of each decode
+    """The part of decodes beside prompts, if they add any. within_ms, beyond_ms: of each decode
     within the graphs and beyond.
     """
     each = {largest_graph: within_ms, max(longest, largest_graph + 1): beyond_ms}
