@@ -24,7 +24,7 @@ def cut_block(
         return None
     if model.experts and not model.experts.bits:
         columns = model.experts.size // expert_shares
-        if gcd(columns, BLOCK) < least:
+        if columns % BLOCK and gcd(columns, model.hidden_size, BLOCK) < least:
             return _problem(f"an expert's {model.experts.size} columns", expert_shares, columns)
     for name, width in _inputs(model).items():
         if num_gpus > 1 and width // num_gpus % BLOCK:

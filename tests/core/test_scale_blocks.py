@@ -1,0 +1,29 @@
+"""Shares of FP8 experts that vLLM 0.33's refine_fp8_moe_block_shape and its check took or refused,
+run on these sizes with 8 GPUs; 0.20 refuses all that are no multiples of 128.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from testbed.core.scale_blocks import BLOCK, cut_block
+from testbed.core.shapes import read_model
+
+
+@pytest.mark.parametrize(
+    ("columns", "hidden_size", "starts"),
+    [
+        (192, 4096, True),
+        (96, 2048, True),
+        (176, 4096, False),
+        (24, 2048, False),
+        (384, 2048, True),
+        (192, 4112, False),  # a block divides the hidden size too
+    ],
+)
+def test_blocks_of_experts_are_divided_down_to_32_columns(columns, hidden_size, starts):
+    shape = read_model("qwen3-235b-a22b")
+    experts = replace(shape.experts, size=8 * columns)
+    model = replace(shape, hidden_size=hidden_size, experts=experts, weight_bits=8 + 32 / 128**2)
+    assert (cut_block(model, 8, 8, least=32) is None) == starts
+    assert (cut_block(model, 8, 8) is None) == (columns % BLOCK == 0)
