@@ -66,17 +66,35 @@ def test_batches_of_decodes_are_within_5_percent_in_the_mean(model):
 
 
 FOUR = KEPT.parent / "four-gpus"
-FOUR_LOADS = read_loads(FOUR / "loads.json")
+AGAIN = FOUR / "again"  # predicted by the profiles that ship, before they were served
+FOUR_LOADS = {
+    load.name: (folder, load)
+    for folder in (FOUR, AGAIN)
+    for load in read_loads(folder / "loads.json")
+}
 
 
-@pytest.mark.parametrize("load", FOUR_LOADS, ids=lambda load: load.name)
-def test_time_per_token_on_four_gpus_is_within_5_percent(load):
-    measured = json.loads((FOUR / "served" / load.name / "summary.json").read_text())
+def served_and_shipped(name):
+    """What four GPUs measured of a load, and its simulation with the profile that ships."""
+    folder, load = FOUR_LOADS[name]
     shipped = config_of(load, f"gpu-engine/h200-{load.model}-tp4", "h200")
-    simulated = run(shipped).summary
+    return json.loads((folder / "served" / name / "summary.json").read_text()), run(shipped).summary
+
+
+@pytest.mark.parametrize("name", FOUR_LOADS)
+def test_time_per_token_on_four_gpus_is_within_5_percent(name):
+    measured, simulated = served_and_shipped(name)
     assert simulated["requests"] == measured["requests"]
     assert simulated["preemptions"] == measured["preemptions"]
     assert simulated["tpot_s"]["mean"] == pytest.approx(measured["tpot_s"]["mean"], rel=0.05)
+
+
+@pytest.mark.parametrize("load", read_loads(AGAIN / "loads.json"), ids=lambda load: load.name)
+def test_loads_on_another_host_are_as_predicted_before(load):
+    kept = json.loads((AGAIN / "predicted.json").read_text())["predictions"][load.name]["figures"]
+    measured = json.loads((AGAIN / "served" / load.name / "summary.json").read_text())
+    assert kept["tpot_mean_s"] == pytest.approx(measured["tpot_s"]["mean"], rel=0.05)
+    assert kept["ttft_p50_s"] == pytest.approx(measured["ttft_s"]["p50"], rel=0.10)
 
 
 def predicted_loads():
