@@ -74,16 +74,11 @@ FOUR_LOADS = {
 }
 
 
-def served_and_shipped(name):
-    """What four GPUs measured of a load, and its simulation with the profile that ships."""
-    folder, load = FOUR_LOADS[name]
-    shipped = config_of(load, f"gpu-engine/h200-{load.model}-tp4", "h200")
-    return json.loads((folder / "served" / name / "summary.json").read_text()), run(shipped).summary
-
-
 @pytest.mark.parametrize("name", FOUR_LOADS)
 def test_time_per_token_on_four_gpus_is_within_5_percent(name):
-    measured, simulated = served_and_shipped(name)
+    folder, load = FOUR_LOADS[name]
+    measured = json.loads((folder / "served" / name / "summary.json").read_text())
+    simulated = run(config_of(load, f"gpu-engine/h200-{load.model}-tp4", "h200")).summary
     assert simulated["requests"] == measured["requests"]
     assert simulated["preemptions"] == measured["preemptions"]
     assert simulated["tpot_s"]["mean"] == pytest.approx(measured["tpot_s"]["mean"], rel=0.05)
