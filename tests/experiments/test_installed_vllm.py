@@ -8,8 +8,10 @@ import json
 import shutil
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from testbed.core.errors import InputError
@@ -220,6 +222,40 @@ def test_sweeps_keep_to_the_limits_of_the_server():
         assert longest <= LIMITS["max_model_len"], wave["name"]
         assert held <= LIMITS["pool_tokens"], wave["name"]
         assert len(wave["running"]) <= LIMITS["max_num_seqs"]
+
+
+H200 = {
+    "max_num_batched_tokens": 8192,
+    "max_num_seqs": 1024,
+    "max_model_len": 16384,
+    "pool_tokens": 900_000,
+    "caches_prefixes": False,
+}
+TILE = 128  # tokens
+
+
+def test_lengths_beyond_the_graphs_are_at_any_place_of_a_tile():
+    """None is a multiple of one, and on average they end in the middle."""
+    swept = {new for wave in waves(**H200) for count, new, _ in wave["prompts"] if count == 1}
+    beyond = sorted(new for new in swept if new > 512)
+    assert 512 < beyond[0] < 600
+    assert 7000 < beyond[-1] < 8192
+    assert all(long / short < 1.2 for short, long in pairwise(beyond))
+    assert all(new % TILE for new in beyond)
+    assert np.mean([new % TILE for new in beyond]) == pytest.approx(TILE / 2, rel=0.05)
+
+
+def test_each_pass_has_other_lengths_beyond_the_graphs():
+    named = [wave for wave in waves(**H200) if wave["name"] == "prompts among 8 decodes"]
+    first, second = ({new for _, new, _ in wave["prompts"] if new > 512} for wave in named)
+    assert len(first) == len(second) == 3
+    assert not first & second
+
+
+def test_a_large_pool_is_swept_in_the_time_of_a_smaller_one():
+    """Most of the time of decodes goes to their prompts, and a batch may fill the pool."""
+    most = max(sum(prompt for prompt, _ in wave["running"]) for wave in waves(**H200))
+    assert most <= 400_000
 
 
 def test_without_a_prefix_cache_nothing_is_asked_of_it():

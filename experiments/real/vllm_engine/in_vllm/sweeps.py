@@ -3,6 +3,11 @@
 Decodes: batches that shrink while they run, at several contexts. Prompts: alone, when nothing runs;
 among decodes; and behind a prefix that the cache has. This module imports nothing but the standard
 library, for it runs with the packages of the user's vLLM.
+
+Beyond the graphs the time of a matrix product is a staircase: a GPU computes it in tiles of 128
+tokens and more, as many at once as it has multiprocessors. A length that is a multiple of a tile is
+at the end of a step, and the tokens of a served iteration are at any place of one. So the lengths
+of prompts there are the middles of equal parts of each doubling, which no tile divides.
 """
 
 from collections.abc import Iterator
@@ -20,8 +25,13 @@ BATCHES = (
     *(64, 56, 48, 40, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1),
 )
 STEPS = 12  # iterations of each size of a batch
-LONE = (16, 64, 128, 192, 256, 320, 384, 448, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-AMONG = (16, 64, 128, 256, 384, 480, 640, 1024, 2048)
+LARGEST_GRAPH = 512  # tokens
+DOUBLINGS, PARTS = 4, 4  # of the tokens beyond it, and of each of these
+BEYOND = tuple(
+    round(LARGEST_GRAPH * 2 ** ((part + 0.5) / PARTS)) for part in range(DOUBLINGS * PARTS)
+)
+LONE = (16, 64, 128, 192, 256, 320, 384, 448, 512, *BEYOND)
+AMONG = (16, 64, 128, 256, 384, 480)
 TOGETHER = ((2, 128), (4, 64), (4, 128), (4, 256), (8, 128), (16, 64), (32, 32))  # prompts, tokens
 AMONG_DECODES = (64, 1, 128, 16, 256, 96, 4, 192, 32, 160, 8)  # neighbours apart in time
 SHORT_CONTEXT = 128
@@ -30,7 +40,9 @@ BEHIND = (16, 64, 256, 512, 1024, 2048, 4096)
 REPEATS = 4
 AMONG_REPEATS = 3  # of each kind of prompts among as many decodes, in each pass
 PASSES = 2  # over all numbers of decodes: a host is slow for a second, and then another number is
+AMONG_BEYOND = tuple(BEYOND[1 + number : 9 : 3] for number in range(PASSES))  # of each pass
 FILLED = 0.8  # share of the pool that a sweep takes at most
+MOST_FILLED = 400_000  # tokens that it takes at most, so that a large pool takes no longer
 PAUSE_S = 0.02
 LATER = 1024  # tokens that requests which run meanwhile may add
 
@@ -46,12 +58,11 @@ def waves(
     """All sweeps, for a server with these limits."""
     longest = min(max_model_len - 64, pool_tokens // 2)
     lone = [new for new in LONE if new <= longest]
-    among = [new for new in AMONG if new <= longest]
-    yield prompts(WARM_UP, 0, [[1, new, 0] for new in (*lone, *among)])
+    yield prompts(WARM_UP, 0, [[1, new, 0] for new in (*lone, *AMONG) if new <= longest])
     yield prompts("prompts", 0, _repeated([[1, new, 0] for new in lone]))
     yield prompts("prompts of two iterations", 0, _two_iterations(max_num_batched_tokens, longest))
     yield prompts("first decodes", 0, [[1, 16, 0]] * REPEATS, output=4)
-    room = FILLED * pool_tokens
+    room = min(FILLED * pool_tokens, MOST_FILLED)
     for context in CONTEXTS:
         sizes = [
             size
@@ -60,8 +71,9 @@ def waves(
         ]
         if sizes and context <= longest:
             yield _shrinking(context, sizes, max_num_batched_tokens)
-    kinds = [*([1, new, 0] for new in among), *([count, new, 0] for count, new in TOGETHER)]
-    for number in range(PASSES):
+    for number, beyond in enumerate(AMONG_BEYOND):
+        among = [new for new in (*AMONG, *beyond) if new <= longest]
+        kinds = [*([1, new, 0] for new in among), *([count, new, 0] for count, new in TOGETHER)]
         for count in AMONG_DECODES:
             if count < max_num_seqs and count * (SHORT_CONTEXT + LATER) <= room:
                 asked = _repeated(kinds, AMONG_REPEATS, seed=number)
