@@ -110,37 +110,55 @@ def bind_decode(
     s = check_attention(out, q, k_cache, v_cache, kv_scales, window)
     width = check_places(places, context_lens, s.num_rows, s.paged)
     _check_width(s, width, max_context_len)
-    groups = s.num_kv_heads * -(-s.num_heads // s.num_kv_heads // 8)
-    num_sms, fp8 = multiprocessors(), bool(s.kv_scales)
-    plan = plan or plan_decode(
-        s.num_rows, groups, s.head_size, max_context_len, num_sms, fp8, s.window
-    )
-    chunks = plan.num_chunks(max_context_len, s.window)
-    grid = plan.grid(s.num_rows, groups, chunks, num_sms)
-    of_prefix = 0 if prefixes is None else chunks_of_prefix(s)
-    needed = partial_rows(plan, s, grid, chunks, of_prefix)
+    division = divided(s, plan, max_context_len, has_prefixes=prefixes is not None)
+    plan, needed = division.plan, partial_rows(s, division)
     workspace = workspace or workspace_of_rows(q, needed)
-    num_teams = num_sms * plan.ctas_per_sm // groups
-    _check_plan(plan, s, chunks, num_teams, needed, workspace)
+    _check_division(s, division, needed, workspace)
     prefixed = int(prefixes is not None)
     kernel = load("decode.cu", "decode", **s.defines, **plan.constants, PREFIXED=prefixed)
-    numbers = (s.q_stride, s.num_kv_heads, width, plan.chunk_tokens, s.num_rows, chunks, num_teams)
+    counts = s.q_stride, s.num_kv_heads, width, plan.chunk_tokens, s.num_rows
+    numbers = map(np.int32, (*counts, division.num_chunks, division.num_teams))
     addresses = pointers(out, q, k_cache, v_cache, places, context_lens, *workspace)
-    first = *addresses, log2_scale(scale, s.head_size), *map(np.int32, numbers)
-    arguments = *first, *pointers(prefixes), np.int32(of_prefix), s.kv_scales, np.int32(s.window)
-    return Launch(kernel, grid, plan.num_warps * 32, arguments)
+    first = *addresses, log2_scale(scale, s.head_size), *numbers
+    of_prefix = *pointers(prefixes), np.int32(division.num_prefix_chunks)
+    arguments = *first, *of_prefix, s.kv_scales, np.int32(s.window)
+    return Launch(kernel, division.grid, plan.num_warps * 32, arguments)
 
 
-def partial_rows(
-    plan: DecodePlan, s: "Shapes", grid: tuple[int, ...], chunks: int, of_prefix: int
-) -> int:
+class Division(NamedTuple):
+    """The thread blocks among which a launch divides its contexts, and the most chunks of a
+    context and of a prefix. num_teams: sequences that those of them that run at once can serve.
+    """
+
+    plan: DecodePlan
+    grid: tuple[int, ...]
+    num_chunks: int
+    num_prefix_chunks: int
+    num_teams: int
+
+
+def divided(
+    s: "Shapes", plan: DecodePlan | None, max_context_len: int, *, has_prefixes: bool
+) -> Division:
+    """The division by a plan, or by the usual one."""
+    num_sms, groups = multiprocessors(), s.num_kv_heads * -(-s.num_heads // s.num_kv_heads // 8)
+    sizes = s.num_rows, groups, s.head_size, max_context_len, num_sms
+    plan = plan or plan_decode(*sizes, bool(s.kv_scales), s.window)
+    chunks = plan.num_chunks(max_context_len, s.window)
+    grid = plan.grid(s.num_rows, groups, chunks, num_sms)
+    of_prefix = chunks_of_prefix(s) if has_prefixes else 0
+    return Division(plan, grid, chunks, of_prefix, num_sms * plan.ctas_per_sm // groups)
+
+
+def partial_rows(s: "Shapes", division: Division) -> int:
     """Rows of partial results: of each thread block at most two, of up to 8 heads each, if those
     have shares; else of each chunk if there are several, those of a prefix too.
     """
-    rows = s.num_rows * s.num_heads
-    if plan.shares:
-        return 2 * grid[0] * min(8, s.num_heads // s.num_kv_heads) + rows * of_prefix
-    return rows * (chunks + of_prefix) if chunks + of_prefix > 1 else 1
+    rows, of_prefix = s.num_rows * s.num_heads, division.num_prefix_chunks
+    if division.plan.shares:
+        return 2 * division.grid[0] * min(8, s.num_heads // s.num_kv_heads) + rows * of_prefix
+    chunks = division.num_chunks + of_prefix
+    return rows * chunks if chunks > 1 else 1
 
 
 def chunks_of_prefix(s: "Shapes") -> int:
@@ -156,24 +174,19 @@ def _check_width(s: "Shapes", width: int, max_context_len: int) -> None:
         )
 
 
-def _check_plan(
-    plan: DecodePlan, s: "Shapes", chunks: int, num_teams: int, needed: int, workspace: Workspace
-) -> None:
-    """Raise ValueError unless the plan and the workspace suit these shapes and chunks.
-
-    num_teams: sequences that the thread blocks that run at once can serve in a wave.
-    """
-    if chunks > MAX_CHUNKS:
+def _check_division(s: "Shapes", division: Division, needed: int, workspace: Workspace) -> None:
+    """Raise ValueError unless the division and the workspace suit these shapes."""
+    plan, most = division.plan, min(MAX_WAVE, division.num_teams)
+    if division.num_chunks > MAX_CHUNKS:
         raise ValueError(
-            f"plan: {chunks} chunks of {plan.chunk_tokens} tokens, at most {MAX_CHUNKS}"
+            f"plan: {division.num_chunks} chunks of {plan.chunk_tokens} tokens, at most "
+            f"{MAX_CHUNKS}"
         )
     capacity = workspace.part_o.shape[0]
     if capacity < needed:
         raise ValueError(f"workspace: has {capacity} partial rows, the launch needs {needed}")
-    if plan.wave and s.num_rows > min(MAX_WAVE, num_teams):
-        raise ValueError(
-            f"plan: {s.num_rows} sequences, a wave has at most {min(MAX_WAVE, num_teams)}"
-        )
+    if plan.wave and s.num_rows > most:
+        raise ValueError(f"plan: {s.num_rows} sequences, a wave has at most {most}")
 
 
 decode = at_once(bind_decode)
