@@ -54,8 +54,8 @@ def _fewer_sequences(server: Server, num_held: float) -> Iterator[Change]:
 def _more_memory(server: Server) -> Iterator[Change]:
     """A larger share of the GPU; if the command gives the pool, a larger pool."""
     if BLOCKS in server.values or BYTES in server.values:
-        pools = dict.fromkeys(int(factor * server.num_blocks) for factor in LARGER_POOLS)
-        for blocks in (blocks for blocks in pools if blocks > server.num_blocks):
+        pools = dict.fromkeys(int(factor * server.pool.num_blocks) for factor in LARGER_POOLS)
+        for blocks in (blocks for blocks in pools if blocks > server.pool.num_blocks):
             yield Change(f"{BLOCKS} {blocks}", (f"server.num_blocks={blocks}",))
         return
     given = server.values.get("--gpu-memory-utilization")

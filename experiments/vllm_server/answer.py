@@ -162,11 +162,11 @@ def _pool_of(server: Server) -> dict[str, Any]:
     """The fields of a Fit that say what the pool holds."""
     offloading = server.offloading
     return {
-        "kv_cache_gib": server.num_blocks * server.pages.page_bytes / GIB,
-        "num_blocks": server.num_blocks,
-        "block_size": server.block_size,
+        "kv_cache_gib": server.pool.num_blocks * server.pages.page_bytes / GIB,
+        "num_blocks": server.pool.num_blocks,
+        "block_size": server.pages.block_size,
         "kv_tokens": num_tokens(server),
-        "offloaded_tokens": 0 if offloading is None else offloading.num_blocks * server.block_size,
+        "offloaded_tokens": offloading.num_blocks * server.pages.block_size if offloading else 0,
         "max_concurrency": concurrency(server),
     }
 
@@ -176,7 +176,7 @@ def _tokens_without(question: Question, server: Server) -> dict[str, int]:
     the command gives the pool.
     """
     taking = [name for name in TAKES_MEMORY if name in server.values]
-    if server.memory is None:
+    if server.pool.memory is None:
         return {}
     return {name: num_tokens(question.without(name).server) for name in taking}
 
@@ -185,7 +185,7 @@ def _memory_of(server: Server, memory_terms: Terms) -> dict[str, Any]:
     """The fields of a Fit that say how the memory of a GPU is divided; null if the command gives
     the pool.
     """
-    memory, seen = server.memory, seen_gib(server.gpu, memory_terms)
+    memory, seen = server.pool.memory, seen_gib(server.gpu, memory_terms)
     return {
         "gpu_memory_gib": seen.gib,
         "gpu_memory_utilization": server.utilization,
@@ -203,9 +203,9 @@ def _memory_of(server: Server, memory_terms: Terms) -> dict[str, Any]:
 
 def _stage_layers(server: Server) -> str | None:
     """The layers of the pipeline stage whose pool is the smallest; None without a pipeline."""
-    if server.stage is None or len(server.stages) == 1:
+    if len(server.stages) == 1:
         return None
-    layers = server.stage.layers
+    layers = server.pool.stage.layers
     return f"{layers.start}-{layers.stop - 1}"
 
 
@@ -216,12 +216,12 @@ def _drafter_gib(server: Server) -> float:
 
 def concurrency(server: Server) -> float:
     """vLLM's maximum concurrency: pools of one sequence of the longest length."""
-    return server.pages.concurrency(server.num_blocks, server.model.max_len)
+    return server.pages.concurrency(server.pool.num_blocks, server.model.max_len)
 
 
 def num_tokens(server: Server) -> int:
     """vLLM's "GPU KV cache size", as the release computes it."""
-    return logged_tokens(server.pages, server.num_blocks, server.model.max_len, server.release)
+    return logged_tokens(server.pages, server.pool.num_blocks, server.model.max_len, server.release)
 
 
 def kv_lines(server: Server) -> list[str]:
@@ -239,7 +239,7 @@ def rule_lines(server: Server) -> list[str]:
     return [
         f"vLLM {server.release.number}: a request is admitted if {admission} fits, no "
         f"watermark, one null {null}; pages of {server.pages.page_bytes:,} bytes, {groups} to a "
-        f"block of {server.block_size} tokens"
+        f"block of {server.pages.block_size} tokens"
     ]
 
 

@@ -24,6 +24,7 @@ from testbed.vllm.option_table import options_of
 from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.releases import Release, release_numbered
 from testbed.vllm.server import (
+    Checkpoint,
     Server,
     block_size_with,
     limits_with,
@@ -99,13 +100,9 @@ class Configured:
         """Raises InputError if vLLM would not start."""
         name = str(self.config.model.name)
         positions = read_model(name).max_len if name in model_names() else None
+        checkpoint = Checkpoint(self.model, num_positions=positions)
         return server_with(
-            self.command,
-            self.model,
-            self.gpu,
-            self.release,
-            speculation=self.speculation,
-            num_positions=positions,
+            self.command, checkpoint, self.gpu, self.release, speculation=self.speculation
         )
 
     @property
@@ -208,7 +205,7 @@ def pool_gib(server: Server) -> float:
     larger than a token.
     """
     model, num_gpus = server.model, server.limits.num_gpus
-    num_pages = server.num_blocks - 1
+    num_pages = server.pool.num_blocks - 1
     token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus)
     num_tokens = ceil_div(num_pages * server.pages.page_bytes * num_gpus, token_bytes)
     return (num_tokens * token_bytes + 1) / GIB
@@ -216,7 +213,7 @@ def pool_gib(server: Server) -> float:
 
 def _pool_bytes(server: Server) -> int:
     pages: Pages = server.pages
-    return server.num_blocks * pages.page_bytes
+    return server.pool.num_blocks * pages.page_bytes
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def unlogged_parts(server: Server) -> tuple[str, ...]:
     parts = {
         "states of layers": server.model.states is not None,
         "a drafter": server.speculative is not None,
-        "LoRA adapters": bool(server.memory and server.memory.adapters),
+        "LoRA adapters": bool(server.pool.memory and server.pool.memory.adapters),
         "pipeline stages": server.limits.num_stages > 1,
         "experts of several engines": server.limits.num_expert_ranks > 1,
     }

@@ -17,7 +17,7 @@ from testbed.vllm.limits import Limits
 from testbed.vllm.memory import Terms
 from testbed.vllm.option_reader import check_release, notes_of
 from testbed.vllm.releases import DEFAULT, Release
-from testbed.vllm.server import Server, limits_and_utilization, server_with
+from testbed.vllm.server import Checkpoint, Server, limits_and_utilization, server_with
 
 LARGEST_PARALLELISM = 64
 PARALLELISM = "--tensor-parallel-size"
@@ -46,8 +46,8 @@ def server_of(
     speculative = speculative_of(command.values.get("--speculative-config"), release, folders)
     check_own_layers(speculative, named.shape)
     speculation = None if speculative is None else speculative.speculation
-    model_type = _model_type(named)
-    server = server_with(command, named.shape, sheet, release, of, speculation, model_type)
+    checkpoint = Checkpoint(named.shape, _model_type(named))
+    server = server_with(command, checkpoint, sheet, release, of, speculation)
     return replace(server, option=named.option, notes=notes, speculative=speculative)
 
 

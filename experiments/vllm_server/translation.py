@@ -141,7 +141,7 @@ def overrides_of(server: Server, command: Command, *, in_blocks: bool = True) ->
         f"server.num_gpus={server.limits.num_gpus}",
         f"scheduler.max_num_batched_tokens={server.limits.max_num_batched_tokens}",
         f"scheduler.max_num_seqs={server.limits.max_num_seqs}",
-        f"policy.block_size={server.block_size}",
+        f"policy.block_size={server.pages.block_size}",
         *_policy_words(server),
         *model_words(server.model, option),
         *_scheduler_words(server, command.values),
@@ -172,10 +172,10 @@ def _simulated_option(server: Server, command: Command) -> str:
             problem="the ranks of a model with experts step together, which is not simulated",
             remedy="testbed fits says what each holds",
         )
-    if server.block_size % BLOCK_SIZE:
+    if server.pages.block_size % BLOCK_SIZE:
         raise InputError(
             key=f"{SERVE}: --block-size",
-            value=server.block_size,
+            value=server.pages.block_size,
             problem="is served by FlexAttention, whose time is not simulated",
             remedy=f"a multiple of {BLOCK_SIZE}",
         )
@@ -246,7 +246,7 @@ def _shipped_len(option: str) -> int | None:
 def _pool_words(server: Server, in_blocks: bool) -> list[str]:
     """Overrides for the pool, in blocks or in GiB over all GPUs."""
     if in_blocks and not server.pages.is_grouped:
-        return [f"server.num_blocks={server.num_blocks}", "server.kv_memory_gib={}"]
+        return [f"server.num_blocks={server.pool.num_blocks}", "server.kv_memory_gib={}"]
     pool = f"server.kv_memory_gib={{{server.model.name}: {pool_gib(server)!r}}}"
     return [pool, "server.num_blocks=null", "null_blocks=0"]
 

@@ -9,12 +9,12 @@ from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB
 from testbed.speculation.drafter_memory import DrafterMemory
 from testbed.vllm.limits import Limits
-from testbed.vllm.memory import ServerMemory, Terms, memory_of
+from testbed.vllm.memory import ServerMemory, Terms, memory_of, seen_gib, terms
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
 from testbed.vllm.padded_experts import expert_padding_bytes
 from testbed.vllm.pages import Pages
 from testbed.vllm.stages import Stage
-from testbed.vllm.start_refusals import CONTEXT_GIB
+from testbed.vllm.start_refusals import CONTEXT_GIB, check_free_memory
 
 BLOCKS = "--num-gpu-blocks-override"
 
@@ -60,7 +60,13 @@ class PoolSizing:
             pools.append(Pool(None if self._is_given else memory, *counts, stage))
         return min(pools, key=lambda pool: (pool.num_blocks, -pool.stage.page_share))
 
-    def check_state_blocks(self, limits: Limits) -> None:
+    def check(self, limits: Limits) -> None:
+        """Raise InputError for a share of the memory that is not free, and for too few blocks."""
+        visible_gib = seen_gib(self.reader.gpu, self.terms or terms()).gib
+        check_free_memory(self.reader, visible_gib, self.utilization)
+        self._check_state_blocks(limits)
+
+    def _check_state_blocks(self, limits: Limits) -> None:
         """Raise DoesNotStart for more sequences than CUDA graphs of a model with states have
         blocks; with fewer sequences there are more blocks.
         """

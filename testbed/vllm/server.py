@@ -1,6 +1,6 @@
 """The server that a command starts: its model, its limits and its pool, or vLLM's own refusal."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,11 +25,11 @@ from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import OFF, Command
 from testbed.vllm.limits import Limits
 from testbed.vllm.lmcache import ChunkCache, lmcache_of
-from testbed.vllm.memory import ServerMemory, Terms, seen_gib, terms
+from testbed.vllm.memory import Terms
 from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import OptionReader
 from testbed.vllm.pages import Pages, pages_of
-from testbed.vllm.pool_sizing import PoolSizing
+from testbed.vllm.pool_sizing import Pool, PoolSizing
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.stages import STAGES, Stage, check_alone, stages_of
 from testbed.vllm.start_refusals import (
@@ -37,7 +37,6 @@ from testbed.vllm.start_refusals import (
     check_context_shards,
     check_divided_parts,
     check_drafts,
-    check_free_memory,
     check_prompts,
     check_scale_blocks,
     check_types,
@@ -109,83 +108,77 @@ class Speculative(NamedTuple):
 class Server:
     """The server of a command's options, and what follows from them.
 
-    option: our option with the model's shape. memory is None if the command gives the pool.
-    num_blocks: pages of the pool, the null block included. values: the options. notes: what was
-    read and changes nothing. offloading: the cache below the device; None: there is none. stages:
-    of a pipeline, one without; memory and pages are those of `stage`, whose pool is the smallest.
+    option: our option with the model's shape. values: the options. notes: what was read and changes
+    nothing. offloading: the cache below the device; None: there is none. stages: of a pipeline, one
+    without; pool and pages are those of the stage whose pool is the smallest.
     """
 
     release: Release
     model: ModelSpec
     gpu: GpuSpec
     limits: Limits
-    block_size: int
-    memory: ServerMemory | None
-    num_blocks: int
+    pool: Pool
     pages: Pages
     caches_prefixes: bool
     utilization: float
     values: Mapping[str, str]
+    stages: Sequence[Stage]
     option: str | None = None
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
     drafter: DrafterMemory = NO_DRAFTER
     offloading: Offloading | ChunkCache | None = None
-    stages: tuple[Stage, ...] = ()
-    stage: Stage | None = None
+
+
+class Checkpoint(NamedTuple):
+    """A model's shape, and what its files say besides. model_type: that of the config.json; None:
+    the shape ships. num_positions: of the rope; None: the shape's longest sequence.
+    """
+
+    shape: ModelSpec
+    model_type: str | None = None
+    num_positions: int | None = None
 
 
 def server_with(
     command: Command,
-    shape: ModelSpec,
+    checkpoint: Checkpoint,
     sheet: GpuSpec,
     release: Release = DEFAULT,
     of: Terms | None = None,
     speculation: "Speculation | None" = None,
-    model_type: str | None = None,
-    num_positions: int | None = None,
 ) -> Server:
-    """The server of a command with this shape on this GPU, whatever names it gives. model_type: of
-    the config.json that the shape was read from; None: the shape ships. num_positions: of the rope,
-    if the shape's longest sequence is another.
-    """
+    """The server of a command with this model on this GPU, whatever names it gives."""
     reader = OptionReader(command, release, sheet)
+    shape, model_type, num_positions = checkpoint
     model = _model_of(reader, shape)
     limits = _limits(reader, model)
     caches = _caches(reader, model)
-    _check(reader, model, limits.num_gpus)
-    check_prompts(reader, model, caches=caches)
+    _check(reader, model, limits.num_gpus, caches=caches)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
-    pages = _pages_of(reader, model, limits, speculation)
-    pages = with_drafter(pages, drafter, limits.num_gpus)
-    pages = with_cached_states(pages, model, sheet, release) if caches else pages
+    pages = _pages_of(reader, model, limits, speculation, drafter, caches=caches)
     adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type) / GIB
-    stages, positions = stages_of(reader, model, pages), num_positions or shape.max_len
-    parts = (_utilization(reader), drafter, adapters, positions)
-    sizing = PoolSizing(reader, stages, pages, *parts, of)
+    parts = stages_of(reader, model, pages), pages, _utilization(reader), drafter, adapters
+    sizing = PoolSizing(reader, *parts, num_positions or shape.max_len, of)
     pool = sizing.pool(limits)
     pages = pool.stage.pages(pages)
     model = _of_longest(reader, model, pages, pool.num_checked)
     offloading = _offloading(reader, pages, limits, caches=caches)
     check_alone(reader, drafter=drafter.weight_bytes, adapters=adapters, offloading=offloading)
-    check_free_memory(reader, seen_gib(sheet, of or terms()).gib, sizing.utilization)
-    sizing.check_state_blocks(limits)
+    sizing.check(limits)
     return Server(
         release=release,
         model=model,
         gpu=sheet,
         limits=limits,
-        block_size=pages.block_size,
-        memory=pool.memory,
-        num_blocks=pool.num_blocks,
+        pool=pool,
         pages=pages,
         caches_prefixes=caches,
         utilization=sizing.utilization,
         values=command.values,
+        stages=sizing.stages,
         drafter=drafter,
         offloading=offloading,
-        stages=stages,
-        stage=pool.stage,
     )
 
 
@@ -206,8 +199,10 @@ def _on_gpu(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     return with_preferred_cache(served, reader.gpu, reader.release)
 
 
-def _check(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
-    """Raise InputError for a model that vLLM does not divide so, or has no backend for."""
+def _check(reader: OptionReader, model: ModelSpec, num_gpus: int, *, caches: bool) -> None:
+    """Raise InputError for a model that vLLM does not divide so, or has no backend for, and for
+    limits of its prompts that vLLM refuses.
+    """
     _check_heads(reader, model, num_gpus)
     check_divided_parts(reader, model, num_gpus)
     expert_shares = 1 if reader.is_on(WHOLE_EXPERTS) else num_gpus
@@ -221,6 +216,7 @@ def _check(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
     check_context_shards(reader, model, num_gpus)
     if reader.is_on(WHOLE_EXPERTS) and model.experts is None and not num_alone(model):
         raise reader.does_not_start(WHOLE_EXPERTS, "the model has no experts")
+    check_prompts(reader, model, caches=caches)
 
 
 def _pages_of(
@@ -228,8 +224,13 @@ def _pages_of(
     model: ModelSpec,
     limits: Limits,
     speculation: "Speculation | None",
+    drafter: DrafterMemory,
+    *,
+    caches: bool,
 ) -> Pages:
-    """The pages of the model's layers, with states of each draft if it has any."""
+    """The pages of the model's layers and the drafter's, with states of each draft if there are
+    any, and those that are cached.
+    """
     check_drafts(reader, speculation)
     drafted = _drafted(model, speculation)
     block_size = _block_size(reader, drafted, limits.num_gpus)
@@ -243,8 +244,9 @@ def _pages_of(
     pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
     pages = replace(pages, num_shards=reader.whole(SHARDS, 1))
     if pages.is_grouped and speculation is not None:
-        return _with_drafts(reader, pages, drafted, model, limits, speculation)
-    return pages
+        pages = _with_drafts(reader, pages, drafted, model, limits, speculation)
+    pages = with_drafter(pages, drafter, limits.num_gpus)
+    return with_cached_states(pages, model, reader.gpu, reader.release) if caches else pages
 
 
 def _offloading(

@@ -16,7 +16,7 @@ from testbed.run.result import front_end
 from testbed.run.simulate import run
 from testbed.vllm.command import read_command
 from testbed.vllm.releases import RELEASES
-from testbed.vllm.server import server_with
+from testbed.vllm.server import Checkpoint, server_with
 
 IDS = 16  # tokens of an id
 QWEN35 = "Qwen/Qwen3.5-27B"
@@ -209,12 +209,13 @@ def test_in_0_33_a_turn_finds_the_prompt_before_it_and_nothing_of_the_answer(gpu
 
 def test_a_kernel_that_exports_no_states_is_refused_in_place_of_one_that_does():
     command = f"vllm serve {QWEN35} --max-num-seqs 64 --gdn-prefill-backend triton"
-    sheet, shape = gpu_named("h100-80gb"), read_model("qwen3.5-27b")
+    sheet, checkpoint = gpu_named("h100-80gb"), Checkpoint(read_model("qwen3.5-27b"))
     with pytest.raises(InputError, match="gdn-prefill-backend triton"):
-        server_with(read_command(command), shape, sheet, RELEASES["0.33"])
-    assert server_with(read_command(command), shape, sheet, RELEASES["0.19"]).block_size == 784
-    sheet = gpu_named("a100-80gb")
-    assert server_with(read_command(command), shape, sheet, RELEASES["0.33"]).block_size == 784
+        server_with(read_command(command), checkpoint, sheet, RELEASES["0.33"])
+    for gpu, release in (("h100-80gb", "0.19"), ("a100-80gb", "0.33")):
+        sheet = gpu_named(gpu)
+        server = server_with(read_command(command), checkpoint, sheet, RELEASES[release])
+        assert server.pages.block_size == 784
 
 
 def test_qwen3_next_on_four_gpus_has_blocks_of_320_tokens():

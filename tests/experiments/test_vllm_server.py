@@ -33,7 +33,7 @@ from testbed.vllm.memory import terms
 from testbed.vllm.option_table import option_named, options, parsers
 from testbed.vllm.pages import pages_of
 from testbed.vllm.releases import release_numbered
-from testbed.vllm.server import server_with
+from testbed.vllm.server import Checkpoint, server_with
 
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
 KEY = SHARED / "data" / "vllm_pools" / "startups.csv"
@@ -411,9 +411,9 @@ def test_states_of_drafts_take_pages_of_each_sequence():
         f"--num-gpu-blocks-override 873 {MTP}"
     )
     gpu, release = gpu_named("h100-80gb"), release_numbered("0.33")
-    server = server_with(command, GLM, gpu, release, speculation=Heads(3))
+    server = server_with(command, Checkpoint(GLM), gpu, release, speculation=Heads(3))
     pages = server.pages
-    assert (server.block_size, pages.page_bytes) == (1152, 14_611_968)
+    assert (pages.block_size, pages.page_bytes) == (1152, 14_611_968)
     assert (pages.of_sequence(32_768), pages.draft_pages * pages.windows.count(0)) == (45, 9)
     concurrency = pages.concurrency(873, 32_768)
     assert int(concurrency * 32_768) == 635_699
@@ -437,7 +437,7 @@ def test_heads_of_a_hybrid_model_share_its_pages(num_gpus, options, expected):
     text = f"{NEXT_80B} -tp {num_gpus} --kv-cache-memory-bytes 30000000000 {options}"
     server = server_of(read_command(text), "b300")  # whose one GPU has room for the weights
     pages = server.pages
-    assert (pages.page_bytes, server.num_blocks, pages.of_sequence(32_768)) == expected
+    assert (pages.page_bytes, server.pool.num_blocks, pages.of_sequence(32_768)) == expected
 
 
 def test_fits_imports_neither_numpy_nor_pandas():

@@ -107,8 +107,8 @@ def started_here(folder: Path, gpu: str, release: Release, words: str) -> Start 
         return error
     speculation = None if server.speculative is None else server.speculative.speculation
     return Start(
-        num_blocks=server.num_blocks,
-        block_size=server.block_size,
+        num_blocks=server.pool.num_blocks,
+        block_size=server.pages.block_size,
         kv_tokens=num_tokens(server),
         max_concurrency=round(concurrency(server), 2),
         max_model_len=server.model.max_len,
