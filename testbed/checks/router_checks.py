@@ -20,6 +20,7 @@ from testbed.cost.analytic import AnalyticCost
 from testbed.engine.engine_parts import EngineParts
 from testbed.engine.recorder import Recorder
 from testbed.fleet.faults import Fault
+from testbed.fleet.fleet_rules import FleetRules
 from testbed.fleet.fleet_simulation import simulate_fleet
 from testbed.fleet.routers.router import Router
 from testbed.fleet.views import EngineView
@@ -202,7 +203,8 @@ def decisions_of(router: WatchedRouter, world: World, calls: Sequence[Call]) -> 
     requests = world.requests(calls)
     if requests:
         recorders = [Recorder() for _ in range(world.num_engines)]
-        simulate_fleet(requests, _engine, recorders, router, faults=world.faults(calls))
+        rules = FleetRules(router, faults=world.faults(calls))
+        simulate_fleet(requests, _engine, recorders, rules)
     if router.broken is not None:
         raise router.broken
     return router.decisions

@@ -11,13 +11,12 @@ from testbed.engine.engine_parts import MakeParts
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import Environment, simulated_engine
-from testbed.fleet.faults import Fault, Faults
+from testbed.fleet.faults import Faults
 from testbed.fleet.fleet import Fleet
 from testbed.fleet.fleet_parts import FleetParts
 from testbed.fleet.fleet_records import check_conservation
-from testbed.fleet.handovers.split import Split, SplitFleet
-from testbed.fleet.routers.router import Router
-from testbed.fleet.routing_ahead import looks_at_engines
+from testbed.fleet.fleet_rules import FleetRules
+from testbed.fleet.handovers.split import SplitFleet
 from testbed.fleet.shared_tiers import SharedTiers
 
 
@@ -25,11 +24,8 @@ def simulate_fleet(
     requests: Iterable[Request],
     make_parts: MakeParts,
     recorders: Sequence[Recorder],
-    router: Router,
+    rules: FleetRules,
     *,
-    split: Split | None = None,
-    faults: tuple[Fault, ...] = (),
-    shared_tiers: Iterable[str] = (),
     fast_forward: bool = True,
     stop_ps: int = UNBOUNDED,
     snapshots_ps: Iterable[int] = (),
@@ -38,28 +34,25 @@ def simulate_fleet(
     """Serve `requests` by as many engines as there are recorders; the fleet, whose engines and
     recorders can be looked at. Raises PlugInError if a request is lost or answered twice, or a
     block of a shared tier is lost. env: SimPy's, whose events a caller may watch. The other
-    arguments: see `make_fleet`. Engines that do not meet, and of which the router looks at none,
-    take their own requests as they arrive; the records are the same.
+    arguments: see `make_fleet`. Engines that the rules keep apart take their own requests as they
+    arrive; the records are the same.
     """
     clock = SimClock(env)
     fleet = make_fleet(
         clock,
         make_parts,
         recorders,
-        router,
-        split=split,
-        shared_tiers=shared_tiers,
+        rules,
         fast_forward=fast_forward,
         stop_ps=stop_ps,
         snapshots_ps=snapshots_ps,
     )
     is_watched = env is not None or not fast_forward or stop_ps < UNBOUNDED
-    meet = looks_at_engines(router) or split is not None or faults or fleet.tiers.links
-    if is_watched or meet or isinstance(requests, AnswerDrivenWorkload):
+    if is_watched or not rules.keep_apart or isinstance(requests, AnswerDrivenWorkload):
         client_of(clock, fleet, requests).start()
     else:
         fleet.follow(requests)
-    Faults(clock, fleet, faults).start()
+    Faults(clock, fleet, rules.faults).start()
     fleet.start()
     run_to_end(clock, fleet, stop_ps)
     if stop_ps == UNBOUNDED:
@@ -72,10 +65,8 @@ def make_fleet(
     clock: SimClock,
     make_parts: MakeParts,
     recorders: Sequence[Recorder],
-    router: Router,
+    rules: FleetRules,
     *,
-    split: Split | None = None,
-    shared_tiers: Iterable[str] = (),
     fast_forward: bool = True,
     stop_ps: int = UNBOUNDED,
     snapshots_ps: Iterable[int] = (),
@@ -83,10 +74,9 @@ def make_fleet(
     """Engines on this clock, one for each recorder.
 
     make_parts: new parts of the engine of a number, called once for each, and again when one comes
-    back after a fault; engines may differ. split: how the first engines prefill for the others;
-    None: each engine does all. shared_tiers: names of the tiers that all engines use together.
+    back after a fault; engines may differ. The faults of the rules are the caller's to start.
     """
-    tiers, times_ps = SharedTiers(clock, shared_tiers), tuple(snapshots_ps)
+    tiers, times_ps = SharedTiers(clock, rules.shared_tiers), tuple(snapshots_ps)
 
     def make_engine(number: int) -> Engine:
         parts = make_parts(number)
@@ -106,8 +96,8 @@ def make_fleet(
             stop_ps=stop_ps,
         )
 
-    parts = FleetParts(clock, clock.start, make_engine, len(recorders), router, tiers)
-    return Fleet(parts) if split is None else SplitFleet(parts, split)
+    parts = FleetParts(clock, clock.start, make_engine, len(recorders), rules.router, tiers)
+    return Fleet(parts) if rules.split is None else SplitFleet(parts, rules.split)
 
 
 def run_to_end(clock: SimClock, fleet: Fleet, stop_ps: int) -> None:

@@ -91,7 +91,7 @@ class Setup:
     @property
     def is_alone(self) -> bool:
         """True if one engine serves all, and never fails."""
-        return self.fleet is None or not (len(self.fleet.parts) > 1 or self.fleet.faults)
+        return self.fleet is None or not (len(self.fleet.parts) > 1 or self.fleet.rules.faults)
 
     def check_alone(self, what: str) -> None:
         """Raise InputError if the run has several engines, and `what` shows one."""

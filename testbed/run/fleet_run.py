@@ -50,7 +50,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
         ),
         **extra,
     }
-    if late := [fault for fault in fleet.faults if fault.down_ps > merged.end_ps]:
+    if late := [fault for fault in fleet.rules.faults if fault.down_ps > merged.end_ps]:
         numbers = ", ".join(str(fault.engine) for fault in late)
         summary[RUN]["faults"] += f" (the run ended before that of engine {numbers})"
     if len(recorders) > 1:
@@ -75,10 +75,7 @@ def serve_by_fleet(
         setup.workload,
         fresh_parts(fleet),
         recorders,
-        fleet.router,
-        split=fleet.split,
-        faults=fleet.faults,
-        shared_tiers=setup.config.server.shared_tiers,
+        fleet.rules,
         fast_forward=setup.config.fast_forward,
         snapshots_ps=snapshots_ps,
         stop_ps=stop_ps,

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from testbed.core.request import Workload
 from testbed.engine.engine_parts import EngineParts
-from testbed.fleet.faults import Fault, parse_faults
+from testbed.fleet.faults import parse_faults
 from testbed.fleet.fleet_checks import check_fleet, check_split
+from testbed.fleet.fleet_rules import FleetRules
 from testbed.fleet.handovers.split import Split
 from testbed.fleet.handovers.whole import Whole
 from testbed.fleet.routers.round_robin import RoundRobin
@@ -25,9 +26,7 @@ class FleetSetup:
 
     parts: tuple[EngineParts, ...]
     make_parts: Callable[[int], EngineParts]
-    router: Router
-    faults: tuple[Fault, ...]
-    split: Split | None
+    rules: FleetRules
 
 
 def fleet_setup(
@@ -48,7 +47,8 @@ def fleet_setup(
     others = [make_parts(number) for number in range(1, num_engines)]
     faults = () if config.faults is None else parse_faults(config.faults, num_engines)
     split = split_of(config, workload, first.scheduler)
-    return FleetSetup((first, *others), make_parts, router, faults, split)
+    rules = FleetRules(router, split, faults, config.server.shared_tiers)
+    return FleetSetup((first, *others), make_parts, rules)
 
 
 def _router(config: RunConfig) -> Router:

@@ -169,9 +169,7 @@ class LiveSimulation(Live, Listener):
             self._clock,
             fresh_parts(fleet),
             [Recorder() for _ in fleet.parts],
-            fleet.router,
-            split=fleet.split,
-            shared_tiers=setup.config.server.shared_tiers,
+            fleet.rules,
             fast_forward=setup.config.fast_forward,
         )
 
@@ -196,7 +194,7 @@ class Tokens(TokenListener):
 
 def check_no_faults(setup: Setup) -> None:
     """Refuse engines that fail, whose clients have tokens already."""
-    if setup.fleet is not None and setup.fleet.faults:
+    if setup.fleet is not None and setup.fleet.rules.faults:
         raise InputError(
             key="faults",
             problem="a request would begin anew behind its client",

@@ -20,6 +20,7 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.fleet.faults import Fault, Faults
 from testbed.fleet.fleet_records import check_conservation, together
+from testbed.fleet.fleet_rules import FleetRules
 from testbed.fleet.fleet_simulation import make_fleet, run_to_end
 from testbed.fleet.handovers.by_layer import ByLayer
 from testbed.fleet.handovers.handover import num_runs
@@ -84,7 +85,7 @@ def run(
         slot_bytes=SLOT_BYTES,
         num_layers=NUM_LAYERS,
     )
-    fleet = make_fleet(clock, make_parts, recorders, RoundRobin(), split=split)
+    fleet = make_fleet(clock, make_parts, recorders, FleetRules(RoundRobin(), split))
     if listener is not None:
         fleet.listen(listener)
     OpenLoop(clock, fleet, requests).start()

@@ -14,6 +14,7 @@ from testbed.engine.engine_parts import EngineParts
 from testbed.engine.recorder import Recorder
 from testbed.experiments.runs.compose import configured
 from testbed.fleet.faults import Fault
+from testbed.fleet.fleet_rules import FleetRules
 from testbed.fleet.fleet_simulation import simulate_fleet
 from testbed.fleet.routers.router import Router
 from testbed.memory.policy import PoolSpec, Tier
@@ -57,9 +58,8 @@ def run(requests, num_engines=2, *, shared=("dram",), faults=(), **options):
         return EngineParts(scheduler, MillisecondABlock(), 128)
 
     recorders = [Recorder() for _ in range(num_engines)]
-    fleet = simulate_fleet(
-        requests, make_parts, recorders, ById(), shared_tiers=shared, faults=faults
-    )
+    rules = FleetRules(ById(), faults=faults, shared_tiers=shared)
+    fleet = simulate_fleet(requests, make_parts, recorders, rules)
     columns = [recorder.requests.columns() for recorder in recorders]
     firsts = {
         request_id: time_ps / MS

@@ -15,6 +15,7 @@ from testbed.core.request import Request, Rows, Turns
 from testbed.engine.arrivals import SessionWorkload
 from testbed.engine.engine_parts import EngineParts
 from testbed.engine.recorder import Recorder
+from testbed.fleet.fleet_rules import FleetRules
 from testbed.fleet.fleet_simulation import simulate_fleet
 from testbed.fleet.routers.router import Router
 from testbed.memory.paged.paged import Paged
@@ -64,7 +65,7 @@ def run(requests, router, make_policy, num_engines=2, *, fast_forward):
         return EngineParts(scheduler, Transferring(), MAX_LEN)
 
     recorders = [Recorder() for _ in range(num_engines)]
-    simulate_fleet(requests, make_parts, recorders, router, fast_forward=fast_forward)
+    simulate_fleet(requests, make_parts, recorders, FleetRules(router), fast_forward=fast_forward)
     columns = [recorder.requests.columns() for recorder in recorders]
     ends = {
         request_id: time_ps / MS

@@ -39,6 +39,7 @@ from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulate
 from testbed.fleet.faults import Fault, Faults
 from testbed.fleet.fleet_records import check_conservation, together
+from testbed.fleet.fleet_rules import FleetRules
 from testbed.fleet.fleet_simulation import make_fleet, run_to_end, simulate_fleet
 from testbed.fleet.handovers.by_layer import ByLayer
 from testbed.fleet.handovers.split import Split
@@ -181,9 +182,7 @@ def run_fleet(fleet, cancelled=(), *, split=None, fast_forward, snapshots_ps=())
         clock,
         make_parts,
         recorders,
-        router,
-        split=split and split(makes_router()),
-        shared_tiers=shared_tiers,
+        FleetRules(router, split and split(makes_router()), faults, shared_tiers),
         fast_forward=fast_forward,
         snapshots_ps=snapshots_ps,
     )
@@ -329,8 +328,9 @@ def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
 def test_routing_ahead_is_routing_at_each_arrival(fleet, makes_router):
     requests, make_parts, _, num_engines, *_ = fleet
     ahead, at_arrivals = [[Recorder() for _ in range(num_engines)] for _ in range(2)]
-    done = simulate_fleet(requests, make_parts, ahead, makes_router())
-    plain = simulate_fleet(requests, make_parts, at_arrivals, makes_router(), fast_forward=False)
+    done = simulate_fleet(requests, make_parts, ahead, FleetRules(makes_router()))
+    rules = FleetRules(makes_router())
+    plain = simulate_fleet(requests, make_parts, at_arrivals, rules, fast_forward=False)
     for record, other, replica, other_replica in zip(
         ahead, at_arrivals, done.replicas, plain.replicas, strict=True
     ):

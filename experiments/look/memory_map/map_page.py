@@ -256,7 +256,7 @@ def _number_of(setup: Setup, engine: int | None) -> int:
             problem=f"the memory map shows one of {num_engines} engines",
             remedy=f"give its number, from 0 to {num_engines - 1}",
         )
-    if engine in [fault.engine for fault in setup.fleet.faults]:
+    if engine in [fault.engine for fault in setup.fleet.rules.faults]:
         raise InputError(
             key="--engine",
             value=engine,
