@@ -83,30 +83,27 @@ def simulate(
 ) -> Result:
     """Simulate one run; nothing is written. Values that are not given are those of `testbed run`.
 
-    A part may be a name, a class, or a pair of class and parameters such as (Paged, {"block_size":
-    32}). Raises InputError, in one line, for what makes no sense.
+    A part is a name of `testbed list`, a class, or a pair of class and parameters such as (Paged,
+    {"block_size": 32}). Raises InputError, in one line, for what makes no sense.
 
     Args:
         *overrides: words of the command line, such as `arrivals.rate=2`.
-        policy: a name of `testbed list policy`, a MemoryPolicy class (or a function of the
-            PoolSpec), a pair of class and parameters, or a new policy object.
-        scheduler: a name of `testbed list scheduler`, or a part.
-        preemption: a name of `testbed list preemption`, or a part.
+        policy: a part, a function of the PoolSpec, or a new policy object.
+        scheduler: a part.
+        preemption: a part.
         trace: a name, a list of `testbed.core.request.Request` with their own times (ps), or a data
             frame with prompt_len and output_len in tokens; its other columns are those of trace=csv
             (prompt_ids are the ids of its tokens), of which arrival_s (s) is played back if no
             rate, duration or arrivals are given.
         rate: requests/s.
         duration_s: seconds in which requests arrive.
-        from_vllm: a server's command, "vllm serve MODEL ...", whose options come before all others;
-            gpu=NAME says on which GPU.
+        from_vllm: a command "vllm serve MODEL ...", whose options come first; gpu=NAME: its GPU.
         from_sglang: the same of SGLang, "sglang serve --model-path MODEL ...".
         **options: the other groups of the command line (model, server, gpu, cost, arrivals, beams,
             system, protocol, eviction, order), each a name or an object of its kind, and its
             values: seed, release, num_seqs (sequences a request), beam, max_len (tokens),
             swap_space_gib, window_s=(from, to), slo={"ttft_s": 1, "tpot_s": 0.1}, and any other by
-            its key, as in
-            **{"policy.block_size": 32}.
+            its key, as in **{"policy.block_size": 32}.
     """
     options |= {"policy": policy, "scheduler": scheduler, "preemption": preemption}
     options |= {"trace": trace, "rate": rate, "duration_s": duration_s}
