@@ -131,9 +131,8 @@ class EngineServer(TokenListener):
     def _state(self) -> State:
         state, totals = self._engine.scheduler.state, self._engine.records.recorder.totals
         usage = state.policy.usage()
-        num_waiting = len(state.waiting) + len(state.swapped)
         preemptions = totals.swaps + totals.recomputes
-        return State(len(state.running), num_waiting, usage.held / usage.total, preemptions)
+        return State(state.num_seqs, state.num_queued_seqs, usage.held / usage.total, preemptions)
 
     def on_tokens(self, request_id: int, count: int, time_ps: int) -> None:
         self._events += [PendingToken(request_id, time_ps)] * count

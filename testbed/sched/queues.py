@@ -38,12 +38,20 @@ class Queues:
         """Groups that wait to run, whether or not something is loaded for them."""
         return len(self.waiting) + len(self.loading)
 
+    @property
+    def num_queued_seqs(self) -> int:
+        """Sequences of the groups that wait, load or are swapped out."""
+        return sum(group.request.num_seqs for group in self._queued)
+
     def find(self, request_id: int) -> SequenceGroup | None:
         """The group of a request that waits, loads, runs or is swapped out."""
         if group := self.running.get(request_id):
             return group
-        queued = (*self.waiting, *self.loading, *self.swapped)
-        return next((group for group in queued if group.request_id == request_id), None)
+        return next((group for group in self._queued if group.request_id == request_id), None)
+
+    @property
+    def _queued(self) -> tuple[SequenceGroup, ...]:
+        return *self.waiting, *self.loading, *self.swapped
 
     def leave_queue(self, group: SequenceGroup) -> None:
         """The group, which does not run, is in no queue any more."""

@@ -13,8 +13,9 @@ from testbed.serving.served_prompt import Served
 
 
 class State(NamedTuple):
-    """Counts of the requests in an engine, or in several. kv_usage: the share of the pools that is
-    held.
+    """Counts of the sequences in an engine, or in several, each a request as vLLM counts them.
+
+    kv_usage: the share of the pools that is held. preemptions: of whole requests.
     """
 
     running: int = 0
@@ -109,15 +110,16 @@ class Live(ABC):
         """Each sequence of a request has a token more; steps: the tokens to deliver by now. Tokens
         of one time are one output, as in vLLM: with drafts an iteration brings several.
         """
+        num_seqs = served.request.num_seqs
         if served.num_steps == 0:
             served.first_ps = time_ps
             waited_s = (time_ps - served.arrival_ps) / PS
-            self.metrics.first_token(served.request.prompt_len, waited_s)
+            self.metrics.first_token(served.request.prompt_len, waited_s, num_seqs)
         elif time_ps > served.last_ps:
-            self.metrics.later_token((time_ps - served.last_ps) / PS)
+            self.metrics.later_token((time_ps - served.last_ps) / PS, num_seqs)
         served.num_steps += 1
         served.last_ps = time_ps
-        self.metrics.tokens(served.request.num_seqs)
+        self.metrics.tokens(num_seqs)
         for tokens in steps:
             served.deliver(tokens)
 
@@ -148,7 +150,7 @@ class Live(ABC):
     def _count(self, served: Served) -> None:
         """A request has its whole answer."""
         arrival_ps = served.arrival_ps
-        self.metrics.finished((served.last_ps - arrival_ps) / PS)
+        self.metrics.finished((served.last_ps - arrival_ps) / PS, served.request.num_seqs)
         if self.log is not None:
             times = arrival_ps, served.first_ps, served.last_ps
             self.log.write(served.request.prompt_len, served.num_steps, *times)

@@ -85,8 +85,8 @@ class LiveSimulation(Live, Listener):
         usages = [state.policy.usage() for state in states]
         totals = [engine.recorder.totals for engine in self.engines]
         return State(
-            sum(len(state.running) for state in states),
-            sum(state.num_waiting + len(state.swapped) for state in states),
+            sum(state.num_seqs for state in states),
+            sum(state.num_queued_seqs for state in states),
             sum(usage.held for usage in usages) / sum(usage.total for usage in usages),
             sum(total.swaps + total.recomputes for total in totals),
         )

@@ -131,6 +131,27 @@ def test_tokens_of_one_iteration_are_one_output_in_the_metrics():
     assert gaps_s == pytest.approx(whole_s - first_s)
 
 
+def test_each_sequence_of_a_request_counts_as_one_in_the_metrics():
+    """As vLLM's children of a request do; how many it had is in request_params_n."""
+    long = {"model": MODEL, "prompt": [1] * 5, "max_tokens": 2000, "n": 3, "stream": True}
+    with running((f"model={MODEL}",), speed=1.0) as server:
+        post(server, prompt=[1, 2, 3], max_tokens=4, n=3)
+        post(server, prompt=[1, 2, 3], max_tokens=4)
+        seen = metrics_of(server)
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=long) as answer:
+            lines = answer.iter_lines()
+            assert next(lines).startswith("data: ")
+            assert metrics_of(server)["num_requests_running"] == 3
+    assert seen["request_params_n_count"] == 2
+    assert seen["request_params_n_sum"] == 4
+    assert seen["prompt_tokens_total"] == 4 * 3
+    assert seen["generation_tokens_total"] == 4 * 4
+    assert seen["request_success_total"] == 4
+    for name in ("time_to_first_token", "e2e_request_latency"):
+        assert seen[f"{name}_seconds_count"] == 4
+    assert seen["inter_token_latency_seconds_count"] == 4 * 3
+
+
 def test_the_prompt_of_a_request_that_leaves_counts(server):
     before = metrics_of(server)["prompt_tokens_total"]
     body = {"model": MODEL, "prompt": [1] * 70, "max_tokens": 1000, "stream": True}
