@@ -153,7 +153,7 @@ def _challenge(
 
 def _matching(search: Search, candidate: Candidate, best: Keeps) -> list[tuple[int, float]]:
     """With each seed, the rate at which the candidate costs as much for a request as the best; if
-    their costs come another way, the rate that is lower by the errors of both.
+    their costs are of another origin, the rate that is lower by the errors of both.
     """
     lowered = max(0.0, 1 - error_between(candidate, best.candidate))
     factor = lowered * search.hourly(candidate) / best.hourly

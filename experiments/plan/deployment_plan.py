@@ -90,8 +90,8 @@ class Plan:
 
     @property
     def incomparable(self) -> list[Keeps]:
-        """Those that keep it and may be cheaper than the cheapest: their costs come another way,
-        and the errors of both are larger than the difference.
+        """Those that keep it and may be cheaper than the cheapest: their costs are of another
+        origin, and the errors of both are larger than the difference.
         """
         return [verdict for verdict in self.ranked[1:] if self._is_within_errors(verdict)]
 

@@ -67,17 +67,14 @@ def per_user(outcome: Outcome) -> float | None:
 
 
 def _difference(verdict: Keeps, plan: Plan) -> str:
-    """Its difference from the cheapest, if the errors of costs that come another way cannot turn
-    it.
-    """
+    """Its difference from the cheapest, if the errors of costs of another origin cannot turn it."""
     best = plan.ranked[0]
     if verdict is best:
         return LEAST if plan.incomparable else CHEAPEST
     error = error_between(verdict.candidate, best.candidate)
-    if verdict in plan.incomparable:
-        return f"{NOT_COMPARABLE} (costs come another way; {error:.0%} of error for both)"
-    text = plan.mode.difference(verdict, best)
-    return f"{text} (costs come another way; {error:.0%} of error for both)" if error else text
+    of_costs = f" (costs of another origin; {error:.0%} of error for both)" if error else ""
+    is_open = verdict in plan.incomparable
+    return (NOT_COMPARABLE if is_open else plan.mode.difference(verdict, best)) + of_costs
 
 
 def _kept(verdict: Keeps, rank: int, plan: Plan) -> Row:

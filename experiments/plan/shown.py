@@ -131,13 +131,13 @@ def _short(plan: Plan) -> list[str]:
 
 def _tied(plan: Plan) -> str:
     """The cheapest deployment, and those whose cost the data do not distinguish from it; no name
-    if errors of costs that come another way are larger than the difference.
+    if the errors of costs of another origin are larger than the difference.
     """
     best = plan.ranked[0].candidate.deployment.name
     if within := plan.incomparable:
         names = "; ".join([best, *(of.candidate.deployment.name for of in within)])
         return (
-            f"cheapest: {NOT_COMPARABLE}: {names} (their costs come in different ways, whose "
+            f"cheapest: {NOT_COMPARABLE}: {names} (their costs are of different origins, whose "
             "errors together are larger than the differences)"
         )
     tied = [row for row in rows_of(plan) if _is_tied(row)]
@@ -291,10 +291,10 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _kind(verdict: Keeps) -> str:
-    config = verdict.candidate.config
-    engines = (config.of_engine(number).server for number in range(config.replicas or 1))
-    kinds = dict.fromkeys(f"{server.gpu.name}, TP {server.num_gpus}" for server in engines)
-    return " and ".join(kinds) + (", prefill apart" if config.prefill_replicas else "")
+    candidate = verdict.candidate
+    servers = (engine.server for engine in candidate.engines)
+    kinds = dict.fromkeys(f"{server.gpu.name}, TP {server.num_gpus}" for server in servers)
+    return " and ".join(kinds) + (", prefill apart" if candidate.config.prefill_replicas else "")
 
 
 def page_of(plan: Plan, page: Path, runs: Path) -> str:

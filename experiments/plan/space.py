@@ -55,12 +55,16 @@ class Candidate:
         return self.gpus.total()
 
     @property
+    def engines(self) -> list[RunConfig]:
+        """Its configuration with the server of each engine."""
+        return [self.config.of_engine(number) for number in range(self.config.replicas or 1)]
+
+    @property
     def gpus(self) -> Counter[str]:
         """The number of GPUs of all its engines, by name."""
         counts = Counter[str]()
-        for engine in range(self.config.replicas or 1):
-            server = self.config.of_engine(engine).server
-            counts[server.gpu.name] += server.num_gpus
+        for engine in self.engines:
+            counts[engine.server.gpu.name] += engine.server.num_gpus
         return counts
 
     @property

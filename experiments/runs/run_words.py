@@ -150,7 +150,7 @@ def remark_on_schedulers(schedulers: Mapping[str, str], drafting: Container[str]
 
 def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """A remark if the costs of some runs were measured and those of others derived or computed, or
-    derived from another profile; runs: simulated summaries by name.
+    derived from another profile or for another GPU; runs: simulated summaries by name.
     """
     yield from remark_on_origins({name: origin_of(summary) for name, summary in runs.items()})
 
@@ -163,11 +163,11 @@ def remark_on_origins(origins: Mapping[str, str]) -> Iterator[str]:
             for origin in dict.fromkeys(origins.values())
         )
         yield (
-            f"the costs come in different ways ({names}), so that their errors are part of the "
+            f"the costs are of different origins ({names}), so that their errors are part of the "
             "differences"
         )
 
 
 def way_of(summary: Mapping[str, Any]) -> str:
     """The derivation of a run's costs from measurements."""
-    return re.split(" from |, ", origin_of(summary))[0]
+    return re.split(" for | on |, ", origin_of(summary))[0]

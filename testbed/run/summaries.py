@@ -61,18 +61,18 @@ def profile_of(cost: CostModel) -> dict[str, Any] | None:
 
 
 def origin_of(summary: Mapping[str, Any]) -> str:
-    """The measurements that a run's costs rest on, the way from them, and the system whose software
-    times are added: costs of two origins have errors of their own.
+    """The GPU that a run's costs are of, the measurements that they rest on, the way from them, and
+    the system whose software times are added: costs of two origins have errors of their own.
     """
     profile = summary.get(PROFILE)
     if not profile:
-        return "without a profile"
-    base, charged = profile.get("from"), profile.get(SOFTWARE)
+        return f"without a profile, of {summary.get(RUN, {}).get('gpu', 'a GPU')}"
+    base, charged, device = (profile.get(key) for key in ("from", SOFTWARE, "device"))
     software = f", software time of {charged}" if charged else ""
     if base is None:
-        return f"measured{software}"
+        return f"measured on {device}{software}"
     where = f"{base.get('model', 'a profile')} on {base.get('num_gpus', 1)} x {base.get('device')}"
-    return f"derived from {where} ({profile.get('way', 'other GPU')}){software}"
+    return f"derived for {device} from {where} ({profile.get('way', 'other GPU')}){software}"
 
 
 def flat(summary: Mapping[str, Any]) -> dict[str, Any]:

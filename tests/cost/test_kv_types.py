@@ -21,6 +21,8 @@ DECODES = [
     for prompts in ((), ((1500, 0),))
 ]
 
+GPUS = ("l40s", "a100-80gb")
+
 
 def cost_of(model, gpu, kv_bytes):
     words = (f"model={model}", f"gpu={gpu}", f"model.kv_dtype_bytes={kv_bytes}")
@@ -54,11 +56,17 @@ def test_whole_iterations_of_a_system_are_compared_with_nothing_derived(words):
     refuses("has whole iterations of vLLM 0.20.2", make_cost, *parts)
 
 
-def test_a_comparison_says_that_costs_come_in_different_ways():
+def test_a_comparison_says_that_costs_are_of_different_origins():
     measured, derived = (
         {"cost_profile": cost_of("opt-13b", "h200", kv_bytes).fingerprint} for kv_bytes in (2, 4)
     )
     (remark,) = remark_on_ways({"16 bits": measured, "32 bits": derived})
-    base = "derived from opt-13b on 1 x NVIDIA H200 (other cache)"
-    assert f"measured: 16 bits; {base}: 32 bits" in remark
+    base = "derived for h200 from opt-13b on 1 x NVIDIA H200 (other cache)"
+    assert f"measured on NVIDIA H200: 16 bits; {base}: 32 bits" in remark
     assert not list(remark_on_ways({"a": measured, "b": measured}))
+
+
+def test_a_comparison_of_two_gpus_says_that_errors_of_costs_are_in_it():
+    of_two = {gpu: {"cost_profile": cost_of("opt-13b", gpu, 2).fingerprint} for gpu in GPUS}
+    (remark,) = remark_on_ways(of_two)
+    assert all(f"derived for {gpu} from opt-13b" in remark for gpu in GPUS)

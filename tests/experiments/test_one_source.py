@@ -57,7 +57,7 @@ def test_a_sweep_over_two_servers_says_that_all_costs_are_derived(testbed):
     assert any(OF_ONE_SOURCE in note for note in answer["notes"])
     assert all("derived" in costs_of(point["summary"]) for point in answer["points"])
     chosen = testbed("run", "-m", *servers, *LOAD, "cost.iterations=vllm-0.20")
-    assert "the costs come in different ways" in chosen[1]
+    assert "the costs are of different origins" in chosen[1]
 
 
 def test_a_sweep_in_python_has_costs_of_one_source_too(capsys):

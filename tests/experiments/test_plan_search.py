@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from testbed.experiments.plan.at_capacity import difference_at_capacity
+from testbed.experiments.plan.cost_errors import error_between
 from testbed.experiments.plan.deployment_plan import Request, planned
 from testbed.experiments.plan.prices import GpuHours, Prices
 from testbed.experiments.plan.rows import LEAST, NOT_COMPARABLE, rows_of
 from testbed.experiments.plan.shown import lines_of
+from testbed.experiments.plan.space import candidate_of, deployments
 from testbed.experiments.plan.verdicts import Keeps, per_million
+from testbed.study.cost_spread import error_of
 
 GPUS = ("a100-40gb", "a100-80gb", "a10g", "l40s", "h100-80gb", "h200", "a40", "l4")
 SMALL = (
@@ -150,3 +153,30 @@ def test_costs_of_another_way_name_no_cheapest_within_their_errors(tmp_path, eve
     assert line.startswith("cheapest: not comparable: gpu=h200; gpu=h100-80gb")
     assert [row.difference.split(" (")[0] for row in rows_of(near)] == [LEAST, NOT_COMPARABLE]
     assert any(line.startswith("cheapest: gpu=h200") for line in lines_of(far))
+
+
+@pytest.mark.parametrize(
+    ("words", "is_of_both"),
+    [
+        ("gpu=l40s,a100-80gb", True),  # derived from one profile, for two GPUs
+        ("gpu=l40s,h200", True),  # derived, and measured
+        ("cost=analytic gpu=l40s,a100-80gb", True),
+        ("gpu=l40s server.memory_utilization=0.8,0.9", False),
+        ("gpu=l40s replicas=1,2 router=round_robin", False),
+        ("gpu=h200 server.memory_utilization=0.8,0.9", False),
+    ],
+)
+def test_costs_for_two_gpus_have_errors_of_their_own(words, is_of_both):
+    one, other = map(candidate_of, deployments(f"model=opt-13b {words}".split()))
+    errors = [error_of(candidate.config) for candidate in (one, other)]
+    assert error_between(one, other) == (sum(errors) if is_of_both else 0)
+    assert min(errors) > 0
+
+
+def test_a_fleet_with_another_gpu_has_the_larger_error():
+    fleet = ["model=opt-13b", "gpu=h200", "replicas=2", "router=round_robin"]
+    other = ["+server@servers.1=l40s", "server.num_blocks=2000", "servers.1.num_blocks=500"]
+    alike, mixed = (candidate_of(*deployments(words)) for words in (fleet, [*fleet, *other]))
+    larger = error_of(mixed.config.of_engine(1))
+    assert larger > error_of(alike.config)
+    assert error_between(alike, mixed) == error_of(alike.config) + larger
