@@ -16,6 +16,7 @@ def called(words, out, *, unbuffered, limit=None):
     """The exit code and the errors of a command whose output goes to a file."""
     environment = {key: text for key, text in os.environ.items() if key != "PYTHONUNBUFFERED"}
     environment |= {"PYTHONUNBUFFERED": "1"} if unbuffered else {}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1"}  # compiled modules would be cut off too
 
     def limited():
         if limit is not None:

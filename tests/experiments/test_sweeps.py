@@ -190,10 +190,10 @@ def test_failed_write_leaves_the_old_run_intact(run, command, tmp_path):
     limited = [
         "sh",
         "-c",
-        'ulimit -f 16; exec "$@"',
+        'ulimit -f 16; PYTHONDONTWRITEBYTECODE=1 exec "$@"',
         "sh",
         *command,
-    ]  # blocks of 512 bytes: no file larger
+    ]  # blocks of 512 bytes: no file larger, and no compiled module cut off
     done = in_a_process(
         [*limited, "run", "arrivals.duration_s=200", "hydra.run.dir=out", "--again"], tmp_path
     )
