@@ -11,6 +11,7 @@ from rich.text import Text
 
 from testbed.experiments.look.pages.page import Chart, Series
 from testbed.experiments.look.plots import figure_of, save
+from testbed.experiments.runs.equal_caches import Summary, remark_on_caches
 from testbed.experiments.runs.first_tokens import remarks_on_first_tokens
 from testbed.experiments.runs.one_source import OF_THE_LOAD, group_of
 from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
@@ -79,6 +80,7 @@ def shown(
     head += remark_on_pools(named)
     head += remark_on_planning({_name_of(point, of_servers): point.summary for point in firsts})
     head += remark_on_first_tokens([point.summary for point in points])
+    head += _first([*remark_on_caches(_by_name(groups, settled))])
     head += [*overloads_of(groups, settled), *rejections_of(points, names)]
     head += [*fillings_of(firsts, settled), *waits_of(groups, settled)]
     head += [*few_requests(of.summary for of in points), WINDOW]
@@ -272,6 +274,14 @@ def futures_of(points: Sequence[Point]) -> dict[str, list[str]]:
     """The column of what each point reads of the future, if any does."""
     futures = [future_read_by(point.summary) for point in points]
     return {FUTURE: futures} if any(futures) else {}
+
+
+def _by_name(groups: Sequence[Setting], names: Sequence[str]) -> dict[str, Sequence[Summary]]:
+    """The summaries of each setting's seeds."""
+    return {
+        _name_of(group.points[0], names): [point.summary for point in group.points]
+        for group in groups
+    }
 
 
 def _name_of(point: Point, names: Sequence[str]) -> str:

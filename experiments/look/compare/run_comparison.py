@@ -9,6 +9,7 @@ import pandas as pd
 from testbed.core.errors import InputError
 from testbed.experiments.look.compare.differences import differences
 from testbed.experiments.look.compare.finished_run import WHOLE, FinishedRun
+from testbed.experiments.runs.equal_caches import remark_on_caches
 from testbed.experiments.runs.quantities import Quantity, quantities
 from testbed.experiments.runs.run_words import (
     future_read_by,
@@ -123,6 +124,7 @@ def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
     yield from remark_on_ways(simulated)
     yield from remark_on_pools(simulated)
     yield from remark_on_planning(simulated)
+    yield from remark_on_caches({name: [summary] for name, summary in simulated.items()})
     tables = [run.requests for run in runs if run.requests is not None and not run.requests.empty]
     if len(tables) > 1 and not all(_same_requests(tables[0], other) for other in tables[1:]):
         yield "the runs do not serve the same requests"
