@@ -24,10 +24,11 @@ from testbed.core.hf_layers import (
     window_of,
 )
 from testbed.core.hf_rope import lengths_of
-from testbed.core.hf_weights import fp8_products, kv_bytes, weight_bits
+from testbed.core.hf_weights import QUANTIZATION, kv_bytes, with_weights
 from testbed.core.specs import ModelSpec
 
 BOTH_WAYS = "use_bidirectional_attention"
+BESIDE = "hf_quant_config.json"  # of a checkpoint of ModelOpt's
 
 
 def vision_params(config: Mapping[str, Any]) -> int | None:
@@ -139,7 +140,17 @@ def values_of_class(path: Path) -> dict[str, Any]:
 
 
 def contents_of(path: Path) -> dict[str, Any]:
-    """The values of a config.json, or of a YAML file. Raises InputError for another content."""
+    """The values of a config.json, with ModelOpt's types of weights if they are in the file beside
+    it, or of a YAML file. Raises InputError for another content.
+    """
+    config = _values_in(path)
+    beside = path.with_name(BESIDE)
+    if config.get(QUANTIZATION) or not beside.exists():
+        return config
+    return {**config, QUANTIZATION: {"quant_method": "modelopt", **_values_in(beside)}}
+
+
+def _values_in(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         config = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
@@ -222,7 +233,6 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
     hidden = fields.whole("hidden_size")
     _check_parts(fields, kind, hidden)
     dtype = dtype_bytes(fields)
-    bits, expert_bits = weight_bits(fields)
     lengths = lengths_of(fields, kind)
     has_windows = kind not in ("opt", "nemotron_h")
     shape = ModelSpec(
@@ -235,22 +245,23 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         max_len=lengths.longest,
         tied_embedding=bool(fields.get("tie_word_embeddings", False)),
         dtype_bytes=dtype,
-        kv_dtype_bytes=kv_bytes(fields) if kind not in types_with("latent") else None,
-        weight_bits=bits,
-        fp8_products=fp8_products(fields),
+        kv_dtype_bytes=kv_bytes(fields, of_latents=kind in types_with("latent")),
         shared_kv=True if fields.get("attention_k_eq_v") else None,
         rope=lengths.rope,
         window=window_of(fields, kind, layers) if has_windows else None,
         chunks=chunks_of(fields, kind, layers),
         latent=latent_of(fields, kind) if kind in types_with("latent") else None,
-        experts=experts_in(fields, pattern, expert_bits) or experts_of(fields, kind, expert_bits),
+        experts=experts_in(fields, pattern) or experts_of(fields, kind),
         states=states_of(fields, kind, pattern, layers, dtype),
         repeats_vocabulary=types()["whole_vocabulary"].get(kind),
         **_traits_of(kind),
     )
-    fields.check_memory()
     has_order = len(shape.groups) > 1 or shape.chunks
-    return replace(shape, layer_order=order_of(fields, kind, layers)) if has_order else shape
+    if has_order:
+        shape = replace(shape, layer_order=order_of(fields, kind, layers))
+    shape = with_weights(shape, fields, kind)
+    fields.check_memory()
+    return shape
 
 
 def _check_parts(fields: Fields, kind: str, hidden: int) -> None:

@@ -166,14 +166,13 @@ def latent_of(fields: Fields, kind: str) -> Latent:
     )
 
 
-def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
-    """The experts of a model's type, whose weights have `bits` bits (None: those of its dtype);
-    None for a type without experts. Raises InputError if dense layers stand between those of
-    experts.
+def experts_of(fields: Fields, kind: str) -> Experts | None:
+    """The experts of a model's type; None for a type without experts. Raises InputError if dense
+    layers stand between those of experts.
     """
     names = next((entry for entry in types()["experts"] if kind in entry["types"]), None)
     if names is None:
-        return _experts_beside_dense(fields, bits) if kind == "gemma4_text" else None
+        return _experts_beside_dense(fields) if kind == "gemma4_text" else None
     if any(fields.get(key, value) != value for key, value in names["uniform"].items()):
         keys = ", ".join(names["uniform"])
         raise InputError(
@@ -185,10 +184,10 @@ def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
     shared = some["shared"] if "shared" in some else size * some.get("num_shared", 0)
     count = fields.whole(names["count"])
     per_token = fields.whole(names.get("per_token", "num_experts_per_tok"))
-    return Experts(count, per_token, size, shared, some.get("num_dense_layers", 0), bits)
+    return Experts(count, per_token, size, shared, some.get("num_dense_layers", 0))
 
 
-def _experts_beside_dense(fields: Fields, bits: float | None) -> Experts | None:
+def _experts_beside_dense(fields: Fields) -> Experts | None:
     """Gemma-4's experts, whose layers have a dense network too: the columns that all share."""
     if not fields.get("enable_moe_block", False):
         return None
@@ -197,11 +196,10 @@ def _experts_beside_dense(fields: Fields, bits: float | None) -> Experts | None:
         fields.whole("top_k_experts"),
         fields.whole("moe_intermediate_size"),
         fields.whole("intermediate_size"),
-        bits=bits,
     )
 
 
-def experts_in(fields: Fields, pattern: Counter[str], bits: float | None) -> Experts | None:
+def experts_in(fields: Fields, pattern: Counter[str]) -> Experts | None:
     """The experts of a Nemotron-H's layers, if some have any (Nemotron 3)."""
     if not pattern["E"]:
         return None
@@ -211,8 +209,7 @@ def experts_in(fields: Fields, pattern: Counter[str], bits: float | None) -> Exp
         fields.whole("moe_intermediate_size"),
         fields.count("n_shared_experts") * fields.count("moe_shared_expert_intermediate_size"),
         pattern["-"],
-        bits,
-        fields.count("moe_latent_size"),
+        latent_size=fields.count("moe_latent_size"),
     )
 
 

@@ -9,13 +9,10 @@ from testbed.core.hf_config import contents_of
 from testbed.core.hf_fields import types
 
 GENERATES = re.compile(r"(?P<name>\w+)For(CausalLM|ConditionalGeneration)")
-QUANTIZATION = "hf_quant_config.json"  # ModelOpt's, of weights and of the KV cache
 
 
 def check_served(path: Path) -> None:
-    """Raise InputError if a server takes another class than the one of the file's model_type, or
-    types of weights from the file beside it.
-    """
+    """Raise InputError if a server takes another class than the one of the file's model_type."""
     config = contents_of(path)
     listed = config.get("architectures") or []
     if not isinstance(listed, list) or (listed and not _is_class_of(listed[0], config)):
@@ -24,12 +21,6 @@ def check_served(path: Path) -> None:
             value=repr(listed),
             problem=f"is no class that generates text of a {config.get('model_type')}",
             remedy="leave it out for the class of its model_type",
-        )
-    if not config.get("quantization_config") and path.with_name(QUANTIZATION).exists():
-        raise InputError(
-            key=path.with_name(QUANTIZATION),
-            problem="types of weights and KV cache in this file are not read",
-            remedy="write the ModelSpec by hand",
         )
 
 

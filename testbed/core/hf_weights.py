@@ -1,119 +1,125 @@
-"""Bits of a weight by a Hugging Face config.json, and the products of quantized weights."""
+"""Types of a checkpoint's weights and cached values, as a Hugging Face config.json says them."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.hf_fields import Fields
+from testbed.core.hf_linears import OTHERWISE_NAMED, Linear, linears_of
+from testbed.core.hf_schemes import Bits, quantises_head, scheme_of
+from testbed.core.specs import FP8_BITS, ModelSpec
 
-FP8_BLOCK_BITS = 8 + 32 / 128**2  # a weight, and its share of the scale of a block of 128 x 128
-# Names of linear layers of a mixture of experts: those that all tokens go through, and another.
-LINEAR_LAYERS = (
-    "model.layers.0.self_attn.o_proj",
-    "model.layers.0.mlp.gate_proj",
-    "model.layers.1.mlp.shared_experts.gate_proj",
-)
-ROUTED_EXPERT = "model.layers.1.mlp.experts.0.gate_proj"
-MXFP4_BITS = 4 + 8 / 32  # a weight, and its share of the scale of 32 of them
+QUANTIZATION = "quantization_config"
+LISTS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "dynamic")
 
 
-def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
-    """Bits of a weight of the layers, and of the experts if these are quantized apart; None for
-    the dtype's.
+def with_weights(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
+    """The shape with the bits that its checkpoint's weights have: those of routed experts, and the
+    mean of all other linear layers if some of them are left in the model's type.
     """
-    config = fields.get("quantization_config", {})
-    method = config.get("quant_method") if isinstance(config, Mapping) else None
+    config = fields.get(QUANTIZATION, {})
     if not config:
-        return None, None
-    if method == "fp8":
-        return (FP8_BLOCK_BITS if config.get("weight_block_size") == [128, 128] else 8), None
-    if method == "mxfp4":
-        return None, MXFP4_BITS
-    if method == "compressed-tensors" and (bits := _compressed_bits(config)) is not None:
-        if not isinstance(config.get("ignore") or [], list):
+        return shape
+    bits_of = _scheme(fields, config, kind)
+    dense, routed = list[tuple[int, float | None]](), list[tuple[int, float | None]]()
+    for linear in linears_of(shape, kind):
+        of_kind = routed if linear.is_routed else dense
+        of_kind.append((linear.num_params, _bits_of(fields, bits_of, linear)))
+    bits = _mean(dense, shape.dense_params, shape)
+    of_experts = _mean(routed, sum(count for count, _ in routed), shape)
+    if shape.experts and of_experts != bits:
+        apart = replace(shape.experts, bits=of_experts or 8 * shape.dtype_bytes)
+        shape = replace(shape, experts=apart)
+    multiplies = fp8_products(fields) if bits and 8 <= bits < FP8_BITS else None
+    return replace(shape, weight_bits=bits, fp8_products=multiplies)
+
+
+def _mean(parts: list[tuple[int, float | None]], num_params: int, shape: ModelSpec) -> float | None:
+    """The bits of a weight: those of all parts if they are alike, else the mean over num_params, of
+    which those in no part have the model's type; None for that type.
+    """
+    kinds = {bits for _, bits in parts}
+    if len(kinds) < 2:
+        return next(iter(kinds), None)
+    usual = 8 * shape.dtype_bytes
+    saved = sum(count * (usual - (bits or usual)) for count, bits in parts)
+    return usual - saved / num_params
+
+
+def _bits_of(fields: Fields, bits_of: Bits, linear: Linear) -> float | None:
+    try:
+        return bits_of(linear)
+    except ValueError as error:
+        raise fields.refusal(QUANTIZATION, f"vLLM does not start: {error}") from None
+
+
+def _scheme(fields: Fields, config: Any, kind: str) -> Bits:
+    """The bits by layer. Raises InputError for a method that is not read, and for an output
+    projection or names of layers that are not.
+    """
+    bits_of = scheme_of(config) if isinstance(config, Mapping) else None
+    if bits_of is None:
+        raise InputError(
+            key=f"{fields.path}: {QUANTIZATION}.quant_method",
+            value=repr(config.get("quant_method") if isinstance(config, Mapping) else config),
+            problem="is none of fp8, mxfp4, gptq, awq, modelopt, compressed-tensors with bits",
+            remedy="give the unquantized config.json, and weight_bits",
+        )
+    for key in LISTS:
+        if not isinstance(config.get(key) or [], list | Mapping):
             raise InputError(
-                key=f"{fields.path}: quantization_config.ignore",
-                value=repr(config["ignore"]),
+                key=f"{fields.path}: {QUANTIZATION}.{key}",
+                value=repr(config[key]),
                 problem="must be a list of names",
             )
-        return (None, bits) if _ignores_all_but_experts(config) else (bits, None)
-    if method in ("gptq", "awq") and type(bits := config.get("bits")) is int and bits > 0:
-        group = config.get("group_size", 128)
-        return (bits + (16 + bits) / group if type(group) is int and group > 0 else bits), None
-    raise InputError(
-        key=f"{fields.path}: quantization_config.quant_method",
-        value=repr(method),
-        problem="is none of fp8, mxfp4, gptq, awq, or compressed-tensors of one group of weights",
-        remedy="give the unquantized config.json, and weight_bits",
-    )
-
-
-def _ignores_all_but_experts(config: Mapping[str, Any]) -> bool:
-    """True if a list of llm-compressor's names leaves routed experts alone to be quantized
-    (Kimi-K2).
-    """
-    names = [str(name) for name in config.get("ignore") or []]
-    try:
-        leaves_layers = all(_is_ignored(layer, names) for layer in LINEAR_LAYERS)
-        return leaves_layers and not _is_ignored(ROUTED_EXPERT, names)
-    except re.error:
-        return False
-
-
-def _is_ignored(layer: str, names: Sequence[str]) -> bool:
-    """True if a name is the layer's, or a pattern of its beginning, as in vLLM; the name of a
-    module above it, or the end of its own, is none.
-    """
-    return any(
-        bool(re.match(name[3:], layer)) if name.startswith("re:") else name == layer
-        for name in names
-    )
+    names = [name for key in LISTS for name in config.get(key) or [] if "lm_head" not in str(name)]
+    if kind in OTHERWISE_NAMED and names:
+        raise fields.refusal(QUANTIZATION, f"names of layers are not read for model_type {kind!r}")
+    if quantises_head(config) and not fields.get("tie_word_embeddings", False):
+        raise fields.refusal(QUANTIZATION, "a quantised output projection is not supported")
+    return bits_of
 
 
 def fp8_products(fields: Fields) -> bool | None:
     """True if the layers multiply weights and activations in FP8, as vLLM does with checkpoints of
-    fp8 and, of llm-compressor's, those whose inputs are floats of 8 bits; None: they do not.
+    fp8 and, of llm-compressor's and ModelOpt's, those whose inputs are floats of 8 bits; None: they
+    do not.
     """
-    config = fields.get("quantization_config", {})
+    config = fields.get(QUANTIZATION, {})
     method = config.get("quant_method") if isinstance(config, Mapping) else None
-    if method == "fp8":
+    if method in ("fp8", "modelopt"):
         return True
     groups = config.get("config_groups") if method == "compressed-tensors" else None
-    if not isinstance(groups, Mapping) or len(groups) != 1:
+    if not isinstance(groups, Mapping):
         return None
-    group = next(iter(groups.values()))
-    operands = (group.get("weights") or {}, group.get("input_activations") or {})
-    kinds = {(operand.get("type"), operand.get("num_bits")) for operand in operands}
+    kinds = {
+        (operand.get("type"), operand.get("num_bits"))
+        for group in groups.values()
+        for operand in (group.get("weights") or {}, group.get("input_activations") or {})
+    }
     return True if kinds == {("float", 8)} else None
 
 
-def kv_bytes(fields: Fields) -> int | None:
-    """Bytes of a cached value if the checkpoint says them (llm-compressor's kv_cache_scheme);
-    None: those of the model. Raises InputError for a scheme of other values than floats of 8 bits.
+def kv_bytes(fields: Fields, *, of_latents: bool = False) -> int | None:
+    """Bytes of a cached value if the checkpoint says them (llm-compressor's kv_cache_scheme, which
+    latents do not read, or ModelOpt's algorithm); None: those of the model. Raises InputError for
+    other values than floats of 8 bits.
     """
-    config = fields.get("quantization_config", {})
-    scheme = config.get("kv_cache_scheme") if isinstance(config, Mapping) else None
-    if not scheme or config.get("quant_method") != "compressed-tensors":
+    config = fields.get(QUANTIZATION, {})
+    method = config.get("quant_method") if isinstance(config, Mapping) else None
+    if method != "modelopt" and (method != "compressed-tensors" or of_latents):
         return None
-    if (scheme.get("type"), scheme.get("num_bits")) != ("float", 8):
+    values = config.get("quantization") or config
+    scheme = values.get("kv_cache_scheme") or values.get("kv_cache_quant_algo")
+    if not scheme:
+        return None
+    is_scheme = isinstance(scheme, Mapping)
+    kind = (scheme.get("type"), scheme.get("num_bits")) if is_scheme else scheme
+    if kind not in (("float", 8), "FP8"):
         raise InputError(
-            key=f"{fields.path}: quantization_config.kv_cache_scheme",
+            key=f"{fields.path}: {QUANTIZATION}.kv_cache_scheme",
             value=repr(scheme),
             problem="must be floats of 8 bits",
         )
     return 1
-
-
-def _compressed_bits(config: Mapping[str, Any]) -> float | None:
-    """Bits of a weight of llm-compressor's format, with 16 for the scale of a group; None if
-    groups differ or the format is not one of plain integers or floats.
-    """
-    groups = config.get("config_groups")
-    if not isinstance(groups, Mapping) or len(groups) != 1:
-        return None
-    weights = next(iter(groups.values())).get("weights") or {}
-    bits, size = weights.get("num_bits"), weights.get("group_size")
-    if type(bits) is not int or bits < 1:
-        return None
-    return bits + 16 / size if type(size) is int and size > 0 else bits

@@ -6,7 +6,7 @@ Sources: vLLM's fp8_utils.py (validate_fp8_block_shape) and fused_moe/oracle/fp8
 
 from math import gcd
 
-from testbed.core.hf_weights import FP8_BLOCK_BITS
+from testbed.core.hf_schemes import FP8_BLOCK_BITS
 from testbed.core.specs import ModelSpec
 
 BLOCK = 128  # weights, each way

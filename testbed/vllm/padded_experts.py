@@ -7,7 +7,7 @@ third_party/triton_kernels/tensor_details/layout_details/hopper_value.py and hop
 
 from typing import NamedTuple
 
-from testbed.core.hf_weights import MXFP4_BITS
+from testbed.core.hf_schemes import MXFP4_BITS
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.vllm.attention_backends import BLACKWELL, HOPPER

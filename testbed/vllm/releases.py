@@ -286,6 +286,22 @@ class Release:
             "model_executor/layers/fused_moe/oracle/fp8.py refine_fp8_moe_block_shape",
         ),
     ]
+    has_marlin_alone: Annotated[
+        bool,
+        Fact(
+            "of GPTQ checkpoints those of 4 and 8 bits, symmetric, start, and of AWQ's those of 4 "
+            "bits; else GPTQ's of 2, 3, 4 and 8 bits, and AWQ's of 4 and 8",
+            "model_executor/layers/quantization/auto_gptq.py AutoGPTQConfig",
+        ),
+    ]
+    takes_activation_order: Annotated[
+        bool,
+        Fact(
+            "groups of weights may be in the order of activations (desc_act, actorder)",
+            "model_executor/layers/quantization/utils/gptq_utils.py "
+            "normalize_and_validate_gptq_desc_act",
+        ),
+    ]
     expert_tile: Annotated[
         int,
         Fact(
@@ -432,6 +448,8 @@ V0_19 = Release(
     checks_cache_type=False,
     checks_threshold=False,
     least_scale_block=128,
+    has_marlin_alone=False,
+    takes_activation_order=True,
     expert_tile=256,
     expert_row_tile=128,
     keeps_expert_scales=True,
@@ -493,6 +511,8 @@ V0_33 = Release(
     checks_cache_type=True,
     checks_threshold=True,
     least_scale_block=32,
+    has_marlin_alone=True,
+    takes_activation_order=False,
     expert_tile=128,
     expert_row_tile=64,
     keeps_expert_scales=False,
@@ -508,6 +528,7 @@ V0_28 = replace(
     V0_33,
     number="0.28",
     least_scale_block=128,
+    takes_activation_order=True,
     windows_choose_blocks=True,
     plans_beyond_stages=DENSE,
     checks_cache_type=False,

@@ -455,11 +455,12 @@ def test_a_class_that_does_not_generate_text_of_its_type_is_refused(fit, name):
     refuses("architectures", fit, LLAMA | {"architectures": [name]})
 
 
-def test_types_in_a_file_beside_are_refused(fit, tmp_path):
+def test_types_in_a_file_beside_are_read(shape, tmp_path):
     """vLLM reads weights and a KV cache of FP8 there: nvidia/Llama-3.1-70B-Instruct-FP8."""
-    quantization = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps(quantization))
-    refuses("hf_quant_config.json", fit, LLAMA)
+    values = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": values}))
+    read = shape(LLAMA)
+    assert (read.weight_bits, read.kv_dtype_bytes, read.fp8_products) == (8, 1, True)
 
 
 def test_only_masks_that_a_gemma_4_says_take_larger_blocks(fit):

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from testbed.core.errors import InputError
-from testbed.core.hf_weights import FP8_BLOCK_BITS, MXFP4_BITS
+from testbed.core.hf_schemes import FP8_BLOCK_BITS, MXFP4_BITS
 from testbed.core.layers import Experts
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.experiments.real.importers.aiconfigurator_tables import DTYPE, Points, points_by

@@ -1,0 +1,104 @@
+"""The linear layers of a shape by their names in vLLM, with the matrices that each consists of."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from testbed.core.layer_order import letters_of
+from testbed.core.specs import ModelSpec
+
+# Names of the parts of a layer: attention, a dense network, routed experts, shared ones, a state
+NAMES = ("self_attn", "mlp", "mlp.experts", "mlp.shared_experts", "linear_attn")
+LLAMA_4 = ("self_attn", *("feed_forward" + end for end in ("", ".experts", ".shared_expert")), "")
+IN_BLOCK = ("self_attn", "mlp", "block_sparse_moe.experts", "", "")
+ONE_SHARED = ("self_attn", "mlp", "mlp.experts", "mlp.shared_expert", "linear_attn")
+MIXER = ("mixer", "mixer", "mixer.experts", "mixer.shared_experts", "mixer")
+NAMES_OF = {
+    "llama4": LLAMA_4,
+    "nemotron_h": MIXER,
+    **dict.fromkeys(("mixtral", "phimoe", "minimax_m2", "granitemoe"), IN_BLOCK),
+    **dict.fromkeys(("qwen2_moe", "qwen3_next", "qwen3_5_moe"), ONE_SHARED),
+}
+OTHERWISE_NAMED = ("opt", "gpt_neox", "phi", "starcoder2")
+
+
+class Linear(NamedTuple):
+    """A layer of vLLM's. parts: the matrices in a checkpoint that it consists of. is_routed: the
+    experts of a layer, all together.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    num_params: int
+    is_routed: bool = False
+
+
+def linears_of(shape: ModelSpec, kind: str) -> Iterator[Linear]:
+    """The linear layers of a model of this type, but for routers, embedding and output."""
+    attention, dense, routed, shared, state = NAMES_OF.get(kind, NAMES)
+    experts, num_ffn = shape.experts, 0
+    for number, letter in enumerate(letters_of(shape)):
+        at = f"model.layers.{number}."
+        if letter == "s" and shape.states:
+            yield _plain(at + state, "in_proj_qkvz", shape.states.params)
+        elif letter not in "-e":
+            yield from _attention(shape, at + attention, letter)
+        if shape.num_ffn_layers is not None and letter not in "-e":
+            continue
+        has_experts = experts and num_ffn >= experts.num_dense_layers
+        num_ffn += 1
+        if not experts or letter == "-" or (not has_experts and letter != "e"):
+            yield from _network(shape, at + dense, shape.ffn_size)
+            continue
+        yield Linear(at + routed, (at + routed,), experts.count * shape.expert_params, True)
+        if experts.shared_size:
+            yield from _network(shape, at + shared, experts.shared_size)
+
+
+def _plain(module: str, name: str, num_params: int) -> Linear:
+    return Linear(f"{module}.{name}", (f"{module}.{name}",), num_params)
+
+
+def _fused(module: str, name: str, parts: tuple[str, ...], num_params: int) -> Linear:
+    return Linear(f"{module}.{name}", tuple(f"{module}.{part}" for part in parts), num_params)
+
+
+def _attention(shape: ModelSpec, module: str, letter: str) -> Iterator[Linear]:
+    if shape.latent:
+        yield from _latent(shape, module)
+        return
+    heads, size = shape.num_kv_heads, shape.head_size
+    if letter == "w":
+        heads, size = shape.heads_of_windows()
+    output = shape.hidden_size * shape.num_heads * size
+    queries = output * (2 if shape.gated_attention else 1)
+    keys = shape.hidden_size * heads * size * (1 if shape.shared_kv and letter == "f" else 2)
+    yield _fused(module, "qkv_proj", ("q_proj", "k_proj", "v_proj"), queries + keys)
+    yield _plain(module, "o_proj", output)
+
+
+def _latent(shape: ModelSpec, module: str) -> Iterator[Linear]:
+    latent, hidden, heads = shape.latent, shape.hidden_size, shape.num_heads
+    assert latent is not None
+    queries = heads * (shape.head_size + latent.rope_size)
+    narrow = latent.kv_rank + latent.rope_size
+    if latent.q_rank:
+        first = ("q_a_proj", "kv_a_proj_with_mqa")
+        yield _fused(module, "fused_qkv_a_proj", first, hidden * (latent.q_rank + narrow))
+        yield _plain(module, "q_b_proj", latent.q_rank * queries)
+    else:
+        yield _plain(module, "q_proj", hidden * queries)
+        yield _plain(module, "kv_a_proj_with_mqa", hidden * narrow)
+    both = heads * (shape.head_size + latent.v_size)
+    yield _plain(module, "kv_b_proj", latent.kv_rank * both)
+    yield _plain(module, "o_proj", heads * latent.v_size * hidden)
+    if latent.index_params:
+        yield _plain(module, "indexer.wq_b", latent.index_params)
+
+
+def _network(shape: ModelSpec, module: str, columns: int) -> Iterator[Linear]:
+    matrix = shape.hidden_size * columns
+    if shape.ffn_matrices == 3:
+        yield _fused(module, "gate_up_proj", ("gate_proj", "up_proj"), 2 * matrix)
+    else:
+        yield _plain(module, "up_proj", matrix)
+    yield _plain(module, "down_proj", matrix)

@@ -1,0 +1,81 @@
+"""Weights of quantised checkpoints of which layers are left out, or differ, as vLLM 0.33 has them.
+
+The bytes are those of its own classes on torch's meta device (quantised_weights.json).
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from refusals import refuses
+
+from testbed.core.errors import DoesNotStart
+from testbed.core.hf_config import model_of
+from testbed.vllm.checkpoints import check_checkpoint
+from testbed.vllm.releases import RELEASES
+
+MEASURED = json.loads(
+    (Path(__file__).parents[1] / "inputs" / "quantised_weights.json").read_text(encoding="utf-8")
+)
+LLAMA = MEASURED["configs"]["llama"]
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+
+
+@pytest.fixture
+def file_of(tmp_path):
+    def write(quantization_config, config=LLAMA):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({**config, "quantization_config": quantization_config}))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("name", MEASURED["rows"])
+def test_weights_have_the_bytes_of_vllm(file_of, name):
+    row = MEASURED["rows"][name]
+    path = file_of(row["quantization_config"], MEASURED["configs"][row["config"]])
+    # beside linear layers and vocabulary are norms, and scales of channels
+    assert model_of(path).weight_bytes == pytest.approx(row["bytes"], rel=0.0008)
+
+
+def test_some_of_the_matrices_of_a_layer_are_not_quantised_alone(file_of):
+    left = {"quant_method": "fp8", "ignored_layers": ["model.layers.0.self_attn.q_proj"]}
+    refuses("quantization_config", model_of, file_of(left))
+
+
+def test_a_quantised_output_projection_is_refused(file_of):
+    refuses("output projection", model_of, file_of({**GPTQ, "lm_head": True}))
+
+
+def test_the_names_of_awq_s_own_file_are_read(file_of):
+    own = {"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "zero_point": True}
+    assert model_of(file_of(own)).weight_bits == 4 + 20 / 64
+
+
+@pytest.mark.parametrize(
+    ("quantization", "starts"),
+    [
+        (GPTQ, "all"),
+        ({**GPTQ, "desc_act": True}, "before 0.33"),
+        ({**GPTQ, "desc_act": True, "group_size": -1}, "all"),
+        ({**GPTQ, "sym": False}, "before 0.28"),
+        ({**GPTQ, "bits": 3}, "before 0.28"),
+        ({**GPTQ, "group_size": 48}, "before 0.28"),
+        ({**GPTQ, "bits": 5}, "none"),
+        (AWQ, "all"),
+        ({**AWQ, "bits": 8}, "before 0.28"),
+        ({**AWQ, "bits": 3}, "none"),
+        ({"config_groups": {"a": {"weights": {"actorder": "group"}}}}, "before 0.33"),
+        ({"config_groups": {"a": {"weights": {"actorder": "static"}}}}, "all"),
+    ],
+)
+def test_a_release_reads_the_checkpoints_that_vllm_does(file_of, quantization, starts):
+    path = file_of({"quant_method": "compressed-tensors"} | quantization)
+    firsts = {"all": "9", "none": "0", "before 0.33": "0.33", "before 0.28": "0.28"}
+    for number, release in RELEASES.items():
+        if number < firsts[starts]:
+            check_checkpoint(path, release)
+        else:
+            refuses("does not start", check_checkpoint, path, release, error=DoesNotStart)
