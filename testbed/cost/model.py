@@ -139,8 +139,6 @@ NO_SOFTWARE = ""
 UNBOUNDED = 1 << 80  # more steps, and more picoseconds, than any run has
 PREFIX = "work_"
 WORK_COLUMNS = tuple(PREFIX + name for name in Work._fields)
-# Values of columns that a row of an earlier engine lacks: none were counted
-CAME_LATER = {"forks": 0, "windows": "[]", "draft_tokens": 0}
 LISTS = ("prefill", "copies", "moves", "extra", "windows")
 
 
@@ -150,26 +148,6 @@ def work_cells(work: Work) -> list[Any]:
         json.dumps(value, separators=(",", ":")) if name in LISTS else value
         for name, value in zip(Work._fields, work, strict=True)
     ]
-
-
-def read_work(row: Mapping[str, Any]) -> Work:
-    """The work of a row, whose cells may be texts or numbers."""
-    values: dict[str, Any] = {}
-    for name in Work._fields:
-        try:
-            if name in CAME_LATER:
-                cell = row.get(PREFIX + name, CAME_LATER[name])
-            else:
-                cell = row[PREFIX + name]
-            values[name] = tuple(map(tuple, json.loads(cell))) if name in LISTS else int(cell)
-        except (KeyError, ValueError, TypeError) as error:
-            raise InputError(
-                key=f"{PREFIX}{name}",
-                problem=f"is missing or unreadable ({error}): is it of a GPU run?",
-            ) from None
-    values["moves"] = tuple(Moved(*fields) for fields in values["moves"])
-    values["windows"] = tuple(WindowReads(*fields) for fields in values["windows"])
-    return Work(**values)
 
 
 class Affine(NamedTuple):

@@ -21,7 +21,6 @@ from testbed.experiments.real.vllm_engine.left_out_sizes import left_out, table,
 from testbed.experiments.real.vllm_engine.logged_steps import read_steps
 from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.studies.core_speed import main as core_speed
 from testbed.experiments.studies.pressure_curve import measured
 from testbed.run.cost_words import left_out_error
 from testbed.run.machine import cost_of
@@ -172,13 +171,3 @@ def test_loads_are_measured_from_when_the_client_asks(tmp_path):
     assert found["ttft_s"] == pytest.approx((0.02 + 0.03) / 2, abs=1e-6)
     assert found["e2e_s"] == pytest.approx((0.1 + 0.15) / 2, abs=1e-6)
     assert found["preemptions"] == 1
-
-
-def test_the_speed_of_a_core_is_shown_and_kept(tmp_path, capsys):
-    out = tmp_path / "speed.csv"
-    core_speed(seconds=0.3, out=out)
-    assert "median speed" in capsys.readouterr().out
-    table = pd.read_csv(out)
-    assert list(table) == ["start_s", "repetitions"]
-    assert len(table) == 3
-    assert table.repetitions.min() > 0
