@@ -14,8 +14,9 @@ from tier_slots import tokens_below
 from testbed.checks.checking import check
 from testbed.core.request import Request
 from testbed.memory.offloading.hicache import WRITE_POLICIES, HiCache
-from testbed.memory.offloading.host_tree import HostRun, LeafQueue
+from testbed.memory.offloading.host_tree import HostRun
 from testbed.memory.policy import PoolSpec, Tier
+from testbed.memory.radix.leaf_queue import LeafQueue
 from testbed.memory.radix.strategies import STRATEGIES, lru
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute
@@ -107,14 +108,19 @@ def test_write_through_skips_what_the_host_has_no_room_for():
 
 
 def test_a_queue_of_leaves_keeps_its_order_when_it_forgets_void_entries():
-    queue = LeafQueue(lru)
+    gone = set()
+    queue = LeafQueue(lru, lambda leaf: leaf not in gone)
     leaves = [HostRun(None, (number,), [], used=number) for number in range(3)]
     for used in range(1200):
         leaves[1].used = used
         for leaf in leaves:
             queue.offer(leaf)
-    queue.keep([leaves[1], leaves[2], leaves[0]])
-    assert list(queue) == [leaves[0], leaves[2], leaves[1]]
+    assert queue.leaves == set(leaves)
+    order = []
+    for leaf in queue:
+        order.append(leaf)
+        gone.add(leaf)
+    assert order == [leaves[0], leaves[2], leaves[1]]
 
 
 @pytest.mark.parametrize("writes", WRITE_POLICIES)

@@ -4,11 +4,11 @@ The runs on the device are the beginning of every path. A leaf of these, whose l
 leaves the device as a whole; it stays in the tree if the host has a copy.
 """
 
-import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.radix.strategies import Rank, Strategy, lru
+from testbed.memory.radix.leaf_queue import LeafQueue
+from testbed.memory.radix.strategies import Strategy, lru
 from testbed.memory.radix.tree import Contents, RadixTree, Run, common_blocks, path, reach
 
 
@@ -67,37 +67,6 @@ class HostRun(Run):
         return 0 < self.locks == self.num_moving
 
 
-class LeafQueue:
-    """Leaves in the order of a strategy. An entry counts while its leaf has this rank, and
-    is_candidate agrees.
-    """
-
-    def __init__(self, rank: Strategy) -> None:
-        self._rank = rank
-        self._num_entries = 0
-        self._most = 1000
-        self._entries: list[tuple[Rank, int, HostRun]] = []
-
-    def offer(self, run: HostRun) -> None:
-        self._num_entries += 1
-        heapq.heappush(self._entries, (self._rank(run), self._num_entries, run))
-
-    def __iter__(self) -> Iterator[HostRun]:
-        """Take the leaves, the first to be evicted first; some may not be candidates any more."""
-        while self._entries:
-            rank, _, leaf = heapq.heappop(self._entries)
-            if self._rank(leaf) == rank:
-                yield leaf
-
-    def keep(self, leaves: Iterable[HostRun]) -> None:
-        """Forget all entries but one for each of these, when there are twice as many."""
-        if len(self._entries) > self._most:
-            self._entries = []
-            for leaf in leaves:
-                self.offer(leaf)
-            self._most = 2 * len(self._entries) + 1000
-
-
 class HostTree(RadixTree):
     """Writes a run to the host when `threshold` sequences have published it, with all before it
     that the host lacks (write_through, write_through_selective).
@@ -123,8 +92,7 @@ class HostTree(RadixTree):
         self.writes: list[Write] = []
         self.num_written = self.evicted_below = self.num_moving = 0
         self._threshold = threshold
-        self._above = LeafQueue(strategy)
-        self._below = LeafQueue(strategy)
+        self._below = LeafQueue(strategy, self._is_host_leaf)
 
     # Contents
 
@@ -254,14 +222,11 @@ class HostTree(RadixTree):
 
     def _evict_below(self, num_blocks: int, freed: int = 0) -> int:
         """Evict leaves of the host until num_blocks blocks are freed, `freed` of them before."""
-        if freed >= num_blocks:
-            return freed
-        for leaf in self._below:
-            if self._is_host_leaf(leaf):
-                freed += len(leaf.host)
-                self.drop(leaf)
-                if freed >= num_blocks:
-                    break
+        leaves = iter(self._below)
+        while freed < num_blocks and (leaf := next(leaves, None)) is not None:
+            assert isinstance(leaf, HostRun), "a run of this tree"
+            freed += len(leaf.host)
+            self.drop(leaf)
         return freed
 
     # From the host
@@ -297,19 +262,8 @@ class HostTree(RadixTree):
 
     # Eviction
 
-    def evict(self, num_blocks: int) -> list[int]:
-        gone: list[int] = []
-        if num_blocks <= 0:
-            return gone
-        for leaf in self._above:
-            if self._is_evictable(leaf):
-                gone += self._give_up(leaf)
-                if len(gone) >= num_blocks:
-                    break
-        return gone
-
-    def _give_up(self, leaf: HostRun) -> list[int]:
-        """The blocks of a leaf of the device, which leaves it."""
+    def _give_up(self, leaf: Run) -> list[int]:
+        assert isinstance(leaf, HostRun), "a run of this tree"
         return self._demote(leaf) if leaf.host else self.drop(leaf)
 
     def _demote(self, leaf: HostRun) -> list[int]:
@@ -370,11 +324,9 @@ class HostTree(RadixTree):
     def _offer(self, run: Run) -> None:
         assert isinstance(run, HostRun), "a run of this tree"
         if self._is_evictable(run):
-            self._above.offer(run)
-            self._above.keep(filter(self._is_evictable, self))
+            self._leaves.offer(run)
         elif self._is_host_leaf(run):
             self._below.offer(run)
-            self._below.keep(filter(self._is_host_leaf, self))
 
     def _is_evictable(self, run: Run) -> bool:
         """True if it is a leaf of what is on the device."""
@@ -382,8 +334,9 @@ class HostTree(RadixTree):
         is_free = not run.locks and run.parent is not None
         return is_free and not run.num_on_device and run.on_device
 
-    def _is_host_leaf(self, run: HostRun) -> bool:
+    def _is_host_leaf(self, run: Run) -> bool:
         """True if the host alone has it, and nothing is behind it."""
+        assert isinstance(run, HostRun), "a run of this tree"
         is_free = not (run.locks or run.loads or run.children) and run.parent is not None
         return is_free and not run.blocks and bool(run.host)
 

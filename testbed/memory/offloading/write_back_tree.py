@@ -44,7 +44,8 @@ class WriteBackTree(HostTree):
         else:
             self._doubled.pop(run, None)
 
-    def _give_up(self, leaf: HostRun) -> list[int]:
+    def _give_up(self, leaf: Run) -> list[int]:
+        assert isinstance(leaf, HostRun), "a run of this tree"
         if not leaf.host and not self._write(leaf):
             return self._drop_all(leaf)
         return self._demote(leaf)

@@ -4,14 +4,14 @@ A run is a sequence of adjacent blocks of content, which is split if two content
 Unlocked runs are evicted a whole leaf at a time, in the order of a strategy.
 """
 
-import heapq
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Union
 
 from testbed.memory.prefix_cache.hash_chain import Content
-from testbed.memory.radix.strategies import Rank, Strategy, lru
+from testbed.memory.radix.leaf_queue import LeafQueue
+from testbed.memory.radix.strategies import Strategy, lru
 
 Contents = Union[tuple[Content, ...], "array[int]"]
 
@@ -69,10 +69,7 @@ class RadixTree:
         self.num_evictable = 0
         self.num_locks = 0
         self._clock = 0
-        self._num_entries = 0
-        self._most_entries = 1000
-        # (rank, number, leaf); an entry counts while the leaf is evictable and has this rank.
-        self._leaves: list[tuple[Rank, int, Run]] = []
+        self._leaves = LeafQueue(strategy, self._is_evictable)
 
     def find(self, contents: Contents, limit: int) -> tuple[Run, int]:
         """The deepest run with any of the first `limit` blocks, and how many of them are stored.
@@ -157,12 +154,14 @@ class RadixTree:
         """Drop whole leaves, the least recently used first, until num_blocks blocks are gone or all
         others are locked; the blocks of what is gone.
         """
-        gone: list[int] = []
-        while len(gone) < num_blocks and self._leaves:
-            rank, _, leaf = heapq.heappop(self._leaves)
-            if self._is_evictable(leaf) and self.rank(leaf) == rank:
-                gone += self.drop(leaf)
+        gone, leaves = list[int](), iter(self._leaves)
+        while len(gone) < num_blocks and (leaf := next(leaves, None)) is not None:
+            gone += self._give_up(leaf)
         return gone
+
+    def _give_up(self, leaf: Run) -> list[int]:
+        """The blocks of a leaf, which it has no more."""
+        return self.drop(leaf)
 
     def drop(self, leaf: Run) -> list[int]:
         """Remove a leaf without a lock; its blocks."""
@@ -214,8 +213,7 @@ class RadixTree:
         assert evictable == self.num_evictable, "evictable blocks are miscounted"
         blocks = [block for run in runs for block in run.blocks]
         assert len(blocks) == len(set(blocks)), "two runs have one block"
-        offered = {id(leaf) for rank, _, leaf in self._leaves if rank == self.rank(leaf)}
-        lost = [run for run in runs if self._is_evictable(run) and id(run) not in offered]
+        lost = set(filter(self._is_evictable, runs)) - self._leaves.leaves
         assert not lost, "a leaf that is never evicted"
 
     def _split(self, run: Run, num_blocks: int) -> Run:
@@ -238,20 +236,7 @@ class RadixTree:
     def _offer(self, run: Run) -> None:
         """Note a run that may be evicted from now on."""
         if self._is_evictable(run):
-            self._num_entries += 1
-            heapq.heappush(self._leaves, (self.rank(run), self._num_entries, run))
-            if len(self._leaves) > self._most_entries:
-                self._forget_outdated()
-
-    def _forget_outdated(self) -> None:
-        """Keep the entries that count; next when there are twice as many."""
-        counting = [
-            entry
-            for entry in self._leaves
-            if self._is_evictable(entry[2]) and self.rank(entry[2]) == entry[0]
-        ]
-        heapq.heapify(counting)
-        self._leaves, self._most_entries = counting, 2 * len(counting) + 1000
+            self._leaves.offer(run)
 
     def _is_evictable(self, run: Run) -> bool:
         return not run.locks and not run.children and run.parent is not None
