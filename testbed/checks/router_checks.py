@@ -8,11 +8,12 @@ how long answers will be: of requests that come at once, other lengths are route
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Any, TypeAlias
 
 from testbed.checks.contract.clauses import ClauseBroken, call_raised, require
-from testbed.checks.contract.search import shortest
+from testbed.checks.contract.search import shortest_break
 from testbed.checks.fast_and_slow import EFFICIENCIES, LIMITS, MODEL, SERVER
 from testbed.core.request import Incoming, Request
 from testbed.core.units import PS
@@ -153,7 +154,8 @@ def check_router(make: MakeRouter, num_examples: int = 200) -> ClauseBroken | No
     for world, calls in stories(make, num_examples):
         broken = broken_by(make, world, calls)
         if broken is not None:
-            return shrunk(make, world, calls, broken)
+            again = partial(broken_by, make, world)
+            return shortest_break(calls, broken, again, max_tries=MAX_TRIES)
     return None
 
 
@@ -170,17 +172,6 @@ def _drawn(random: Random) -> Call:
         return Failure(random.randrange(5), random.choice([0, 20, 200]))
     gap, prompt_len = random.choice([0, 0, 3, 40]), random.randint(1, 64)
     return Arrival(gap, prompt_len, random.randint(1, 40), random.randrange(3), random.randrange(4))
-
-
-def shrunk(make: MakeRouter, world: World, calls: list[Call], broken: ClauseBroken) -> ClauseBroken:
-    """`broken`'s clause, broken by the shortest calls that are found."""
-
-    def fails(candidate: list[Call]) -> bool:
-        again = broken_by(make, world, candidate)
-        return again is not None and again.clause == broken.clause
-
-    again = broken_by(make, world, shortest(calls, fails, max_tries=MAX_TRIES))
-    return again if again is not None and again.clause == broken.clause else broken
 
 
 def broken_by(make: MakeRouter, world: World, calls: Sequence[Call]) -> ClauseBroken | None:

@@ -10,11 +10,12 @@ name the same victims. 10 Calls raise no error, and answers have the types of th
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, TypeAlias
 
 from testbed.checks.contract.clauses import ClauseBroken, call_raised, require
-from testbed.checks.contract.search import shortest
+from testbed.checks.contract.search import shortest_break
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder, oracle_of
 from testbed.memory.prefix_cache.eviction.ranked import Ranked
@@ -311,12 +312,5 @@ def check_order(make: MakeOrder, num_examples: int = 200) -> ClauseBroken | None
         calls = histories(random)
         broken = broken_by(make, calls)
         if broken is not None:
-            clause = broken.clause
-
-            def fails(candidate: list[Call], clause: int = clause) -> bool:
-                broken = broken_by(make, candidate)
-                return broken is not None and broken.clause == clause
-
-            again = broken_by(make, shortest(calls, fails))
-            return again if again is not None and again.clause == clause else broken
+            return shortest_break(calls, broken, partial(broken_by, make))
     return None

@@ -274,15 +274,14 @@ def shrunk(
     """`broken`'s clause, broken by the shortest calls that a bounded search finds."""
     progress.shortened(len(calls))
 
-    def fails(candidate: list[Call]) -> bool:
-        again = broken_by(make, pool, candidate, twice=broken.clause == 9)
-        is_same = again is not None and again.clause == broken.clause
-        if is_same:
+    def again(candidate: list[Call]) -> ClauseBroken | None:
+        found = broken_by(make, pool, candidate, twice=broken.clause == 9)
+        if is_same(found, broken):
             progress.shortened(len(candidate))
-        return is_same
+        return found
 
     max_tries = MAX_TRIES * MAX_CALLS // max(len(calls), MAX_CALLS)
-    return broken_by(make, pool, shortest(calls, fails, max_tries=max_tries)) or broken
+    return shortest_break(calls, broken, again, max_tries=max_tries)
 
 
 def without_runs(items: list[C]) -> Iterator[list[C]]:
@@ -323,3 +322,24 @@ def shortest(
         if fails(candidate):
             calls, candidates = candidate, fewer(candidate)
     return calls
+
+
+def is_same(found: ClauseBroken | None, broken: ClauseBroken) -> bool:
+    """True if calls break the same clause again."""
+    return found is not None and found.clause == broken.clause
+
+
+def shortest_break(
+    calls: list[C],
+    broken: ClauseBroken,
+    broken_by: Callable[[list[C]], ClauseBroken | None],
+    fewer: Callable[[list[C]], Iterator[list[C]]] = smaller,
+    max_tries: int = MAX_TRIES,
+) -> ClauseBroken:
+    """`broken`'s clause, broken by the shortest calls that max_tries tries find; broken_by: the
+    clause that calls break.
+    """
+    found = broken_by(
+        shortest(calls, lambda tried: is_same(broken_by(tried), broken), fewer, max_tries)
+    )
+    return found if found is not None and is_same(found, broken) else broken
