@@ -1,9 +1,9 @@
 """The stored class defaults are those of Transformers, if the pinned release is installed."""
 
 import pytest
+from transformers_defaults import RELEASE, table
 
 from testbed.core.hf_fields import class_defaults, class_names
-from testbed.experiments.real.importers.class_defaults import RELEASE, table
 
 transformers = pytest.importorskip("transformers")
 

@@ -1,6 +1,6 @@
 """The class defaults of Transformers' configurations, as testbed/core/hf_defaults.json stores them.
 
-`python -m testbed.experiments.real.importers.class_defaults` prints the table of the installed
+`python tests/helpers/transformers_defaults.py` writes the table of the installed
 Transformers; RELEASE is the one that the stored table is of.
 """
 
