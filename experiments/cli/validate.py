@@ -5,20 +5,13 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from testbed.experiments.cli.parameters import (
-    AboveZero,
-    AsJson,
-    AtLeastOne,
-    Picture,
-    PlugIns,
-)
+from testbed.experiments.cli.parameters import AboveZero, AsJson, AtLeastOne, Picture
 from testbed.experiments.cli.replayed_logs import BlocksFromLog, LogConfigFolder, LogWord, Workload
 from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 PAIRS = Path("kernels/results/engine/pairs")
 ENGINE_PROFILE = Path("gpu-engine/h200-llama-3-8b-tp1")
-SWAPS = Path("kernels/results/engine/swaps")
-COMMANDS = ("batches", "costs", "pairs", "sweeps", "transfers")
+COMMANDS = ("batches", "costs", "pairs", "sweeps")
 
 app = App(name="validate", help="Compare the simulation with measurements.")
 
@@ -95,10 +88,6 @@ PairsOut = Annotated[
     Path | None, Parameter(metavar="DIR", help="folder for the simulated runs (default: none)")
 ]
 PairsFigure = Annotated[Picture | None, Parameter(help="a figure (.pdf, .png, .svg)")]
-SwapRun = Annotated[Path, Parameter(name="RUN", help=f"run folders (default: those in {SWAPS})")]
-GpuName = Annotated[
-    str, Parameter(metavar="NAME", help="a GPU whose spec names measured transfers")
-]
 
 
 @app.default
@@ -238,38 +227,3 @@ def pairs(
     print(section(compared))
     if figure:
         draw(compared, figure)
-
-
-@app.command
-def transfers(
-    *runs: SwapRun,
-    gpu: GpuName = "h200",
-    plug_in: PlugIns | None = None,
-) -> None:
-    """Compare measured transfers with points held back, and with a GPU's swaps.
-
-    Every fifth transfer is predicted from the others; the swaps, stores and loads of runs on a GPU
-    are compared with the table and with their simulation.
-    """
-    from testbed.core.errors import InputError
-    from testbed.cost.link_times import SECTION, read_transfers
-    from testbed.cost.sections import rows
-    from testbed.experiments.cli.output import plain_table, show
-    from testbed.experiments.real.importers.known_shapes import gpu_named
-    from testbed.experiments.real.validation import held_back_transfers as measured
-
-    spec = gpu_named(gpu)
-    if spec.transfers is None:
-        raise InputError(
-            key="--gpu",
-            value=spec.name,
-            problem="names no measured transfers",
-            remedy="testbed gpu measure transfers",
-        )
-    points = rows(read_transfers(spec), SECTION)
-    show(plain_table(measured.BY_METHOD, measured.by_method(points)))
-    folders = runs or sorted(path.parent for path in SWAPS.glob("*/swaps.csv"))
-    lines = []
-    for folder in folders:
-        lines += measured.engine_transfers(folder, plug_in or ())
-    show(plain_table(measured.MOVED, lines))

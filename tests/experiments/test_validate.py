@@ -5,18 +5,19 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from drawings import saved_figures
 from import_fixtures import write_every_table, write_llmservingsim
 from matplotlib.image import imread
 from refusals import refuses
+from transfer_totals import simulated_seconds
 
 import testbed.kernels
 from testbed.cost.known_profiles import profiles_at_hand
 from testbed.experiments.cli.main import call
 from testbed.experiments.real.importers.known_shapes import gpu_named
 from testbed.experiments.real.validation.gauss_newton import Point, descend, uncertainty
-from testbed.experiments.real.validation.held_back_transfers import engine_transfers
 from testbed.experiments.real.validation.log_replay import replay, server_config
 from testbed.experiments.real.validation.software_fit import Fitted
 from testbed.traces.vllm_log import VllmLog
@@ -130,23 +131,11 @@ RUNS = sorted(path.parent for path in (RESULTS / "engine" / "swaps").glob("*/swa
 def test_simulated_transfers_take_the_engines_measured_time(run, monkeypatch):
     """All transfers of a run together within 10%."""
     monkeypatch.chdir(RESULTS.parents[1])  # the config names the requests from here
-    lines = engine_transfers(run)
-    measured, simulated = (sum(float(line[at].split()[0]) for line in lines) for at in (4, 6))
-    assert simulated == pytest.approx(measured, rel=0.1)
-    assert len(lines) == 2, "both ways are compared"
-    assert sum(int(line[2]) for line in lines) >= 80
-
-
-def test_both_tables_of_transfers_are_printed(monkeypatch, capsys):
-    monkeypatch.chdir(RESULTS.parents[1])
-    call("validate transfers", [str(run) for run in RUNS[:2]])
-    points, runs = capsys.readouterr().out.split("run ", 1)
-    assert len(points.splitlines()) == 1 + 9  # three ways and three methods
-    assert len(runs.splitlines()) == 1 + 2 * 2  # two runs, out and in, or store and load
-    for run in RUNS[:2]:
-        measured = [line[4].split()[0] for line in engine_transfers(run)]
-        assert all(f" {ms} " in runs for ms in measured)
-    refuses("--gpu l4: ", call, "validate transfers", ["--gpu", "l4"])
+    simulated, measured = simulated_seconds(run), pd.read_csv(run / "swaps.csv")
+    assert set(simulated) == set(measured.way)
+    assert len(simulated) == 2, "both ways are compared"
+    assert sum(simulated.values()) == pytest.approx(measured.seconds.sum(), rel=0.1)
+    assert len(measured) >= 80
 
 
 @pytest.fixture(scope="module")

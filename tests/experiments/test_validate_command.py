@@ -251,9 +251,6 @@ def test_batches_that_cannot_be_validated_are_refused(testbed, words, parts):
     ("words", "parts"),
     [
         pytest.param(
-            ("validate", "transfers", "--gpu", "l4"), ("--gpu l4", "no measured transfers"), id="l4"
-        ),
-        pytest.param(
             ("validate", "costs", "--held-back", "1"), ("--held-back", "at least 2"), id="every row"
         ),
         pytest.param(
@@ -273,13 +270,6 @@ def test_batches_that_cannot_be_validated_are_refused(testbed, words, parts):
 )
 def test_wrong_arguments_of_validations_are_refused(testbed, words, parts):
     check_words(parts, testbed.refused(*words))
-
-
-def test_measured_transfers_are_listed_by_way_and_by_run(testbed):
-    output = testbed.done("validate", "transfers")
-    for way in ("copies", "batch", "gather"):
-        for direction in ("out", "in", "peer"):
-            assert f"{direction} {way}" in " ".join(output.split()), (direction, way)
 
 
 def test_one_rate_of_a_file_of_guidellms_is_validated(testbed, tmp_path):
