@@ -11,7 +11,7 @@ from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
 PAIRS = Path("kernels/results/engine/pairs")
 ENGINE_PROFILE = Path("gpu-engine/h200-llama-3-8b-tp1")
-COMMANDS = ("batches", "costs", "pairs", "sweeps")
+COMMANDS = ("costs", "pairs", "sweeps")
 
 app = App(name="validate", help="Compare the simulation with measurements.")
 
@@ -42,26 +42,6 @@ Sensitivity = Annotated[
 Within = Annotated[
     AboveZero | None,
     Parameter(metavar="PERCENT", help="exit code 1 if an error exceeds PERCENT"),
-]
-Latencies = Annotated[
-    Path,
-    Parameter(
-        name="LATENCIES",
-        help="CSV with a row per batch: model, tensor_parallel, batch_size, input_len, "
-        "output_len, latency_ms or latency_s; also beam_width, device (as its driver names it)",
-    ),
-]
-Kernels = Annotated[
-    Path | None,
-    Parameter(
-        metavar="FOLDER",
-        help="AIConfigurator's folder of the GPU, such as systems/data/a100_sxm (default: "
-        "FasterTransformer's costs in the figures)",
-    ),
-]
-PredictionsCsv = Annotated[
-    Path | None,
-    Parameter(metavar="OUT", help="write predictions of all rows, also without latency"),
 ]
 Measurements = Annotated[
     Path,
@@ -125,29 +105,6 @@ def logs(
         if not json:
             print(f"figure: {figure}")
     return validation.exit_code(within, is_quiet=json)
-
-
-@app.command
-def batches(
-    latencies: Latencies, /, *, kernels: Kernels = None, csv: PredictionsCsv = None
-) -> None:
-    """Compare static batches, such as FasterTransformer's, with measured kernels.
-
-    Prints the errors of decode steps and of whole batches, and the unmeasured parts. A models.csv
-    in the latencies' folder has shapes: model, num_layers, num_heads, head_size, vocab_size.
-    """
-    from testbed.experiments.cli.output import show
-    from testbed.experiments.real.validation.batches import report
-    from testbed.experiments.real.validation.measured_batches import as_csv, predicted
-    from testbed.experiments.real.validation.measured_batches import latencies as read_latencies
-    from testbed.experiments.runs.whole_files import write_text
-
-    adjacent = latencies.with_name("models.csv")
-    shapes = adjacent if adjacent.is_file() else None
-    table = predicted(read_latencies(latencies), kernels, shapes)
-    show(*report(table))
-    if csv:
-        write_text(csv, as_csv(table))
 
 
 @app.command

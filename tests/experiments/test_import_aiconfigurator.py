@@ -186,6 +186,18 @@ def test_a_profile_that_the_tables_do_not_give_is_refused(
     assert not (tmp_path / "p.json").exists()
 
 
+def test_nccl_s_all_reduces_are_taken_where_vllm_s_own_were_not_measured(tmp_path):
+    folder = write_every_table(tmp_path)
+    remove(folder, "custom")
+    nccl = pd.read_parquet(next(folder.glob("comm/nccl/*/nccl_perf.parquet")))
+    two = nccl.query("op_name == 'all_reduce' and nccl_dtype == 'half' and num_gpus == 2")
+    profile = import_shard(folder, tmp_path / "p.json", "opt-13b --tensor-parallel 2")
+    expected = [
+        [2, 2 * row.message_size, pytest.approx(1e3 * row.latency)] for row in two.itertuples()
+    ]
+    assert profile["sections"]["all_reduce"]["points"] == expected
+
+
 def test_tables_without_a_models_name_need_one(folder, tmp_path):
     out = ["--out", str(tmp_path / "p.json")]
     refuses("toy: ", call, "import profile", [str(folder), *out])

@@ -1,4 +1,4 @@
-"""`testbed validate` and its kin: errors of a log's simulation, what-if questions, batches, and
+"""`testbed validate` and its kin: errors of a log's simulation, what-if questions, and
 arguments that are refused.
 """
 
@@ -204,47 +204,6 @@ def test_software_times_need_a_measured_profile(testbed):
 def test_profiles_that_cannot_be_fitted_are_refused(testbed, tmp_path, words, parts):
     check_words(parts, testbed.refused("calibrate", "fit", "profile", *words, "--out", "mine.json"))
     assert not (tmp_path / "mine.json").exists()
-
-
-BATCHES = (
-    "model,batch_size,input_len,output_len,latency_ms,device\n"
-    "opt-13b,1,128,8,200,NVIDIA A100-SXM4-40GB\n"
-    "opt-13b,1,128,16,340,NVIDIA A100-SXM4-40GB\n"
-    "opt-13b,4,128,8,220,NVIDIA A100-SXM4-40GB\n"
-    "opt-13b,4,128,8,240,NVIDIA A100-SXM4-40GB\n"
-)
-
-
-@pytest.fixture
-def _batches(tmp_path):
-    (tmp_path / "latency.csv").write_text(BATCHES)
-
-
-@pytest.mark.usefixtures("_batches")
-def test_steps_of_batches_are_differences_of_their_rows(testbed, tmp_path):
-    """8 tokens more take 140 ms more; the batch that was timed twice took 230 ms on average."""
-    testbed.done("validate", "batches", "latency.csv", "--csv", "b.csv")
-    with (tmp_path / "b.csv").open() as file:
-        short, long, wide = csv.DictReader(file)
-    assert (short["step_ms"], float(long["step_ms"])) == ("", 140 / 8)
-    assert float(wide["latency_ms"]) == 230
-    expected = (float(long["predicted_ms"]) - float(short["predicted_ms"])) / 8
-    assert float(long["predicted_step_ms"]) == pytest.approx(expected, abs=1e-3)
-    for row in (short, long, wide):
-        error = float(row["predicted_ms"]) / float(row["latency_ms"]) - 1
-        assert float(row["error"]) == pytest.approx(error, abs=1e-4)
-
-
-@pytest.mark.usefixtures("_batches")
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        pytest.param(("none.csv",), ("none.csv", "no such file"), id="no such file"),
-        pytest.param(("log.csv",), ("log.csv", "no column 'model'"), id="another file"),
-    ],
-)
-def test_batches_that_cannot_be_validated_are_refused(testbed, words, parts):
-    check_words(parts, testbed.refused("validate", "batches", *words))
 
 
 @pytest.mark.parametrize(
