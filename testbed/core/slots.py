@@ -5,6 +5,7 @@ footprints.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import mul
 from typing import ClassVar, NamedTuple, TypeAlias
 
 DEVICE, HOST = "device", "host"  # names of the two tiers that exist
@@ -157,6 +158,17 @@ def growth_of(events: Iterable[tuple[int, int]]) -> Growth:
         slot_steps += taken * step
         slot_steps_squared += taken * step * step
     return record(Growth, (slots, slot_steps, slot_steps_squared))
+
+
+def growth_at(steps: list[int], slots: int) -> Growth:
+    """`growth_of` steps that take equal numbers of slots.
+
+    Args:
+        steps: from 0.
+        slots: that each of them takes.
+    """
+    squared = sum(map(mul, steps, steps))
+    return record(Growth, (slots * len(steps), slots * sum(steps), slots * squared))
 
 
 class Grant(NamedTuple):

@@ -4,7 +4,7 @@ tiers.
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, compress, repeat
 from typing import ClassVar
 
 from testbed.core.errors import InputError
@@ -31,7 +31,7 @@ from testbed.core.slots import (
     Refusal,
     Usage,
     ceil_div,
-    growth_of,
+    growth_at,
     record,
 )
 from testbed.core.units import PositiveTokens, Share
@@ -132,7 +132,8 @@ class BlockMemory(LeasingPolicy):
         if index.tails:  # never within guaranteed steps
             ops = copy_tails(self._tables, writers, batch.extended)
             index.tails.clear()
-            slots, slot_steps, squared = index.grow(num_tokens)
+            grown = (index.step(), 0, 0) if num_tokens == 1 else index.grow(num_tokens)
+            slots, slot_steps, squared = grown
             slots += len(writers) * self.block_size
             growth: Growth = record(Growth, (slots, slot_steps, squared))
             return record(Grant, (0, ops, growth, NO_GROWTH, False))
@@ -152,11 +153,7 @@ class BlockMemory(LeasingPolicy):
             if not self._ensure_free(needed):
                 return Refusal.LATER
             steps = range(first + num_free * size, num_tokens, size)
-            if all(pool.were_cached):
-                evicted = blocks_taken(steps.start, needed - num_free, size)
-            else:
-                marks = zip(steps, pool.were_cached, strict=False)
-                evicted = growth_of([(s, size * mark) for s, mark in marks])
+            evicted = growth_at([*compress(steps, pool.were_cached)], size)
         blocks += pool.take(needed)
         self._tables.live += num_tokens
         growth = blocks_taken(first, needed, size) if needed else NO_GROWTH
