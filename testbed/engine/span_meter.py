@@ -4,6 +4,7 @@ begin.
 
 import heapq
 from itertools import count
+from operator import attrgetter
 
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import RUNNING, SequenceGroup
@@ -24,6 +25,8 @@ from testbed.engine.outputs import Outputs
 from testbed.engine.totals import SharedSlots, SpanAccount, SpanGrowth, SpanMemory
 from testbed.sched.plan import Outcome, Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
+
+SLOTS_OFFSET = attrgetter("slots_offset")
 
 
 class Tracked:
@@ -64,8 +67,9 @@ class SpanMeter(Meter):
         self._serial = count()
         self._internal = self._repeated = 0
         self._copies = 0
-        self._taken: list[int] = []  # steps at which a member takes a block
-        self._round = 1  # steps after which it takes the next one
+        self._extended = 0  # the batch's count when a plan was opened whose slots are shared
+        self._offsets: list[int] = []  # of its members' slots from this count
+        self._round = 0  # steps after which a member takes its next block; 0: not known
         self._footprint: Footprint | None = (
             None  # the last that was looked at: most policies have one for all
         )
@@ -137,15 +141,13 @@ class SpanMeter(Meter):
         self._note_taken()
 
     def _note_taken(self) -> None:
-        """Note when the members of the batch take slots; nothing if they do not grow in blocks. It
-        walks the batch, and only if slots are shared: an index of the meter's would lie on the
+        """Note the slots of the batch's members, which say when they take more (`_steps_taking`).
+        It walks the batch, and only if slots are shared: an index of the meter's would lie on the
         batch, where policies could reach it and, behind it, the future.
         """
-        batch, size = self.state.batch, self._block_size()
-        self._round, self._taken = size or 1, []
-        if size:
-            extended, seqs = batch.extended, batch.sequences.values()
-            self._taken = [-(seq.slots_offset + extended) % size for seq in seqs]
+        batch, self._round = self.state.batch, self._block_size()
+        self._extended = batch.extended
+        self._offsets = [*map(SLOTS_OFFSET, batch.sequences.values())]
 
     def close_decodes(self, flight: Flight, grown: Grant) -> SpanAccount:
         """`close` for a plan of the fused path that only decodes; forgets those of its groups that
@@ -197,7 +199,7 @@ class SpanMeter(Meter):
         give.
         """
         saved = used.saved + self._copies
-        return UNBOUNDED if not saved or self._taken else 1
+        return UNBOUNDED if not saved or self._round else 1
 
     def _block_size(self) -> int:
         """The size of the blocks in which the batch's members grow; 0 if they do not grow in
@@ -214,12 +216,12 @@ class SpanMeter(Meter):
         one that takes some.
         """
         before, begin, (first_ps, growth_ps, _) = held, 0, durations
-        if steps == first == 1 and not grown.growth.slots:
-            return (record(SharedSlots, (held, saved, saved * first_ps)),)
-        taken, size, last = self._taken, self._round, steps - first
-        slots = size * self._slots_per_token
+        if grown.growth == NO_GROWTH:
+            span_ps = steps * first_ps + growth_ps * (steps * (steps - 1) // 2)
+            return (record(SharedSlots, (held, saved * steps, saved * span_ps)),)
+        slots = self._round * self._slots_per_token
         rows: list[SharedSlots] = []
-        for step in sorted([step for start in taken for step in range(start, last, size)]):
+        for step in self._steps_taking(steps - first):
             if (end := step + first) > begin:
                 span_ps = (end - begin) * (2 * first_ps + growth_ps * (begin + end - 1)) // 2
                 rows.append(record(SharedSlots, (held, saved * (end - begin), saved * span_ps)))
@@ -232,6 +234,21 @@ class SpanMeter(Meter):
                 f"{name} took {grown.growth.slots} slots if whole blocks would take {whole}"
             )
         return tuple(rows)
+
+    def _steps_taking(self, num_steps: int) -> list[int]:
+        """The steps, of num_steps from the noted ones on, at which members take slots, in order;
+        none if they do not grow in blocks.
+        """
+        extended, size = self._extended, self._round
+        if not size:
+            return []
+        return sorted(
+            [
+                step
+                for offset in self._offsets
+                for step in range(-(offset + extended) % size, num_steps, size)
+            ]
+        )
 
     def _growth(
         self, durations: Affine, decode_seqs: int, started: Growth, grown: Grant, first: int = 1
