@@ -1,8 +1,7 @@
 """Pools whose unreferenced blocks stay findable by their content until they are evicted."""
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import ClassVar
 
 from testbed.memory.paged.block_pool import BlockPool
@@ -10,6 +9,7 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node, PrefixIndex
+from testbed.memory.prefix_cache.strand_index import StrandIndex
 from testbed.memory.protocols import FollowsMisses
 from testbed.vllm.releases import Release
 
@@ -117,71 +117,130 @@ class LastUsePool(CachingPool):
     first, so does one that holds no full block of known content; else it waits for its turn like
     the cached ones.
 
+    The queue has the blocks that were given back at once as lists, of which the last block goes
+    first. A list may be the blocks of a strand of the index (strand_index.py). lists: the list into
+    which each block was put last.
+
     A published block keeps its content though another block has the same: node.block is the one
     that was published first, which is found, and `copies` holds the others in order. The end of the
     first makes the next one findable.
     """
 
-    __slots__ = ("copies", "queue", "release")
+    __slots__ = ("copies", "lists", "num_queued", "queue", "release", "strands")
 
     def __init__(self, num_blocks: int, release: Release) -> None:
         super().__init__(num_blocks, Lru())
+        self.index = self.strands = StrandIndex(num_blocks)
         self.release = release
-        self.queue: OrderedDict[int, None] = OrderedDict()
+        self.queue: deque[list[int]] = deque()
+        self.num_queued = 0
+        self.lists: dict[int, list[int]] = {}
         self.copies: dict[Node, list[int]] = {}
 
     def available(self) -> int:
-        return len(self.free) + len(self.queue)
+        return len(self.free) + self.num_queued
 
     def counts(self) -> tuple[int, int, int]:
         num_cached = self.num_unreferenced
-        return len(self.free) + len(self.queue) - num_cached, num_cached, 0
+        return len(self.free) + self.num_queued - num_cached, num_cached, 0
 
     def hold(self, nodes: Sequence[Node]) -> int:
         for node in nodes:
             if node.evictable:
-                del self.queue[node.block]
+                self.lists[node.block].remove(node.block)
+                self.num_queued -= 1
         return super().hold(nodes) if nodes else 0
 
     def unpublish(self, blocks: Iterable[int]) -> None:
-        for block in blocks:
+        own = [*blocks]
+        for strand in filter(None, [*map(self.strands.by_end.get, own)]):
+            self.strands.expand(strand)
+        for block in own:
             if self.ref_count(block) == 1 and self.index.holder[block] is not None:
                 self._drop_content(block)
 
     def evict(self, count: int) -> None:
         """Free the first `count` blocks of the queue, which must be there."""
-        taken = [*islice(self.queue, count)]
-        for block in taken:
-            del self.queue[block]
-        nodes = [*map(self.index.holder.__getitem__, taken)]
-        cached = [*filter(None, nodes)]
-        self.were_cached = [True] * count
-        if len(cached) < count:
-            self.were_cached = [node is not None for node in nodes]
-        self.num_unreferenced -= len(cached)
-        self.evictions += len(cached)
-        if self.copies:
-            self.unpublish(taken)
-        else:
-            self.index.drop(cached)
+        taken: list[int] = []
+        self.were_cached = []
+        while len(taken) < count:
+            blocks = self.queue[0]
+            num = min(count - len(taken), len(blocks))
+            first = blocks[: -num - 1 : -1]
+            strand = self.strands.by_end.get(first[0]) if first else None
+            if strand is None:
+                del blocks[len(blocks) - num :]
+                self._drop_contents(first)
+            else:
+                self.strands.shorten(strand, num)  # whose blocks these are
+                self.were_cached += [True] * num
+            taken += first
+            if not blocks:
+                self.queue.popleft()
+        num_cached = sum(self.were_cached)
+        self.num_queued -= count
+        self.num_unreferenced -= num_cached
+        self.evictions += num_cached
         self.free[:0] = reversed(taken)  # behind those that were free before
 
     def evictable(self) -> list[int]:
-        return sorted(block for block in self.queue if self.index.holder[block] is not None)
+        by_end, holder, cached = self.strands.by_end, self.index.holder, list[int]()
+        for blocks in self.queue:
+            if blocks and blocks[-1] in by_end:
+                cached += blocks
+            else:
+                cached += [block for block in blocks if holder[block] is not None]
+        return sorted(cached)
 
     def _unheld(self, blocks: list[int]) -> None:
-        holder, queue, num_cached = self.index.holder, self.queue, 0
+        by_end, end = self.strands.by_end, len(blocks)
+        while end:
+            strand = by_end.get(blocks[end - 1])
+            if strand is None:
+                start = end - 1
+                while start and blocks[start - 1] not in by_end:
+                    start -= 1
+                self._queue_nodes(blocks[start:end])
+            else:
+                start = max(end - len(strand.blocks), 0)
+                if blocks[start:end] != strand.blocks:  # others hold its beginning
+                    self.strands.expand(strand)
+                    continue
+                strand.evictable = True
+                self.num_unreferenced += end - start
+                self._queue(strand.blocks)
+            end = start
+
+    def _queue_nodes(self, blocks: list[int]) -> None:
+        """Queue blocks without strands; or free those without content, if they come first."""
+        holder, cached = self.index.holder, 0
+        queued: list[int] = []
         for block in reversed(blocks):
             node = holder[block]
             if node is not None:
-                num_cached += 1
+                cached += 1
                 if node.block == block:
                     node.evictable = True
             elif self.release.uncached_first:
                 self.free.append(block)
                 continue
-            queue[block] = None
-        self.num_unreferenced += num_cached
+            queued.append(block)
+        self.num_unreferenced += cached
+        self._queue(queued[::-1])
+
+    def _queue(self, blocks: list[int]) -> None:
+        self.num_queued += len(blocks)
+        self.queue.append(blocks)
+        self.lists.update(dict.fromkeys(blocks, blocks))
+
+    def _drop_contents(self, blocks: list[int]) -> None:
+        """These blocks leave the queue, and their contents go, if they have any."""
+        nodes = [*map(self.index.holder.__getitem__, blocks)]
+        self.were_cached += [node is not None for node in nodes]
+        if self.copies:
+            self.unpublish(blocks)
+        else:
+            self.index.drop(filter(None, nodes))
 
     def _drop_content(self, block: int) -> None:
         """This copy of a content goes; the next one, if any, is found in its place."""
@@ -194,7 +253,7 @@ class LastUsePool(CachingPool):
             holder[block] = None
         elif others:
             self.index.fill(node, others.pop(0))
-            node.evictable = node.block in self.queue
+            node.evictable = node.block in self.lists.get(node.block, ())
         else:
             self.index.drop([node])
         if not others:

@@ -77,11 +77,13 @@ class PrefixIndex:
         self._nodes: dict[tuple[Node, Content], Node] = {}
 
     def match(self, contents: Iterable[Content]) -> list[Node]:
-        """The nodes of the leading contents that are there without a gap. Changes nothing."""
+        """The nodes of the leading contents that are there without a gap. Changes nothing that can
+        be found.
+        """
         matched: list[Node] = []
         node, nodes = self.root, self._nodes
         for content in contents:
-            child = nodes.get((node, content))
+            child = nodes.get((node, content)) or self._unfolded(node, content)
             if child is None or child.block == TOMBSTONE:
                 break
             matched.append(child)
@@ -128,7 +130,9 @@ class PrefixIndex:
         """
         nodes, pairs = self._nodes, zip(contents, blocks, strict=False)
         for content, block in pairs:
-            child = nodes.get((node, content)) if node.children else None
+            child = None
+            if node.children:
+                child = nodes.get((node, content)) or self._unfolded(node, content)
             if child is None:
                 return self._append(node, chain([(content, block)], pairs))
             if child.block != block:
@@ -149,6 +153,12 @@ class PrefixIndex:
                 on_event(code, True)
             node = child
         return node
+
+    def _unfolded(self, node: Node, content: Content) -> Node | None:
+        """The node of `content` behind `node`, which has none yet, if a subclass stores the content
+        in another way.
+        """
+        return None
 
     def fill(self, node: Node, block: int) -> None:
         if node.block != TOMBSTONE:
@@ -193,9 +203,8 @@ class PrefixIndex:
         assert {*filter(None, self.holder)} == {
             node for node in nodes[1:] if node.block != TOMBSTONE
         }, "holders are lost"
-        assert sum(node.children for node in nodes) == len(self._nodes) + self.num_kept, (
-            "children are miscounted"
-        )
+        children = sum(node.children for node in nodes)
+        assert children == self._num_children(), "children are miscounted"
         for (parent, content), node in self._nodes.items():
             assert (node.parent, node.content) == (parent, content), (
                 f"block {node.block} is not found by its content"
@@ -204,3 +213,7 @@ class PrefixIndex:
                 "blocks and nodes differ"
             )
             assert node.children or node.block != TOMBSTONE, "a tombstone with nothing behind it"
+
+    def _num_children(self) -> int:
+        """Of all nodes together."""
+        return len(self._nodes) + self.num_kept

@@ -1,0 +1,119 @@
+"""A cache whose new contents are in strands answers as one with a node for each block does."""
+
+from depth import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from manual_driver import admit, extend, fork, paged, publish, sequence
+from releases import UNCACHED_FIRST
+
+from testbed.core.slots import Keep, Refusal
+from testbed.memory.prefix_cache.caching_pool import LastUsePool
+from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.vllm.releases import DEFAULT
+
+PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=24).map(tuple)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("admit"), PROMPTS, st.integers(1, 24)),
+        st.tuples(st.just("compute"), st.integers(0, 9), st.integers(1, 12)),
+        st.tuples(st.just("release"), st.integers(0, 9), st.sampled_from([*Keep])),
+        st.tuples(st.just("return"), st.integers(0, 9), st.integers(1, 40)),
+        st.tuples(st.just("fork"), st.integers(0, 9), st.just(None)),
+    ),
+    max_size=40,
+)
+
+
+class Served:
+    """A policy, its sequences, and those that have given back their slots."""
+
+    def __init__(self, kind, *, strands):
+        self.policy = paged(10, OutputCaching, release=kind)
+        if not strands:
+            self.policy.report_cache(lambda code, is_findable: None)
+        self.running, self.gone, self.num_seqs = [], [], 0
+
+    def admit(self, ids, num_tokens):
+        self.num_seqs += 1
+        prompt = sequence(self.num_seqs, len(ids), prompt_ids=ids, answer_id=7 << 20)
+        return self._begin(prompt, min(num_tokens, len(ids)))
+
+    def compute(self, seq, num_tokens):
+        return extend(self.policy, [seq], num_tokens)
+
+    def release(self, seq, keep):
+        self.policy.release(seq, keep)
+        seq.num_slots = seq.num_stored = 0
+        self.running.remove(seq)
+        self.gone.append(seq)
+
+    def again(self, seq, num_tokens):
+        """A preempted sequence comes back."""
+        self.gone.remove(seq)
+        seq.num_preemptions += 1
+        return self._begin(seq, num_tokens)
+
+    def fork(self, parent):
+        self.num_seqs += 1
+        child = sequence(self.num_seqs, parent.prompt_len, prompt_ids=parent.prompt_ids)
+        fork(self.policy, parent, child)
+        self.running.append(child)
+
+    def _begin(self, seq, num_tokens):
+        answers = admit(self.policy, [seq], num_tokens)
+        if isinstance(answers, Refusal):
+            self.gone.append(seq)
+            return answers
+        seq.num_stored = seq.num_slots
+        publish(self.policy, seq)
+        self.running.append(seq)
+        return answers
+
+    def take(self, name, place, argument):
+        """One step, of the sequence at this place, if there is one; its answer."""
+        if name == "admit":
+            return self.admit(place, argument)
+        seqs = self.gone if name == "return" else self.running
+        if not seqs:
+            return None
+        seq = seqs[place % len(seqs)]
+        if name == "fork":
+            return self.fork(seq) if seq.num_stored >= seq.prompt_len else None
+        calls = {"compute": self.compute, "release": self.release, "return": self.again}
+        return calls[name](seq, argument)
+
+    def seen(self):
+        """Everything that can be asked of the policy."""
+        self.policy.check()
+        tables = [self.policy.table(seq) for seq in self.running]
+        hits = [self.policy.lookup(seq).num_cached(99) for seq in self.gone]
+        return tables, hits, self.policy.usage(), self.policy.non_sequence_slots()
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.sampled_from([DEFAULT, UNCACHED_FIRST]), STEPS)
+def test_strands_equal_a_node_for_each_block(kind, steps):
+    fast, plain = (Served(kind, strands=strands) for strands in (True, False))
+    for number, step in enumerate(steps):
+        assert fast.take(*step) == plain.take(*step)
+        assert fast.policy.usage() == plain.policy.usage()
+        if number % 4 == 3:  # a look-up gives nodes to what it finds
+            assert fast.seen() == plain.seen()
+    assert fast.seen() == plain.seen()
+    assert fast.policy.counters() == plain.policy.counters()
+
+
+def test_a_strand_whose_beginning_another_sequence_holds_is_given_back_in_parts():
+    pool = LastUsePool(6, DEFAULT)
+    blocks = pool.take(4)
+    pool.publish(pool.index.root, range(4), blocks)
+    pool.share(blocks[:2])
+    pool.put(blocks)
+    assert pool.evictable() == blocks[2:]
+    pool.evict(1)
+    assert [node.block for node in pool.index.match(range(4))] == blocks[:3]
+    pool.put(blocks[:2])
+    pool.index.check()
+    assert pool.counts() == (3, 3, 0)
+    pool.evict(2)
+    assert [node.block for node in pool.index.match(range(4))] == blocks[:1]
