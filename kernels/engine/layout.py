@@ -9,6 +9,7 @@ read them.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -163,14 +164,15 @@ class Blocks:
         """A table as a place; raises PlugInError, which names `owner`, if these kernels cannot
         read the table.
         """
-        size = self.block_size
-        if any(start % size or length % size for start, length in table):
+        size, slots = self.block_size, np.fromiter(chain.from_iterable(table), np.int64)
+        (firsts, counts), rest = np.divmod(slots.reshape(-1, 2).T, size)
+        if rest.any():
             raise PlugInError(
                 f"the table of {owner}: has extents of partial blocks of {size} slots: {table} "
                 f"(set block_size=1)"
             )
-        runs = [range(start // size, (start + length) // size) for start, length in table]
-        ids = np.array([block for run in runs for block in run], np.int64)
+        ends = np.cumsum(counts)
+        ids = np.repeat(firsts - ends + counts, counts) + np.arange(counts.sum())
         return Place(np.tile(ids, (self.num_columns, 1)), len(ids) * size)
 
     def slots(self, place: Place, positions: Ints, column: int = 0) -> Ints:
