@@ -4,7 +4,7 @@ for decodes.
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from math import inf
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +20,7 @@ from testbed.kernels.engine.shared_runs import NO_RUN, Run, shared_run
 from testbed.kernels.engine.sizes import WORKSPACE_CHUNKS, WORKSPACE_SEQS
 from testbed.kernels.launch import attention, cache_ops
 from testbed.kernels.launch.attention import FP8_SIZES, Workspace, bind_decode, decode_workspace
-from testbed.kernels.launch.decode_plan import equal_shares, worth_sharing
+from testbed.kernels.launch.decode_plan import equal_shares
 from testbed.kernels.launch.launch import Launch, stream_pointer
 from testbed.kernels.launch.prefill_attention import bind_prefill, bind_prefix, reads_prefixes
 
@@ -57,9 +57,16 @@ class CudaAttention(PlainAttention):
         self.longest_context = 0
         self.shares = False  # True: decodes read the first tokens of a run once
         self._workspace: Workspace | None = None
-        plain = pools.scales is None and layout.num_columns == 1 and not any(windows)
-        self._may_share = plain and reads_prefixes(keys)
-        self._token_bytes = 2 * keys[0].nbytes // layout.block_size  # of a layer
+        self._share_from = inf
+        self._token_bytes: int = 2 * keys[0].nbytes // layout.block_size  # of a layer
+
+    def share_prefixes(self, share_from: float) -> None:
+        """From now on decodes read the blocks that neighbours begin with once, beside prompts too,
+        if share_from bytes of a layer need not be read again. Of some caches they never do.
+        """
+        plain = self.scales is None and self.layout.num_columns == 1 and not any(self.windows)
+        if plain and reads_prefixes(self.caches[0]):
+            self._share_from = share_from
 
     def open(self, batch: Ragged) -> None:
         """Upload the arrays that the launches of all layers read."""
@@ -74,29 +81,38 @@ class CudaAttention(PlainAttention):
         }
         for column in range(self.layout.num_columns):
             ids = [place.ids[column] for place in batch.places]
-            arrays[f"prompt_tables{column}"], arrays[f"decode_tables{column}"] = (
-                padded(ids[:n]),
-                padded(ids[n:]),
-            )
-            slots = arrays[f"slots{column}"] = self.layout.targets(
-                padded(ids), owners, batch.positions
-            )
+            tables = padded(ids)
+            arrays[f"prompt_tables{column}"] = tables[:n, : _longest(ids[:n])]
+            arrays[f"decode_tables{column}"] = tables[n:, : _longest(ids[n:])]
+            slots = arrays[f"slots{column}"] = self.layout.targets(tables, owners, batch.positions)
             slots[stored] = SKIP
+        run = self._run_in(arrays["decode_tables0"], contexts[n:])
+        self.shares = run != NO_RUN
+        if self.shares:
+            arrays |= _of_run(run, len(new) - n)
         self.now = upload(arrays, self.pools.device.device)
         self.num_prompt_tokens = sum(new[:n])
         self.longest_prompt = max(new[:n], default=0)
         self.longest_context = int(contexts[n:].max(initial=0))
-        self.shares = False
 
     def run_of(self, batch: Ragged) -> Run:
         """The decodes of a batch of decodes whose first tokens are worth reading apart."""
-        if not self._may_share:
+        if self._share_from == inf:
             return NO_RUN
-        ids = [place.ids[0] for place in batch.places]
-        if all(one[0] != other[0] for one, other in pairwise(ids)):
+        return self._run_in(padded([place.ids[0] for place in batch.places]), batch.positions + 1)
+
+    def _run_in(self, tables: NDArray[np.int32], contexts: NDArray[Any]) -> Run:
+        if self._share_from == inf or (tables[1:, 0] != tables[:-1, 0]).all():
             return NO_RUN
-        run = shared_run(padded(ids), batch.positions + 1, self.layout.block_size)
-        return run if worth_sharing(run.repeated * self._token_bytes) else NO_RUN
+        run = shared_run(tables, contexts, self.layout.block_size)
+        return run if self._pays(run) else NO_RUN
+
+    def may_share(self, num_seqs: int, longest: int) -> bool:
+        """True if a batch of num_seqs decodes of at most `longest` tokens may have such a run."""
+        return self._pays(Run(0, num_seqs, longest))
+
+    def _pays(self, run: Run) -> bool:
+        return run.repeated * self._token_bytes >= self._share_from
 
     def open_decodes(self, arrays: dict[str, Tensor], longest: int, shares: bool) -> None:
         """Prepare for capturing decode layers that read these arrays. shares: those of a run
@@ -141,8 +157,8 @@ class CudaAttention(PlainAttention):
         """
         num = len(batch.parts)
         host["decode_contexts"][:num] = batch.positions + 1
-        host["run"][:] = run.first, run.last
-        host["prefixes"][run.first : run.last] = run.tokens
+        for name, values in _of_run(run, num).items():
+            host[name][: len(values)] = values
         for column in range(self.layout.num_columns):
             tables = host[f"decode_tables{column}"]
             for i, place in enumerate(batch.places):
@@ -230,9 +246,20 @@ class CudaAttention(PlainAttention):
         return step
 
 
+def _of_run(run: Run, num_seqs: int) -> dict[str, NDArray[np.int32]]:
+    """The arrays that say what the decodes of a run share, of a batch of num_seqs."""
+    prefixes = np.zeros(num_seqs, np.int32)
+    prefixes[run.first : run.last] = run.tokens
+    return {"run": np.array([run.first, run.last], np.int32), "prefixes": prefixes}
+
+
 def padded(tables: list[Ints]) -> NDArray[np.int32]:
     """Tables of unequal length as rows of one array, int32 [num_seqs, longest]."""
-    rows = np.zeros((len(tables), max((len(t) for t in tables), default=1)), np.int32)
+    rows = np.zeros((len(tables), _longest(tables)), np.int32)
     for row, table in zip(rows, tables, strict=True):
         row[: len(table)] = table
     return rows
+
+
+def _longest(tables: list[Ints]) -> int:
+    return max(map(len, tables), default=1)

@@ -119,8 +119,8 @@ class DecodeGraphs:
     """Runs decode batches as graphs, captured at first use or before the start, and other batches
     by `otherwise`.
 
-    `launched` is called when an iteration's work on the GPU begins. share_prefixes: blocks that
-    neighbours begin with are read once for them, if that pays, in graphs of their own.
+    `launched` is called when an iteration's work on the GPU begins. Batches with a run that reads
+    its first tokens once have graphs of their own.
     """
 
     network: Network
@@ -129,7 +129,6 @@ class DecodeGraphs:
     otherwise: Callable[[Ragged], Tensor]
     launched: Callable[[], None]
     capture_one: Capture
-    share_prefixes: bool = False
     _captured: dict[tuple[int, int, bool], Captured] = field(default_factory=dict)
     _logits: Tensor = field(init=False)
 
@@ -142,14 +141,17 @@ class DecodeGraphs:
         if batch.num_prompts or len(batch.parts) > BUCKETS[-1]:
             return self.otherwise(batch)
         longest = int(batch.positions.max()) + 1
-        run = self.attention.run_of(batch) if self.share_prefixes else NO_RUN
+        run = self.attention.run_of(batch)
         captured = self.captured(len(batch.parts), longest, run != NO_RUN)
         captured.fill(batch, run)
         self.launched()
         return captured.replay(batch)
 
     def captured(self, num_seqs: int, longest: int, shares: bool = False) -> Captured:
-        """The graph of the smallest bucket that fits the batch."""
+        """The graph of the smallest bucket that fits the batch; a run's fits all contexts, since
+        the lengths behind its prefix are read on the device.
+        """
+        longest = max(longest, self.max_len) if shares else longest
         key = bucket(num_seqs), context_bucket(longest, self.max_len), shares
         if key not in self._captured:
             parts = self.network, self.attention, *key, self._logits, self.capture_one
@@ -160,6 +162,10 @@ class DecodeGraphs:
         """Capture all graphs that batches up to this size may need, largest first, so that memory
         is shared.
         """
+        sizes = buckets_up_to(max_num_seqs)[::-1]
+        for size in sizes:
+            if self.attention.may_share(size, longest):
+                self.captured(size, longest, shares=True)
         for context in reversed(contexts_up_to(longest, self.max_len)):
-            for size in reversed(buckets_up_to(max_num_seqs)):
+            for size in sizes:
                 self.captured(size, context)

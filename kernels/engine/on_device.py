@@ -4,6 +4,7 @@ them, kernel by kernel or by CUDA graphs. Neither policy nor scheduler.
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 import torch
@@ -27,14 +28,14 @@ Forward = Callable[[Ragged], Tensor]  # the logits of a batch's wanted rows
 
 class Graphs(NamedTuple):
     """Work that is captured as CUDA graphs: iterations of up to prompt_tokens tokens, batches of up
-    to decode_seqs decodes with up to max_len tokens each; 0: none. share_prefixes: see
-    DecodeGraphs.
+    to decode_seqs decodes with up to max_len tokens each; 0: none. share_from: see
+    CudaAttention.share_prefixes.
     """
 
     decode_seqs: int
     prompt_tokens: int
     max_len: int
-    share_prefixes: bool = False
+    share_from: float = inf
 
 
 class OnDevice(NamedTuple):
@@ -104,13 +105,14 @@ def with_graphs(
     """
     if not isinstance(attention, CudaAttention):
         return otherwise
+    attention.share_prefixes(graphs.share_from)
     forward = otherwise
     if graphs.prompt_tokens:
         most, capture = graphs.prompt_tokens, captures.sharing_memory()
         forward = PromptGraphs(network, attention, most, forward, launched, capture).forward
     if graphs.decode_seqs:
         parts = network, attention, graphs.max_len, forward, launched, captures.sharing_memory()
-        decodes = DecodeGraphs(*parts, graphs.share_prefixes)
+        decodes = DecodeGraphs(*parts)
         decodes.capture(graphs.decode_seqs, graphs.max_len)
         forward = decodes.forward
     return forward

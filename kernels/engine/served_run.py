@@ -4,6 +4,7 @@ in real time.
 
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from testbed.kernels.engine.slot_checker import SlotChecker
 from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.kernels.engine.weights import Weights
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
+from testbed.kernels.launch.decode_plan import WORTH_SHARING
 from testbed.kernels.measure.timing import fingerprint, memory_gib
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import PoolSpec
@@ -52,7 +54,7 @@ class Options:
     parallel samples the sequences of a request with several; registered is the length of the
     registered prefix; lengths: what the oracles of the run read, see `simulate`; launches_ahead:
     see GpuExecutor; prompt_graphs: the most tokens of an iteration with prompts that is launched
-    as graphs; share_prefixes: see DecodeGraphs; drafter: the model that drafts, if one does.
+    as graphs; share_from: see Graphs; drafter: the model that drafts, if one does.
     """
 
     debug: bool = False
@@ -66,7 +68,7 @@ class Options:
     lengths: dict[int, int] | None = None
     launches_ahead: bool = True
     prompt_graphs: int = 0
-    share_prefixes: bool = False
+    share_from: float = inf
     drafter: Model | None = None
 
 
@@ -151,7 +153,7 @@ def _launch_by_graphs(
     runner: Runner, pool: PoolSpec, max_len: int, options: Options, lead: Alone
 ) -> None:
     """Capture the graphs, on all ranks at the same time; forward passes run on all from then on."""
-    graphs = Graphs(options.graphs, options.prompt_graphs, max_len, options.share_prefixes)
+    graphs = Graphs(options.graphs, options.prompt_graphs, max_len, options.share_from)
     captures = lead.build(pool, runner.tables.layout, graphs, debug=options.debug)
     otherwise = runner.eager, runner.timer.launched
     parts = runner.network, runner.attention, graphs, captures, *otherwise
@@ -289,7 +291,7 @@ def _chosen(setup: Setup, options: EngineConfig, clock: WallClock | None) -> Opt
         lengths=setup.lengths,
         launches_ahead=options.launches_ahead,
         prompt_graphs=options.prompt_graphs,
-        share_prefixes=options.share_prefixes,
+        share_from=WORTH_SHARING if options.share_prefixes else inf,
         drafter=drafting_model(setup, options),
     )
 

@@ -19,6 +19,9 @@ Q_ROWS = 128  # of a tile of queries in prefill_tma.cu
 LEAST_SHARE = 256  # tokens
 MOST_ROWS = 3  # of each thread block
 SMALL_CHUNKS = 64  # of few heads of 64
+# Bytes of K and V of a layer from which on decodes should read a prefix once that they share, and
+# not again, mostly from the L2 cache: less takes no longer than a second launch
+WORTH_SHARING = 64 << 20
 CTAS_PER_SM = {
     64: 5,
     80: 4,
@@ -69,13 +72,6 @@ class DecodePlan:
             return MOST_SHARES
         most_read = min(max_context_len, window + TILE - 1) if window else max_context_len
         return max(1, -(-most_read // self.chunk_tokens))
-
-
-def worth_sharing(num_bytes: int) -> bool:
-    """True if decodes should read a prefix once that they share: num_bytes of K and V of a layer
-    would be read again, mostly from the L2 cache. Less takes no longer than a second launch.
-    """
-    return num_bytes >= 64 << 20
 
 
 def equal_shares(head_size: int, rows_per_sm: float = math.inf) -> DecodePlan:

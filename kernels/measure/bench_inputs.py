@@ -15,7 +15,7 @@ import torch
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.kernels.launch.attention import decode, decode_workspace, paper_decode
-from testbed.kernels.launch.decode_plan import worth_sharing
+from testbed.kernels.launch.decode_plan import WORTH_SHARING
 from testbed.kernels.launch.prefill_attention import prefill, prefix_attention
 from testbed.kernels.measure.timing import num_rotations
 from testbed.kernels.verify.reference import PLAIN, Form, Shape, shuffled_tables
@@ -125,7 +125,7 @@ class DecodeInputs(Inputs):
         once for all, if that pays.
         """
         repeated = (len(self.lens) - 1) * prefix
-        if not worth_sharing(repeated * self.kv_bytes // sum(self.lens)):
+        if repeated * self.kv_bytes // sum(self.lens) < WORTH_SHARING:
             return self.paged()
         runs, prefixes = (
             torch.tensor(values, dtype=torch.int32, device="cuda")

@@ -110,6 +110,9 @@ class EmulatedLaunch:
         """Threads of the whole grid."""
         return int(np.prod(self.grid)) * self.block
 
+    def point(self, place: int, pointer: int) -> None:
+        self.cells[place] = pointer
+
     def __call__(self, stream: int) -> None:
         grid = (ctypes.c_uint * 3)(*self.grid)
         cells = ctypes.c_void_p(self.cells.ctypes.data)

@@ -17,6 +17,13 @@ import verify_draws
 from emulated_gpu import COMPILER, NUM_SMS, EmulatedKernel, EmulatedLaunch, LaunchFailed, translated
 from verify_draws import check_draws
 
+from testbed.core.specs import ModelSpec
+from testbed.kernels.engine import cuda_attention
+from testbed.kernels.engine.cuda_attention import CudaAttention
+from testbed.kernels.engine.layout import Blocks, Place, Pools
+from testbed.kernels.engine.network import PlainAttention
+from testbed.kernels.engine.ragged import Ragged
+from testbed.kernels.engine.token_buffers import Part
 from testbed.kernels.launch import attention, cache_ops, launch, prefill_attention, sampling
 from testbed.kernels.launch.decode_plan import DecodePlan
 from testbed.kernels.verify import reference, verify_attention, verify_moves
@@ -66,7 +73,8 @@ def gpu(monkeypatch, libraries):
         "counters": lambda device: (counters, iter([counters.ctypes.data])),
         "rows_of_memory": emulated_gpu.rows_of_memory,
     }
-    for module in (attention, cache_ops, launch, prefill_attention, sampling, verify_attention):
+    modules = attention, cache_ops, launch, prefill_attention, sampling, verify_attention
+    for module in (*modules, cuda_attention):
         for name in replacements.keys() & vars(module).keys():
             monkeypatch.setattr(module, name, replacements[name])
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
@@ -108,6 +116,55 @@ def test_decodes_that_share_a_prefix_equal_their_reference(gpu):
     for seed in range(3):
         case = Case(OF_BLOCKS.shape, seed, plan, 400)
         assert_right(check_shared(case), case)
+
+
+SHARED = [1, 2, 3, 4, 5]  # blocks of 16 tokens
+# (new tokens, tokens before them, block ids) of prompts, one behind the shared tokens, and decodes
+PROMPTS = [(9, 80, [*SHARED, 6]), (20, 0, [7, 8])]
+DECODES = [(1, 84, [*SHARED, 9]), (1, 33, [10, 11, 12]), (1, 80, [*SHARED, 13])]
+DECODES += [(1, 99, [*SHARED, 14, 15]), (1, 111, [*SHARED, 16, 17])]
+
+
+def batch_of(prompts, decodes):
+    """The arrays that attention reads of an iteration with these parts."""
+    rows = [*prompts, *decodes]
+    parts = [Part(None, new, past, past, wanted=1) for new, past, _ in rows]
+    positions = np.concatenate([np.arange(past, past + new) for new, past, _ in rows])
+    places = [Place(np.array([ids]), len(ids) * 16) for *_, ids in rows]
+    return Ragged(parts, len(prompts), positions * 0, positions, np.arange(len(rows)), places)
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, []], ids=["beside prompts", "decodes alone"])
+def test_decodes_of_an_iteration_share_a_prefix_as_the_plain_path_reads_it(
+    gpu, monkeypatch, prompts
+):
+    generator, batch = torch.Generator().manual_seed(0), batch_of(prompts, DECODES)
+
+    def values(*shape):
+        return aligned(torch.randn(shape, generator=generator).half())
+
+    spec, layout, cache = ModelSpec("x", 1, 256, 4, 2, 64, 64, 2, 8, 512), Blocks(2, 16), [2, 18]
+    kernels, plain = (
+        kind(Pools(pool, {}, spec), layout, (None,))
+        for pool in [values(*cache[:1], cache[1] * 16 * 2 * 64)]
+        for kind, pool in ((CudaAttention, pool), (PlainAttention, pool.clone()))
+    )
+    q, k, v = (values(len(batch.positions), heads, 64) for heads in (4, 2, 2))
+    runs, bind_prefix = [], cuda_attention.bind_prefix
+    monkeypatch.setattr(
+        cuda_attention,
+        "bind_prefix",
+        lambda *given, **options: runs.append(given[4].tolist()) or bind_prefix(*given, **options),
+    )
+    kernels.share_prefixes(1)
+    outs = []
+    for attention_of in (kernels, plain):
+        outs.append(aligned(torch.zeros_like(q)))
+        attention_of.open(batch)
+        attention_of.bind(q, k, v, outs[-1])(0)
+    assert runs == [[2, 5]]
+    assert torch.equal(kernels.pools.device, plain.pools.device)
+    assert float((outs[0] - outs[1]).abs().max()) <= TOLERANCE[torch.float16]
 
 
 def test_workspaces_of_the_checks_hold_two_rows_of_each_thread_block(gpu, monkeypatch):

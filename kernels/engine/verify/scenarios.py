@@ -6,6 +6,7 @@ Each record has the engine's logits and the tokens before them.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -60,7 +61,7 @@ class Scenario:
     The first `distinct` prompts are sent again and again. ahead: iterations are planned, and but
     for the debug mode launched, while another runs, prompts by graphs. speculation: the drafter, in
     place of that; a model that drafts is the one that serves. below: slots of the swap space and of
-    a tier. share_prefixes: see DecodeGraphs.
+    a tier. share_from: see Graphs.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Scenario:
     max_num_seqs: int = 64
     below: int = LARGE
     speculation: Speculation | None = None
-    share_prefixes: bool = False
+    share_from: float = inf
 
     def pool(self) -> PoolSpec:
         """The device's pool, the swap space and the tier."""
@@ -142,6 +143,14 @@ SCENARIOS = [
     Scenario(
         "launched ahead, prefix hit", PrefixCaching, common=100, happened="hit_tokens", ahead=True
     ),
+    Scenario(
+        "prefix read once",
+        PrefixCaching,
+        common=100,
+        happened="hit_tokens",
+        ahead=True,
+        share_from=1,
+    ),
     Scenario("fork and copy-on-write", Paged, num_seqs=4, num_requests=16, happened="copies"),
     Scenario("fork into extents", ContiguousPow2, num_seqs=4, num_requests=16, happened="copies"),
     Scenario("beams of 4", Paged, num_seqs=4, beam=True, num_requests=16, happened="copies"),
@@ -193,7 +202,7 @@ def record(
         graphs=graphs,
         lengths=lengths,
         prompt_graphs=prompt_graphs,
-        share_prefixes=scenario.share_prefixes,
+        share_from=scenario.share_from,
         drafter=Model(short, weights) if isinstance(scenario.speculation, DraftModel) else None,
     )
     engine = assemble(scenario.scheduler(policy), pool, short, weights, options, lead)

@@ -93,21 +93,34 @@ def test_planted_faults_are_caught(policy):
     assert "slot" in caught(policy, FAULTS[policy], "cuda", torch.float16)
 
 
-def test_decodes_that_read_a_shared_prefix_once_have_the_same_logits(monkeypatch):
+@pytest.mark.parametrize("graphs", [0, 64])
+def test_decodes_that_read_a_shared_prefix_once_have_the_same_logits(monkeypatch, graphs):
+    """Alone and beside prompts, in either way of launching them."""
     arch = Architecture(ModelSpec("x", 2, 1024, 8, 2, 128, 256, 3, 512, 512), "llama")
     weights = random_weights(arch, 0, "cuda", torch.float16)
     scenario = Scenario(
         "prefix", PrefixCaching, common=100, num_requests=24, happened="hit_tokens", ahead=True
     )
-    apart = by_tokens(record(scenario, arch, weights, graphs=64))
+    apart = by_tokens(record(scenario, arch, weights))
     launches, bind_prefix = [], cuda_attention.bind_prefix
-    counted = lambda *arguments, **options: (  # noqa: E731
-        launches.append(options["max_run"]) or bind_prefix(*arguments, **options)
+    beside, begin = [], cuda_attention.CudaAttention.open
+    monkeypatch.setattr(
+        cuda_attention,
+        "bind_prefix",
+        lambda *given, **options: (
+            launches.append(options["max_run"]) or bind_prefix(*given, **options)
+        ),
     )
-    monkeypatch.setattr(cuda_attention, "bind_prefix", counted)
-    monkeypatch.setattr(cuda_attention, "worth_sharing", bool)
-    together = by_tokens(record(replace(scenario, share_prefixes=True), arch, weights, graphs=64))
+    monkeypatch.setattr(
+        cuda_attention.CudaAttention,
+        "open",
+        lambda attention, batch: (
+            begin(attention, batch) or beside.append(attention.shares and batch.num_prompts)
+        ),
+    )
+    together = by_tokens(record(replace(scenario, share_from=1), arch, weights, graphs))
     assert max(launches) >= 8
+    assert any(beside)
     assert len(apart.keys() & together.keys()) >= 24
     largest = max(float(logits.abs().max()) for logits in apart.values())
     assert largest_difference(apart, together) <= 1e-2 * largest

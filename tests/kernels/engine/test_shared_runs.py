@@ -1,11 +1,16 @@
 """Which decodes of a batch have their first tokens read once."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from testbed.kernels.engine.shared_runs import NO_RUN, Run, shared_run
+from testbed.kernels.engine import graphs  # noqa: E402
+from testbed.kernels.engine.graphs import DecodeGraphs  # noqa: E402
+from testbed.kernels.engine.shared_runs import NO_RUN, Run, shared_run  # noqa: E402
+from testbed.kernels.engine.sizes import BUCKETS  # noqa: E402
 
 
 def run_of(*tables, lens, block_size=16):
@@ -46,3 +51,25 @@ def test_small_blocks_are_shared_by_whole_tiles():
 
 def test_one_decode_is_no_run():
     assert run_of([1, 2], lens=[30]) == NO_RUN
+
+
+@pytest.mark.parametrize("max_len", [300, 8192])
+def test_graphs_of_runs_are_captured_before_they_are_served(monkeypatch, max_len):
+    """One a batch size, for contexts of any length."""
+    captured = []
+    monkeypatch.setattr(graphs, "Captured", lambda *parts: captured.append(parts[2:5]))
+    attention = SimpleNamespace(may_share=lambda num, longest: (num - 1) * longest >= 16384)
+    weights = SimpleNamespace(embedding=torch.zeros(1))
+    network = SimpleNamespace(arch=SimpleNamespace(spec=SimpleNamespace(vocab_size=8)))
+    network.weights = weights
+    engine = DecodeGraphs(network, attention, max_len, None, None, None)
+    engine.capture(256, max_len)
+    before = list(captured)
+    sharing = [(num, longest) for num, longest, shares in before if shares]
+    assert 0 < len(sharing) < len(BUCKETS)
+    assert {longest for _, longest in sharing} == {max_len}
+    for num in range(2, 257):
+        for longest in range(100, max_len + 1, 100):
+            if attention.may_share(num, longest):
+                engine.captured(num, longest, shares=True)
+    assert captured == before
