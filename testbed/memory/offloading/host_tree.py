@@ -298,18 +298,11 @@ class HostTree(RadixTree):
 
     def _split(self, run: Run, num_blocks: int) -> Run:
         assert isinstance(run, HostRun), "a run of this tree"
-        assert isinstance(run.parent, HostRun), "the root is not split"
-        front = HostRun(run.parent, run.key[:num_blocks], run.blocks[:num_blocks], run.used)
-        front.locks, front.num_moving, front.made = run.locks, run.num_moving, run.made
-        front.num_published, front.priority = run.num_published, run.priority
-        front.farthest = run.farthest
-        front.host, front.num_on_device = run.host[:num_blocks], int(run.on_device)
-        run.parent.children[run.key[0]] = front
-        run.parent, run.key, run.blocks = front, run.key[num_blocks:], run.blocks[num_blocks:]
-        run.host = run.host[num_blocks:]
-        front.children[run.key[0]] = run
+        front = super()._split(run, num_blocks)
+        assert isinstance(front, HostRun), "of the same class"
+        front.num_moving, front.num_on_device = run.num_moving, int(run.on_device)
+        front.host, run.host = run.host[:num_blocks], run.host[num_blocks:]
         self._share_transfers(run, front)
-        self._offer(run)  # it begins later
         return front
 
     def _share_transfers(self, run: HostRun, front: HostRun) -> None:

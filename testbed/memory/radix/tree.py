@@ -220,7 +220,7 @@ class RadixTree:
         """Cut the first blocks of a run off, as a run of their own in front of it; returns that."""
         parent = run.parent
         assert parent is not None
-        front = Run(parent, run.key[:num_blocks], run.blocks[:num_blocks], run.used)
+        front = type(run)(parent, run.key[:num_blocks], run.blocks[:num_blocks], run.used)
         front.locks, front.made, front.farthest = run.locks, run.made, run.farthest
         front.num_published, front.priority = run.num_published, run.priority
         parent.children[run.key[0]] = front
