@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from testbed.experiments.look.compare.compared_number import ComparedNumber
+from testbed.experiments.real.validation.metric_error import MetricError
+from testbed.experiments.runs.points import Point
+
 if TYPE_CHECKING:
     from testbed.checks.contract.clauses import ClauseBroken
     from testbed.core.errors import AnswerIsNo
@@ -14,8 +18,6 @@ if TYPE_CHECKING:
     from testbed.experiments.look.hits.hit_curves import HitCurves
     from testbed.experiments.mend.trials import Mending
     from testbed.experiments.mend.tried import Tried
-    from testbed.experiments.real.validation.deviations import Compared
-    from testbed.experiments.runs.points import Point
     from testbed.study.capacity_search import Capacities, Capacity
     from testbed.study.sensitivity import CapacityIntervals
 
@@ -109,21 +111,6 @@ class SensitiveFigure:
 
 
 @dataclass(frozen=True)
-class SweptPoint:
-    """A point of a sweep, or with seeds one run of it.
-
-    Attributes:
-        values: the value of every override
-        folder: the name of its run folder
-        summary: its `summary.json`
-    """
-
-    values: dict[str, str]
-    folder: str
-    summary: dict[str, object]
-
-
-@dataclass(frozen=True)
 class SweptMean:
     """A number of a setting, over its seeds.
 
@@ -158,7 +145,7 @@ class SweepAnswer:
     table: str
     figure: str | None
     notes: list[str]
-    points: list[SweptPoint]
+    points: list[Point]
     means: list[SweptMean]
 
 
@@ -460,31 +447,6 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class ComparedNumber:
-    """A number of one run.
-
-    Attributes:
-        group: the heading of the number
-        quantity: the number's name
-        unit: its unit
-        run: the run's name
-        value: null if the run has none
-        change: from the reference; null for the reference itself
-        change_unit: `%`, or `points` of a share
-        reference: the run that the change is from
-    """
-
-    group: str
-    quantity: str
-    unit: str
-    run: str
-    value: float | None
-    change: float | None
-    change_unit: str | None
-    reference: str | None
-
-
-@dataclass(frozen=True)
 class ComparisonAnswer:
     """The answer of `testbed compare --json`.
 
@@ -499,25 +461,6 @@ class ComparisonAnswer:
     differences: list[Difference]
     numbers: list[ComparedNumber]
     remarks: list[str]
-
-
-@dataclass(frozen=True)
-class MetricError:
-    """A metric of a log and of its simulation.
-
-    Attributes:
-        log: the log's path
-        metric: such as `ttft_s_mean`
-        real: measured
-        simulated: simulated
-        error_percent: of the simulation, in percent of the real value; null if that is 0
-    """
-
-    log: str
-    metric: str
-    real: float
-    simulated: float
-    error_percent: float | None
 
 
 @dataclass(frozen=True)
@@ -595,12 +538,12 @@ def sweep_answer(
     from testbed.experiments.runs.points import settings
     from testbed.experiments.runs.replicated import setting_means
 
-    swept = [SweptPoint(dict(of.chosen), of.folder, dict(of.summary)) for of in points]
     means = [
         SweptMean(dict(row.chosen), row.title, *row.interval)
         for row in setting_means(settings(points))
     ]
-    return SweepAnswer(str(table), None if figure is None else str(figure), notes, swept, means)
+    drawn = None if figure is None else str(figure)
+    return SweepAnswer(str(table), drawn, notes, [*points], means)
 
 
 def check_answer(plug_in: str, broken: "ClauseBroken | None", place: str) -> CheckAnswer:
@@ -715,10 +658,5 @@ def comparison_answer(comparison: "Comparison") -> ComparisonAnswer:
         Difference(str(key), {str(run): str(value) for run, value in values.items()})
         for key, values in comparison.differences.iterrows()
     ]
-    numbers = [ComparedNumber(*row) for row in number_rows(comparison)]
-    return ComparisonAnswer(runs, differences, numbers, list(comparison.remarks))
-
-
-def metric_error(row: "Compared") -> MetricError:
-    """A row of a validation."""
-    return MetricError(row.log, row.metric, row.real, row.simulated, row.error_percent)
+    numbers, remarks = [*number_rows(comparison)], list(comparison.remarks)
+    return ComparisonAnswer(runs, differences, numbers, remarks)

@@ -1,19 +1,18 @@
 """Logs of real servers, replayed, and the errors of the simulation as tables or JSON."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from testbed.experiments.cli.json_answers import (
     Effect,
     Sensitive,
     ValidationAnswer,
-    metric_error,
 )
 from testbed.experiments.cli.output import plain_table, print_json, show
 from testbed.experiments.cli.replayed_logs import LogRequest
 from testbed.experiments.cli.sensitive_run import NEAR_FULL, is_wide
 from testbed.experiments.real.validation.deviations import (
-    Compared,
     compare,
     conclude,
     draw,
@@ -21,6 +20,7 @@ from testbed.experiments.real.validation.deviations import (
 )
 from testbed.experiments.real.validation.log_replay import notes, replay
 from testbed.experiments.real.validation.log_sensitivity import PREEMPTIONS, intervals
+from testbed.experiments.real.validation.metric_error import MetricError
 from testbed.experiments.runs.error_lines import short_names
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.run.config import RunConfig
@@ -72,7 +72,7 @@ class Validation:
             for row in compare(log.path, log.times, run.times)
         ]
         self.counts = [
-            Compared(log.path, PREEMPTIONS, log.preemptions, run.preemptions)
+            MetricError(log.path, PREEMPTIONS, log.preemptions, run.preemptions)
             for log, run in zip(self.logs, self.runs, strict=True)
             if log.preemptions is not None
         ]
@@ -80,7 +80,7 @@ class Validation:
         self.intervals = self._intervals()
         self.effects = {change: list(self._effects(request, change)) for change in what_if}
 
-    def _effects(self, request: LogRequest, change: str) -> Iterator[Compared]:
+    def _effects(self, request: LogRequest, change: str) -> Iterator[MetricError]:
         _, servers = request.with_words(*change.split()).replayed()
         for log, (config, _), unchanged in zip(self.logs, servers, self.runs, strict=True):
             changed = replay(log, config)
@@ -163,7 +163,7 @@ class Validation:
                 ]
         remarks = [*self.notes(), *self.conclusions()]
         is_within = None if within is None else self.worst_percent <= within
-        errors = [metric_error(row) for row in (*self.errors, *self.counts)]
+        errors = [*self.errors, *self.counts]
         sensitive = [
             Sensitive(path, metric, low, high)
             for (path, metric), (low, high) in self.intervals.items()
@@ -179,7 +179,7 @@ class Validation:
             )
         )
 
-    def _cells(self, rows: Sequence[Compared]) -> Iterator[tuple[str, ...]]:
+    def _cells(self, rows: Sequence[MetricError]) -> Iterator[tuple[str, ...]]:
         for row in rows:
             path = next(path for path in self.names if f"{row.log}, ".startswith(f"{path}, "))
             name = self.names[path] + row.log.removeprefix(path)
@@ -199,7 +199,7 @@ class Validation:
         """Write a row per log and metric, then one per change."""
         effects = [row for rows in self.effects.values() for row in rows]
         rows = [*self.errors, *self.counts, *effects]
-        names = (*Compared._fields, "error_percent")
+        names = [column.name for column in fields(MetricError)]
         columns = {name: [getattr(row, name) for row in rows] for name in names}
         if effects:
             columns["compared"] = ["with the log"] * (len(self.errors) + len(self.counts))
@@ -212,7 +212,7 @@ class Validation:
         draw([(self.names[log.path], log.times, run.times) for log, run in runs], path)
 
     @property
-    def worst(self) -> Compared:
+    def worst(self) -> MetricError:
         """The metric with the largest error."""
         return max(self.errors, key=lambda row: abs(row.error_percent))
 

@@ -1,22 +1,30 @@
 """The points of a sweep, its axes, and its settings: points that differ in their seed alone."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 SEED = "seed"
 
 
-class Point(NamedTuple):
-    """One point of a sweep: its overrides, its summary and the name of its folder."""
+@dataclass(frozen=True)
+class Point:
+    """A point of a sweep, or with seeds one run of it.
 
-    chosen: Mapping[str, str]
-    summary: Mapping[str, Any]
+    Attributes:
+        values: the value of every override
+        summary: its `summary.json`
+        folder: the name of its run folder
+    """
+
+    values: dict[str, str]
+    summary: dict[str, Any]
     folder: str
 
 
 def axes(points: Sequence[Point]) -> list[str]:
     """The keys whose values differ between points, in the order of the command line."""
-    return differing([point.chosen for point in points])
+    return differing([point.values for point in points])
 
 
 def differing(choices: Sequence[Mapping[str, str]]) -> list[str]:
@@ -36,7 +44,7 @@ class Setting(NamedTuple):
     @property
     def seeds(self) -> list[str]:
         """The seed of each point."""
-        return [point.chosen.get(SEED, "") for point in self.points]
+        return [point.values.get(SEED, "") for point in self.points]
 
 
 def settings(points: Sequence[Point]) -> list[Setting]:
@@ -44,7 +52,7 @@ def settings(points: Sequence[Point]) -> list[Setting]:
     names = [name for name in axes(points) if name != SEED]
     groups = dict[tuple[str, ...], list[Point]]()
     for point in points:
-        groups.setdefault(tuple(str(point.chosen.get(name, "")) for name in names), []).append(
+        groups.setdefault(tuple(str(point.values.get(name, "")) for name in names), []).append(
             point
         )
     return [

@@ -53,7 +53,7 @@ def write_sweep(path: Path, points: Sequence[Point], names: Sequence[str]) -> No
     """
     rows = list[dict[str, Any]]()
     for point in points:
-        on_axes = {name: point.chosen.get(name) for name in names}
+        on_axes = {name: point.values.get(name) for name in names}
         results = merge_axes(names, flat(point.summary))
         rows.append({**on_axes, "folder": point.folder, **results})
     columns = dict.fromkeys(key for row in rows for key in row)
@@ -86,10 +86,10 @@ def shown(
     head += [*few_requests(of.summary for of in points), WINDOW]
     if are_replicated(points) and not per_seed:
         return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))
-    columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
+    columns = {name: [str(point.values.get(name, "")) for point in points] for name in names}
     columns |= futures_of(points)
     results, same = varying(main_numbers([point.summary for point in points]))
-    labels = _labels([point.chosen for point in points], width)
+    labels = _labels([point.values for point in points], width)
     head += [*same, *_explained(labels)]
     return Group(*map(Text, head), _table(_labelled(columns, labels), results, width))
 
@@ -286,7 +286,7 @@ def _by_name(groups: Sequence[Setting], names: Sequence[str]) -> dict[str, Seque
 
 def _name_of(point: Point, names: Sequence[str]) -> str:
     """The values in which a point differs."""
-    return " ".join(f"{name}={point.chosen[name]}" for name in names if name in point.chosen)
+    return " ".join(f"{name}={point.values[name]}" for name in names if name in point.values)
 
 
 def draw_sweep(path: Path, points: Sequence[Point], metrics: Sequence[str] = ()) -> bool:
@@ -295,7 +295,7 @@ def draw_sweep(path: Path, points: Sequence[Point], metrics: Sequence[str] = ())
     """
     names = axes(points)
     different = pd.DataFrame(
-        [[point.chosen.get(name, "") for name in names] for point in points], columns=names
+        [[point.values.get(name, "") for name in names] for point in points], columns=names
     )
     charts = sweep_charts(different, [flat(point.summary) for point in points], metrics)
     if charts:

@@ -19,6 +19,7 @@ SCALARS = {
     bool: "boolean",
     NoneType: "null",
     object: "any value",
+    Any: "any value",
 }
 ANSWERS = {name: kind for name, kind in vars(json_answers).items() if is_dataclass(kind)}
 ATTRIBUTE = re.compile(r"(?m)^    (\w+): (.*(?:\n {8}.*)*)")

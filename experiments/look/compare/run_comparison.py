@@ -1,12 +1,12 @@
 """The comparison of runs: differing config keys, numbers with changes, and remarks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
 
 import pandas as pd
 
 from testbed.core.errors import InputError
+from testbed.experiments.look.compare.compared_number import ComparedNumber
 from testbed.experiments.look.compare.differences import differences
 from testbed.experiments.look.compare.finished_run import WHOLE, FinishedRun
 from testbed.experiments.runs.equal_caches import remark_on_caches
@@ -87,33 +87,22 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
     return Comparison(runs, differences(runs), numbers, list(_remarks(runs)))
 
 
-NUMBER_COLUMNS = (
-    "group",
-    "quantity",
-    "unit",
-    "run",
-    "value",
-    "change",
-    "change_unit",
-    "reference",
-)
-
-
 def tidy(comparison: Comparison) -> pd.DataFrame:
-    """One row per number and run, with NUMBER_COLUMNS."""
-    return pd.DataFrame(number_rows(comparison), columns=list(NUMBER_COLUMNS))
+    """One row per number and run."""
+    names = [column.name for column in fields(ComparedNumber)]
+    return pd.DataFrame(number_rows(comparison), columns=names)
 
 
-def number_rows(comparison: Comparison) -> Iterator[tuple[Any, ...]]:
-    """A row of NUMBER_COLUMNS per number and run; the first run has no change."""
+def number_rows(comparison: Comparison) -> Iterator[ComparedNumber]:
+    """Each number of each run; the first run has no change."""
     names, references = [run.name for run in comparison.runs], comparison.references
     for quantity, values in comparison.numbers.items():
         about = (quantity.group, quantity.name, quantity.unit)
         change_unit = "points" if quantity.is_share else "%"
-        yield (*about, names[0], values[0], None, None, None)
+        yield ComparedNumber(*about, names[0], values[0])
         changes = comparison.changes(quantity)
         for name, value, change, i in zip(names[1:], values[1:], changes, references, strict=True):
-            yield (*about, name, value, change, change_unit, names[i])
+            yield ComparedNumber(*about, name, value, change, change_unit, names[i])
 
 
 def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:

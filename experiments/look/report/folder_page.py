@@ -115,8 +115,8 @@ def _by_differences(runs: Sequence[FinishedRun]) -> tuple[Sequence[FinishedRun],
 def _all_runs(points: Sequence[Point]) -> Table:
     """A row for each run: its values of the differing keys, its main numbers, its folder."""
     left = {
-        name: ["-" if point.chosen[name] == "null" else point.chosen[name] for point in points]
-        for name in points[0].chosen
+        name: ["-" if point.values[name] == "null" else point.values[name] for point in points]
+        for name in points[0].values
     }
     results, same = varying(main_numbers([point.summary for point in points]))
     folders = {"run": [point.folder for point in points]}

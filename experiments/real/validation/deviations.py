@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from testbed.experiments.real.validation.log_replay import Replayed
 from testbed.experiments.real.validation.logged_server import high_water
+from testbed.experiments.real.validation.metric_error import MetricError
 from testbed.experiments.runs.whole_files import whole
 from testbed.run.config import RunConfig
 from testbed.run.identity import content_hash
@@ -21,22 +22,6 @@ NAMES = dict(zip(KINDS, ("TTFT", "TPOT", "latency"), strict=True))
 FILLED = 0.95  # share of the pool from which memory counts as short
 POINTS = 400
 STYLES = {"real": "k-", "simulated": "C0--"}
-
-
-class Compared(NamedTuple):
-    """One metric of one log."""
-
-    log: str
-    metric: str
-    real: float
-    simulated: float
-
-    @property
-    def error_percent(self) -> float:
-        """The error of the simulation in percent of the real value."""
-        if self.real == 0:
-            return 0.0 if self.simulated == 0 else float("inf")
-        return 100 * (self.simulated / self.real - 1)
 
 
 def metrics(times: Times) -> dict[str, float]:
@@ -54,11 +39,11 @@ def metrics(times: Times) -> dict[str, float]:
     return values
 
 
-def compare(log: str, real: Times, simulated: Times) -> list[Compared]:
+def compare(log: str, real: Times, simulated: Times) -> list[MetricError]:
     """A row for each metric that both have. log: the name of the rows."""
     simulated_metrics = metrics(simulated)
     return [
-        Compared(log, name, value, simulated_metrics[name])
+        MetricError(log, name, value, simulated_metrics[name])
         for name, value in metrics(real).items()
         if name in simulated_metrics
     ]

@@ -10,8 +10,9 @@ from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.derive import derive, measured
 from testbed.cost.known_profiles import shipped
 from testbed.experiments.real.importers.known_shapes import gpu_of_device
-from testbed.experiments.real.validation.deviations import Compared, compare
+from testbed.experiments.real.validation.deviations import compare
 from testbed.experiments.real.validation.log_replay import FRONT_END, US
+from testbed.experiments.real.validation.metric_error import MetricError
 from testbed.experiments.real.validation.software_fit import FRONT, KEYS, Fitted
 from testbed.run.identity import content_hash
 from testbed.traces.vllm_log import Times, VllmLog
@@ -101,12 +102,12 @@ def half_time(log: VllmLog) -> float:
 
 def errors(
     real: Times, simulated: Times, after_s: float = 0.0, until_s: float = float("inf")
-) -> list[Compared]:
+) -> list[MetricError]:
     """The errors of the requests between two moments (s).
 
     TTFT is of the requests whose first token came in between, TPOT and latency of those that ended.
     """
-    rows: list[Compared] = []
+    rows: list[MetricError] = []
     for moments, kinds in ((real.first_token_s, ("ttft",)), (real.finish_s, ("tpot", "e2e"))):
         is_inside = (moments > after_s) & (moments <= until_s)
         compared = compare("", real.take(is_inside), simulated.take(is_inside))
@@ -114,7 +115,7 @@ def errors(
     return rows
 
 
-def table(parts: Mapping[str, Sequence[Compared]]) -> Iterator[tuple[str, ...]]:
+def table(parts: Mapping[str, Sequence[MetricError]]) -> Iterator[tuple[str, ...]]:
     """A row for each metric, with its error in each part."""
     columns = [
         {row.metric: f"{row.error_percent:+.1f}%" for row in rows} for rows in parts.values()
