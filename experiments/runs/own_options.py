@@ -33,7 +33,7 @@ from testbed.experiments.runs.choice_names import (
 )
 from testbed.experiments.runs.yaml_values import yaml_values
 from testbed.run.config import EngineConfig, RunConfig, ServerConfig, SoftwareConfig, defaults_of
-from testbed.run.constructor_parameters import values_of
+from testbed.run.constructor_parameters import parameters_of
 from testbed.run.parts import locate
 
 Node = dict[str, Any]
@@ -119,7 +119,7 @@ def _of_classes(values: Any, group: str) -> Any:
     target = str(values.get("_target_", ""))
     if not NAMED.fullmatch(target):
         return filled
-    return {"_target_": target, **values_of(locate(target, group)), **filled}
+    return {"_target_": target, **parameters_of(locate(target, group)).plain_defaults, **filled}
 
 
 @cache

@@ -13,7 +13,7 @@ from testbed.experiments.runs.choice_names import FILE_READERS
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_folder import run_into
 from testbed.run.config import Machine, RunConfig
-from testbed.run.constructor_parameters import values_of
+from testbed.run.constructor_parameters import parameters_of
 from testbed.run.parts import Part, locate
 
 PAPERS_COST = "testbed.cost.derive.derived_cost"
@@ -66,7 +66,7 @@ class RunStore:
         files, embedded = dict(self.lengths), str(config.trace.parameters.get("model"))
         if embedded not in files:
             return config
-        usual = values_of(locate(config.trace.name, "trace"))
+        usual = parameters_of(locate(config.trace.name, "trace")).plain_defaults
         kept = {
             key: value
             for key, value in config.trace.parameters.items()

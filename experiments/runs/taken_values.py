@@ -22,10 +22,10 @@ def policy_takes(choices: Mapping[str, str], key: str) -> bool:
     if target is None:
         return True
     try:
-        declared = parameters_of(locate(target.replace(":", "."), "policy"))
+        parameters = parameters_of(locate(target.replace(":", "."), "policy"))
     except InputError:
         return True
-    return declared is None or key.removeprefix(PREFIX).partition(".")[0] in declared
+    return parameters.has(key.removeprefix(PREFIX).partition(".")[0])
 
 
 def not_taken(words: Sequence[str], choices: Mapping[str, str]) -> list[str]:

@@ -18,7 +18,6 @@ from testbed.experiments.runs.choice_names import CLASS_OF_FILE, CONF, CUSTOM, K
 from testbed.experiments.runs.meanings import SECTIONS, meaning_of
 from testbed.experiments.runs.shown_values import comments_in
 from testbed.run.constructor_parameters import MUST_BE_GIVEN, parameters_of
-from testbed.run.constructor_parameters import values_of as defaults_of_constructor
 from testbed.run.parts import Part, locate
 
 BUILT = (
@@ -95,7 +94,7 @@ def _parameter_rows(group: str, path: Path, target: str) -> list[str]:
     those that it includes state.
     """
     constructor = locate(target, group)
-    declared = parameters_of(constructor) or {}
+    declared = parameters_of(constructor).hints
     values, comments = _values_in(path, constructor), _comments_of(path)
     return [
         f"| `{_key(group)}.{name}` | {values_of(declared.get(name, Any))} | "
@@ -110,7 +109,7 @@ def _values_in(path: Path, constructor: Any) -> dict[str, Any]:
     parameters without a default.
     """
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    defaults = defaults_of_constructor(constructor)
+    defaults = parameters_of(constructor).plain_defaults
     for included in _included_files(path, values):
         stated = _values_in(included, constructor)
         defaults |= {key: stated[key] for key in stated if defaults.get(key) == MUST_BE_GIVEN}

@@ -232,7 +232,7 @@ def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | No
 def _limits_of(kind: type[Scheduler]) -> dict[str, Any]:
     """The members of LIMITS that a scheduler's constructor or its base class takes."""
     parameters = parameters_of(kind)
-    return {k: value for k, value in LIMITS.items() if parameters is None or k in parameters}
+    return {name: value for name, value in LIMITS.items() if parameters.has(name)}
 
 
 def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -> list[PoolSpec]:

@@ -4,11 +4,11 @@ check of their values.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
@@ -24,15 +24,44 @@ BY_THE_BUILDER = (LENGTHS, "max_len")
 CONTAINERS = (Union, UnionType, Annotated, list)  # of checked types
 
 
-@cache
-def validator_of(target: Any) -> TypeAdapter[Any]:
-    """Checks the parameters of a class or function against their annotations."""
-    declared = parameters_of(target) or {}
-    hints = {name: hint if is_checked(hint) else Any for name, hint in declared.items()}
-    typed_dict: Any = TypedDict  # mypy wants its fields as a literal
-    parameters = typed_dict("parameters", hints, total=False)
-    parameters.__pydantic_config__ = CONFIG
-    return TypeAdapter(parameters)
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters of a class or function: their annotations by name, and the defaults of those
+    that have one. has_others: it takes any others too.
+    """
+
+    hints: dict[str, Any]
+    defaults: dict[str, Any]
+    has_others: bool
+
+    def has(self, name: str) -> bool:
+        """True if it takes a parameter of this name."""
+        return self.has_others or name in self.hints
+
+    @cached_property
+    def validator(self) -> TypeAdapter[Any]:
+        """Checks values by name against their annotations; others are refused."""
+        hints = {name: hint if is_checked(hint) else Any for name, hint in self.hints.items()}
+        typed_dict: Any = TypedDict  # mypy wants its fields as a literal
+        parameters = typed_dict("parameters", hints, total=False)
+        parameters.__pydantic_config__ = CONFIG
+        return TypeAdapter(parameters)
+
+    @property
+    def plain_defaults(self) -> dict[str, Any]:
+        """The parameters that take plain values, with their defaults, as YAML has them; "???" for
+        one that must be given. Objects, and what the builder gives, are left out.
+        """
+        values: dict[str, Any] = {}
+        for name, hint in self.hints.items():
+            value = self.defaults.get(name, MUST_BE_GIVEN)
+            for kind, plain in PLAIN_FORMS.items():
+                value = plain(value) if isinstance(value, kind) else value
+            # without an annotation, a default alone says that a parameter is plain
+            is_plain = isinstance(value, int | float | str) and value != MUST_BE_GIVEN
+            if name not in BY_THE_BUILDER and (is_checked(hint) or is_plain):
+                values[name] = value
+        return values
 
 
 def is_checked(hint: Any) -> bool:
@@ -49,54 +78,7 @@ def is_checked(hint: Any) -> bool:
 
 
 @cache
-def parameters_of(target: Any) -> dict[str, Any] | None:
-    """The annotation of every parameter, None if any name is accepted; a class may pass keywords
-    to its base class.
-    """
-    parameters = declared(target)
-    return None if parameters.has_others else parameters.hints
-
-
-def constructor_parameters(cls: type) -> list[str]:
-    """The names of the parameters of the constructor that a class has, its own or an inherited
-    one.
-    """
-    try:
-        parameters = inspect.signature(cls).parameters.values()
-    except ValueError:  # of a class that is written in C
-        return []
-    return [entry.name for entry in parameters if entry.kind is not entry.VAR_KEYWORD]
-
-
-def values_of(target: Any) -> dict[str, Any]:
-    """The parameters that take plain values, with their defaults, as YAML has them; "???" for one
-    that must be given. Objects, and what the builder gives, are left out.
-    """
-    hints, defaults, _ = declared(target)
-    values: dict[str, Any] = {}
-    for name, hint in hints.items():
-        value = defaults.get(name, MUST_BE_GIVEN)
-        for kind, plain in PLAIN_FORMS.items():
-            value = plain(value) if isinstance(value, kind) else value
-        # without an annotation, a default alone says that a parameter is plain
-        is_plain = isinstance(value, int | float | str) and value != MUST_BE_GIVEN
-        if name not in BY_THE_BUILDER and (is_checked(hint) or is_plain):
-            values[name] = value
-    return values
-
-
-class Parameters(NamedTuple):
-    """The parameters of a class or function by name, with the defaults of those that have one;
-    has_others: it takes any others too.
-    """
-
-    hints: dict[str, Any]
-    defaults: dict[str, Any]
-    has_others: bool
-
-
-@cache
-def declared(target: Any) -> Parameters:
+def parameters_of(target: Any) -> Parameters:
     """The parameters of a function, or of a class and of the base classes that get its other
     keywords; a constructor without a signature, such as one written in C, takes any.
     """

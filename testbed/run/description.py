@@ -15,7 +15,7 @@ from testbed.memory.capabilities import Capabilities
 from testbed.memory.layouts import BlockLayout, ExtentLayout
 from testbed.memory.policy import PoolSpec
 from testbed.run.config import RunConfig
-from testbed.run.constructor_parameters import constructor_parameters
+from testbed.run.constructor_parameters import parameters_of
 from testbed.run.cost_words import cost_source, tested
 from testbed.run.identity import ROOT, code_hash
 from testbed.run.oracles import future_read
@@ -300,13 +300,13 @@ def configured(value: Any) -> str:
     return str(value)
 
 
-def _part(part: Part, built: object) -> str:
+def _part(part: Part, built: Any) -> str:
     """A part with its parameters: the given ones, and of a class or object also what it has under
     the names of the others.
     """
     if part.is_named:
         return configured(part)
-    values = {name: getattr(built, name, None) for name in constructor_parameters(type(built))}
+    values = {name: getattr(built, name, None) for name in parameters_of(built.__class__).hints}
     return type(built).__qualname__ + configured(
         {k: v for k, v in (values | dict(part.parameters)).items() if isinstance(v, SHOWN)}
     )

@@ -15,7 +15,7 @@ from testbed.cost.transfer_times import tier_bandwidths
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.run.config import Machine, RunConfig, ServerConfig, SoftwareConfig
-from testbed.run.constructor_parameters import values_of
+from testbed.run.constructor_parameters import parameters_of
 from testbed.run.parts import Part
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
 from testbed.speculation.speculation import Speculation
@@ -244,7 +244,8 @@ def block_size_of(policy: Part) -> int | None:
     """
     if policy.is_instance:
         return capabilities_of(policy.target).block_size
-    block_size = {**values_of(policy.maker("policy")), **policy.parameters}.get("block_size")
+    usual = parameters_of(policy.maker("policy")).plain_defaults
+    block_size = {**usual, **policy.parameters}.get("block_size")
     is_size = isinstance(block_size, int) and not isinstance(block_size, bool) and block_size > 0
     return block_size if is_size else None
 

@@ -18,7 +18,7 @@ def is_oracle(make: Callable[..., Any]) -> bool:
         if LENGTHS in make.keywords:
             return False
         make = make.func
-    return LENGTHS in (parameters_of(make) or {})
+    return LENGTHS in parameters_of(make).hints
 
 
 def with_lengths(make: Callable[..., Any], lengths: OutputLengths) -> Callable[..., Any]:

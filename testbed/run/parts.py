@@ -14,7 +14,7 @@ from pydantic_core import core_schema
 from testbed.core.config_model import refusal_of
 from testbed.core.errors import InputError
 from testbed.core.spelling import did_you_mean, dotted
-from testbed.run.constructor_parameters import parameters_of, validator_of
+from testbed.run.constructor_parameters import parameters_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +146,20 @@ class Part:
             key: the part's name in messages.
         """
         declared = parameters_of(target)
-        if declared is None:
+        if declared.has_others:
             return
-        unknown = next((name for name in self.parameters if name not in declared), None)
+        unknown = next((name for name in self.parameters if name not in declared.hints), None)
         if unknown is not None:
-            meant = did_you_mean(unknown, declared)
+            meant = did_you_mean(unknown, declared.hints)
             remedy = f"remove by ~{dotted(key, unknown)}" if self.is_named else ""
             raise InputError(key=self.name, problem=f"takes no {unknown}{meant}", remedy=remedy)
         values = {
             name: value for name, value in self.parameters.items() if not isinstance(value, Part)
         }
         try:
-            validator_of(target).validate_python(values)
+            declared.validator.validate_python(values)
         except ValidationError as error:
-            raise refusal_of(error, declared, key) from None
+            raise refusal_of(error, declared.hints, key) from None
 
 
 def check_kinds_of_parts(
@@ -168,9 +168,9 @@ def check_kinds_of_parts(
     """Raise InputError for a parameter that is to be an object of one of this project's classes,
     and is text or another object.
     """
-    declared = parameters_of(target) or {}
+    hints = parameters_of(target).hints
     for name in [name for name, value in parameters.items() if isinstance(value, Part | str)]:
-        value, hint = instances[name], declared.get(name, Any)
+        value, hint = instances[name], hints.get(name, Any)
         kinds = tuple(kind for kind in get_args(hint) or (hint,) if kind is not type(None))
         are_ours = all(
             isinstance(kind, type) and kind.__module__.startswith("testbed.") for kind in kinds

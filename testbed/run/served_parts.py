@@ -42,7 +42,7 @@ def served_parameters(
         LENGTHS: lambda config: MappingProxyType(lengths),
     }
     maker = part.maker(group)
-    declared = parameters_of(maker) or {}
+    declared = parameters_of(maker).hints
     given = part.parameters.keys() - {LENGTHS}  # which no config says
     given |= getattr(maker, "keywords", {}).keys()
     names = [name for name in makers if name in declared and name not in given]

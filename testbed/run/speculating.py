@@ -46,7 +46,7 @@ def check_speculation(config: RunConfig, speculation: Speculation) -> None:
     """Refuse what is not modelled with drafts."""
     _check_run(config)
     _check_software(config)
-    if "drafter" not in (parameters_of(config.scheduler.maker("scheduler")) or {}):
+    if "drafter" not in parameters_of(config.scheduler.maker("scheduler")).hints:
         raise InputError(
             key="speculation",
             problem=f"scheduler={config.scheduler.name.rpartition('.')[2]} plans no drafts",
@@ -64,7 +64,7 @@ def _check_policy(config: RunConfig, speculation: Speculation) -> None:
         return
     target = config.policy.maker("policy")
     finds_prefixes = hasattr(target, "lookup")
-    if finds_prefixes and "drafts" not in (parameters_of(target) or {}):
+    if finds_prefixes and "drafts" not in parameters_of(target).hints:
         raise InputError(
             key="speculation",
             problem=(

@@ -10,7 +10,7 @@ from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed, configured
 from testbed.run.build import build
 from testbed.run.config import ServerConfig, SoftwareConfig
-from testbed.run.constructor_parameters import values_of
+from testbed.run.constructor_parameters import parameters_of
 from testbed.run.parts import locate
 from testbed.run.served_parts import served_parameters
 
@@ -70,7 +70,7 @@ def defaults_at(path, stated, key):
         given = {field.name: field.default for field in fields(cls)}
         return {name: value for name, value in given.items() if value is not MISSING}
     target = classes_of(path).get(key) or base_of(path, stated).get(key)
-    return {} if target is None else values_of(locate(target, "part"))
+    return {} if target is None else parameters_of(locate(target, "part")).plain_defaults
 
 
 def stated_twice(path):
@@ -114,7 +114,7 @@ def test_every_key_of_a_built_in_class_can_be_set_without_a_plus(round_):
     chosen = {group: found[round_] for group, found in options.items() if round_ < len(found)}
     config = composed("run", [f"{group}={name}" for group, (name, _) in chosen.items()])
     for group, (name, cls) in chosen.items():
-        assert set(values_of(cls)) <= set(config[group]), name
+        assert set(parameters_of(cls).plain_defaults) <= set(config[group]), name
 
 
 def test_a_preset_repeats_nothing_of_the_options_that_it_chooses():
@@ -129,7 +129,7 @@ def test_a_preset_repeats_nothing_of_the_options_that_it_chooses():
             if name is None or group == "software":
                 continue
             target = composed("run", [f"{group}={name}"])[group]["_target_"]
-            defaults = values_of(locate(target, group))
+            defaults = parameters_of(locate(target, group)).plain_defaults
             same = {key for key in values if defaults.get(key, ...) == values[key]}
             assert not same, (path, same)
 

@@ -25,7 +25,7 @@ from testbed.memory.paged.paged import Paged
 from testbed.run import identity
 from testbed.run.build import build
 from testbed.run.config import RunConfig
-from testbed.run.constructor_parameters import constructor_parameters, parameters_of
+from testbed.run.constructor_parameters import parameters_of
 from testbed.run.identity import run_id
 from testbed.run.parts import Part, locate
 
@@ -305,7 +305,7 @@ def built_in_classes():
 @pytest.mark.parametrize("target", built_in_classes())
 def test_every_number_of_a_built_in_class_has_a_least_value(target):
     """Without one, a negative number would pass, and give a wrong result."""
-    declared = parameters_of(locate(target, "part"))
+    declared = parameters_of(locate(target, "part")).hints
     bounded = (Ge, Gt, Interval)
     options = {name: hint for name, hint in declared.items() if name != LENGTHS}
     for name, hint in options.items():
@@ -314,4 +314,5 @@ def test_every_number_of_a_built_in_class_has_a_least_value(target):
 
 
 def test_a_class_without_a_signature_has_no_known_parameters():
-    assert constructor_parameters(int) == []
+    parameters = parameters_of(int)
+    assert (parameters.hints, parameters.has_others) == ({}, True)
