@@ -28,6 +28,7 @@ from testbed.core.hf_weights import QUANTIZATION, kv_bytes, with_weights
 from testbed.core.specs import ModelSpec
 
 BOTH_WAYS = "use_bidirectional_attention"
+GATED_TOWERS = ("pixtral", "gemma4_vision", "qwen2_5_vl")  # types of vision transformers
 BESIDE = "hf_quant_config.json"  # of a checkpoint of ModelOpt's
 
 
@@ -36,7 +37,7 @@ def vision_params(config: Mapping[str, Any]) -> int | None:
     say its size.
 
     A layer has four matrices of attention and two of a feed-forward network, or three if it is
-    gated (Pixtral); patches are embedded by one more. Projectors are not counted.
+    gated; patches are embedded by one more. Projectors are not counted.
     """
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
@@ -50,7 +51,7 @@ def vision_params(config: Mapping[str, Any]) -> int | None:
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return None
     hidden, ffn, layers = sizes
-    gates = 3 if vision.get("model_type") == "pixtral" else 2
+    gates = 3 if vision.get("model_type", config.get("model_type")) in GATED_TOWERS else 2
     patch = vision.get("patch_size", 0)
     sides = patch if isinstance(patch, list) else [patch, patch]
     sides = [*sides, vision.get("temporal_patch_size", 1)]

@@ -20,12 +20,12 @@ def cut_block(
     expert_shares: GPUs that divide one expert. least: the narrowest block into which a server
     divides those of experts' scales, if it does.
     """
-    if model.weight_bits != FP8_BLOCK_BITS:
-        return None
-    if model.experts and not model.experts.bits:
+    if model.experts and (model.experts.bits or model.weight_bits) == FP8_BLOCK_BITS:
         columns = model.experts.size // expert_shares
         if columns % BLOCK and gcd(columns, model.hidden_size, BLOCK) < least:
             return _problem(f"an expert's {model.experts.size} columns", expert_shares, columns)
+    if model.weight_bits != FP8_BLOCK_BITS:
+        return None
     for name, width in _inputs(model).items():
         if num_gpus > 1 and width // num_gpus % BLOCK:
             return _problem(f"the {width} columns of {name}", num_gpus, width // num_gpus)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from testbed.core.divided_weights import bytes_on_gpu
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 
 MIB = 1 << 20
@@ -131,7 +132,7 @@ def memory_of(
     other = others[max(count for count in others if count <= limits.num_gpus)]
     return ServerMemory(
         free=reported_mib(gpu) / 1024 - other,
-        weights=model.weight_bytes / limits.num_gpus / GIB,
+        weights=bytes_on_gpu(model, model.weight_bytes, limits.num_gpus) / GIB,
         fraction=static_fraction(model, gpu, limits) if fraction is None else fraction,
     )
 

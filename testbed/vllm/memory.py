@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from testbed.core.divided_weights import bytes_on_gpu
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.vllm.limits import Limits
@@ -129,18 +130,22 @@ def memory_of(
 
 
 def _weights_gib(stage: Stage, limits: Limits, encoder_params: float) -> float:
-    """A GPU's share of the parameters; the projections of latents are copied as a whole."""
+    """A GPU's share of the parameters."""
     model = stage.model
     weight_bytes = stage.weight_bytes - _experts_elsewhere(model, limits)
-    weights = (weight_bytes + encoder_params * model.dtype_bytes) / limits.num_gpus / GIB
-    copies = model.latent_params * (model.weight_bits or 8 * model.dtype_bytes) / 8 / GIB
-    return weights + copies * (1 - 1 / limits.num_gpus)
+    encoder = encoder_params * model.dtype_bytes / _parts_of_encoder(model, limits)
+    return (bytes_on_gpu(model, weight_bytes, limits.num_gpus) + encoder) / GIB
 
 
 def _encoder_gib(model: ModelSpec, limits: Limits, encoder_params: float) -> float:
     """A GPU's share of the encoder of images, of which the shape counts a part."""
     num_params = encoder_params + (model.vision_params or 0)
-    return num_params * model.dtype_bytes / limits.num_gpus / GIB
+    return num_params * model.dtype_bytes / _parts_of_encoder(model, limits) / GIB
+
+
+def _parts_of_encoder(model: ModelSpec, limits: Limits) -> int:
+    """The GPUs that share an encoder: one for each copy of a tower that is not divided."""
+    return 1 if model.vision_heads is None else limits.num_gpus
 
 
 def _experts_elsewhere(model: ModelSpec, limits: Limits) -> float:

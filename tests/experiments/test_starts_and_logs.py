@@ -21,7 +21,7 @@ STATES = [
     (QWEN35, "h100-nvl", 623),
     (f"{NEMOTRON} --max-num-seqs 600", "l4", 246),
     ("Qwen/Qwen3.5-9B --max-num-seqs 5000 --max-num-batched-tokens 8192", "h100-80gb", 2607),
-    (f"{NEXT} -tp 4 --max-num-seqs 7000", "h100-80gb", 5755),
+    (f"{NEXT} -tp 4 --max-num-seqs 7000", "h100-80gb", 5740),
 ]
 
 
@@ -51,7 +51,7 @@ def test_without_graphs_or_in_0_19_any_number_of_sequences_starts():
 
 GROUPED = [
     ("openai/gpt-oss-120b --max-model-len 131072", "b200", 2177670, 16.61),
-    (f"{NEXT} -tp 4 --max-model-len 8192", "h100-80gb", 1948291, 237.83),
+    (f"{NEXT} -tp 4 --max-model-len 8192", "h100-80gb", 1942908, 237.17),
     (f"{NEMOTRON} --max-model-len 8192", "h100-80gb", 1093632, 133.5),
     ("openai/gpt-oss-20b --max-model-len 16384", "h100-80gb", 1219116, 74.41),
     ("Qwen/Qwen3.5-9B --max-model-len 16384 --max-num-seqs 256", "a100-80gb", 1433600, 87.5),

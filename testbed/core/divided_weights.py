@@ -1,0 +1,51 @@
+"""Weights of one GPU in tensor parallelism: an even share, and what servers copy to every GPU.
+
+Sources: vLLM's models/deepseek_v2.py (ReplicatedLinear), layers/linear.py (QKVParallelLinear, whose
+heads of K and V are copied if they are fewer than the GPUs), the routers of experts, and
+models/gemma4_mm.py, whose vision tower is not divided; SGLang's classes of these names.
+"""
+
+from testbed.core.specs import ModelSpec
+
+
+def bytes_on_gpu(model: ModelSpec, weight_bytes: float, num_gpus: int) -> float:
+    """Bytes on each of num_gpus GPUs. weight_bytes: of all weights, each counted once."""
+    bits = model.weight_bits or 8 * model.dtype_bytes
+    copied = (model.latent_params + _narrow_params(model)) * bits / 8
+    copied += _router_params(model) * model.dtype_bytes
+    if model.vision_heads is None:
+        copied += (model.vision_params or 0) * model.dtype_bytes
+    keys = _copied_heads(model, num_gpus) * bits / 8
+    return (weight_bytes + keys) / num_gpus + copied * (1 - 1 / num_gpus)
+
+
+def _narrow_params(model: ModelSpec) -> int:
+    """Weights of the projections to latent vectors, and of indexers."""
+    if model.latent is None:
+        return 0
+    latent = model.latent
+    columns = latent.q_rank + latent.kv_rank + latent.rope_size
+    a_layer = model.hidden_size * columns + latent.index_params
+    return model.num_attention_layers * a_layer
+
+
+def _router_params(model: ModelSpec) -> int:
+    count = model.experts.count if model.experts else 0
+    return model.num_expert_layers * model.hidden_size * count
+
+
+def _copied_heads(model: ModelSpec, num_gpus: int) -> int:
+    """Weights of all copies of heads of K and V but the first of each."""
+    if model.latent is not None:
+        return 0
+    in_window = model.window.num_layers if model.window else 0
+    full = model.num_attention_layers - in_window
+    matrices = 1 if model.shared_kv else 2
+    kinds = [(full, model.num_kv_heads, matrices * model.head_size)]
+    if model.window is not None:
+        heads, size = model.heads_of_windows()
+        kinds.append((in_window, heads, 2 * size))
+    return sum(
+        layers * model.hidden_size * heads * size * (max(1, num_gpus // heads) - 1)
+        for layers, heads, size in kinds
+    )

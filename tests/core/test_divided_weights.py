@@ -1,0 +1,43 @@
+"""Weights on one GPU in tensor parallelism, as vLLM 0.33's own classes have them on torch's meta
+device.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from testbed.core.divided_weights import bytes_on_gpu
+from testbed.core.hf_config import model_of
+
+PUBLISHED = json.loads(
+    (Path(__file__).parents[1] / "inputs" / "published_models.json").read_text(encoding="utf-8")
+)
+NUM_LAYERS = 8  # the first ones of a published model
+ON_GPU = {  # bytes by tensor parallelism, and how near the shape comes
+    "qwen2.5-3b": ({1: 1855565824, 2: 927817728, 4: 468140032, 8: 238301184}, 0.0005),
+    "qwen3-30b-a3b": ({1: 11214594048, 2: 5609431040, 4: 2806849536, 8: 1409753088}, 0.0005),
+    "qwen3-next-80b-a3b": ({1: 27595350656, 2: 13806116928, 4: 6913597216, 8: 3467337360}, 0.0005),
+    "deepseek-v3": ({1: 63017394944, 2: 31578583808, 4: 15859178240, 8: 7999475456}, 0.0005),
+    "deepseek-v2-lite": ({1: 9188749312, 2: 4604768256, 4: 2312777728, 8: 1166782464}, 0.0005),
+    "glm-4.7-flash": ({1: 10334332672, 2: 5191067392, 4: 2619434752}, 0.001),
+    "deepseek-v3.2": ({1: 63140105984, 2: 31701294848, 4: 15981889280, 8: 8122186496}, 0.002),
+    # without the projector of images and positions of its tower
+    "kimi-k2.5": ({1: 75294750688, 2: 37847766384, 4: 19124274232, 8: 9762528156}, 0.013),
+    "gemma-4-31b": ({1: 11897654368, 2: 6524750944, 4: 3838299232}, 0.02),
+}
+
+
+@pytest.mark.parametrize("name", ON_GPU)
+def test_a_gpu_has_its_share_and_what_is_copied(tmp_path, name):
+    config = json.loads(json.dumps(PUBLISHED[name]["config"]))
+    text = config.get("text_config", config)
+    text["num_hidden_layers"] = NUM_LAYERS
+    if "layer_types" in text:
+        text["layer_types"] = text["layer_types"][:NUM_LAYERS]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    model, (measured, error) = model_of(path), ON_GPU[name]
+    for num_gpus, num_bytes in measured.items():
+        found = bytes_on_gpu(model, model.weight_bytes, num_gpus)
+        assert found == pytest.approx(num_bytes, rel=error)
