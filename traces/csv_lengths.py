@@ -5,9 +5,12 @@ import hashlib
 import pickle
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
+
+import numpy as np
 
 from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
@@ -19,6 +22,7 @@ from testbed.traces.files import (
     TOKENS,
     WHOLE_NUMBERS,
     Numbers,
+    content_digest,
     flags,
     numbered,
     read_numbers,
@@ -103,6 +107,18 @@ class CsvLengths(FileTrace):
         checked_unit(self.time_unit)
 
     def read(self) -> Rows:
+        """See FileTrace; a file whose content was read last, with the same options, is not parsed
+        again.
+        """
+        digest = content_digest(self.path)
+        if digest is None or type(self) is not CsvLengths:
+            return self.parse()
+        options = {field.name: getattr(self, field.name) for field in fields(self)}
+        options["ignored_columns"] = tuple(self.ignored_columns)
+        return parsed(digest, **options)
+
+    def parse(self) -> Rows:
+        """All rows in file order."""
         table = self._table()
         beam, content, session = (
             table.get(name)
@@ -192,6 +208,18 @@ class CsvLengths(FileTrace):
                 )
             all_ids.append(ids)
         return with_unknown(all_ids, prompts.tolist(), self.tokens_per_id)
+
+
+@lru_cache(2)
+def parsed(digest: str, **options: Any) -> Rows:
+    """The rows of a file with this content. All runs that read it share them, so that no column can
+    be written to.
+    """
+    rows = CsvLengths(**options).parse()
+    for column in (getattr(rows, field.name) for field in fields(rows)):
+        if isinstance(column, np.ndarray):
+            column.flags.writeable = False
+    return rows
 
 
 def write_lengths(path: str, rows: Rows) -> None:

@@ -2,10 +2,13 @@
 
 import csv
 import gzip
+import hashlib
 import json
+import math
+import os
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
@@ -175,15 +178,36 @@ def read_numbers(path: str, column: str, texts: Sequence[str], kind: Numbers) ->
     """A column of finite numbers. Raises InputError for the first text of another kind, with its
     line.
     """
-    values = np.full(len(texts), np.nan)
-    for row, text in enumerate(texts):
-        with suppress(ValueError):
-            values[row] = float(text)
+    try:
+        values = np.array([*map(float, texts)])
+    except ValueError:
+        values = np.array([*map(float_or_nan, texts)])
     are_right = (kind.least <= values) & np.isfinite(values)
     if kind.are_whole:
         are_right &= (values <= MAX_LEN) & (values == np.rint(values))
     require(path, column, texts, are_right, kind.wanted)
     return values.astype(np.int64) if kind.are_whole else values
+
+
+def float_or_nan(text: str) -> float:
+    """The number that a text is; NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def content_digest(path: str) -> str | None:
+    """The SHA-256 of a file's content; None if it cannot be read, or is no regular file, which may
+    be read once only.
+    """
+    if not os.path.isfile(path):
+        return None
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
 
 
 def numbered(names: Sequence[object]) -> Column:

@@ -51,6 +51,20 @@ def test_sampling_recipe_matches_the_protocol_code(given_pairs, num_rows, seed, 
     assert pairs(trace.rows(num_rows, seed, max_len)) == expected
 
 
+def test_a_file_is_parsed_anew_if_its_content_or_the_options_change(tmp_path):
+    def rows(text, **options):
+        put(tmp_path, "lengths.csv", text)
+        return CsvLengths(path, **options).rows(None, 0)
+
+    path = str(tmp_path / "lengths.csv")
+    first = rows("input_tokens,output_tokens\n1,2\n")
+    with pytest.raises(ValueError, match="read-only"):  # it is the next run's too
+        first.prompt_len[0] = 7
+    assert pairs(rows("input_tokens,output_tokens\n3,4\n")) == [(3, 4)]
+    assert pairs(rows("a,output_tokens\n5,6\n", input_column="a")) == [(5, 6)]
+    assert pairs(first) == pairs(rows("input_tokens,output_tokens\n1,2\n")) == [(1, 2)]
+
+
 def test_timestamps_give_the_order_and_start_at_zero(tmp_path):
     path = put(
         tmp_path, "timed.csv", "arrival_s,input_tokens,output_tokens\n7.5,1,2\n5,3,4\n6,5,6\n"
