@@ -32,7 +32,9 @@ def test_a_prompt_without_a_session_is_a_session_of_its_own():
 def test_a_tier_takes_its_blocks_from_the_first_on():
     tier, root = LowerTier("dram", 3, 1), PrefixIndex(3).root
     nodes = [Node(root, name, hash(name), 0) for name in range(3)]
-    assert [tier.take(new, Use()) for new in nodes] == [0, 1, 2]
+    assert [*map(tier.take, [{new: Use()} for new in nodes])] == [
+        {new: block} for block, new in enumerate(nodes)
+    ]
 
 
 def test_prompts_of_a_trace_have_the_contents_of_their_whole_blocks():

@@ -109,12 +109,8 @@ class CacheHierarchy:
         """Store nodes in tier `target` from the place above it; None if there is none to store,
         or no block.
         """
-        chosen = [node for node in candidates if self.can_store(target, node)]
-        taken = {
-            node: block
-            for node in chosen
-            if (block := self.tiers[target - 1].take(node, candidates[node])) is not None
-        }
+        chosen = {node: use for node, use in candidates.items() if self.can_store(target, node)}
+        taken = self.tiers[target - 1].take(chosen) if chosen else {}
         if not taken:
             return None
         self.moved["stored_blocks"] += len(taken)
@@ -176,9 +172,10 @@ class CacheHierarchy:
         whether it stores it.
         """
         tier = self.tiers[0]
-        target = None if node in tier else tier.take(node, use)
-        if target is None:
+        taken = {} if node in tier else tier.take({node: use})
+        if not taken:
             return False
+        [target] = taken.values()
         tier.arrived([node], [target])
         self.moved["written_blocks"] += 1
         self.written.append((node.block, target))

@@ -1,6 +1,6 @@
 """A tier below the device: what it stores, and which of it transfers read and write."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
@@ -67,24 +67,32 @@ class LowerTier:
 
     def __contains__(self, node: Node) -> bool:
         """True if this tier stores the content of the node, or a transfer brings it."""
-        return node.key in self.blocks or node.key in self.arriving
+        key = node.key
+        return key in self.blocks or key in self.arriving
 
     def has(self, node: Node) -> bool:
         """True if this tier stores the content of the node."""
         return node.key in self.blocks
 
-    def take(self, node: Node, use: Use) -> int | None:
-        """A block for the content of a node that is not here, free or of the evicted one; None
+    def take(self, uses: Mapping[Node, Use]) -> dict[Node, int]:
+        """Blocks for the content of nodes that is not here, free or of evicted ones; none for some
         if all are pinned.
         """
-        if not self._free:
-            victim = self._victim()
-            if victim is None:
-                return None
-            self._drop(victim)
-        block = self.arriving[node.key] = self._free.pop()
-        self._ranks[node.key] = (self._rank_of(use), -node.depth)
-        return block
+        taken: dict[Node, int] = {}
+        num_dropped = 0
+        for node, use in uses.items():
+            if not self._free:
+                victim = self._victim()
+                if victim is None:
+                    continue
+                self._drop(victim)
+                num_dropped += 1
+            key = node.key
+            taken[node] = self.arriving[key] = self._free.pop()
+            self._ranks[key] = (self._rank_of(use), -node.depth)
+        if num_dropped:
+            self._changed()
+        return taken
 
     def slots(self) -> NonSequenceSlots:
         size = self.block_size
@@ -97,26 +105,30 @@ class LowerTier:
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
         """The blocks that were taken for these nodes store their content now."""
         for node, block in zip(nodes, blocks, strict=True):
-            del self.arriving[node.key]
-            self.blocks[node.key] = block
-            heappush(self._queue, (self._ranks[node.key], node.key))
+            key = node.key
+            del self.arriving[key]
+            self.blocks[key] = block
+            heappush(self._queue, (self._ranks[key], key))
         self._changed()
 
     def give_up(self, nodes: Iterable[Node]) -> None:
         """Drops the blocks that a transfer was to bring."""
         for node in nodes:
-            self._free.append(self.arriving.pop(node.key))
-            del self._ranks[node.key]
+            key = node.key
+            self._free.append(self.arriving.pop(key))
+            del self._ranks[key]
         self._changed()
 
     def touch(self, nodes: Iterable[Node], use: Use) -> None:
         """A prompt uses this content."""
         rank = self._rank_of(use)
         for node in nodes:
-            if node in self:
-                self._ranks[node.key] = (rank, -node.depth)
-                if node.key in self.blocks:
-                    heappush(self._queue, (self._ranks[node.key], node.key))
+            key, place = node.key, (rank, -node.depth)
+            if key in self.blocks:
+                self._ranks[key] = place
+                heappush(self._queue, (place, key))
+            elif key in self.arriving:
+                self._ranks[key] = place
         if len(self._queue) > 2 * len(self.blocks) + 64:
             self._queue = [(self._ranks[key], key) for key in self.blocks]
             heapify(self._queue)
@@ -132,9 +144,11 @@ class LowerTier:
 
     def drop_unpinned(self, nodes: Iterable[Node]) -> None:
         """Forget the content of these nodes, which is here, but for what a transfer reads."""
-        for node in nodes:
-            if self.blocks[node.key] not in self.pins:
-                self._drop(node.key)
+        unpinned = [node.key for node in nodes if self.blocks[node.key] not in self.pins]
+        for key in unpinned:
+            self._drop(key)
+        if unpinned:
+            self._changed()
 
     def check(self) -> None:
         """Raise AssertionError if blocks were lost, or pins count what is not here."""
@@ -172,9 +186,9 @@ class LowerTier:
         return victim
 
     def _drop(self, key: Key) -> None:
+        """The caller says that the content has changed."""
         del self._ranks[key]
         self._free.append(self.blocks.pop(key))
-        self._changed()
 
     def _changed(self) -> None:
         if self.on_change is not None:
