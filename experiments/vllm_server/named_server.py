@@ -12,6 +12,7 @@ from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.hosts import starting
 from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
 from testbed.experiments.vllm_server.speculative_config import check_own_layers, speculative_of
+from testbed.vllm.checkpoints import OPTION as QUANTIZATION
 from testbed.vllm.checkpoints import check_checkpoint
 from testbed.vllm.command import Command
 from testbed.vllm.limits import Limits
@@ -45,7 +46,7 @@ def server_of(
     sheet = gpu_named(gpu, folders)
     named = model_named(command.model, folders, transformers=release.transformers)
     if named.config is not None:
-        check_checkpoint(named.config, release)
+        check_checkpoint(named.config, release, command.values.get(QUANTIZATION))
     speculative = speculative_of(command.values.get("--speculative-config"), release, folders)
     check_own_layers(speculative, named.shape)
     speculation = None if speculative is None else speculative.speculation

@@ -42,6 +42,9 @@ def vision_params(config: Mapping[str, Any]) -> int | None:
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
         return None
+    if "embed_dim" in vision:  # Qwen2-VL's, whose hidden_size is that of the text
+        hidden, ratio = vision["embed_dim"], vision.get("mlp_ratio", 4)
+        vision = {**vision, "hidden_size": hidden, "intermediate_size": hidden * ratio}
     names = (
         ("hidden_size", "vt_hidden_size"),
         ("intermediate_size", "vt_intermediate_size"),
@@ -94,6 +97,8 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         text = {**outer, **({"model_type": named} if named else {}), **inner}
     else:
         text.pop("vision_config", None)
+        if kind in types()["flat"]:
+            text["model_type"] = types()["text"][kind]
     named = str(text.get("model_type"))
     text["model_type"] = types()["alias"].get(named, named)
     return text, types()["class"].get(named, named)

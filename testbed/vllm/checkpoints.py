@@ -1,4 +1,4 @@
-"""Quantised checkpoints that a release of vLLM does not read."""
+"""Quantised checkpoints that a release of vLLM does not read, or not by the name of a command."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,18 +13,37 @@ GPTQ_BITS, AWQ_BITS = (2, 3, 4, 8), (4, 8)
 MARLIN_GPTQ_BITS, MARLIN_AWQ_BITS = (4, 8), (4,)
 MARLIN_GROUPS = (-1, 32, 64, 128)
 ORDERED = ("group", "dynamic")  # values of llm-compressor's actorder
+OPTION = "--quantization"
+KERNELS = ("marlin", "moe_wna16")
+NAMES: Mapping[str, tuple[str, ...]] = {  # of a checkpoint's method, in a command
+    "awq": ("awq", "awq_marlin", "auto_awq", *KERNELS),
+    "gptq": ("gptq", "gptq_marlin", "auto_gptq", *KERNELS),
+    "compressed-tensors": ("compressed-tensors",),
+    "fp8": ("fp8",),
+    "mxfp4": ("mxfp4",),
+}
+OF_MODELOPT = ("modelopt", "modelopt_fp4")  # for whose checkpoints vLLM takes any name
+EVERY_NAME = {*OF_MODELOPT, *(name for names in NAMES.values() for name in names)}
 
 
-def check_checkpoint(path: Path, release: Release) -> None:
-    """Raise DoesNotStart for the quantization of a config.json that the release refuses."""
+def check_checkpoint(path: Path, release: Release, asked: str | None = None) -> None:
+    """Raise DoesNotStart for the quantization of a config.json that the release refuses, or that is
+    another than the one `asked` for.
+    """
     config = contents_of(path)
     text = config.get("text_config")
     quantised = config.get(QUANTIZATION) or (
         text.get(QUANTIZATION) if isinstance(text, Mapping) else None
     )
-    if isinstance(quantised, Mapping) and (problem := _problem(quantised, release)):
-        key, value = f"{path}: {QUANTIZATION}", quantised.get("quant_method")
-        raise DoesNotStart(key=key, value=value, problem=f"vLLM does not start: {problem}")
+    if not isinstance(quantised, Mapping):
+        return
+    method = str(quantised.get("quant_method"))
+    problem = _problem(quantised, release)
+    if asked not in (None, "none") and asked not in NAMES.get(method, (asked,)):
+        problem = f"{OPTION} {asked} is another method"
+    if problem:
+        key = f"{path}: {QUANTIZATION}"
+        raise DoesNotStart(key=key, value=method, problem=f"vLLM does not start: {problem}")
 
 
 def _problem(config: Mapping[str, Any], release: Release) -> str:

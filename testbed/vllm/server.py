@@ -20,6 +20,7 @@ from testbed.vllm.attention_backends import (
     with_enough_range,
     with_preferred_cache,
 )
+from testbed.vllm.checkpoints import EVERY_NAME
 from testbed.vllm.chosen_backend import OPTION as ATTENTION
 from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import OFF, Command
@@ -391,11 +392,16 @@ def _of_types(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
 
 
 def _quantised(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
-    """The shape whose weights vLLM turns into FP8 when it loads them (--quantization fp8)."""
+    """The shape whose weights vLLM turns into FP8 when it loads them (--quantization fp8). Other
+    names are those of a quantised checkpoint's own method (check_checkpoint compares them).
+    """
     quantization = reader.value("--quantization")
     if quantization in (None, "none") or (quantization == "fp8" and shape.fp8_products):
         return shape
-    if quantization != "fp8" or shape.weight_bits is not None:
+    bits = shape.weight_bits or (shape.experts.bits if shape.experts else None)
+    if quantization in EVERY_NAME and bits is not None:
+        return shape
+    if quantization != "fp8" or bits is not None:
         raise reader.refusal(
             "--quantization",
             "has no counterpart: only fp8 of a checkpoint that is not quantised is modelled",

@@ -171,6 +171,24 @@ def test_weights_of_a_vision_tower_count_and_no_token_reads_them(tmp_path):
     assert with_tower.read_bytes(0) == plain.read_bytes(0)
 
 
+FLAT = {
+    "qwen2_vl": {"embed_dim": 10, "mlp_ratio": 3, "hidden_size": 99, "depth": 2},
+    "qwen2_5_vl": {"hidden_size": 10, "intermediate_size": 30, "depth": 2},
+}
+
+
+@pytest.mark.parametrize("kind", FLAT)
+def test_a_qwen_with_images_may_have_no_text_config(tmp_path, kind):
+    text = PUBLISHED["qwen2.5-1.5b"]["config"] | {"model_type": kind, "vision_config": FLAT[kind]}
+    shape, plain = shape_of(tmp_path, text, "a"), read_model("qwen2.5-1.5b")
+    gates = 3 if kind == "qwen2_5_vl" else 2
+    assert shape.vision_params == 2 * (4 * 10 * 10 + gates * 10 * 30)
+    assert (shape.kv_bytes_per_token, shape.linear_params) == (
+        plain.kv_bytes_per_token,
+        plain.linear_params,
+    )
+
+
 def test_what_stands_around_a_text_config_counts_where_it_does_not_say(tmp_path):
     text = dict(PUBLISHED["llama-3.2-1b"]["config"])
     del text["tie_word_embeddings"]

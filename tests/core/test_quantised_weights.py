@@ -11,6 +11,7 @@ from refusals import refuses
 
 from testbed.core.errors import DoesNotStart
 from testbed.core.hf_config import model_of
+from testbed.experiments.vllm_server.answer import fit_of
 from testbed.vllm.checkpoints import check_checkpoint
 from testbed.vllm.releases import RELEASES
 
@@ -79,3 +80,15 @@ def test_a_release_reads_the_checkpoints_that_vllm_does(file_of, quantization, s
             check_checkpoint(path, release)
         else:
             refuses("does not start", check_checkpoint, path, release, error=DoesNotStart)
+
+
+@pytest.mark.parametrize(
+    ("asked", "starts"), [("awq", True), ("awq_marlin", True), ("gptq", False), ("fp8", False)]
+)
+def test_a_command_names_the_checkpoint_s_own_method(file_of, asked, starts):
+    path, release = file_of(AWQ), RELEASES["0.33"]
+    words = f"vllm serve {path.parent} --max-model-len 2048 --quantization {asked}"
+    if starts:
+        assert fit_of(words, "h100-80gb", release).weights_gib < 0.15
+    else:
+        refuses("another method", fit_of, words, "h100-80gb", release, error=DoesNotStart)
