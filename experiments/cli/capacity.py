@@ -57,62 +57,18 @@ SeedCount = Annotated[
 ]
 
 
-def capacity(
-    *overrides: Annotated[Override, Parameter(required=True)],
-    served: ServedCommands = NO_COMMANDS,
-    seeds: SeedCount | None = None,
-    share: Share = 0.9,
-    low: LowRate = 0.5,
-    high: HighRate = 2.0,
-    precision: Precision = 0.02,
-    config_dir: ConfigFolders | None = None,
-    runs: RunFolders = RUNS,
-    sensitivity: Sensitivity = False,
-    json: AsJson = False,
-) -> None:
-    """Find the highest request rate that meets an SLO.
-
-    slo.ttft_s=... (s to the first token), slo.tpot_s=... (s per later token), slo.itl_s=... (s
-    between two tokens) or slo.e2e_s=... (s to the last token) are among the overrides; a request
-    meets all of them. The rate is found by the bisection of the paper's figures, in requests/s,
-    with each of three seeds; run folders are stored and reused. Each rate has 300 s of arrivals
-    unless arrivals.duration_s says otherwise. Several commands of servers, each after an option
-    --from-vllm or --from-sglang of its own, and values with commas between, as in
-    prefill_replicas=null,1, are searched in turn and compared on the same seeds.
-    """
-    from testbed.experiments.cli.json_answers import compared_capacities
-    from testbed.experiments.cli.output import print_json
-    from testbed.experiments.runs.run_words import remark_on_origins
-
-    numbers = seeds_of([*overrides], seeds)
-    search = Search(share, low, high, precision, tuple(numbers), runs, sensitivity)
-    words_of = search.words_of(served.each, overrides, config_dir or [])
-    notes = _with_one_source(words_of)
-    answers = {name: search.answer(words, name) for name, words in words_of.items()}
-    if len(answers) > 1:
-        remarks = [*remark_on_origins({name: answer.origin for name, answer in answers.items()})]
-        remarks += _on_schedulers(words_of)
-        compared = compared_capacities(answers, [*notes, *remarks])
-        lines = [*remarks, *compared_lines(compared.servers)]
-        return print_json(compared) if json else print(*lines, sep="\n")
-    for name, answer in answers.items():
-        varied = _rule(words_of[name]) if sensitivity else ""
-        print_json(answer) if json else print(*lines_of(answer, varied), sep="\n")
-
-
+@Parameter(name="*")
 @dataclass(frozen=True)
 class Search:
-    """A search with each of these seeds. folder: of its runs. is_varied: whether costs and arrivals
-    are varied too.
-    """
+    """A search with each of the seeds."""
 
-    share: float
-    low: float
-    high: float
-    precision: float
-    seeds: tuple[int, ...]
-    folder: Path
-    is_varied: bool
+    seeds: SeedCount | None = None
+    share: Share = 0.9
+    low: LowRate = 0.5
+    high: HighRate = 2.0
+    precision: Precision = 0.02
+    runs: RunFolders = RUNS
+    sensitivity: Sensitivity = False
 
     def words(self, words: Sequence[str]) -> list[str]:
         """The words of each run, without its rate and seed. Raises InputError for what cannot be
@@ -123,10 +79,10 @@ class Search:
         unseeded = [word for word in words if key_of(word) != SEED]
         check_searched(unseeded, {})
         unseeded += usual_duration(unseeded, {})
-        if self.is_varied:
+        if self.sensitivity:
             _check_sensitivity(unseeded)
         check_search(self.share, self.low, self.high, self.precision)
-        _check_folder(self.folder)
+        _check_folder(self.runs)
         return unseeded
 
     def words_of(
@@ -153,31 +109,70 @@ class Search:
             check_built(words)
         return words_of
 
-    def answer(self, words: list[str], name: str) -> "CapacityAnswer":
-        """The capacity of the server that the words are of. name: its own words beside those of
-        other servers.
+    def answer(self, words: list[str], name: str, seeds: Sequence[int]) -> "CapacityAnswer":
+        """The capacity of the server that the words are of, with each seed. name: its own words
+        beside those of other servers.
         """
         from testbed.api import capacities
         from testbed.experiments.cli.json_answers import capacity_answer
         from testbed.experiments.runs.progress import status_line
         from testbed.experiments.runs.search_progress import SearchProgress
 
-        progress = SearchProgress(len(self.seeds), self.low, self.high, self.precision)
-        _announce(progress.expected, len(self.seeds), name, words)
+        progress = SearchProgress(len(seeds), self.low, self.high, self.precision)
+        _announce(progress.expected, len(seeds), name, words)
         with status_line(progress.__str__):
             highest = capacities(
                 *words,
-                seeds=self.seeds,
+                seeds=seeds,
                 share=self.share,
                 low=self.low,
                 high=self.high,
                 precision=self.precision,
-                folder=self.folder,
+                folder=self.runs,
                 began=progress.began,
                 seen=partial(_report, progress, needed=self.share),
             )
-        varied = _varied(highest, words, self.precision) if self.is_varied else {}
+        varied = _varied(highest, words, self.precision) if self.sensitivity else {}
         return capacity_answer(highest, varied)
+
+
+USUAL = Search()
+
+
+def capacity(
+    *overrides: Annotated[Override, Parameter(required=True)],
+    served: ServedCommands = NO_COMMANDS,
+    search: Search = USUAL,
+    config_dir: ConfigFolders | None = None,
+    json: AsJson = False,
+) -> None:
+    """Find the highest request rate that meets an SLO.
+
+    slo.ttft_s=... (s to the first token), slo.tpot_s=... (s per later token), slo.itl_s=... (s
+    between two tokens) or slo.e2e_s=... (s to the last token) are among the overrides; a request
+    meets all of them. The rate is found by the bisection of the paper's figures, in requests/s,
+    with each of three seeds; run folders are stored and reused. Each rate has 300 s of arrivals
+    unless arrivals.duration_s says otherwise. Several commands of servers, each after an option
+    --from-vllm or --from-sglang of its own, and values with commas between, as in
+    prefill_replicas=null,1, are searched in turn and compared on the same seeds.
+    """
+    from testbed.experiments.cli.json_answers import compared_capacities
+    from testbed.experiments.cli.output import print_json
+    from testbed.experiments.runs.run_words import remark_on_origins
+
+    seeds = seeds_of([*overrides], search.seeds)
+    words_of = search.words_of(served.each, overrides, config_dir or [])
+    notes = _with_one_source(words_of)
+    answers = {name: search.answer(words, name, seeds) for name, words in words_of.items()}
+    if len(answers) > 1:
+        remarks = [*remark_on_origins({name: answer.origin for name, answer in answers.items()})]
+        remarks += _on_schedulers(words_of)
+        compared = compared_capacities(answers, [*notes, *remarks])
+        lines = [*remarks, *compared_lines(compared.servers)]
+        return print_json(compared) if json else print(*lines, sep="\n")
+    for name, answer in answers.items():
+        varied = _rule(words_of[name]) if search.sensitivity else ""
+        print_json(answer) if json else print(*lines_of(answer, varied), sep="\n")
 
 
 def _with_one_source(words_of: dict[str, list[str]]) -> list[str]:
