@@ -45,7 +45,6 @@ def while_arriving(
     done = (finish_ps > from_ps) & (finish_ps <= to_ps)
     seconds = (to_ps - from_ps) / PS
     output_tokens = (columns["output_len"] * columns["num_seqs"])[done].sum()
-    median_s, slow_s = _ttft_s(columns, came & (finish_ps >= 0))
     return {
         "from_s": from_ps / PS,
         "to_s": to_ps / PS,
@@ -55,8 +54,7 @@ def while_arriving(
         "completed_output_tokens_per_s": int(output_tokens) / seconds,
         GOODPUT: None if inside is None else int((done & inside).sum()) / seconds,
         "prompt_found": _found(columns["prompt_len"][came], columns["hit_tokens"][came]),
-        TTFT_P50: median_s,
-        TTFT_P99: slow_s,
+        **_ttft_s(columns, came & (finish_ps >= 0)),
         LONGER: _share_longer(columns, from_ps),
     }
 
@@ -80,15 +78,13 @@ def _open_until_ps(columns: Mapping[str, Column], sessions: Column) -> int:
     return int(max(starts.max(), ends.min()))
 
 
-def _ttft_s(
-    columns: Mapping[str, Column], which: NDArray[np.bool_]
-) -> tuple[float | None, float | None]:
+def _ttft_s(columns: Mapping[str, Column], which: NDArray[np.bool_]) -> dict[str, float | None]:
     """The median and the 99th percentile of these requests' time to the first token."""
     waited_ps = (columns["first_token_ps"] - columns["arrival_ps"])[which]
     if not len(waited_ps):
-        return None, None
+        return {TTFT_P50: None, TTFT_P99: None}
     median_ps, slow_ps = np.percentile(waited_ps, (50, 99)).tolist()
-    return median_ps / PS, slow_ps / PS
+    return {TTFT_P50: median_ps / PS, TTFT_P99: slow_ps / PS}
 
 
 def _share_longer(columns: Mapping[str, Column], first_half_ps: int) -> float:
