@@ -13,9 +13,13 @@ class DueArrivals:
     never_fits: why a request could never run; empty if it could. next_ps: when the next request
     arrives. next_served_ps: when the next one arrives that could run, and so could end a span.
     wake_ps: when the first of these arrives that wakes an idle engine, or the last request of all.
+    closes: no other request comes after the last of these.
     """
 
-    def __init__(self, requests: Iterable[Request], never_fits: Callable[[Request], str]) -> None:
+    def __init__(
+        self, requests: Iterable[Request], never_fits: Callable[[Request], str], *, closes: bool
+    ) -> None:
+        self.closes = closes
         self.next_ps = self.next_served_ps = self.wake_ps = UNBOUNDED
         self._requests = iter(requests)
         self._never_fits = never_fits

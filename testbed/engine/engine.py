@@ -63,7 +63,6 @@ class Engine:
         recorder: Recorder,
         max_len: int,
         *,
-        windows: tuple[int, ...] = (),
         fast_forward: bool = True,
         snapshots_ps: Iterable[int] = (),
         stop_ps: int = UNBOUNDED,
@@ -71,7 +70,6 @@ class Engine:
         """An engine without requests; the other arguments are its attributes.
 
         Args:
-            windows: the sizes of the model's sliding windows, in tokens.
             fast_forward: several identical iterations may be carried out at once.
             snapshots_ps: the recorder keeps the totals at the first boundary at or after each.
         """
@@ -88,7 +86,6 @@ class Engine:
         self.hooks = HandoverHooks()
         self._takes_part = False
         self._alarm = executor.alarm
-        self._windows = windows
         self._transfers = scheduler.memory.transfers
         self._in_flight: deque[Flight] = deque()
         self._current: Flight | None = None  # the plan in flight whose iterations have begun
@@ -99,14 +96,12 @@ class Engine:
         )
         self._changes = Changes()
         self._checks = SampledChecks(scheduler.state)
-        self._fused_path = self._make_fused_path(windows)
+        self._fused_path = self._make_fused_path()
         self._prompt_plans = None if self._fused_path is None else scheduler.prompt_plans
         self._is_idle = False
         self._ended_ps: int | None = None  # of the last iteration, if nothing has slept since
         self._is_closed = False
-        self._arrivals: DueArrivals | None = None
-        self._closes = True  # when the last of these has come
-        self._arrival_ps = UNBOUNDED  # of the next of these
+        self._arrivals = DueArrivals((), self.never_fits, closes=False)
         self._is_alone = False  # nothing else happens on the clock, so it need not keep up
 
     def listen(self, listener: Listener) -> None:
@@ -136,17 +131,16 @@ class Engine:
         if they were submitted then, for an engine whose queue nothing else sees. closes: it closes
         when the last one has come.
         """
-        self._arrivals = DueArrivals(requests, self.never_fits)
-        self._closes = closes
-        self._arrival_ps = 0
+        self._arrivals = DueArrivals(requests, self.never_fits, closes=closes)
         self._is_alone = self._transfers is None
+        if closes and self._arrivals.next_ps == UNBOUNDED:
+            self.close()
 
     def _take_arrivals(self, now_ps: int) -> None:
-        assert self._arrivals is not None, "their times are known"
-        for request, reason in self._arrivals.take(now_ps):
+        arrivals = self._arrivals
+        for request, reason in arrivals.take(now_ps):
             self._arrived(request, reason)
-        self._arrival_ps = self._arrivals.next_ps
-        if self._arrival_ps == UNBOUNDED and self._closes:
+        if arrivals.closes and arrivals.next_ps == UNBOUNDED:
             self.close()
 
     def _arrived(self, request: Request, reason: str) -> None:
@@ -243,7 +237,7 @@ class Engine:
         yield self._alarm.set(self.clock.now_ps)
         now_ps = self.clock.catch_up()
         while now_ps < self.stop_ps:
-            if self._arrival_ps <= now_ps:
+            if self._arrivals.next_ps <= now_ps:
                 self._take_arrivals(now_ps)
             if self._snapshots.next_ps <= now_ps:
                 self._snapshots.at_boundary(now_ps)
@@ -283,8 +277,7 @@ class Engine:
         fused, plan, state = self._fused_path, None, self.scheduler.state
         if fused is not None:
             start_ps = self._ended_ps or now_ps
-            arrivals = self._arrivals
-            arrival_ps = UNBOUNDED if arrivals is None else arrivals.next_served_ps
+            arrival_ps = self._arrivals.next_served_ps
             flight = None
             if not state.waiting or state.waiting[0] is state.refused:
                 flight = fused.begin_next(start_ps, arrival_ps)
@@ -331,7 +324,7 @@ class Engine:
             self._in_flight.clear()
             self._current = None
         end_ps = self._ended_ps = flight.end_ps
-        if self._arrival_ps <= end_ps:
+        if self._arrivals.next_ps <= end_ps:
             self._take_arrivals(end_ps)
         assert self._fused_path is not None, "it has begun the plan"
         self._fused_path.end(flight)
@@ -362,7 +355,7 @@ class Engine:
             if usage.saved:
                 self._checks.repeated_reads(flight.work)
             max_steps, wake_ps = self._max_steps(plan, usage), plan.wake_ps
-            if plan.ends_on_arrival and self._arrivals is not None:
+            if plan.ends_on_arrival:
                 wake_ps = min(wake_ps, self._arrivals.next_served_ps)
         if self._listeners.wants_tokens:
             self._listeners.list_decoding(flight)
@@ -373,8 +366,8 @@ class Engine:
         """The work of the plan's first iteration: what it computes, reads and moves."""
         state = self.scheduler.state
         work = work_of(plan, self.meter.repeated_reads(plan, usage), len(state.running))
-        if self._windows and work.decode_seqs:
-            work = work._replace(windows=windows_of(plan, state.batch, self._windows))
+        if (windows := self.executor.windows) and work.decode_seqs:
+            work = work._replace(windows=windows_of(plan, state.batch, windows))
         if work.prefill and state.memory.drops_tokens is not None:
             num_stored = state.memory.num_stored
             chunks = zip(plan.chunks, work.prefill, strict=True)
@@ -399,7 +392,7 @@ class Engine:
         yield from self.executor.wait_for_last(flight)
         now_ps, plan, steps = self.clock.catch_up(), flight.plan, flight.steps
         flight.is_last = True
-        if self._arrival_ps <= now_ps:
+        if self._arrivals.next_ps <= now_ps:
             self._take_arrivals(now_ps)
         flight.accepted = self.outputs.accepted(plan)
         flight.ended = self.outputs.ended(plan, steps, flight.accepted)
@@ -427,7 +420,7 @@ class Engine:
         plan, steps, recorder = flight.plan, flight.steps, self.recorder
         self._in_flight.popleft()
         self._current = None
-        if self._arrival_ps <= flight.end_ps:
+        if self._arrivals.next_ps <= flight.end_ps:
             self._take_arrivals(flight.end_ps)
         outcome = self.scheduler.commit(plan, steps, results)
         if steps > 1 and flight.outcome is None and not outcome.finished:
@@ -528,10 +521,9 @@ class Engine:
                 f"a scheduler asks at {now_ps} ps to plan again at {wake_ps} ps, which is not later"
             )
         self._is_idle, self._ended_ps = True, None
-        arrival_ps = UNBOUNDED if self._arrivals is None else self._arrivals.wake_ps
-        yield self._alarm.set(min(self.stop_ps, wake_ps, arrival_ps))
+        yield self._alarm.set(min(self.stop_ps, wake_ps, self._arrivals.wake_ps))
         self._is_idle, now_ps = False, self.clock.now_ps
-        if self._arrival_ps <= now_ps:
+        if self._arrivals.next_ps <= now_ps:
             self._take_arrivals(now_ps)
         self._snapshots.after_sleep(now_ps)
 
@@ -559,7 +551,7 @@ class Engine:
         self.recorder.settle()
         self._snapshots.at_boundary(now_ps)
 
-    def _make_fused_path(self, windows: tuple[int, ...]) -> FusedPath | None:
+    def _make_fused_path(self) -> FusedPath | None:
         """The fused path, if the parts of the engine have one."""
         cost, meter = self.executor.decode_cost, self.meter
         if cost is None or not isinstance(meter, SpanMeter):
@@ -573,7 +565,6 @@ class Engine:
             self._departures,
             self._snapshots,
             self._checks,
-            windows,
         )
 
     def _step_ended(self, flight: Flight) -> None:

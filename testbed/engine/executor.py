@@ -83,8 +83,9 @@ class Executor(ABC):
     `committed`. It is resumed by `alarm`. on_landed is called when a transfer in the background has
     landed, on_step at the end of each iteration but the last, if several are carried out at once
     and it is set. decode_cost: the cost model, if it alone says how long iterations without a
-    launch take, so that the engine may leave `start`, `begin` and `wait` out. follows_groups:
-    `added` does something.
+    launch take, so that the engine may leave `start`, `begin` and `wait` out. windows: sizes in
+    tokens of the sliding windows whose reads a plan's work names. follows_groups: `added` does
+    something.
     """
 
     follows_groups: ClassVar[bool] = True
@@ -95,6 +96,7 @@ class Executor(ABC):
         self.on_landed: Callable[[], None] | None = None
         self.on_step: Callable[[Flight], None] | None = None
         self.decode_cost: CostModel | None = None
+        self.windows: tuple[int, ...] = ()
 
     @abstractmethod
     def start(self, plan: Plan) -> Flight:

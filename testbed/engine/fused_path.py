@@ -35,8 +35,6 @@ from testbed.sched.scheduler import Scheduler
 class FusedPath:
     """Begins and ends the plans of one engine, of which one is under way at most. Plans of
     `begin_next`, other plans of single sequences, and all others have a `Flight` each.
-
-    windows: the sizes of the model's sliding windows, in tokens.
     """
 
     def __init__(
@@ -49,7 +47,6 @@ class FusedPath:
         departures: Departures,
         snapshots: SnapshotTimes,
         checks: SampledChecks,
-        windows: tuple[int, ...],
     ) -> None:
         self._scheduler = scheduler
         self._state = scheduler.state
@@ -62,7 +59,7 @@ class FusedPath:
         self._departures = departures
         self._snapshots = snapshots
         self._checks = checks
-        self._windows = windows
+        self._windows = cost.windows
         self._num_spans = 0
         self._is_checked = False  # this span is one of those whose cost and growth are checked
         self._flight = Flight(Plan())
@@ -70,7 +67,7 @@ class FusedPath:
         self._steady = Flight(Plan())  # of `begin_next`
         self._steady.repeats = self._steady.is_promised = True
         self._steady.num_swapped = 0
-        self._is_steady = scheduler.is_steady and not windows
+        self._is_steady = scheduler.is_steady and not cost.windows
         self._steps_to_end = 0  # from the beginning of a span, if it was asked
         assert scheduler.memory.predicts is not None, "a SpanMeter measures by footprints"
         self._promised = scheduler.memory.predicts.guaranteed_steps

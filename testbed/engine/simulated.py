@@ -46,6 +46,7 @@ class SimulatedExecutor(Executor):
     ) -> None:
         super().__init__(clock)
         self.cost = cost
+        self.windows = cost.windows
         self._launches = cost.launches
         if not scheduler.plans_ahead:
             self.decode_cost = cost

@@ -98,7 +98,6 @@ def simulated_engine(
         outputs,
         recorder,
         max_len,
-        windows=cost.windows,
         fast_forward=fast_forward,
         snapshots_ps=snapshots_ps,
         stop_ps=stop_ps,
