@@ -48,6 +48,10 @@ class Tracked:
             elif from_len < final_len:  # the last token is never stored
                 self.later.append((from_len, slots * num_seqs))
 
+    def is_of(self, num_tokens: int) -> bool:
+        """True if the group may have grown to num_tokens tokens with as many never-used slots."""
+        return not self.later or num_tokens < self.later[0][0]
+
 
 class SpanMeter(Meter):
     """Integrates whole spans in closed form. Equals the plain meter exactly, for policies that say
@@ -132,7 +136,9 @@ class SpanMeter(Meter):
     def begin_chunks(self, plan: Plan) -> None:
         """`open` for a plan of the fused path (fused_path.py), which has chunks."""
         for group, _, _, _, _, _ in plan.chunks:
-            self._track(group)
+            tracked = self._tracked.get(group.request_id)
+            if tracked is None or not tracked.is_of(group.sequences[0].num_slots):
+                self._track(group)
         self._repeated = self._copies = 0
 
     def begin_shared(self) -> None:

@@ -98,13 +98,13 @@ class PromptPlans:
             budget -= plan.chunks[0].new  # of the group in prefill
         if self._chunks is not None and self._chunks.asks_again:
             state.memory_released()
-        while waiting and waiting[0] is not state.refused:
+        while budget > 0 and waiting and waiting[0] is not state.refused:
             group = waiting[0]
             is_whole = is_whole or self._is_whole(group, budget)
             if not is_whole and (self._chunks is None or len(group.sequences) > 1):
                 prompts.schedule_prefills(plan)
                 return
-            if budget <= 0 or prompts.is_full_with(group):
+            if prompts.is_full_with(group):
                 return
             hit, num_tokens = NO_HIT, group.request.prompt_len + group.generated_offset
             if self._memory.publishes is not None:

@@ -217,7 +217,8 @@ class VllmV1(IterationLevel):
         outcome = self.carry_out(plan, steps, results)
         if self.turns is not None:
             outcome = self.turns.verify(plan, results, outcome)
-        self.state.finish_ended()  # the results of an iteration are known as soon as it is over
+        if self.state.ended:  # the results of an iteration are known as soon as it is over
+            self.state.finish_ended()
         return outcome
 
     def cancel(self, group: SequenceGroup) -> list[SequenceGroup]:
