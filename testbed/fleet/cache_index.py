@@ -1,13 +1,13 @@
 """A router's index of the engines' prefix caches, by their own events, which may come late."""
 
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.request import Incoming
 from testbed.engine.clock import Clock
 from testbed.engine.engine import Engine
+from testbed.memory.prefix_cache.prefix_index import OnCacheEvent
 from testbed.memory.protocols import ReportsCache
 
 
@@ -70,13 +70,19 @@ class CacheIndex:
             num_blocks += 1
         return num_blocks * self._block_size[number]
 
-    def _listener(self, number: int) -> Callable[[int, bool], None]:
-        clock, events = self._clock, self._events
+    def _listener(self, number: int) -> OnCacheEvent:
+        clock, events, stored = self._clock, self._events, self._stored[number]
 
         def update(code: int, is_stored: bool) -> None:
             events.append(CacheEvent(clock.now_ps, number, code, is_stored))
 
-        return update
+        def update_at_once(code: int, is_stored: bool) -> None:
+            if is_stored:
+                stored.add(code)
+            else:
+                stored.discard(code)
+
+        return update if self._age_ps else update_at_once
 
     def _catch_up(self) -> None:
         """Apply the events that are old enough."""

@@ -37,10 +37,12 @@ def block_contents(
         return ids[:full]
     if block_size % tokens_per_id == 0:
         width = block_size // tokens_per_id
-        return [tuple(ids[i * width : (i + 1) * width]) for i in range(full)]
+        each = iter(ids[: full * width])
+        return [*zip(*[each] * width, strict=True)]
     if tokens_per_id % block_size == 0:
         parts = tokens_per_id // block_size
-        return [ids[i // parts] * parts + i % parts for i in range(full)]
+        whole = ids[: -(-full // parts)]
+        return [part for i in whole for part in range(i * parts, (i + 1) * parts)][:full]
     raise InputError(
         key="block_size",
         value=block_size,
