@@ -29,6 +29,7 @@ from testbed.core.specs import ModelSpec
 
 BOTH_WAYS = "use_bidirectional_attention"
 GATED_TOWERS = ("pixtral", "gemma4_vision", "qwen2_5_vl")  # types of vision transformers
+MERGED, DEEPSTACK = 4, 3  # patches of a token, and layers of Qwen3-VL whose outputs are merged too
 BESIDE = "hf_quant_config.json"  # of a checkpoint of ModelOpt's
 
 
@@ -37,7 +38,7 @@ def vision_params(config: Mapping[str, Any]) -> int | None:
     say its size.
 
     A layer has four matrices of attention and two of a feed-forward network, or three if it is
-    gated; patches are embedded by one more. Projectors are not counted.
+    gated; patches are embedded by one more. Of projectors only a Qwen's mergers are counted.
     """
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
@@ -60,7 +61,22 @@ def vision_params(config: Mapping[str, Any]) -> int | None:
     sides = [*sides, vision.get("temporal_patch_size", 1)]
     if not all(isinstance(side, int) for side in sides):
         return None
-    return int(layers * hidden * (4 * hidden + gates * ffn) + 3 * prod(sides) * hidden)
+    layers_and_patches = layers * hidden * (4 * hidden + gates * ffn) + 3 * prod(sides) * hidden
+    return int(layers_and_patches + _merger_params(config, vision, hidden))
+
+
+def _merger_params(config: Mapping[str, Any], vision: Mapping[str, Any], hidden: int) -> int:
+    """Weights of a Qwen's mergers, each of two matrices between the vectors of MERGED patches and
+    the text's: one behind the tower, and Qwen3-VL's behind some of its layers (deepstack).
+    """
+    kind, text = str(config.get("model_type")), config.get("text_config", config)
+    if kind not in types()["merging"]:
+        return 0
+    merged = MERGED * hidden
+    out = vision.get("out_hidden_size", text.get("hidden_size"))
+    usual = range(DEEPSTACK) if kind.startswith("qwen3_vl") else ()
+    count = 1 + len(vision.get("deepstack_visual_indexes", usual))
+    return count * merged * (merged + out) if isinstance(out, int) else 0
 
 
 def vision_heads(config: Mapping[str, Any], kind: str) -> int | None:
@@ -114,7 +130,8 @@ def uncounted_parts(path: Path, shape: ModelSpec) -> str:
     parts = []
     if isinstance(config.get("vision_config"), Mapping):
         tower = "the vision tower, whose sizes the file does not give in full"
-        parts.append("the projector of images" if shape.vision_params else tower)
+        if not shape.vision_params or config.get("model_type") not in types()["merging"]:
+            parts.append("the projector of images" if shape.vision_params else tower)
     if isinstance(config.get("audio_config"), Mapping):
         parts.append("the audio tower")
     if text_of(config)[0].get("mtp_num_hidden_layers") or config.get("num_nextn_predict_layers"):

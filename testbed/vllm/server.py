@@ -74,6 +74,8 @@ STATE_BYTES = 4  # of float32
 AUTO = ("auto", "-1")
 NO_WINDOWS = "--disable-sliding-window"
 NO_DRAFTER = DrafterMemory()
+ENCODER = "--mm-encoder-tp-mode"
+DIVIDED_ENCODERS = ("gemma", "mistral", "llava")  # models whose encoder vLLM divides in any mode
 REPLICAS = "--data-parallel-size"
 WHOLE_EXPERTS = "--enable-expert-parallel"
 DELTA_KERNEL = "--gdn-prefill-backend"
@@ -152,7 +154,7 @@ def server_with(
     """The server of a command with this model on this GPU, whatever names it gives."""
     reader = OptionReader(command, release, sheet)
     shape, model_type, num_positions = checkpoint
-    model = _model_of(reader, shape)
+    model = _with_encoder(reader, _model_of(reader, shape), model_type)
     limits = _limits(reader, model)
     caches = _caches(reader, model)
     _check(reader, model, limits.num_gpus, caches=caches)
@@ -190,6 +192,17 @@ def _model_of(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     if reader.is_on("--language-model-only"):
         model = replace(model, masks_images=None, vision_params=None)
     return model
+
+
+def _with_encoder(reader: OptionReader, model: ModelSpec, model_type: str | None) -> ModelSpec:
+    """The model whose encoder of images is whole on every GPU if the command divides images, not
+    weights, among them, and vLLM's class does so.
+    """
+    mode = reader.value(ENCODER) or "weights"
+    if mode not in ("weights", "data"):
+        raise reader.refusal(ENCODER, "is unknown", "choose from weights, data")
+    is_divided = (model_type or model.name).startswith(DIVIDED_ENCODERS)
+    return model if mode == "weights" or is_divided else replace(model, vision_heads=None)
 
 
 def _on_gpu(reader: OptionReader, shape: ModelSpec) -> ModelSpec:

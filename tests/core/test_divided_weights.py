@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from testbed.core.divided_weights import bytes_on_gpu
+from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
+from testbed.experiments.vllm_server.answer import fit_of
 
 PUBLISHED = json.loads(
     (Path(__file__).parents[1] / "inputs" / "published_models.json").read_text(encoding="utf-8")
@@ -41,3 +43,17 @@ def test_a_gpu_has_its_share_and_what_is_copied(tmp_path, name):
     for num_gpus, num_bytes in measured.items():
         found = bytes_on_gpu(model, model.weight_bytes, num_gpus)
         assert found == pytest.approx(num_bytes, rel=error)
+
+
+def test_a_command_may_have_an_encoder_of_images_whole_on_every_gpu():
+    """--mm-encoder-tp-mode data: images are divided, not weights, but for Gemma-3's class."""
+
+    def encoder(name, mode):
+        words = f"vllm serve {name} --max-model-len 4096 -tp 4 --mm-encoder-tp-mode {mode}"
+        return fit_of(words, "h100-80gb").encoder_gib
+
+    qwen, gemma = "Qwen/Qwen3-VL-8B-Instruct", "google/gemma-3-27b-it"
+    assert encoder(qwen, "data") == pytest.approx(4 * encoder(qwen, "weights"))
+    assert encoder(gemma, "data") == encoder(gemma, "weights")
+    with pytest.raises(InputError, match="mm-encoder-tp-mode"):
+        encoder(qwen, "tokens")

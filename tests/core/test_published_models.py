@@ -181,8 +181,8 @@ FLAT = {
 def test_a_qwen_with_images_may_have_no_text_config(tmp_path, kind):
     text = PUBLISHED["qwen2.5-1.5b"]["config"] | {"model_type": kind, "vision_config": FLAT[kind]}
     shape, plain = shape_of(tmp_path, text, "a"), read_model("qwen2.5-1.5b")
-    gates = 3 if kind == "qwen2_5_vl" else 2
-    assert shape.vision_params == 2 * (4 * 10 * 10 + gates * 10 * 30)
+    gates, merger = 3 if kind == "qwen2_5_vl" else 2, 40 * (40 + plain.hidden_size)
+    assert shape.vision_params == 2 * (4 * 10 * 10 + gates * 10 * 30) + merger
     assert (shape.kv_bytes_per_token, shape.linear_params) == (
         plain.kv_bytes_per_token,
         plain.linear_params,
