@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
 from testbed.run.config import RunConfig, plain_values
-from testbed.run.metrics import WHILE_ARRIVING, in_words
+from testbed.run.metrics import OFFERED, SERVED, WHILE_ARRIVING, in_words
 from testbed.run.override_words import key_of
 from testbed.run.result import front_end
 from testbed.run.simulate import FILLING, OVERLOAD, run
@@ -24,6 +24,8 @@ LOW, HIGH = 0.5, 2.0  # requests/s, a first guess
 RATE, DURATION = "arrivals.rate", "arrivals.duration_s"
 HOUR_S, USUAL_S = 3600, 300  # of arrivals: of one run, and of each rate of a search
 MAX_REQUESTS = 3_000_000
+WITH_WAIT = "ttft_s", "e2e_s"  # objectives that a long queue misses
+FAR_BEYOND = 2  # times the requests that are served: more of them only wait
 Seen = Callable[[float, float], None]
 
 
@@ -128,7 +130,14 @@ class CapacitySearch:
         `testbed.capacity`. Raises InputError for limits that make no sense.
         """
         check_search(share, low, high, precision)
-        highest = highest_rate(self._share_inside, share, low, high, precision)
+
+        def share_inside(rate: float) -> float:
+            inside = self._share_inside(rate)
+            if inside >= share:
+                _check_limits(self._summaries[rate], rate)
+            return inside
+
+        highest = highest_rate(share_inside, share, low, high, precision)
         summaries = self._summaries
         window = summaries[highest].get(WHILE_ARRIVING) or {}
         points = tuple((rate, *_inside(summaries[rate], rate)) for rate in sorted(summaries))
@@ -285,3 +294,22 @@ def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
             key=RATE, value=f"{rate:g}", problem="keeps the objectives even so; they limit nothing"
         )
     return slo["share_inside"], slo["goodput_requests_per_s"]
+
+
+def _check_limits(summary: Mapping[str, Any], rate: float) -> None:
+    """Raise NoRate for a rate beyond what is served that keeps objectives without the wait: no
+    higher one would miss them, for what waits does not run.
+    """
+    overload = summary.get(OVERLOAD) or {}
+    served, offered = overload.get(SERVED, 0.0), overload.get(OFFERED, 0.0)
+    has_wait = any(summary["slo"][name] is not None for name in WITH_WAIT)
+    if offered > FAR_BEYOND * served and not has_wait:
+        raise NoRate(
+            key=RATE,
+            value=f"{rate:g}",
+            problem=(
+                f"keeps the objectives, though only {served:.3g} req/s are served: they limit "
+                "nothing"
+            ),
+            remedy="give slo.ttft_s or slo.e2e_s too, which have the wait",
+        )

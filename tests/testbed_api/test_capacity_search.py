@@ -1,0 +1,20 @@
+"""The search for a server's capacity."""
+
+import pytest
+
+import testbed
+from testbed.study.knee import NoRate
+
+SERVER = ("model=llama-3-8b", "gpu=l4", "+system=vllm-v1", "trace=random", "trace.output_len=20")
+
+
+def test_objectives_that_no_queue_misses_end_the_search_early():
+    """The time between tokens of a full server is that of one with a longer queue."""
+    tried = []
+    with pytest.raises(NoRate, match="they limit nothing"):
+        testbed.capacity(
+            *SERVER, itl_s=10, duration_s=10, low=2, high=8, seen=lambda rate, _: tried.append(rate)
+        )
+    assert len(tried) <= 4
+    found = testbed.capacity(*SERVER, itl_s=10, ttft_s=1, duration_s=10, low=2, high=8)
+    assert max(rate for rate, *_ in found.points) <= max(tried)
