@@ -43,6 +43,7 @@ def model_named(
     """The model of a command: a folder with a config.json, a model that ships or that a folder of
     options has, or one in the local cache of Hugging Face.
 
+    Of a folder and an imported option of one name the option is taken, for `./NAME` is the folder.
     Nothing is downloaded or executed. transformers: as of Fields, for a config.json. Raises
     InputError for a model without a shape.
     """
@@ -54,7 +55,8 @@ def model_named(
                 "MODEL)"
             ),
         )
-    if (Path(name) / "config.json").is_file():
+    is_imported = name in files_of("model", folders) and name not in model_names()
+    if (Path(name) / "config.json").is_file() and not is_imported:
         path = Path(name) / "config.json"
         check_served(path)
         return Named(model_of(path, transformers=transformers), None, path)
@@ -71,6 +73,19 @@ def model_named(
         shape = model_of(cached, name.rpartition("/")[2].lower(), transformers=transformers)
         return Named(shape, None, cached)
     raise _shapeless(name, did_you_mean_model(meant.model, names_of("model", folders)))
+
+
+def not_imported(command_model: str | None, shape: ModelSpec) -> InputError:
+    """The refusal to simulate a model that no option has; its shape was read from a config.json."""
+    config = f"{command_model}/config.json" if Path(command_model or "").is_dir() else "its file"
+    return InputError(
+        key=f"model {command_model}",
+        problem="is a config.json, which `testbed fits` reads",
+        remedy=(
+            f"to simulate it, testbed import model {config}, and add --config-dir . "
+            f"model={shape.name}"
+        ),
+    )
 
 
 def _shapeless(name: str, question: str) -> InputError:

@@ -18,6 +18,7 @@ from testbed.experiments.vllm_server.answer import (
     rule_lines,
 )
 from testbed.experiments.vllm_server.configured import pool_gib
+from testbed.experiments.vllm_server.named import not_imported
 from testbed.experiments.vllm_server.named_server import PARALLELISM, server_of, started
 from testbed.experiments.vllm_server.overriding import merged
 from testbed.experiments.vllm_server.release_words import (
@@ -152,13 +153,7 @@ def overrides_of(server: Server, command: Command, *, in_blocks: bool = True) ->
 def _simulated_option(server: Server, command: Command) -> str:
     """Our option with the server's model. Raises InputError for a model that is not simulated."""
     if server.option is None:
-        raise InputError(
-            key=f"{SERVE}: model {command.model}",
-            problem=(
-                "is a config.json, which `testbed fits` reads; to simulate it, testbed import "
-                "model its config.json, and add --config-dir . model=NAME"
-            ),
-        )
+        raise not_imported(command.model, server.model)
     if NO_WINDOWS in server.values and _has_groups(server.option):
         raise InputError(
             key=f"{SERVE}: {NO_WINDOWS}",

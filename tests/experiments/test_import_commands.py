@@ -62,6 +62,18 @@ def test_a_hugging_face_config_becomes_a_model_that_runs(testbed, run, tmp_path)
 
 
 @pytest.mark.usefixtures("_config")
+def test_a_folder_s_server_is_simulated_by_the_words_that_its_refusal_names(testbed):
+    """Though the folder of the model lies where the command is given."""
+    served = ("run", "--from-vllm", "vllm serve ./hf", "gpu=l4", "arrivals.duration_s=2")
+    remedy = testbed.refused(*served)
+    check_words(("testbed import model ./hf/config.json", "--config-dir . model=hf"), remedy)
+    testbed.done("import", "model", "./hf/config.json")
+    code, printed, error = testbed(*served, "--config-dir", ".", "model=hf")
+    assert code == 0, error
+    assert "hf on 1 x l4" in printed
+
+
+@pytest.mark.usefixtures("_config")
 def test_a_model_can_be_named_and_written_as_json(testbed, tmp_path):
     testbed.done("import", "model", "hf/config.json", "--name", "small", "--out", "small.json")
     assert json.loads((tmp_path / "small.json").read_text()) == {"name": "small", **SHAPE}
