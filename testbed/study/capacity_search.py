@@ -286,8 +286,11 @@ def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
         raise NotSustained(
             key=RATE,
             value=f"{rate:g}",
-            problem="none comes in time; the objectives may be out of reach",
-            remedy="raise arrivals.duration_s, or the objectives",
+            problem=(
+                "no request arrives in that time, and no higher rate that was tried keeps the "
+                "objectives"
+            ),
+            remedy="raise arrivals.duration_s or low, or the objectives",
         )
     if arrived > MAX_REQUESTS:
         raise NoRate(

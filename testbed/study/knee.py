@@ -6,7 +6,8 @@ from math import sqrt
 from testbed.core.errors import AnswerIsNo, InputError
 
 MAX_STEPS = 40
-FARTHER = 1.5  # a failed guess is followed by a wider one
+FARTHER = 1.5  # a failed guess is followed by a wider one,
+WIDEST = 4.0  # by at most this factor: farther rates have no requests, or a hundred times as many
 OUTWARD = 1.25  # beyond the ends of a grid
 
 
@@ -31,19 +32,24 @@ def sustained_rate(
     for _ in range(MAX_STEPS):
         if is_sustained(low):
             break
-        low, high = low / (high / low) ** FARTHER, low
+        low, high = low / _step(low, high), low
     else:
         raise NotSustained(key=f"{low:.3g} requests/s", problem="not even this rate is sustained")
     for _ in range(MAX_STEPS):
         if not is_sustained(high):
             break
-        low, high = high, high * (high / low) ** FARTHER
+        low, high = high, high * _step(low, high)
     else:
         raise NoRate(key=f"{high:.3g} requests/s", problem="is sustained, so there is no knee")
     while high > low * (1 + precision):
         middle = sqrt(low * high)
         low, high = (middle, high) if is_sustained(middle) else (low, middle)
     return sqrt(low * high)
+
+
+def _step(low: float, high: float) -> float:
+    """The factor to the rate beyond a guess that failed."""
+    return float(min((high / low) ** FARTHER, WIDEST))
 
 
 def highest_rate(

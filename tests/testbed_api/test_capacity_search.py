@@ -8,6 +8,16 @@ from testbed.study.knee import NoRate
 SERVER = ("model=llama-3-8b", "gpu=l4", "+system=vllm-v1", "trace=random", "trace.output_len=20")
 
 
+def test_a_wide_first_guess_steps_over_no_rate_that_keeps_the_objectives():
+    """At a thirtieth of the lower guess no request would arrive in this time."""
+    tried = {}
+    found = testbed.capacity(
+        *SERVER, e2e_s=2, share=0.8, duration_s=15, low=8, high=80, seen=tried.__setitem__
+    )
+    assert tried[8] < 0.8
+    assert 0.5 < found.rate < 8
+
+
 def test_objectives_that_no_queue_misses_end_the_search_early():
     """The time between tokens of a full server is that of one with a longer queue."""
     tried = []
