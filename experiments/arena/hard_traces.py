@@ -61,7 +61,7 @@ class Loop(Stories):
 
 
 class Scan(Stories):
-    """A share of the prompts comes once; the others are of a few stories, by Zipf's law."""
+    """A share of the prompts occurs once; each other one is a popular story, by Zipf's law."""
 
     def __init__(
         self,

@@ -37,10 +37,10 @@ class Arithmetic:
         return None if None in reasons else reasons[0]
 
     def too_slow(self, candidate: Candidate) -> Reason | None:
-        """The reason why the SLO is missed at every rate; None if it is not certain.
+        """The reason why the SLO is missed at every rate; None if it is not certain: an idle engine
+        could serve too few requests in time, by more than MARGIN standard errors.
 
-        Assumption: the requests of other rates have lengths of the same distribution, so that the
-        share that an idle engine could serve in time is too small by more than MARGIN errors.
+        Assumption: the requests of other rates have lengths of the same distribution.
         """
         for seed in self.question.seeds:
             reason = self.bounds(candidate, seed, rate=None).too_slow(MARGIN)

@@ -19,11 +19,11 @@ SAME = "same run"
 def examined(
     space: Sequence[Deployment], num_gpus: int | None
 ) -> tuple[list[Candidate], list[Pruned]]:
-    """The candidates of a space, and the deployments that are ruled out. num_gpus: of every
+    """The candidates of a space, and the deployments that are ruled out. num_gpus: GPUs of each
     candidate; None: any number.
 
-    Raises InputError if every deployment is refused for one reason that is not its memory: it is
-    an error of the words.
+    Raises InputError if one reason other than memory rules every deployment out: the words of the
+    command are wrong.
     """
     candidates, pruned = list[Candidate](), list[Pruned]()
     of_run = dict[str, Candidate]()

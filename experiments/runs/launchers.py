@@ -94,7 +94,7 @@ def _by_joblib(name: str, settings: Mapping[str, Any], jobs: Sequence[Job]) -> l
 
 @contextmanager
 def _ray(_: str | None) -> Iterator[None]:
-    """Ray's processes: of the cluster of RAY_ADDRESS, else of a local instance."""
+    """Run joblib's calls on the Ray cluster at RAY_ADDRESS, or on a local one if it is not set."""
     import joblib
     from ray.util.joblib import register_ray
 
@@ -105,7 +105,7 @@ def _ray(_: str | None) -> Iterator[None]:
 
 @contextmanager
 def _dask(address: str | None) -> Iterator[None]:
-    """Dask's processes: of the scheduler at hydra.launcher.address, else local ones."""
+    """Run joblib's calls on the Dask scheduler at this address, or on a local one without it."""
     import joblib
     from distributed import Client
 

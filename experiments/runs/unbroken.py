@@ -1,4 +1,4 @@
-"""Tables of the terminal whose names can be copied, also where it is narrow."""
+"""Tables of the terminal whose names can be copied, even if it is narrow."""
 
 from rich.cells import cell_len
 from rich.table import Table

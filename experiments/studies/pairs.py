@@ -69,7 +69,9 @@ class Sides(NamedTuple):
 
     @property
     def errors(self) -> pd.DataFrame:
-        """Errors in percent, of the hit rate in points; NaN without a value or for 0 measured."""
+        """Errors in percent, those of the hit rate in percentage points; NaN if a value is missing,
+        or if 0 was measured.
+        """
         percent = 100 * (self.ours / self.real - 1).where(self.real != 0)
         return percent.assign(**{POINTS: 100 * (self.ours - self.real)[POINTS]})
 

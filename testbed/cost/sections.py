@@ -156,7 +156,9 @@ def _is_axis_value(value: Any) -> bool:
 
 
 def _check_value(section: str, value: Any, point: str) -> None:
-    """Times are finite numbers of at least 0, differences of times any, shares at most 1."""
+    """Raise InputError unless a time is finite and at least 0, a difference of times finite, and a
+    share from 0 to 1.
+    """
     if section in DIFFERENCES:
         least, most, allowed = -math.inf, math.inf, "that is finite"
     elif section == SHARE:

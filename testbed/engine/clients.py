@@ -189,7 +189,7 @@ class Client(Protocol):
 
 
 def client_of(clock: Clock, engine: Door, requests: Iterable[Request]) -> Client:
-    """The client that sends these requests as their workload says, else at their own times."""
+    """The client that sends these requests: as their workload says, or each at its own time."""
     if isinstance(requests, SessionWorkload):
         return ClosedLoop(clock, engine, requests)
     if isinstance(requests, BoundedWorkload):

@@ -178,7 +178,7 @@ class Links:
         return landed
 
     def drop(self) -> None:
-        """The engine has failed: nothing of it is on the way any more."""
+        """End every transfer that is on the way, since the engine has failed."""
         for link, number in self._pending.values():
             link.drop(number)
         self._pending.clear()

@@ -107,8 +107,8 @@ class Setup:
             )
 
     def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
-        """Start and stop of the part to show, and where the run ends then: at the stop, or if it
-        ends by itself.
+        """Start and stop of the part to show, and the end of a run that shows it: the stop, or the
+        end of the workload's window if that is earlier.
         """
         stop_ps = UNBOUNDED if stop_s is None else round(stop_s * PS)
         return round(start_s * PS), stop_ps, min([stop_ps, *(self.window_ps or ())[1:]])

@@ -62,8 +62,8 @@ class Constant(ByToken):
 
 
 class PerPosition(ByToken):
-    """Measured rates by place in the draft: the share of drafts accepted up to there, as vLLM logs
-    them (`Per-position acceptance rate`). Places behind the last are never accepted.
+    """Measured rates by place in the draft: the share of drafts accepted up to that place, as vLLM
+    logs them (`Per-position acceptance rate`). A token beyond the last place is never accepted.
     """
 
     def __init__(self, rates: list[Share], seed: Count = 0) -> None:

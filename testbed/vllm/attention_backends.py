@@ -57,7 +57,7 @@ def with_preferred_cache(model: ModelSpec, gpu: GpuSpec, release: Release) -> Mo
 
 def with_enough_range(model: ModelSpec, gpu: GpuSpec) -> ModelSpec:
     """The model in the type that vLLM computes in on a GPU unless the command names one: float32
-    where the GPU has no bfloat16 and float16 has too small a range.
+    if the GPU has no bfloat16 and the range of float16 is too small for the model.
     """
     if model.needs_range and capability_of(gpu)[0] < AMPERE:
         return replace(model, dtype_bytes=4)

@@ -788,7 +788,7 @@ class FoundTooEarly(TieredCaching):
 
 @breaks(8)
 class CachesRejectedDrafts(OutputCaching):
-    """Released tokens may be found up to its last slot, where drafts were rejected."""
+    """Released tokens may be found up to the last slot, even if its drafts were rejected."""
 
     def _give_back(self, seq, keep):
         num_stored, seq.num_stored = seq.num_stored, seq.num_slots

@@ -335,7 +335,7 @@ def test_roofline_hides_tier_transfers_behind_computing():
 
 
 def test_queries_of_layers_with_windows_have_their_own_size():
-    """As a share of those of full attention; 1 where the model says none of its own."""
+    """As a share of those of full attention; 1 if the model states no size of its own."""
     window = Window(size=8, num_layers=2, num_kv_heads=4, head_size=50)
     model = replace(MODEL, window=window)
     full, windowed = model.groups

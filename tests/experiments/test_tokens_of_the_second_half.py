@@ -1,4 +1,4 @@
-"""A sweep's table has percentiles of whole runs; a line says where the second half has others."""
+"""A sweep's table has percentiles of whole runs; a line says if the second half differs."""
 
 import pytest
 

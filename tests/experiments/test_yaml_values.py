@@ -1,4 +1,4 @@
-"""Option files are read as OmegaConf reads them, by libyaml where there is one."""
+"""Option files are read as OmegaConf reads them, by libyaml if it is installed."""
 
 from io import StringIO
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Golden rows: exact totals of two minutes of each policy, and of a half where every iteration
-is simulated. A deliberate change is `pytest --update-golden`.
+"""Golden rows: exact totals of two minutes of each policy, and of half a minute in which every
+iteration is simulated. A deliberate change is `pytest --update-golden`.
 """
 
 from dataclasses import asdict

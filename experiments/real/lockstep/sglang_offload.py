@@ -1,5 +1,5 @@
-"""SGLang's scheduler with HiCache, and ours with policy=hicache, on random loads; copies are made
-up.
+"""SGLang's scheduler with HiCache beside ours with policy=hicache, on random loads. No copy is
+made: its end is reported to both.
 
 A write takes a stated number of steps. A load ends with the iteration that waits for it, as in
 SGLang (LayerDoneCounter.wait_until).

@@ -173,8 +173,8 @@ class Theirs(TheirSteps):
         return KVConnectorOutput(finished_recving=loads, kv_connector_worker_meta=report)
 
     def _watch(self) -> None:
-        """Count evictions; serve requests that have ended in the order in which they did, where
-        vLLM goes through a set of names.
+        """Count evictions, and serve requests that have ended in the order in which they did: the
+        order of vLLM's set of names changes from process to process.
         """
         prepare, build = self.connector.manager.prepare_store, self.connector.build_connector_meta
         finish = self.connector.request_finished

@@ -199,8 +199,8 @@ class Witness:
             )
 
     def listed_hit(self, seq: Sequence, tables: Tables) -> int:
-        """Tokens of a new prompt that can be found where each block can be that the policy lists
-        as cached, or that must be findable in a table; 0 if transfers may still change them.
+        """Tokens of a new prompt that must be found, if each block can be found that the policy
+        lists as cached or that a table has to publish; 0 if transfers may still change them.
         """
         lister, size = self.capabilities.lists_other_slots, self.stories.block_size
         if lister is None or size == UNBOUNDED_LEN or self.capabilities.transfers is not None:
@@ -305,7 +305,7 @@ def contents_of(group: int, tokens: list[Hashable], slots_per_token: int) -> lis
 
 
 def is_subsequence(read: Seq[Hashable], tokens: Seq[Hashable]) -> bool:
-    """True if `read` is some of the tokens in their order, the newest among them."""
+    """True if `read` has some of the tokens, in their order, and the newest of them."""
     if not tokens:
         return not read
     rest = iter(tokens)

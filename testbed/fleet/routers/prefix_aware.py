@@ -13,9 +13,9 @@ class PrefixAware(Router):
     that its prefix cache has, and load_weight times those of its unanswered requests. Of equal ones
     the first.
 
-    With load_weight=0 a prompt goes where its longest prefix is, however long the queue there; with
-    hit_weight=0 if the fewest tokens are. cache_age_s: how old, in seconds, what the router
-    knows of the caches is.
+    With load_weight=0 a prompt goes to the engine with its longest prefix, however long the queue
+    there; with hit_weight=0, to the engine with the fewest tokens. cache_age_s: the age, in
+    seconds, of what the router knows of the caches.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class RequestLru:
         self._queue: list[tuple[Rank, Key]] = []  # a heap; entries may be out of date
 
     def find(self, keys: Sequence[Key]) -> tuple[int, bool]:
-        """The number of leading keys that are here, and if one of these is still being written."""
+        """The number of leading keys that are here, and True if one of them is being written."""
         num_found, is_pending = 0, False
         for key in keys:
             if key not in self.blocks:

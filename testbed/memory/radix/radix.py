@@ -172,9 +172,9 @@ class Radix(LeasingPolicy):
             self._drop_doubles()
 
     def _drop_doubles(self) -> None:
-        """Sequences with blocks whose content the tree has in others: each reads the tree's from
-        now on and gives its own back, if its tokens are stored. Else its own become the tree's
-        if no other sequence reads those.
+        """Keep one copy of content that both the tree and a sequence have in blocks. If the
+        sequence's tokens are stored, it reads the tree's blocks and gives its own back; if not,
+        the tree takes the sequence's blocks unless another sequence reads the tree's.
         """
         for seq_id, held in list(self._doubles.items()):
             if held.seq.num_stored // self.block_size > max(held.own):

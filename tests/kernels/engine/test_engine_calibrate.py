@@ -250,7 +250,7 @@ def test_simulation_with_the_profile_takes_the_engines_time(monkeypatch, plannin
     one, profile = calibrated(monkeypatch, num_ranks)
     spec, choices = tiny.SHAPES["llama"], Choices(spread="equal")
     cost = ProfileCost(spec, server(num_ranks), profile, choices)
-    # None arrives when an iteration begins, where a hair decides which one it joins.
+    # None arrives as an iteration begins: the last digit would decide which one it joins.
     arrivals = [(0, 20, 12), (9, 25, 9), (29, 20, 14), (33, 28, 20), (460, 20, 5)]
     requests = [Request(i, at * 10**8, *lengths) for i, (at, *lengths) in enumerate(arrivals)]
     phase = Phase(requests)
