@@ -107,6 +107,17 @@ def plug_ins_of(group: str) -> "list[EntryPoint]":
     return sorted(entry_points(group=ENTRY_POINTS.format(group)), key=lambda point: point.name)
 
 
+def plug_in_class(group: str, name: str) -> str | None:
+    """MODULE:CLASS of a part that does not ship: the name itself, or that of an installed plug-in;
+    None of any other name.
+    """
+    if CLASS.fullmatch(name):
+        return name
+    if not name or (CONF / group / f"{name}.yaml").is_file():
+        return None
+    return {point.name: point.value for point in plug_ins_of(group)}.get(name)
+
+
 def length_file(text: str) -> tuple[str, str]:
     """NAME=FILE, or FILE for sharegpt."""
     name, equals, path = text.partition("=")

@@ -23,12 +23,12 @@ from testbed.core.errors import InputError
 from testbed.core.model_files import model_names, shipped
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
-    CLASS,
     CUSTOM,
     GROUPS,
     HIDDEN,
     files_of,
     gpus_of_server,
+    plug_in_class,
     plug_ins_of,
 )
 from testbed.experiments.runs.yaml_values import yaml_values
@@ -178,8 +178,7 @@ def _server(name: str) -> Node | None:
 
 def _plug_in(group: str, name: str) -> Node | None:
     """An installed plug-in by its name, or MODULE:CLASS; it gets what `custom` has."""
-    points = {point.name: point.value for point in plug_ins_of(group)}
-    target = name if CLASS.fullmatch(name) else points.get(name)
+    target = plug_in_class(group, name)
     if target is None or CUSTOM not in files_of(group):
         return None
     return {"defaults": [CUSTOM], "_target_": target.replace(":", ".")}

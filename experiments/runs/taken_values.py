@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from testbed.core.errors import InputError
-from testbed.experiments.runs.choice_names import CLASS, plug_ins_of
+from testbed.experiments.runs.choice_names import plug_in_class
 from testbed.run.constructor_parameters import parameters_of
 from testbed.run.override_words import key_of
 from testbed.run.parts import locate
@@ -16,9 +16,7 @@ def policy_takes(choices: Mapping[str, str], key: str) -> bool:
     """True if the chosen policy takes the value of a key `policy.NAME`; of a class that cannot be
     loaded, which building the run refuses, and of a policy that ships too.
     """
-    name = choices.get("policy", "")
-    points = {} if CLASS.fullmatch(name) else {p.name: p.value for p in plug_ins_of("policy")}
-    target = name if CLASS.fullmatch(name) else points.get(name)
+    target = plug_in_class("policy", choices.get("policy", ""))
     if target is None:
         return True
     try:
