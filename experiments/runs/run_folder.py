@@ -29,7 +29,7 @@ from testbed.experiments.runs.whole_files import (
     write_numbers,
     write_text,
 )
-from testbed.experiments.runs.yaml_values import yaml_text
+from testbed.experiments.runs.yaml_values import written_values, yaml_text
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
 from testbed.run.identity import Identity, id_of, identify
@@ -298,7 +298,7 @@ def was_edited(folder: Path) -> bool:
     if summary is None or ID not in summary[RUN] or not inputs.is_file():
         return False
     try:
-        values = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+        values = written_values((folder / CONFIG).read_text(encoding="utf-8"))
         hashes = json.loads(inputs.read_text(encoding="utf-8"))
         return bool(id_of(values, hashes) != summary[RUN][ID])
     except (OSError, ValueError, TypeError, yaml.YAMLError):

@@ -43,6 +43,11 @@ def yaml_values(text: str) -> Any:
     return {} if values is None else values
 
 
+def written_values(text: str) -> Any:
+    """The values of a text that `yaml_text` wrote, by PyYAML's rules. Raises yaml.YAMLError."""
+    return yaml.load(text, BASE)
+
+
 def yaml_text(values: Any) -> str:
     """The values as a text of YAML, keys in their order."""
     text: str = yaml.dump(values, Dumper=DUMPER, sort_keys=False, allow_unicode=True)
