@@ -98,7 +98,7 @@ def add_experts(imported: Imported, tables: Tables) -> None:
         imported.not_measured["experts"] = "roofline"
         imported.add(
             "experts",
-            [["balanced", n, _experts_us(imported, experts, n)] for n in TOKENS],
+            _experts_points(imported, experts),
             "roofline",
         )
         return
@@ -106,10 +106,17 @@ def add_experts(imported: Imported, tables: Tables) -> None:
     imported.add("experts", points, "router and shared experts not included")
 
 
-def _experts_us(imported: Imported, experts: Experts, num_tokens: int) -> float:
+def _experts_points(imported: Imported, experts: Experts) -> list[list[Any]]:
+    """Points of a roofline, by the share of the data sheet that an H200 reaches."""
+    shares = yaml.safe_load(files_of("efficiencies")["h200"].read_text(encoding="utf-8"))
+    return [["balanced", n, _experts_us(imported, experts, n, shares)] for n in TOKENS]
+
+
+def _experts_us(
+    imported: Imported, experts: Experts, num_tokens: int, shares: Mapping[str, float]
+) -> float:
     """A roofline: the weights of the experts that tokens touch, or the FLOPs of all tokens."""
     model, gpu = imported.model, _sheet(imported)
-    shares = yaml.safe_load(files_of("efficiencies")["h200"].read_text(encoding="utf-8"))
     touched = experts.count * (1 - (1 - experts.per_token / experts.count) ** num_tokens)
     weights = model.expert_params / imported.num_gpus
     bits = experts.bits or model.weight_bits or 8 * model.dtype_bytes
