@@ -5,6 +5,7 @@ the configuration, by the rules that read a command's options.
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -67,16 +68,22 @@ class Configured:
 
     def __init__(self, config: DictConfig, release: Release) -> None:
         self.config, self.release = config, release
-        self.model = read(ModelSpec, _plain(config.model), "model")
-        if self.model.chunks is not None:
+        if config.model.get("chunks") is not None:
             raise InputError(
                 key="model",
-                value=self.model.name,
+                value=str(config.model.name),
                 problem="has layers of chunked attention, whose cache in vLLM is not simulated",
                 remedy="leave out +system, or choose another model",
             )
-        self.gpu = read(GpuSpec, _plain(config.server.gpu), "server.gpu")
         self.num_gpus = _count("server.num_gpus", config.server.num_gpus)
+
+    @cached_property
+    def model(self) -> ModelSpec:
+        return read(ModelSpec, _plain(self.config.model), "model")
+
+    @cached_property
+    def gpu(self) -> GpuSpec:
+        return read(GpuSpec, _plain(self.config.server.gpu), "server.gpu")
 
     @property
     def command(self) -> Command:
