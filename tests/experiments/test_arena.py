@@ -180,6 +180,7 @@ def test_a_policy_without_blocks_has_the_bytes_of_the_others_pool(cheap, rules):
 
 @pytest.mark.usefixtures("few_requests")
 def test_the_example_policy_plays_and_a_slow_one_learns_why(cheap, monkeypatch, tmp_path):
+    monkeypatch.setattr(arena_games, "EXAMPLES", 5)  # of a policy that keeps the contract
     entrant = admitted("example_policy:Slabs", RULES)
     assert row_of(cheap, entrant, RULES, 0).job_s > 0
     monkeypatch.setattr(arena_games, "CELL_S", 1e-3)
@@ -288,25 +289,24 @@ def test_the_others_play_without_one_that_fails(played):
 
 
 @pytest.fixture
-def stored(games, tmp_path):
-    write(tmp_path / "arena.json", games)
+def stored(played, tmp_path):
+    write(tmp_path / "arena.json", played[1])
     return read(tmp_path / "arena.json")
 
 
-def found(content, tmp_path, suite=TINY, sample=None):
+def found(content, tmp_path, suite=ONE, sample=None):
     return differences(content, suite, tmp_path / "again", in_turn, sample)
 
 
-def test_a_result_comes_out_again(stored, tmp_path):
-    assert found(stored, tmp_path, sample=4) == []
+def test_a_result_comes_out_again(games, tmp_path):
+    write(tmp_path / "arena.json", games)
+    assert found(read(tmp_path / "arena.json"), tmp_path, TINY, sample=4) == []
 
 
-def test_a_forged_row_is_found(played, tmp_path):
-    write(tmp_path / "arena.json", played[1])
-    content = read(tmp_path / "arena.json")
-    row = next(row for row in content["rows"] if row["entrant"] == "lfu")
+def test_a_forged_row_is_found(stored, tmp_path):
+    row = next(row for row in stored["rows"] if row["entrant"] == "lfu")
     row["job_s"] *= 0.9
-    (line,) = found(content, tmp_path, ONE)
+    (line,) = found(stored, tmp_path)
     assert "job_s" in line
     assert "lfu" in line
 
@@ -317,8 +317,8 @@ def test_a_changed_seed_version_or_suite_is_found(stored, tmp_path):
     assert "not of the suite" in found(moved, tmp_path)[0]
     older = {**stored, "about": {**stored["about"], "simulator": "0"}}
     assert found(older, tmp_path)[0].startswith("simulator")
-    assert differences(older, TINY, tmp_path / "other", in_turn, 1, any_version=True) == []
-    assert found(stored, tmp_path, replace(TINY, pools=(0.6,)))[0].startswith("suite_hash")
+    assert differences(older, ONE, tmp_path / "other", in_turn, 1, any_version=True) == []
+    assert found(stored, tmp_path, replace(ONE, pools=(0.6,)))[0].startswith("suite_hash")
 
 
 def test_a_row_that_is_left_out_or_doubled_is_found(stored, tmp_path):
