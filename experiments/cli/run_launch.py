@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from testbed.experiments.cli.output import print_json, wide_console
@@ -11,7 +10,6 @@ from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
 from testbed.experiments.runs.words import chosen
-from testbed.run.config import RunConfig
 
 if TYPE_CHECKING:
     from testbed.experiments.cli.run import Launch
@@ -25,10 +23,14 @@ def run_one(words: Sequence[str], launch: "Launch", notes: list[str]) -> None:
     config = configured(words)
     requested = chosen(words).get(RUN_FOLDER)
     folder = None if requested is None else Path(requested)
-    sensitive = _sensitive(config) if launch.sensitivity else None
+    if launch.sensitivity:  # which few runs ask for
+        from testbed.experiments.cli import sensitive_run
+        from testbed.study.sensitivity import check_scalable
+
+        check_scalable(config)
     try:
         stored = run_into(config, Path(RUNS), folder, again=launch.again, show=True)
-        intervals = sensitive.rows(config, stored.summary) if sensitive else []
+        intervals = sensitive_run.rows(config, stored.summary) if launch.sensitivity else []
     except SystemExit as error:  # of a plug-in
         raise as_refusal(error) from None
     if launch.json:
@@ -38,18 +40,8 @@ def run_one(words: Sequence[str], launch: "Launch", notes: list[str]) -> None:
         return print_json(RunAnswer(place, stored.is_new, notes, stored.summary, intervals))
     console = wide_console()
     console.print(summary_table(stored.summary))
-    if sensitive:
-        console.print(sensitive.table(config, stored.summary, intervals))
+    if launch.sensitivity:
+        console.print(sensitive_run.table(config, stored.summary, intervals))
     complete = "complete already, nothing was run (--again runs it again)"
     state = "run folder" if stored.is_new else complete
     console.print(f"{state}: {stored.folder}", highlight=False)
-
-
-def _sensitive(config: RunConfig) -> ModuleType:
-    """Options that vary a run, which most runs do without; InputError for one that cannot be
-    varied.
-    """
-    from testbed.experiments.cli import sensitive_run
-
-    sensitive_run.check(config)
-    return sensitive_run

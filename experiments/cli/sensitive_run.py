@@ -12,7 +12,6 @@ from testbed.study.cost_spread import rule
 from testbed.study.sensitivity import (
     PREEMPTIONS,
     Interval,
-    check_scalable,
     figures_of,
     run_intervals,
 )
@@ -30,11 +29,6 @@ NEAR_FULL = (
     "Wide: near the load at which the server is full, a small error of the costs becomes a large "
     "one of the latencies, and a server differs from itself by as much."
 )
-
-
-def check(config: RunConfig) -> None:
-    """Raise InputError for a run that cannot be varied, before anything is simulated."""
-    check_scalable(config)
 
 
 def rows(config: RunConfig, summary: Mapping[str, Any]) -> list[SensitiveFigure]:

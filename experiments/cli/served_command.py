@@ -66,11 +66,6 @@ class ServedCommand:
         on_note: OnNote = print_note,
     ) -> list[str]:
         """The overrides, with those of the command and the folders of user options before them."""
-        from testbed.run.override_words import key_of
-
-        for word in overrides:
-            if key_of(word) == "hydra.mode":
-                raise InputError(key=word, problem="is not read", remedy="-m makes a sweep")
         words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
         if self.from_vllm is None and self.from_sglang is None:
             return words

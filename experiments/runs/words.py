@@ -172,6 +172,8 @@ def is_of_hydra(word: str) -> bool:
     key = key_of(word)
     if not key.startswith(("hydra.", "hydra/")):
         return False
+    if key == "hydra.mode":
+        raise InputError(key=word, problem="is not read", remedy="-m makes a sweep")
     if key not in OF_HYDRA and not key.startswith("hydra.launcher."):
         raise UnknownKey(key, OF_HYDRA)
     return True

@@ -21,7 +21,6 @@ SECTION = "transfers"
 AXES = ("method", "way", "num_extents", "extent_bytes", "block_bytes")
 OUT = "out"  # the ways of a transfer, seen from the GPU
 INTO = "in"
-PEER = "peer"
 COPIES = "copies"  # the methods: a call per piece, a kernel that gathers all extents for the copy
 GATHER = "gather"  # engine, or one that reads and writes the host's memory by itself
 KERNEL = "kernel"
