@@ -242,7 +242,7 @@ def on_the_device_of(first: GpuEngine, setup: Setup) -> GpuEngine:
         WallClock(),
         first.max_len,
         config.window_s,
-        setup.lengths,
+        setup.parts.lengths,
         launches_ahead=options.launches_ahead,
     )
 
@@ -288,7 +288,7 @@ def _chosen(setup: Setup, options: EngineConfig, clock: WallClock | None) -> Opt
         graphs=options.graphs,
         warm=options.warm,
         registered=prefix,
-        lengths=setup.lengths,
+        lengths=setup.parts.lengths,
         launches_ahead=options.launches_ahead,
         prompt_graphs=options.prompt_graphs,
         share_from=WORTH_SHARING if options.share_prefixes else inf,
@@ -325,7 +325,7 @@ def _check(setup: Setup) -> None:
             problem="the engine has no closed loop",
             remedy="simulate it, or replay time stamps",
         )
-    if not isinstance(setup.beams, SyntheticBeams):
+    if not isinstance(setup.parts.beams, SyntheticBeams):
         raise InputError(
             key="beams",
             problem="the engine's searches follow the model's scores",

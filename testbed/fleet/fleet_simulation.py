@@ -83,13 +83,8 @@ def make_fleet(
         tiers.lend(parts.scheduler.memory)
         return simulated_engine(
             clock,
-            parts.scheduler,
-            parts.cost,
-            parts.max_len,
+            parts,
             recorders[number],
-            beams=parts.beams,
-            lengths=parts.lengths,
-            pool=parts.pool,
             links=tiers.links,
             fast_forward=fast_forward,
             snapshots_ps=[time_ps for time_ps in times_ps if time_ps >= clock.now_ps],

@@ -37,7 +37,6 @@ from testbed.run.summaries import CONTENTS, SAMPLES, UNREAD
 from testbed.run.workload import make_workload
 from testbed.sched.beam_search import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
-from testbed.speculation.acceptance import Acceptance
 from testbed.speculation.speculation import Speculation
 
 if TYPE_CHECKING:
@@ -48,23 +47,28 @@ if TYPE_CHECKING:
 class Setup:
     """Everything that a run needs, and the objectives that its summary counts by.
 
-    lengths: the mapping that the engine fills with true output lengths; the oracles of the run read
-    it. acceptance: how many drafts are accepted, of a run with speculation. Of several engines
-    the scheduler, the cost and the pool are those of the first.
+    parts, pool: of several engines those of the first. The pool is in the policy's own slots.
     """
 
     config: RunConfig
     workload: Workload
-    scheduler: Scheduler
-    beams: BeamModel
-    cost: CostModel
-    model: ModelSpec
+    parts: EngineParts
     pool: PoolSpec
     window_ps: tuple[int, int] | None
     slo: Slo
-    lengths: dict[int, int]
     fleet: "FleetSetup | None" = None
-    acceptance: Acceptance | None = None
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.parts.scheduler
+
+    @property
+    def cost(self) -> CostModel:
+        return self.parts.cost
+
+    @property
+    def model(self) -> ModelSpec:
+        return self.config.model
 
     @cached_property
     def description(self) -> Mapping[str, Any]:
@@ -133,22 +137,24 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
     if scheduler.memory.foresees_prompts is not None:
         scheduler.memory.foresees_prompts.foresee_prompts(workload.rows.prompts())
     beams = _beams(config, workload)
-    checked_pool = None if config.policy.is_instance else pool  # a made policy has its own
-    first = EngineParts(scheduler, cost, config.model.max_len, beams, lengths, checked_pool)
+    parts = EngineParts(
+        scheduler,
+        cost,
+        config.model.max_len,
+        beams,
+        lengths,
+        pool=None if config.policy.is_instance else pool,  # a made policy has its own
+        acceptance=None if speculation is None else speculation.acceptance,
+    )
     window_s = config.window_s
     return Setup(
         config=config,
         workload=workload,
-        scheduler=scheduler,
-        beams=beams,
-        cost=cost,
-        model=config.model,
+        parts=parts,
         pool=pool,
         window_ps=None if window_s is None else (round(window_s[0] * PS), round(window_s[1] * PS)),
         slo=config.slo,
-        lengths=lengths,
-        fleet=None if config.replicas is None else _fleet(config, config.replicas, workload, first),
-        acceptance=None if speculation is None else speculation.acceptance,
+        fleet=None if config.replicas is None else _fleet(config, config.replicas, workload, parts),
     )
 
 

@@ -14,7 +14,7 @@ from testbed.core.request import PS
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.overload import Overloaded, WatchfulRecorder
 from testbed.engine.recorder import Recorder
-from testbed.engine.simulation import Environment, simulate
+from testbed.engine.simulation import Environment, simulate_parts
 from testbed.engine.totals import Totals
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
@@ -142,20 +142,14 @@ def serve_alone(
     totals are kept. stop_ps: the end, if requests may be left. env: SimPy's, whose events a
     caller may watch.
     """
-    simulate(
+    simulate_parts(
         setup.workload,
-        setup.scheduler,
-        setup.cost,
-        setup.model.max_len,
-        recorder=recorder,
-        pool=None if setup.config.policy.is_instance else setup.pool,  # a made policy has its own
+        setup.parts,
+        recorder,
         fast_forward=setup.config.fast_forward,
-        beams=setup.beams,
         snapshots_ps=snapshots_ps,
         stop_ps=stop_ps,
         env=env,
-        lengths=setup.lengths,
-        acceptance=setup.acceptance,
     )
 
 

@@ -45,7 +45,7 @@ class LiveSimulation(Live, Listener):
             engine.listen_to_tokens(Tokens(self))
         self.real_time = RealTimeClock(self._clock, speed)
         self._task: asyncio.Task[None] | None = None
-        self._beams = setup.beams
+        self._beams = setup.parts.beams
         self._preparing = asyncio.Lock()
         self._pending: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -153,14 +153,8 @@ class LiveSimulation(Live, Listener):
     def _engine(self, setup: Setup) -> Engine:
         return simulated_engine(
             self._clock,
-            setup.scheduler,
-            setup.cost,
-            setup.model.max_len,
+            setup.parts,
             Recorder(),
-            beams=setup.beams,
-            acceptance=setup.acceptance,
-            lengths=setup.lengths,
-            pool=None if setup.config.policy.is_instance else setup.pool,
             fast_forward=setup.config.fast_forward,
         )
 

@@ -10,6 +10,7 @@ from tiny import MS, FastMillisecond
 from virtual_time import run_virtually
 
 from testbed.core.request import PS, Request
+from testbed.engine.engine_parts import EngineParts
 from testbed.engine.listeners import TokenListener
 from testbed.engine.real_time import RealTimeClock
 from testbed.engine.recorder import Recorder
@@ -50,7 +51,7 @@ class Times(TokenListener):
 def engine_in_real_time(speed):
     clock, now_s = SimClock(), asyncio.get_running_loop().time
     scheduler = scheduler_of(MixedPrefill, paged(160, max_len=512), Recompute())
-    engine = simulated_engine(clock, scheduler, FastMillisecond(), 512, Recorder())
+    engine = simulated_engine(clock, EngineParts(scheduler, FastMillisecond(), 512), Recorder())
     times = Times(now_s)
     engine.listen_to_tokens(times)
     clock.start(engine.serve())

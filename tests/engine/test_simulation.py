@@ -13,6 +13,7 @@ from testbed.core.request import PS, Request, Rows, Workload
 from testbed.core.sequence import SequenceGroup
 from testbed.cost.model import UNBOUNDED, Affine
 from testbed.engine.clients import OpenLoop
+from testbed.engine.engine_parts import EngineParts
 from testbed.engine.overload import Overloaded, WatchfulRecorder
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
@@ -342,7 +343,7 @@ def test_forks_are_counted_in_the_following_iteration(beam):
 
 def engine_on(clock):
     scheduler = scheduler_of(SeparatePrefill, paged(160, max_len=512), Recompute())
-    engine = simulated_engine(clock, scheduler, FastMillisecond(), 512, Recorder())
+    engine = simulated_engine(clock, EngineParts(scheduler, FastMillisecond(), 512), Recorder())
     clock.start(engine.serve())
     return engine
 

@@ -38,7 +38,9 @@ class Profile:
         code = frame.f_code
         if event not in ("call", "return") or not self._counts(code):
             return
-        is_loop = code.co_name == "simulate" and code.co_filename.endswith("engine/simulation.py")
+        is_loop = code.co_name == "simulate_parts" and code.co_filename.endswith(
+            "engine/simulation.py"
+        )
         if event == "call":
             self.part = "loop" if is_loop else self.part
             self.calls[self.part][code] += 1

@@ -7,6 +7,7 @@ from same_runs import lengths_of
 from strategies import MAX_LEN
 
 from testbed.engine.clients import client_of
+from testbed.engine.engine_parts import EngineParts
 from testbed.engine.listeners import TokenListener
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
@@ -29,12 +30,13 @@ class TokenTimes(TokenListener):
         return {one: np.diff(times).tolist() for one, times in several.items()}
 
 
-def listened(requests, scheduler, cost, **options):
+def listened(requests, scheduler, cost, acceptance=None, **options):
     """A run in which a listener gets each token: its recorder, and the tokens."""
     clock, recorder, listener = SimClock(Environment(0)), Recorder(), TokenTimes()
-    engine = simulated_engine(
-        clock, scheduler, cost, MAX_LEN, recorder, lengths=lengths_of(scheduler), **options
+    parts = EngineParts(
+        scheduler, cost, MAX_LEN, lengths=lengths_of(scheduler), acceptance=acceptance
     )
+    engine = simulated_engine(clock, parts, recorder, **options)
     engine.listen_to_tokens(listener)
     client_of(clock, engine, requests).start()
     clock.env.run(until=clock.start(engine.serve()))

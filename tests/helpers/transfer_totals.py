@@ -41,5 +41,5 @@ def simulated_seconds(folder):
     """The seconds of swaps, loads and stores of a run that the engine served, by way."""
     setup = build(replace(read_config(folder), engine=None))
     totals = TransferTotals(setup.cost)
-    run_setup(replace(setup, cost=totals))
+    run_setup(replace(setup, parts=replace(setup.parts, cost=totals)))
     return {way: ps / PS for way, ps in (+totals.ps).items()}

@@ -16,6 +16,7 @@ from tiny import MS, FastMillisecond, analytic
 
 from testbed.cost.model import Affine
 from testbed.engine.arrivals import AnswerDrivenWorkload
+from testbed.engine.engine_parts import EngineParts
 from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
@@ -90,15 +91,8 @@ def calls_of(engine, requests, cancelled):
 
 
 def engine_of(clock, scheduler, cost, recorder, fast_forward):
-    return simulated_engine(
-        clock,
-        scheduler,
-        cost,
-        MAX_LEN,
-        recorder,
-        fast_forward=fast_forward,
-        lengths=lengths_of(scheduler),
-    )
+    parts = EngineParts(scheduler, cost, MAX_LEN, lengths=lengths_of(scheduler))
+    return simulated_engine(clock, parts, recorder, fast_forward=fast_forward)
 
 
 def run(requests, cancelled, scheduler, cost, *, fast_forward, listener=None, tokens=False):

@@ -96,7 +96,8 @@ class Ours:
     def __init__(self, setup: Setup) -> None:
         self.scheduler = setup.scheduler
         self.block_size = setup.scheduler.memory.block_size or 1
-        self.outputs = Outputs(self.scheduler.state, setup.beams, setup.lengths, setup.acceptance)
+        parts = setup.parts
+        self.outputs = Outputs(self.scheduler.state, parts.beams, parts.lengths, parts.acceptance)
         self._max_len = setup.model.max_len
 
     def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:
