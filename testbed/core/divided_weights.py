@@ -35,17 +35,18 @@ def _router_params(model: ModelSpec) -> int:
 
 
 def _copied_heads(model: ModelSpec, num_gpus: int) -> int:
-    """Weights of all copies of heads of K and V but the first of each."""
+    """Weights of K and V of which a shape counts one copy, or one for both (Gemma-4's, which vLLM
+    loads twice).
+    """
     if model.latent is not None:
         return 0
     in_window = model.window.num_layers if model.window else 0
+    counted = 1 if model.shared_kv else 2
     full = model.num_attention_layers - in_window
-    matrices = 1 if model.shared_kv else 2
-    kinds = [(full, model.num_kv_heads, matrices * model.head_size)]
+    kinds = [(full, counted, model.num_kv_heads, model.head_size)]
     if model.window is not None:
-        heads, size = model.heads_of_windows()
-        kinds.append((in_window, heads, 2 * size))
+        kinds.append((in_window, 2, *model.heads_of_windows()))
     return sum(
-        layers * model.hidden_size * heads * size * (max(1, num_gpus // heads) - 1)
-        for layers, heads, size in kinds
+        layers * model.hidden_size * heads * size * (2 * max(1, num_gpus // heads) - counted)
+        for layers, counted, heads, size in kinds
     )

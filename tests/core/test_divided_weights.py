@@ -26,7 +26,7 @@ ON_GPU = {  # bytes by tensor parallelism, and how near the shape comes
     "deepseek-v3.2": ({1: 63140105984, 2: 31701294848, 4: 15981889280, 8: 8122186496}, 0.002),
     # without the projector of images and positions of its tower
     "kimi-k2.5": ({1: 75294750688, 2: 37847766384, 4: 19124274232, 8: 9762528156}, 0.013),
-    "gemma-4-31b": ({1: 11897654368, 2: 6524750944, 4: 3838299232}, 0.02),
+    "gemma-4-31b": ({1: 11897654368, 2: 6524750944, 4: 3838299232}, 0.018),
 }
 
 
