@@ -97,6 +97,11 @@ def drafts_itself(text: Mapping[str, Any], kind: str) -> bool:
     """
     if kind not in types_with("mtp"):
         return False
+    if kind == "nemotron_h":  # one layer of attention with one of experts
+        blocks = text.get("mtp_layers_block_type", ["attention", "moe"])
+        is_usual = text.get("mtp_hybrid_override_pattern", "*E") == "*E"
+        is_usual = is_usual and blocks == ["attention", "moe"]
+        return is_usual and text.get("num_nextn_predict_layers") == 1
     named = "mtp_num_hidden_layers" if kind.startswith("qwen3_5") else "num_nextn_predict_layers"
     return bool(text.get(named, kind not in types_with("counted_mtp")))
 
@@ -167,8 +172,10 @@ def contents_of(path: Path) -> dict[str, Any]:
     it, or of a YAML file. Raises InputError for another content.
     """
     config = _values_in(path)
-    beside = path.with_name(BESIDE)
-    if config.get(QUANTIZATION) or not beside.exists():
+    beside, quantised = path.with_name(BESIDE), config.get(QUANTIZATION)
+    if isinstance(quantised, dict) and "quant_algo" in quantised:
+        return {**config, QUANTIZATION: {"quant_method": "modelopt", **quantised}}
+    if quantised or not beside.exists():
         return config
     return {**config, QUANTIZATION: {"quant_method": "modelopt", **_values_in(beside)}}
 

@@ -4,7 +4,6 @@ from collections import Counter
 
 from testbed.core.errors import InputError
 from testbed.core.hf_fields import Fields, types, types_with
-from testbed.core.hf_weights import kv_bytes
 from testbed.core.layer_order import period_of
 from testbed.core.layers import Chunks, Experts, Latent, States, Window
 
@@ -312,10 +311,6 @@ def states_of(
     fields: Fields, kind: str, pattern: Counter[str], layers: int, dtype_bytes: int
 ) -> States | None:
     """The states of Mamba layers or gated delta nets; None for other models."""
-    if (kind in types_with("delta_net") or pattern) and kv_bytes(fields):
-        raise fields.refusal(
-            "quantization_config", "a kv_cache_scheme beside states is not supported"
-        )
     if kind in types_with("delta_net"):
         return delta_net(fields, kind, layers, dtype_bytes)
     return mamba(fields, pattern["M"], dtype_bytes) if pattern else None

@@ -43,9 +43,10 @@ def quantises_head(config: Config) -> bool:
     """True if the output projection is quantised too."""
     if config.get("quant_method") in ("gptq", "awq"):
         return bool(config.get("lm_head"))
-    head = Linear("lm_head", ("lm_head",), 0)
-    of_modelopt = _modelopt(config) if config.get("quant_method") == "modelopt" else None
-    return of_modelopt is not None and of_modelopt(head) is not None
+    if config.get("quant_method") != "modelopt":
+        return False
+    left = _listed(config.get("quantization") or config, "ignore", "exclude_modules")
+    return not any("lm_head" in name for name in left)
 
 
 def _listed(config: Config, *keys: str) -> list[str]:

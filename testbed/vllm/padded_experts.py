@@ -1,7 +1,7 @@
-"""The padding of MXFP4 experts: their kernels take rows and columns of whole tiles.
+"""The padding of experts in MXFP4 or the model's type: kernels take rows and columns of tiles.
 
 The kernels follow from the GPU's generation: Triton's on Hopper, TensorRT-LLM's on B200, Marlin's
-on others. Source: vLLM, model_executor/layers/fused_moe/oracle/mxfp4.py, and for Triton's
+on others. Source: vLLM, model_executor/layers/fused_moe/oracle/mxfp4.py, unquantized.py there, and
 third_party/triton_kernels/tensor_details/layout_details/hopper_value.py and hopper_scale.py.
 """
 
@@ -37,12 +37,17 @@ def expert_padding_bytes(model: ModelSpec, limits: Limits, gpu: GpuSpec, release
         InputError: the GPU's generation is unknown, and the model has such experts.
     """
     experts = model.experts
-    if experts is None or experts.bits != MXFP4_BITS:
+    if experts is None:
         return 0.0
     num_parts = 1 if limits.has_whole_experts else limits.num_gpus
     columns = ceil_div(experts.size, num_parts)
-    loaded = model.ffn_matrices * model.hidden_size * columns * MXFP4_BITS / 8
-    added = _expert_bytes(model, columns, gpu, release) - loaded
+    if experts.bits == MXFP4_BITS:
+        loaded = model.ffn_matrices * model.hidden_size * columns * MXFP4_BITS / 8
+        added = _expert_bytes(model, columns, gpu, release) - loaded
+    elif experts.bits is None and model.weight_bits is None:
+        added = _plain_padding(model, columns, gpu, release)
+    else:
+        return 0.0
     num_sharing = limits.num_expert_ranks * (limits.num_gpus // num_parts)
     return added * model.num_expert_layers * experts.count / num_sharing
 
@@ -55,6 +60,17 @@ def _expert_bytes(model: ModelSpec, columns: int, gpu: GpuSpec, release: Release
     tiles = Tiles(MARLIN.hidden, release.expert_tile) if generation == BLACKWELL else MARLIN
     padded = _up(model.hidden_size, tiles.hidden) * _up(columns, tiles.columns)
     return model.ffn_matrices * padded * MXFP4_BITS / 8
+
+
+def _plain_padding(model: ModelSpec, columns: int, gpu: GpuSpec, release: Release) -> float:
+    """Bytes that one expert's part in the model's type is padded by: TensorRT-LLM's kernels of B200
+    take whole tiles of columns.
+    """
+    if not release.pads_plain_experts or capability_of(gpu)[0] != BLACKWELL:
+        return 0.0
+    width = model.experts.latent_size if model.experts else 0
+    added = _up(columns, release.expert_tile) - columns
+    return model.ffn_matrices * (width or model.hidden_size) * added * model.dtype_bytes
 
 
 def _triton_bytes(model: ModelSpec, columns: int, release: Release) -> float:

@@ -310,6 +310,15 @@ class Release:
             "mxfp4_round_up_hidden_size_and_intermediate_size",
         ),
     ]
+    pads_plain_experts: Annotated[
+        bool,
+        Fact(
+            "a GPU's columns of experts that are not quantised are a multiple of expert_tile on "
+            "B200",
+            "model_executor/layers/fused_moe/oracle/unquantized.py "
+            "unquantized_round_up_hidden_size_and_intermediate_size",
+        ),
+    ]
     expert_row_tile: Annotated[
         int,
         Fact(
@@ -451,6 +460,7 @@ V0_19 = Release(
     has_marlin_alone=False,
     takes_activation_order=True,
     expert_tile=256,
+    pads_plain_experts=False,
     expert_row_tile=128,
     keeps_expert_scales=True,
     looks_up_on_gpu=False,
@@ -514,6 +524,7 @@ V0_33 = Release(
     has_marlin_alone=True,
     takes_activation_order=False,
     expert_tile=128,
+    pads_plain_experts=True,
     expert_row_tile=64,
     keeps_expert_scales=False,
     looks_up_on_gpu=True,
@@ -528,6 +539,7 @@ V0_28 = replace(
     V0_33,
     number="0.28",
     least_scale_block=128,
+    pads_plain_experts=False,
     takes_activation_order=True,
     windows_choose_blocks=True,
     plans_beyond_stages=DENSE,

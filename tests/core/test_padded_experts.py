@@ -33,6 +33,15 @@ def test_marlin_pads_the_hidden_size_to_256_and_columns_to_128():
     assert padding_gib("gpt-oss-120b", "l40s") == pytest.approx(of_experts(3072, 2944))
 
 
+def test_a_b200_pads_experts_of_the_model_s_type():
+    """Of Qwen3-30B-A3B each of 8 GPUs has 96 columns of an expert, and loads 128."""
+    added = 48 * 128 * 3 * 2048 * (128 - 96) * 2 / GIB
+    assert padding_gib("qwen3-30b-a3b", "b200", num_gpus=8) == pytest.approx(added)
+    assert padding_gib("qwen3-30b-a3b", "b200", num_gpus=2) == 0
+    assert padding_gib("qwen3-30b-a3b", "b200", "0.28", num_gpus=8) == 0
+    assert padding_gib("qwen3-30b-a3b", "h200", num_gpus=8) == 0
+
+
 def test_a_b200_pads_columns_by_release():
     assert padding_gib("gpt-oss-120b", "b200") == pytest.approx(of_experts(3072, 2944))
     assert padding_gib("gpt-oss-120b", "b200", "0.19") == pytest.approx(of_experts(3072, 3072))

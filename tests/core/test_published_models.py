@@ -280,6 +280,19 @@ def test_experts_alone_are_quantised_if_all_else_is_ignored():
     assert shape.weight_bytes / 1e9 == pytest.approx(595, rel=0.002)
 
 
+@pytest.mark.parametrize(
+    ("changes", "drafts"),
+    [
+        ({}, True),
+        ({"num_nextn_predict_layers": 2}, None),
+        ({"mtp_hybrid_override_pattern": "*"}, None),
+    ],
+)
+def test_a_nemotron_drafts_by_a_layer_of_attention_and_one_of_experts(tmp_path, changes, drafts):
+    config = PUBLISHED["nemotron-3-super-120b-a12b"]["config"] | changes
+    assert shape_of(tmp_path, config).drafts_itself is drafts
+
+
 def test_experts_of_latent_vectors_have_projections_on_each_gpu():
     shape = read_model("nemotron-3-super-120b-a12b")
     assert shape.expert_params == 2 * 1024 * 2688
