@@ -16,6 +16,8 @@ from testbed.core.request import Column
 from testbed.core.sequence import BatchIndex, Sequence
 from testbed.core.slots import GroupTable
 
+FEW = 100  # extents, up to which a loop is faster than arrays
+
 
 def read_again(reads: Iterable[tuple[int, Row[GroupTable]]]) -> int:
     """Tokens that are read more than once in a layer, for pairs of (tokens, tables of a sequence).
@@ -23,15 +25,41 @@ def read_again(reads: Iterable[tuple[int, Row[GroupTable]]]) -> int:
     The tables are those of the layers that read all tokens. A token that n sequences read counts n
     - 1 times. If the layers of a group lie in several columns, the result is their mean.
     """
-    slots_per_token = 0
+    slots_per_token = num_extents = 0
     each: list[tuple[int, GroupTable]] = []
     for num_tokens, tables in reads:
-        slots_per_token = sum(table.slots_per_token for table in tables)
+        slots_per_token = sum([table.slots_per_token for table in tables])
+        num_extents += sum([len(table.extents) for table in tables])
         each += [(num_tokens, table) for table in tables]
     if not slots_per_token:
         return 0
-    starts, ends = slots_read(each)
-    return int((ends - starts).sum() - num_distinct(starts, ends)) // slots_per_token
+    count = repeated_of_few if num_extents <= FEW else repeated_of_many
+    return count(each) // slots_per_token
+
+
+def repeated_of_few(reads: Row[tuple[int, GroupTable]]) -> int:
+    """Slots by which the ranges that are read are longer together than what they cover."""
+    ranges = list[tuple[int, int]]()
+    for num_tokens, table in reads:
+        left = (num_tokens - table.first) * table.slots_per_token
+        for start, length in table.extents if left > 0 else ():
+            ranges.append((start, start + (length if length < left else left)))
+            left -= length
+            if left <= 0:
+                break
+    repeated = reached = 0
+    for start, end in sorted(ranges):
+        if start < reached:
+            repeated += (end if end < reached else reached) - start
+        if end > reached:
+            reached = end
+    return repeated
+
+
+def repeated_of_many(reads: Row[tuple[int, GroupTable]]) -> int:
+    """`repeated_of_few` on arrays."""
+    starts, ends = slots_read(reads)
+    return int((ends - starts).sum()) - num_distinct(starts, ends)
 
 
 def slots_read(reads: Row[tuple[int, GroupTable]]) -> tuple[Column, Column]:

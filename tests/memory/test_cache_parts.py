@@ -1,16 +1,22 @@
 """Small parts of caches, each by its own statement: order of victims, blocks of a tier, prompts."""
 
+from collections import Counter
+
 import numpy as np
+from depth import examples
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from refusals import refuses
 
 from testbed.core.errors import UnsupportedError
 from testbed.core.request import Rows
+from testbed.core.slots import Extent, GroupTable
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.eviction.by_session import BySession
 from testbed.memory.prefix_cache.prefix_index import Node, PrefixIndex
 from testbed.memory.prefix_cache.replay import prompts_of
-from testbed.memory.shared_reads import read_again
+from testbed.memory.shared_reads import read_again, repeated_of_few, repeated_of_many
 from testbed.memory.tiers.lower_tier import LowerTier, Use
 
 
@@ -46,6 +52,22 @@ def test_prompts_of_a_trace_have_the_contents_of_their_whole_blocks():
 
 def test_no_reads_are_no_repeated_reads():
     assert read_again([]) == 0
+
+
+EXTENTS = st.lists(st.builds(Extent, st.integers(0, 30), st.integers(1, 9)), max_size=5)
+TABLES = st.builds(GroupTable, st.just(0), EXTENTS, st.integers(0, 6), st.integers(0, 2))
+
+
+@settings(max_examples=examples(100))
+@given(reads=st.lists(st.tuples(st.integers(0, 40), TABLES), min_size=1, max_size=5))
+@example([(4, GroupTable(0, [Extent(0, 5), Extent(2, 3)], 0, 1))])  # ends within an extent
+def test_a_slot_that_n_sequences_read_counts_n_less_one_times(reads):
+    num_reads = Counter[int]()
+    for num_tokens, table in reads:
+        slots = [start + i for start, length in table.extents for i in range(length)]
+        num_reads.update(slots[: max(0, (num_tokens - table.first) * table.slots_per_token)])
+    again = num_reads.total() - len(num_reads)
+    assert repeated_of_few(reads) == repeated_of_many(reads) == again
 
 
 def test_a_tier_that_is_neither_device_nor_host_is_refused_by_name():
