@@ -172,10 +172,8 @@ def contents_of(path: Path) -> dict[str, Any]:
     it, or of a YAML file. Raises InputError for another content.
     """
     config = _values_in(path)
-    beside, quantised = path.with_name(BESIDE), config.get(QUANTIZATION)
-    if isinstance(quantised, dict) and "quant_algo" in quantised:
-        return {**config, QUANTIZATION: {"quant_method": "modelopt", **quantised}}
-    if quantised or not beside.exists():
+    beside = path.with_name(BESIDE)
+    if config.get(QUANTIZATION) or not beside.exists():
         return config
     return {**config, QUANTIZATION: {"quant_method": "modelopt", **_values_in(beside)}}
 

@@ -461,8 +461,8 @@ def test_types_in_a_file_beside_are_read(shape, tmp_path):
     (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": values}))
     read = shape(LLAMA)
     assert (read.weight_bits, read.kv_dtype_bytes, read.fp8_products) == (8, 1, True)
-    unnamed = {"quant_algo": "FP8", "kv_cache_scheme": "FP8", "ignore": ["language_model.lm_head"]}
-    assert shape(LLAMA | {"quantization_config": unnamed}) == read
+    unnamed = {"quant_algo": "FP8", "kv_cache_scheme": "FP8", "ignore": ["lm_head"]}
+    refuses("quant_method", shape, LLAMA | {"quantization_config": unnamed})
 
 
 def test_only_masks_that_a_gemma_4_says_take_larger_blocks(fit):
