@@ -11,7 +11,8 @@ from testbed.core.specs import ModelSpec
 def bytes_on_gpu(model: ModelSpec, weight_bytes: float, num_gpus: int) -> float:
     """Bytes on each of num_gpus GPUs. weight_bytes: of all weights, each counted once."""
     bits = model.weight_bits or 8 * model.dtype_bytes
-    copied = (model.latent_params + _narrow_params(model)) * bits / 8
+    narrow_bits = (model.latent.narrow_bits if model.latent else None) or bits
+    copied = (model.latent_params * bits + _narrow_params(model) * narrow_bits) / 8
     copied += _router_params(model) * model.dtype_bytes
     if model.vision_heads is None:
         copied += (model.vision_params or 0) * model.dtype_bytes

@@ -11,6 +11,7 @@ from testbed.core.hf_schemes import Bits, quantises_head, scheme_of
 from testbed.core.specs import FP8_BITS, ModelSpec
 
 QUANTIZATION = "quantization_config"
+NARROW = ("qkv_a_proj", "kv_a_proj_with_mqa")  # ends of names of projections to latent vectors
 LISTS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "dynamic")
 
 
@@ -22,15 +23,17 @@ def with_weights(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
     if not config:
         return shape
     bits_of = _scheme(fields, config, kind)
-    dense, routed = list[tuple[int, float | None]](), list[tuple[int, float | None]]()
-    for linear in linears_of(shape, kind):
-        of_kind = routed if linear.is_routed else dense
-        of_kind.append((linear.num_params, _bits_of(fields, bits_of, linear)))
-    bits = _mean(dense, shape.dense_params, shape)
+    found = [(each, _bits_of(fields, bits_of, each)) for each in linears_of(shape, kind)]
+    dense = [(each.num_params, bits) for each, bits in found if not each.is_routed]
+    routed = [(each.num_params, bits) for each, bits in found if each.is_routed]
+    bits, usual = _mean(dense, shape.dense_params, shape), 8 * shape.dtype_bytes
     of_experts = _mean(routed, sum(count for count, _ in routed), shape)
     if shape.experts and of_experts != bits:
-        apart = replace(shape.experts, bits=of_experts or 8 * shape.dtype_bytes)
-        shape = replace(shape, experts=apart)
+        shape = replace(shape, experts=replace(shape.experts, bits=of_experts or usual))
+    narrow = {bits for each, bits in found if each.name.endswith(NARROW)}
+    if shape.latent and narrow not in ({bits}, set()):
+        of_latents = replace(shape.latent, narrow_bits=narrow.pop() or usual)
+        shape = replace(shape, latent=of_latents)
     multiplies = fp8_products(fields) if bits and 8 <= bits < FP8_BITS else None
     return replace(shape, weight_bits=bits, fp8_products=multiplies)
 

@@ -4,11 +4,13 @@ The bytes are those of its own classes on torch's meta device (quantised_weights
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from refusals import refuses
 
+from testbed.core.divided_weights import bytes_on_gpu
 from testbed.core.errors import DoesNotStart
 from testbed.core.hf_config import model_of
 from testbed.experiments.vllm_server.answer import fit_of
@@ -39,6 +41,17 @@ def test_weights_have_the_bytes_of_vllm(file_of, name):
     path = file_of(row["quantization_config"], MEASURED["configs"][row["config"]])
     # beside linear layers and vocabulary are norms, and scales of channels
     assert model_of(path).weight_bytes == pytest.approx(row["bytes"], rel=0.0008)
+
+
+def test_projections_to_latents_may_have_bits_of_their_own(file_of):
+    """Each GPU has all of them: 16 bits beside others of 4.5 (nvidia/DeepSeek-V3.1-NVFP4)."""
+    left = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*self_attn*"]}
+    model = model_of(file_of(left, MEASURED["configs"]["latents"]))
+    assert model.latent.narrow_bits == 16 > model.weight_bits
+    uneven = replace(model, latent=replace(model.latent, narrow_bits=None))
+    less = [bytes_on_gpu(shape, model.weight_bytes, 8) for shape in (uneven, model)]
+    narrow = 4 * 1024 * (512 + 512 + 64) * (16 - model.weight_bits) / 8
+    assert less[1] - less[0] == pytest.approx(narrow * 7 / 8)
 
 
 def test_some_of_the_matrices_of_a_layer_are_not_quantised_alone(file_of):
