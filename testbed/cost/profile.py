@@ -13,7 +13,7 @@ from testbed.core.slots import record
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.all_reduce_times import ring_stand_in
 from testbed.cost.attention_times import Attention
-from testbed.cost.beside_prompts import BESIDE, Beside, decodes_beside_prompts
+from testbed.cost.beside_prompts import BESIDE, decodes_beside_prompts
 from testbed.cost.iteration import IterationCost
 from testbed.cost.launches import Launches
 from testbed.cost.layer_times import Layers
@@ -77,12 +77,9 @@ class ProfileCost(IterationCost):
         self._num_layers = model.num_layers
         self._launches = Launches(profile, self.least)
         self._layers = Layers(profile, model, server, choices)
-        self._beside: Beside | None = None
-        if BESIDE in profile["sections"]:
-            self._beside = decodes_beside_prompts(profile)
-        self._attention: Attention | KvGroups = Attention(profile, choices, model.num_layers)
-        if model.window or model.states:
-            self._attention = attention_of_groups(profile, choices, model)
+        has_beside = BESIDE in profile["sections"]
+        self._beside = decodes_beside_prompts(profile) if has_beside else None
+        self._attention = attention_of(profile, choices, model)
         self.windows = (model.window.size,) if model.window else ()
         self._tiers = TierLinks(model, server)
         self.link = self._tiers.link
@@ -187,11 +184,13 @@ class ProfileCost(IterationCost):
         return self.link.moved(way, moves)
 
 
-def attention_of_groups(
+def attention_of(
     profile: Mapping[str, Any], choices: Choices, model: ModelSpec
-) -> "KvGroups":
-    """The attention of a model with windows or states, which few models have."""
-    from testbed.cost.kv_groups import KvGroups
+) -> "Attention | KvGroups":
+    """The times of attention, by its groups for a model with windows or states."""
+    if not (model.window or model.states):
+        return Attention(profile, choices, model.num_layers)
+    from testbed.cost.kv_groups import KvGroups  # few models have them
 
     return KvGroups(profile, choices, model)
 
