@@ -60,8 +60,15 @@ def configured(words: Sequence[str], values: Mapping[str, Any] | None = None) ->
 
 
 def typed_config(config: DictConfig) -> RunConfig:
-    """The typed configuration of a composed one."""
-    values = plain(config)
+    """The typed configuration of a composed one, whose values follow from each other."""
+    try:
+        values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        key = error.full_key or "the configuration"
+        raise InputError(key=key, problem="has no value", remedy=f"set {key}=...") from error
+    except OmegaConfBaseException as error:
+        key = error.full_key or "the configuration"
+        raise _refusal_behind(error) or InputError(key=key, problem=error.msg) from error
     if OmegaConf.is_interpolation(config.server, "num_blocks"):
         from testbed.experiments.vllm_server.configured import without_read_utilization
 
@@ -69,20 +76,6 @@ def typed_config(config: DictConfig) -> RunConfig:
     typed = RunConfig.from_values(values)
     check_unread(typed)
     return typed
-
-
-def plain(config: DictConfig) -> dict[str, Any]:
-    """The resolved config as plain values."""
-    try:
-        values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except MissingMandatoryValue as error:
-        key = error.full_key or "the configuration"
-        raise InputError(key=key, problem="has no value", remedy=f"set {key}=...") from error
-    except OmegaConfBaseException as error:
-        key = error.full_key or "the configuration"
-        raise _refusal_behind(error) or InputError(key=key, problem=error.msg) from error
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
 
 
 def composed(name: str, words: Sequence[str]) -> DictConfig:

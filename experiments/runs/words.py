@@ -72,11 +72,6 @@ class Choice(NamedTuple):
         """The place of the option's values."""
         return ORDER if self.group == "order" else self.at or self.group
 
-    def is_own(self, folders: Sequence[Path]) -> bool:
-        """True if it is a class of the user's: MODULE:CLASS, a plug-in, or `custom`."""
-        is_shipped = self.name in NONE or is_named(self.group, self.name, folders)
-        return self.group in GROUPS and (self.name == CUSTOM or not is_shipped)
-
     def checked(self, folders: Sequence[Path]) -> "Choice":
         """This choice; raises InputError for an option that the group does not have."""
         if self.group == ENGINE and self.name in NONE:
@@ -153,7 +148,12 @@ def read_words(arguments: Sequence[str]) -> Words:
     _check_targets(choices, [word for word in parsed if isinstance(word, Value)])
     if "model" in by_key and not {"server", "gpu"} & {choice.key for choice in choices}:
         _check_default_server(by_key["model"], folders)
-    own = {choice.node for choice in choices if choice.is_own(folders)}
+    own = {  # the places of the user's classes: MODULE:CLASS, a plug-in, or `custom`
+        choice.node
+        for choice in choices
+        if choice.group in GROUPS
+        and (choice.name == CUSTOM or not is_named(choice.group, choice.name, folders))
+    }
     hydra_words = [word for choice in choices for word in choice.words(keys)]
     added = [word for word in hydra_words if not is_choice(key_of(word))]
     values = [_with_marks(word, own) for word in parsed if isinstance(word, Value)]

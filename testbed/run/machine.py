@@ -98,16 +98,16 @@ def _check_tiers(tiers: Sequence[Tier], block_size: int) -> None:
 
 
 def cost_of(config: RunConfig) -> CostModel:
-    """The cost model of a run. Whole iterations were measured with vLLM V1's scheduler, in one
-    engine without drafts, on blocks of 16 tokens: other runs take none by themselves, and refuse
-    those of one's own.
+    """The cost model of a run, with the measured times of the policy's blocks if it names none.
+    Whole iterations were measured with vLLM V1's scheduler, in one engine without drafts, on blocks
+    of 16 tokens: other runs take none by themselves, and refuse those of one's own.
     """
-    part = config.cost
+    part, block_size = config.cost, block_size_of(config.policy)
     is_as_measured = (
         config.scheduler.name in VLLMS
         and config.speculation is None
         and config.prefill_replicas is None
-        and block_size_of(config.policy) in (None, USUAL_BLOCK)
+        and block_size in (None, USUAL_BLOCK)
     )
     if ITERATIONS in part.parameters and not is_as_measured:
         named = part.parameters[ITERATIONS]
@@ -123,15 +123,10 @@ def cost_of(config: RunConfig) -> CostModel:
                 remedy="leave it out",
             )
         part = part.updated(**{ITERATIONS: None})
-    return make_cost(in_blocks(part, config.policy), config.model, config.server, config.software)
-
-
-def in_blocks(cost: Part, policy: Part) -> Part:
-    """The costs with the measured times of the policy's blocks, if they name none."""
-    choices = cost.parameters.get("choices")
-    if not isinstance(choices, Part) or choices.parameters.get("block_size") is not None:
-        return cost
-    return cost.updated(choices=choices.updated(block_size=block_size_of(policy)))
+    choices = part.parameters.get("choices")
+    if isinstance(choices, Part) and choices.parameters.get("block_size") is None:
+        part = part.updated(choices=choices.updated(block_size=block_size))
+    return make_cost(part, config.model, config.server, config.software)
 
 
 def make_cost(

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -83,11 +83,23 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
     with watch(recorder, len(setup.workload)), rare_collections():
         began = time.perf_counter()
         try:
-            serve_alone(setup, recorder, snapshots_ps=[start_ps], stop_ps=stop_ps)
+            simulate_parts(
+                setup.workload,
+                setup.parts,
+                recorder,
+                fast_forward=setup.config.fast_forward,
+                snapshots_ps=[start_ps],
+                stop_ps=stop_ps,
+            )
         except Overloaded as stopped:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
             recorder.settle()
         wall_s = time.perf_counter() - began
+    return Result(_summary(setup, recorder, overloaded), recorder, setup, wall_s)
+
+
+def _summary(setup: Setup, recorder: Recorder, overloaded: float | None) -> dict[str, Any]:
+    """The summary of a run. overloaded: the latency at which it was stopped, if it was."""
     summary = summarize(
         recorder,
         setup.pool.num_slots,
@@ -103,7 +115,7 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
         COUNTERS: dict(setup.scheduler.policy.counters()),
         **drafts_of(setup.scheduler),
     }
-    return Result({RUN: dict(setup.description), **summary, **extra}, recorder, setup, wall_s)
+    return {RUN: dict(setup.description), **summary, **extra}
 
 
 def recorded(
@@ -114,12 +126,21 @@ def recorded(
     stop_ps: int = UNBOUNDED,
     env: Environment | None = None,
 ) -> list[OneRecorder]:
-    """The recorder of each engine, after these have served the workload until stop_ps. A caller's
-    environment can be observed during the run.
+    """The recorder of each engine, after these have served the workload until stop_ps, if requests
+    may be left. snapshots_ps: times at which totals are kept. env: SimPy's, whose events a caller
+    may watch.
     """
     if setup.fleet is None:
         recorder = make_recorder()
-        serve_alone(setup, recorder, snapshots_ps=snapshots_ps, stop_ps=stop_ps, env=env)
+        simulate_parts(
+            setup.workload,
+            setup.parts,
+            recorder,
+            fast_forward=setup.config.fast_forward,
+            snapshots_ps=snapshots_ps,
+            stop_ps=stop_ps,
+            env=env,
+        )
         return [recorder]
     from testbed.run.fleet_run import serve_by_fleet
 
@@ -128,29 +149,6 @@ def recorded(
         setup, setup.fleet, recorders, snapshots_ps=snapshots_ps, stop_ps=stop_ps, env=env
     )
     return recorders
-
-
-def serve_alone(
-    setup: Setup,
-    recorder: Recorder,
-    *,
-    snapshots_ps: Iterable[int] = (),
-    stop_ps: int = UNBOUNDED,
-    env: Environment | None = None,
-) -> None:
-    """One engine serves the workload, and `recorder` records it. snapshots_ps: times at which
-    totals are kept. stop_ps: the end, if requests may be left. env: SimPy's, whose events a
-    caller may watch.
-    """
-    simulate_parts(
-        setup.workload,
-        setup.parts,
-        recorder,
-        fast_forward=setup.config.fast_forward,
-        snapshots_ps=snapshots_ps,
-        stop_ps=stop_ps,
-        env=env,
-    )
 
 
 def behind(recorder: Recorder) -> dict[str, float] | None:
