@@ -15,6 +15,7 @@ FULL, WINDOWED, CHUNKED, STATE = (
     "linear_attention",
 )
 BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+SHARED_INDEXER = "layers that share an indexer are not supported"
 LETTERS = {FULL: "f", WINDOWED: "w", CHUNKED: "c", STATE: "s"}
 
 
@@ -149,7 +150,9 @@ def latent_of(fields: Fields, kind: str) -> Latent:
     index_bytes = index_params = 0
     for key, usual in (("index_topk_freq", 1), ("index_topk_pattern", None)):
         if fields.get(key, usual) != usual:
-            raise fields.refusal(key, "layers that share an indexer are not supported")
+            raise fields.refusal(key, SHARED_INDEXER)
+    if set(fields.get("indexer_types", [])) - {"full"}:
+        raise fields.refusal("indexer_types", SHARED_INDEXER)
     if fields.get("index_topk"):
         size, heads = fields.whole("index_head_dim", 128), fields.whole("index_n_heads", 64)
         index_bytes = size + size // 128 * 4

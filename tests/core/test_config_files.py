@@ -455,6 +455,12 @@ def test_a_class_that_does_not_generate_text_of_its_type_is_refused(fit, name):
     refuses("architectures", fit, LLAMA | {"architectures": [name]})
 
 
+def test_layers_may_each_be_listed_with_an_indexer_of_their_own(shape):
+    listed = SPARSE | {"indexer_types": ["full"] * 32}
+    assert shape(listed) == shape(SPARSE)
+    refuses("indexer", shape, SPARSE | {"indexer_types": ["full", "shared"] * 16})
+
+
 def test_types_in_a_file_beside_are_read(shape, tmp_path):
     """vLLM reads weights and a KV cache of FP8 there: nvidia/Llama-3.1-70B-Instruct-FP8."""
     values = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
