@@ -234,3 +234,17 @@ def test_a_release_is_text_whatever_its_digits(release):
 
 def test_an_unknown_release_is_refused():
     refuses("choose from", lambda: configured(["+system=vllm-v1", "release=0.2"]))
+
+
+LIMITS = (
+    "server.num_blocks=9000",
+    "policy.block_size=16",
+    "scheduler.max_num_seqs=8",
+    "scheduler.max_num_batched_tokens=2048",
+)
+
+
+@pytest.mark.parametrize("limits", [(), LIMITS], ids=["limits of vLLM's", "limits by hand"])
+def test_a_cache_of_chunked_attention_is_refused(limits):
+    words = ("+system=vllm-v1", "model=llama-4-scout-17b-16e", GPU, "server.num_gpus=8", *limits)
+    refuses("model=llama-4-scout-17b-16e: .*chunked attention", configured, words)
