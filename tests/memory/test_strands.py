@@ -117,3 +117,16 @@ def test_a_strand_whose_beginning_another_sequence_holds_is_given_back_in_parts(
     assert pool.counts() == (3, 3, 0)
     pool.evict(2)
     assert [node.block for node in pool.index.match(range(4))] == blocks[:1]
+
+
+def test_lists_that_hits_have_emptied_are_forgotten():
+    pool = LastUsePool(4, DEFAULT)
+    blocks = pool.take(2)
+    pool.publish(pool.index.root, range(2), blocks)
+    for _ in range(100):
+        pool.put(blocks)
+        pool.hold(pool.index.match(range(2)))
+    assert len(pool.queue) <= 8
+    pool.put(blocks)
+    pool.index.check()
+    assert pool.counts() == (2, 2, 0)

@@ -231,6 +231,8 @@ class LastUsePool(CachingPool):
     def _queue(self, blocks: list[int]) -> None:
         self.num_queued += len(blocks)
         self.queue.append(blocks)
+        if len(self.queue) > 2 * self.num_blocks:  # hits have emptied most of the lists
+            self.queue = deque(filter(None, self.queue))
         self.lists.update(dict.fromkeys(blocks, blocks))
 
     def _drop_contents(self, blocks: list[int]) -> None:
