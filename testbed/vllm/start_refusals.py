@@ -5,10 +5,11 @@ Held against vLLM's own configuration by `testbed lockstep vllm --starts`.
 
 from typing import TYPE_CHECKING
 
-from testbed.core.scale_blocks import cut_block
+from testbed.core.scale_blocks import BLOCK, cut_block
 from testbed.core.specs import ModelSpec
-from testbed.vllm.attention_backends import WIDEST_HEAD, keeps_each_state
+from testbed.vllm.attention_backends import FP8_CAPABILITY, WIDEST_HEAD, keeps_each_state
 from testbed.vllm.command import ON
+from testbed.vllm.generations import capability_of
 from testbed.vllm.option_reader import OptionReader
 
 if TYPE_CHECKING:
@@ -77,9 +78,12 @@ def check_scale_blocks(
     reader: OptionReader, model: ModelSpec, num_gpus: int, expert_shares: int
 ) -> None:
     """Raise InputError for FP8 weights of which a GPU would hold a part of a block of scales.
-    expert_shares: GPUs that divide one expert.
+    expert_shares: GPUs that divide one expert. Without FP8 tensor cores Marlin's kernels serve
+    experts, which take whole blocks.
     """
-    if problem := cut_block(model, num_gpus, expert_shares, reader.release.least_scale_block):
+    has_fp8 = capability_of(reader.gpu) >= FP8_CAPABILITY
+    least = reader.release.least_scale_block if has_fp8 else BLOCK
+    if problem := cut_block(model, num_gpus, expert_shares, least):
         raise reader.does_not_start(GPUS, problem)
 
 

@@ -5,9 +5,12 @@ run on these sizes with 8 GPUs; 0.20 refuses all that are no multiples of 128.
 from dataclasses import replace
 
 import pytest
+from refusals import refuses
 
 from testbed.core.scale_blocks import BLOCK, cut_block
 from testbed.core.shapes import read_model
+from testbed.experiments.vllm_server.answer import fit_of
+from testbed.vllm.releases import release_numbered
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,16 @@ def test_blocks_of_experts_are_divided_down_to_32_columns(columns, hidden_size, 
     model = replace(shape, hidden_size=hidden_size, experts=experts, weight_bits=8 + 32 / 128**2)
     assert (cut_block(model, 8, 8, least=32) is None) == starts
     assert (cut_block(model, 8, 8) is None) == (columns % BLOCK == 0)
+
+
+@pytest.mark.parametrize("gpu", ["a100-80gb", "l40s", "h100-80gb"])
+def test_without_fp8_tensor_cores_blocks_of_experts_are_not_divided(gpu):
+    """As vLLM 0.33's class on these GPUs: an A100 has no backend of FP8 experts for 192 columns."""
+    words = "vllm serve Qwen/Qwen3-30B-A3B-FP8 --max-model-len 4096 -tp"
+    newest = release_numbered("0.33")
+    assert fit_of(f"{words} 2", gpu, newest).num_gpus == 2
+    if gpu == "a100-80gb":
+        refuses("no whole blocks", fit_of, f"{words} 4", gpu, newest)
+        assert fit_of(f"{words} 4 --enable-expert-parallel", gpu, newest).num_gpus == 4
+    else:
+        assert fit_of(f"{words} 4", gpu, newest).num_gpus == 4
