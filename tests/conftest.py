@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hydra._internal import defaults_list
 from hypothesis import HealthCheck, settings
 from omegaconf import base
 
@@ -69,22 +68,6 @@ def interpolations_parsed_once():
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "parse", cache(base.parse))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def choices_mapped_if_read():
-    """For each option Hydra makes a map of all choices, a quarter of composing, which it reads only
-    to resolve a default that names another group: `server: of-${model}`.
-    """
-    make = defaults_list._create_interpolation_map
-
-    def make_if_read(overrides, defaults, self_added):
-        is_read = any(not item.is_self() and item.is_interpolation() for item in defaults)
-        return make(overrides, defaults, self_added) if is_read else None
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(defaults_list, "_create_interpolation_map", make_if_read)
         yield
 
 
