@@ -44,8 +44,8 @@ def lines_of(mending: Mending) -> Iterator[str]:
         )
     if mending.best is not None:
         yield (
-            "best, and first in the table: ends all preemptions and makes nothing worse, else "
-            f"betters {mending.goal.number}"
+            "best, and first in the table: ends all preemptions, if they are distinguishable from "
+            f"none, and makes nothing worse, else betters {mending.goal.number}"
         )
     yield _conclusion(mending)
     if mending.preempts:
@@ -115,7 +115,19 @@ def _no_option(mending: Mending) -> str:
         remedy = f"; {mending.better[0].change.name} would better it, which vLLM lacks"
     return (
         f"no option of vLLM ends the preemptions and makes nothing worse, or betters {name} "
-        f"by {RELEVANT:.0%} or more, distinguishably{remedy}"
+        f"by {RELEVANT:.0%} or more, distinguishably{remedy}{_fewest(mending)}"
+    )
+
+
+def _fewest(mending: Mending) -> str:
+    """The change with the fewest preemptions, which is not the best."""
+    if (fewest := mending.fewest) is None:
+        return ""
+    before, after = (of.mean(PREEMPTIONS) for of in (mending.server, fewest))
+    return (
+        f"; fewest preemptions seen: {fewest.change.name}, {after} of {before} {PREEMPTIONS}, "
+        f"not distinguishable with so few ({mending.server.num_preempted} on "
+        f"{len(mending.seeds)} seeds)"
     )
 
 

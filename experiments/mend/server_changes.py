@@ -31,13 +31,14 @@ class Change(NamedTuple):
 NONE = Change("none")
 
 
-def changes_of(server: Server, num_held: float) -> list[Change]:
+def changes_of(server: Server, num_held: float, own_blocks: int = 0) -> list[Change]:
     """Every change that may help this server. num_held: sequences of the load's mean size that the
-    pool holds.
+    pool holds. own_blocks: of the pool that vLLM would compute if the command gave none.
     """
     return [
         *_fewer_sequences(server, num_held),
         *_more_memory(server),
+        *_own_pool(server, own_blocks),
         *_other_budgets(server),
         *_other_recoveries(server),
     ]
@@ -66,6 +67,13 @@ def _more_memory(server: Server) -> Iterator[Change]:
             note = "what else is on the GPU has less room"
             words = (f"server.memory_utilization={share:g}",)
             yield Change(f"--gpu-memory-utilization {share:g}", words, note)
+
+
+def _own_pool(server: Server, own_blocks: int) -> Iterator[Change]:
+    """The pool that vLLM computes, in place of a smaller one that the command gives."""
+    if BLOCKS in server.values and own_blocks > server.pool.num_blocks:
+        name = f"without {BLOCKS} ({own_blocks:,} blocks)"
+        yield Change(name, (f"server.num_blocks={own_blocks}",))
 
 
 def _other_budgets(server: Server) -> Iterator[Change]:

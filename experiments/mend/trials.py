@@ -17,7 +17,14 @@ from testbed.experiments.mend.change_verdicts import (
     Verdict,
     verdicts,
 )
-from testbed.experiments.mend.goals import NUMBERS, Goal, arrivals_s, goal_of, loss_of
+from testbed.experiments.mend.goals import (
+    NUMBERS,
+    PREEMPTIONS,
+    Goal,
+    arrivals_s,
+    goal_of,
+    loss_of,
+)
 from testbed.experiments.mend.server_changes import NONE, NOT_OF_VLLM, Change, changes_of
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.runs.compose import configured
@@ -70,6 +77,26 @@ class Mending:
         return self.server.num_preempted > 0
 
     @property
+    def preempts_distinguishably(self) -> bool:
+        """True if the seeds tell the server's preemptions apart from none."""
+        preemptions = self.server.mean(PREEMPTIONS)
+        return preemptions is not None and not preemptions.includes_zero
+
+    @property
+    def fewest(self) -> Tried | None:
+        """The change of vLLM's options with the fewest preemptions, fewer than the server's, that
+        makes nothing worse; None if there is none.
+        """
+        fewer = (
+            tried
+            for tried in self.tried
+            if tried.num_preempted < self.server.num_preempted
+            and tried.change.note != NOT_OF_VLLM
+            and not self.worsens(tried)
+        )
+        return min(fewer, key=lambda tried: tried.num_preempted, default=None)
+
+    @property
     def better(self) -> list[Tried]:
         """The changes that better the goal, the best first."""
         return [tried for tried in self.tried if self.verdicts[tried.change].word == BETTER]
@@ -86,12 +113,17 @@ class Mending:
 
     @property
     def best(self) -> Tried | None:
-        """The best change that an option of vLLM makes: the first that ends all preemptions and
-        makes nothing worse, else the first that betters the goal, one that makes nothing worse
-        before others; None without either, as with one seed, which separates nothing.
+        """The best change that an option of vLLM makes: the first that ends all preemptions, which
+        are distinguishable from none, and makes nothing worse, else the first that betters the
+        goal, one that makes nothing worse before others; None without either, as with one seed,
+        which separates nothing.
         """
         is_separated = len(self.seeds) > 1
-        ending = [tried for tried in self.without_preemptions if not self.worsens(tried)]
+        ending = [
+            tried
+            for tried in self.without_preemptions
+            if self.preempts_distinguishably and not self.worsens(tried)
+        ]
         better = sorted(self.better, key=self.worsens)
         changes = (tried for tried in (*ending, *better) if is_separated)
         return next((tried for tried in changes if tried.change.note != NOT_OF_VLLM), None)
@@ -164,7 +196,7 @@ class Search:
         itself cannot run on one of the seeds.
         """
         goal = goal_of(self.by, has_slo=any(key_of(word).startswith(SLO) for word in self.words))
-        server = translation.served(self.command, self.words).server
+        served = translation.served(self.command, self.words)
         as_it_is = self._tried([NONE])[NONE]
         if isinstance(as_it_is, InputError):
             raise as_it_is
@@ -176,7 +208,8 @@ class Search:
             )
         if not as_it_is.num_preempted:
             return Mending(goal, self.seeds, as_it_is, (), {}, {})
-        results = self._tried(changes_of(server, as_it_is.num_held))
+        own_blocks = translation.own_blocks(served, self.words)
+        results = self._tried(changes_of(served.server, as_it_is.num_held, own_blocks))
         tried = [result for result in results.values() if isinstance(result, Tried)]
         failed = {of: str(error) for of, error in results.items() if isinstance(error, InputError)}
         of_changes = {

@@ -1,6 +1,6 @@
 """Translates a command of vLLM's server into overrides for the same pool, limits and rules."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from testbed.experiments.vllm_server.answer import (
 from testbed.experiments.vllm_server.configured import pool_gib
 from testbed.experiments.vllm_server.named import not_imported
 from testbed.experiments.vllm_server.named_server import PARALLELISM, server_of, started
-from testbed.experiments.vllm_server.overriding import merged
+from testbed.experiments.vllm_server.overriding import BLOCKS, merged
 from testbed.experiments.vllm_server.release_words import (
     SYSTEM,
     release_chosen,
@@ -89,7 +89,27 @@ def served(text: str, others: Sequence[str]) -> Served:
     choices = chosen(others)
     asked = with_stand_in(read_command(text), choices.get("model"), user_folders(others))
     command, taken = merged(asked, choices)
-    gpu = _gpu_chosen(choices)
+    start = _starter(others)
+    server = started(
+        lambda: start(command),
+        lambda degree: start(command.updated(PARALLELISM, str(degree))),
+    )
+    return Served(server, command, taken)
+
+
+def own_blocks(of: Served, others: Sequence[str]) -> int:
+    """Blocks of the pool that the server would compute if nothing gave their number; 0 if it would
+    not start.
+    """
+    try:
+        return _starter(others)(of.command.without(BLOCKS)).pool.num_blocks
+    except InputError:
+        return 0
+
+
+def _starter(others: Sequence[str]) -> Callable[[Command], Server]:
+    """The server of a command on the GPU and of the release that the overrides choose."""
+    choices = chosen(others)
     release = release_chosen({"system": SYSTEM} | choices)
     if release is None:
         raise InputError(
@@ -98,12 +118,9 @@ def served(text: str, others: Sequence[str]) -> Served:
             problem="is not vLLM's server",
             remedy=f"leave it out, or +system={SYSTEM}",
         )
-    start = partial(server_of, gpu=gpu, folders=user_folders(others), release=release)
-    server = started(
-        lambda: start(command),
-        lambda degree: start(command.updated(PARALLELISM, str(degree))),
+    return partial(
+        server_of, gpu=_gpu_chosen(choices), folders=user_folders(others), release=release
     )
-    return Served(server, command, taken)
 
 
 def _gpu_chosen(choices: Mapping[str, str]) -> str | None:

@@ -15,6 +15,7 @@ from testbed.experiments.mend.change_verdicts import (
     UNKNOWN,
     WORDS,
     WORSE,
+    Verdict,
     verdicts,
 )
 from testbed.experiments.mend.goals import GOALS, GOODPUT, INSIDE, PREEMPTIONS
@@ -23,7 +24,7 @@ from testbed.experiments.mend.server_changes import NONE, NOT_OF_VLLM, Change, c
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.mend.window_remarks import OF_WINDOW, window_remarks
-from testbed.experiments.vllm_server.translation import served
+from testbed.experiments.vllm_server.translation import own_blocks, served
 from testbed.run.while_arriving import COMPLETED, LAST_ARRIVAL, LONGER
 
 SERVER = "vllm serve meta-llama/Llama-3.1-8B-Instruct --num-gpu-blocks-override"
@@ -230,6 +231,31 @@ def test_the_best_change_ends_the_preemptions_at_no_cost_if_one_does():
     assert mending(faster, ("later", "", FEWER_AND_LATER)).best.change.name == "faster"
     assert mending(("later", "", FEWER_AND_LATER)).best is None
     assert mending(("not vLLM's", NOT_OF_VLLM, NONE_AND_ALIKE), faster).best.change.name == "faster"
+
+
+def test_preemptions_that_are_not_distinguishable_from_none_have_no_cure():
+    """76 on one seed, none on the others: no change can be said to have ended them."""
+    as_it_is = tried((76, 5.0), (0, 5.1), (0, 5.2))
+    alike = Tried(Change("alike"), tried((0, 5.1), (0, 5.0), (0, 5.2)).summaries)
+    found = Mending(
+        GOALS["latency"], range(3), as_it_is, [alike], {alike.change: Verdict(UNKNOWN, 1.0)}, {}
+    )
+    assert (found.best, found.fewest) == (None, alike)
+    assert any("fewest preemptions seen: alike, 0 of " in line for line in lines_of(found))
+    assert mending(("alike", "", NONE_AND_ALIKE)).best is not None
+
+
+def test_a_server_with_a_given_pool_is_tried_with_the_one_it_computes():
+    def names(blocks):
+        of = served(f"{SERVER} {blocks}", ("gpu=h100-80gb",))
+        own = own_blocks(of, ("gpu=h100-80gb",))
+        return own, [change.words for change in changes_of(of.server, 25.0, own)]
+
+    own, words = names(2000)
+    plain = served(SERVER.rpartition(" ")[0], ("gpu=h100-80gb",)).server
+    assert own == plain.pool.num_blocks > 2000
+    assert (f"server.num_blocks={own}",) in words
+    assert (f"server.num_blocks={own}",) not in names(own)[1]
 
 
 def test_the_best_is_of_those_told_apart_if_another_has_a_better_mean():
