@@ -250,6 +250,7 @@ def _check_objectives(config: RunConfig) -> None:
             problem="no objective is given",
             remedy="give slo.ttft_s=..., slo.tpot_s=..., slo.itl_s=... or slo.e2e_s=...",
         )
+    _check_seconds(config)
     for name in ("stop_at_latency", "window_s"):
         if getattr(config, name) is not None:
             raise InputError(
@@ -271,6 +272,24 @@ def _check_objectives(config: RunConfig) -> None:
             ),
             remedy="set it to null",
         )
+
+
+def _check_seconds(config: RunConfig) -> None:
+    """Raise InputError for an objective longer than the arrivals, as one in milliseconds is: only
+    a server that falls far behind misses it.
+    """
+    duration_s = config.arrivals.parameters.get("duration_s")
+    for name, seconds in config.slo.limits.items():
+        if duration_s is not None and seconds is not None and seconds > duration_s:
+            raise InputError(
+                key=f"slo.{name}",
+                value=f"{seconds:g}",
+                problem=(
+                    f"is in seconds, and longer than the {duration_s:g} s of arrivals, so that "
+                    f"only what waits beyond their end misses it; did you mean {seconds / 1000:g}?"
+                ),
+                remedy=f"or raise {DURATION}",
+            )
 
 
 def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:

@@ -355,7 +355,7 @@ def test_unlike_pools_of_as_many_blocks_are_named(testbed):
 
 def test_a_capacity_says_that_its_run_is_overloaded(testbed):
     load = ("trace=random", "trace.input_len=64", "trace.output_len=200", "arrivals.duration_s=10")
-    words = ("capacity", *load, "slo.ttft_s=30", "--precision", "0.5", "--seeds", "1")
+    words = ("capacity", *load, "slo.ttft_s=9", "--precision", "0.5", "--seeds", "1")
     assert "overloaded" in testbed(*words)[1]
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 import testbed
+from testbed.core.errors import InputError
 from testbed.study.knee import NoRate
 
 SERVER = ("model=llama-3-8b", "gpu=l4", "+system=vllm-v1", "trace=random", "trace.output_len=20")
@@ -28,3 +29,13 @@ def test_objectives_that_no_queue_misses_end_the_search_early():
     assert len(tried) <= 4
     found = testbed.capacity(*SERVER, itl_s=10, ttft_s=1, duration_s=10, low=2, high=8)
     assert max(rate for rate, *_ in found.points) <= max(tried)
+
+
+def test_an_objective_in_milliseconds_is_refused_before_any_run():
+    tried = []
+    with pytest.raises(InputError) as refusal:
+        testbed.capacity(
+            *SERVER, ttft_s=500, duration_s=30, seen=lambda rate, _: tried.append(rate)
+        )
+    assert (refusal.value.key, tried) == ("slo.ttft_s", [])
+    assert "did you mean 0.5?" in refusal.value.problem
