@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.parameters import AsJson, ConfigFolders
+from testbed.experiments.runs.notes import print_notes
 
 ServerCommand = Annotated[
     str,
@@ -126,11 +127,14 @@ class OfVllm:
     def answer(self, command: str, gpu: str, named: NamedModel) -> tuple[Any, list[str]]:
         """The answer, and its lines."""
         from testbed.experiments.vllm_server.answer import fit_of, lines_of
+        from testbed.experiments.vllm_server.stand_in import in_place
+        from testbed.vllm.command import read_command
         from testbed.vllm.memory import terms_in
         from testbed.vllm.releases import NEWEST, release_numbered
 
         of = None if self.terms is None else terms_in(self.terms)
         release = release_numbered(self.release)
+        print_notes(in_place(read_command(command).model, named.model))
         fit = fit_of(command, gpu, release, of, model=named.model, folders=named.folders)
         lines = lines_of(fit)
         if self.release is None:
@@ -143,7 +147,10 @@ class OfVllm:
 
 def _sglang(command: str, gpu: str, named: NamedModel) -> tuple[Any, list[str]]:
     from testbed.experiments.sglang_server.answer import fit_of, lines_of
+    from testbed.experiments.vllm_server.stand_in import in_place
+    from testbed.sglang.command import read_command
 
+    print_notes(in_place(read_command(command).values.get("--model-path"), named.model))
     fit = fit_of(command, gpu, named.model, named.folders)
     return fit, lines_of(fit)
 

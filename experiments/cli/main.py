@@ -20,6 +20,8 @@ from testbed.experiments.cli import exit_codes
 from testbed.experiments.cli.commands import help_text
 from testbed.experiments.cli.common_options import NO_OPTIONS, CommonOptions, separated
 from testbed.experiments.cli.working_folder import plug_ins_in, prepare_working_folder
+from testbed.experiments.runs.notes import print_notes
+from testbed.run.override_words import displaced_words
 
 HELP = ("-h", "--help")
 VERSION = ("-V", "--version")
@@ -113,6 +115,7 @@ def _answered(words: Sequence[str]) -> int:
         print(version())
         return exit_codes.ANSWERED
     prepare_working_folder(words)
+    print_notes(displaced_words(words))
     with collections_after(OF_A_COMMAND):
         return call(words[0], words[1:]) or exit_codes.ANSWERED
 

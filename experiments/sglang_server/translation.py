@@ -9,7 +9,7 @@ from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.sglang_server.answer import logged_lines
 from testbed.experiments.sglang_server.named_server import started
 from testbed.experiments.vllm_server.named import not_imported
-from testbed.experiments.vllm_server.overriding import replaced_values
+from testbed.experiments.vllm_server.overriding import displaced, replaced_values
 from testbed.experiments.vllm_server.stand_in import check_stand_in
 from testbed.experiments.vllm_server.translation import model_words
 from testbed.run.override_words import key_of
@@ -55,6 +55,8 @@ def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_n
         raise not_imported(read.values.get("--model-path"), server.model)
     words = [*overrides_of(server), *model_words(server.model, server.option)]
     lines = [" ".join(words)]
+    if replaced := displaced(read.values, values):
+        lines.append("; ".join(replaced))
     lines += [] if "server.num_blocks" in choices else logged_lines(server)
     if not {"--max-total-tokens", "server.num_blocks"} & {*values, *choices}:
         lines.append(f"the pool is right within {terms().expected_error_gib} GiB on each GPU")

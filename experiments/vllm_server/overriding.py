@@ -89,6 +89,15 @@ def replaced_values(
     return replaced
 
 
+def displaced(own: Mapping[str, str], replaced: Mapping[str, str]) -> list[str]:
+    """The notes on values of a command's options that overrides have replaced or taken out."""
+    return [
+        f"{option} {replaced.get(option, 'left out')} in place of {value} of the command"
+        for option, value in own.items()
+        if replaced.get(option) != value
+    ]
+
+
 def _check_fixed(choices: Mapping[str, str]) -> None:
     for key, value in choices.items():
         plain = key_of(key)

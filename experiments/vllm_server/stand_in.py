@@ -22,6 +22,13 @@ def with_stand_in(command: Command, model: str | None, folders: Sequence[Path] =
     return replace(command, model=model)
 
 
+def in_place(named: str | None, model: str | None) -> list[str]:
+    """The note that another model stands in for a command's; none without one."""
+    if named is None or model is None or named == model:
+        return []
+    return [f"model={model} in place of {named} of the command"]
+
+
 def check_stand_in(
     named: str | None, values: Mapping[str, str], model: str, folders: Sequence[Path] = ()
 ) -> None:

@@ -20,15 +20,15 @@ from testbed.experiments.vllm_server.answer import (
 from testbed.experiments.vllm_server.configured import pool_gib
 from testbed.experiments.vllm_server.named import not_imported
 from testbed.experiments.vllm_server.named_server import PARALLELISM, server_of, started
-from testbed.experiments.vllm_server.overriding import BLOCKS, merged
+from testbed.experiments.vllm_server.overriding import BLOCKS, displaced, merged
 from testbed.experiments.vllm_server.release_words import (
     SYSTEM,
     release_chosen,
     words_of_groups,
     words_of_release,
 )
-from testbed.experiments.vllm_server.stand_in import with_stand_in
-from testbed.run.override_words import key_of
+from testbed.experiments.vllm_server.stand_in import in_place, with_stand_in
+from testbed.run.override_words import displaced_words, key_of
 from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import FLAG, OFF, SERVE, Command, read_command
 from testbed.vllm.lmcache import ChunkCache
@@ -37,6 +37,7 @@ from testbed.vllm.releases import Release
 from testbed.vllm.server import NO_WINDOWS, REPLICAS, Server, plans_ahead
 
 HALF_BYTES = 2  # of a weight, float16 or bfloat16
+NAMING = ("model", "system")  # what overrides choose of these is said apart
 THRESHOLD = "--long-prefill-token-threshold"
 
 
@@ -62,6 +63,14 @@ def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_n
     kept = {key_of(word) for word in from_user}
     from_command = [word for word in words if key_of(word) not in kept and word not in left_out]
     on_note(f"{SERVE}: {' '.join(from_command)}")
+    asked = read_command(command)
+    replaced = [
+        *in_place(asked.model, choices.get("model")),
+        *displaced(asked.values, command_of_all.values),
+        *displaced_words([*words, *(word for word in from_user if key_of(word) not in NAMING)]),
+    ]
+    if replaced:
+        on_note(f"{SERVE}: {'; '.join(replaced)}")
     if left_out:
         on_note(f"{SERVE}: left out, for {choices['policy']} takes none: {' '.join(left_out)}")
     speculative = server.speculative

@@ -1,0 +1,57 @@
+"""Values that a later word or an override replaces are said; what runs stays as documented."""
+
+import pytest
+
+from testbed.experiments.sglang_server import translation as of_sglang
+from testbed.experiments.vllm_server import translation as of_vllm
+from testbed.run.override_words import displaced_words
+
+GPU = "gpu=h100-80gb"
+COMMAND = "vllm serve Qwen/Qwen3-8B -tp 2 --data-parallel-size 4 --num-gpu-blocks-override 9000"
+
+
+def notes_of(expand, command, *words):
+    """The notes on what replaces a value."""
+    notes = list[str]()
+    expand(command, [GPU, *words], notes.append)
+    return [note for note in notes if " in place of " in note]
+
+
+@pytest.mark.parametrize(
+    ("word", "replaced"),
+    [
+        ("model=llama-3.1-8b", "Qwen/Qwen3-8B"),
+        ("server.num_gpus=4", "--tensor-parallel-size 4 in place of 2"),
+        ("server.num_blocks=8000", "--num-gpu-blocks-override 8000 in place of 9000"),
+        ("replicas=2", "replicas=2 in place of replicas=4"),
+    ],
+)
+def test_an_override_says_what_of_the_command_it_replaces(word, replaced):
+    [note] = notes_of(of_vllm.expand, COMMAND, word)
+    assert replaced in note
+    assert note.count(" in place of ") == 1
+
+
+def test_overrides_that_agree_with_the_command_replace_nothing():
+    agreeing = ("model=Qwen/Qwen3-8B", "server.num_gpus=2", "replicas=4", "server.num_blocks=9000")
+    assert notes_of(of_vllm.expand, COMMAND, *agreeing) == []
+    assert notes_of(of_vllm.expand, "vllm serve Qwen/Qwen3-8B", "server.num_gpus=2") == []
+
+
+def test_sglangs_command_too():
+    command = "sglang serve --model-path Qwen/Qwen3-8B"
+    [note] = notes_of(of_sglang.expand, command, "model=llama-3.1-8b")
+    assert "Qwen/Qwen3-8B" in note
+    assert notes_of(of_sglang.expand, command) == []
+
+
+def test_fits_says_that_another_model_stands_in(testbed):
+    words = ("fits", "vllm serve Qwen/Qwen3-8B", GPU)
+    assert "in place of Qwen/Qwen3-8B" in testbed(*words, "model=llama-3.1-8b")[2]
+    assert "in place of" not in testbed(*words)[2]
+
+
+def test_a_key_that_is_given_twice_is_said():
+    words = ("run", "arrivals.rate=4", "seed=1", "+arrivals.rate=8", "seed=1", "-m", "--figure=a")
+    [note] = displaced_words(words)
+    assert note.startswith("+arrivals.rate=8 in place of arrivals.rate=4")
