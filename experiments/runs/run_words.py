@@ -88,16 +88,23 @@ def remark_on_first_tokens(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def handover_times(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The mean times of hand-overs by the bandwidth of their links; nothing without any."""
+    """The times of hand-overs by the bandwidth of their links; nothing without any."""
     by_link = dict[float, list[Mapping[str, float]]]()
     for summary in runs:
         if times := summary.get(HANDOVERS):
             by_link.setdefault(times["bandwidth"], []).append(times)
     means = [
-        f"{_range('mean_s', of)} s, {_range('link_s', of)} s of it on {link / GIGA:g} GB/s"
+        f"{_range('mean_s', of)} s{_p99(of)}, {_range('link_s', of)} s of it on {link / GIGA:g} "
+        "GB/s, which prompts that end together share"
         for link, of in by_link.items()
     ]
     return [f"a hand-over takes on average {'; '.join(means)} ({ASSUMED})"] if means else []
+
+
+def _p99(times: Sequence[Mapping[str, float]]) -> str:
+    """The largest p99; empty of folders of an older version, which have none."""
+    largest = max(of_run.get("p99_s", 0.0) for of_run in times)
+    return f" (p99 {largest:.2g} s)" if largest else ""
 
 
 def _range(name: str, times: Sequence[Mapping[str, float]]) -> str:

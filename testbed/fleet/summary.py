@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from testbed.core.request import PS, Column
 from testbed.engine.engine import Engine
 from testbed.engine.fragmentation import pool_parts
@@ -75,13 +77,21 @@ def summary_of(replica: Replica, recorder: Recorder) -> dict[str, Any]:
 
 
 def handovers_of(fleet: Fleet) -> dict[str, Any]:
-    """Mean seconds from the first token until the decode engine has the prompt, those on the link,
-    and its bytes/s; nothing of a fleet without hand-overs.
+    """Seconds from the first token until the decode engine has the prompt, mean and p99, the mean
+    of those on the link, and its bytes/s; nothing of a fleet without hand-overs.
     """
     if not isinstance(fleet, SplitFleet) or not fleet.times_ps:
         return {}
-    mean_s, link_s = (fmean(times) / PS for times in zip(*fleet.times_ps, strict=True))
-    return {HANDOVERS: {"mean_s": mean_s, "link_s": link_s, "bandwidth": fleet.bandwidth}}
+    seconds, on_link = (np.array(times) / PS for times in zip(*fleet.times_ps, strict=True))
+    times = spread(seconds)
+    return {
+        HANDOVERS: {
+            "mean_s": times["mean"],
+            "p99_s": times["p99"],
+            "link_s": fmean(on_link),
+            "bandwidth": fleet.bandwidth,
+        }
+    }
 
 
 def counters_of(engines: Sequence[Engine]) -> Mapping[str, float]:

@@ -162,8 +162,18 @@ def test_by_layer_what_computing_does_not_hide_is_left(bandwidth, num_tokens, mi
 def test_a_fleet_counts_the_time_of_its_hand_overs():
     requests = [Request(0, arrival_ps=0, prompt_len=1000, output_len=2)]
     fleet = run(Whole(2e9, latency_s=1e-3), requests)[1]
-    times = {"mean_s": 0.066536, "link_s": 0.066536, "bandwidth": 2e9}
+    times = {"mean_s": 0.066536, "p99_s": 0.066536, "link_s": 0.066536, "bandwidth": 2e9}
     assert handovers_of(fleet) == {"handovers": pytest.approx(times)}
+
+
+def test_prompts_that_end_in_one_iteration_share_the_link():
+    """Each of the two is on it for twice the time that its bytes take alone."""
+    requests = [Request(number, arrival_ps=0, prompt_len=1000, output_len=2) for number in (0, 1)]
+    alone, together = (
+        handovers_of(run(Whole(2e9), some)[1])["handovers"] for some in (requests[:1], requests)
+    )
+    assert together["link_s"] == pytest.approx(2 * alone["link_s"])
+    assert together["p99_s"] >= together["mean_s"] >= together["link_s"]
 
 
 def test_parts_of_a_prompt_are_sent_while_later_ones_are_computed():
