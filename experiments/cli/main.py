@@ -25,6 +25,7 @@ from testbed.run.override_words import displaced_words
 
 HELP = ("-h", "--help")
 VERSION = ("-V", "--version")
+NAMES_RUNS = ("compare",)  # whose words NAME=FOLDER set no values
 LIBRARIES = {  # what they would do at their import, and no command needs
     "PYDANTIC_DISABLE_PLUGINS": "true",  # else pydantic reads the metadata of all packages
     "OPENBLAS_NUM_THREADS": "1",  # else NumPy starts a thread for each core
@@ -115,7 +116,8 @@ def _answered(words: Sequence[str]) -> int:
         print(version())
         return exit_codes.ANSWERED
     prepare_working_folder(words)
-    print_notes(displaced_words(words))
+    if words[0] not in NAMES_RUNS:
+        print_notes(displaced_words(words))
     with collections_after(OF_A_COMMAND):
         return call(words[0], words[1:]) or exit_codes.ANSWERED
 
