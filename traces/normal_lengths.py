@@ -150,7 +150,7 @@ class NormalLengths(Trace):
                 key="trace.turns",
                 value=self.turns,
                 problem="a turn is sent after the answer before it",
-                remedy="choose arrivals=sessions",
+                remedy="arrivals=sessions arrivals.at_once=N in place of a rate and a duration",
             )
         rows = self._talks(num_rows, seed, max_len)
         if len(rows) < num_rows:

@@ -7,7 +7,7 @@ way of preemption.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from testbed.experiments.vllm_server.overriding import BLOCKS, BYTES
+from testbed.vllm.pool_sizing import BLOCKS, BYTES
 from testbed.vllm.server import Server
 
 SHARES_OF_HELD = (1.0, 0.85, 0.7, 0.5)  # of the sequences that the pool holds on average

@@ -19,7 +19,7 @@ from testbed.core.errors import InputError
 from testbed.core.spelling import UnknownKey
 from testbed.experiments.runs.choice_names import CONF, GROUPS
 from testbed.experiments.runs.error_lines import flat
-from testbed.experiments.runs.own_options import SCHEME, register
+from testbed.experiments.runs.own_options import SCHEME, readers_of, register
 from testbed.experiments.runs.unread_values import check_unread
 from testbed.experiments.runs.words import OF_HYDRA, Words, read_words
 from testbed.run.config import RunConfig
@@ -239,6 +239,12 @@ def check_key(key: str, config: DictConfig, also: Sequence[str] = ()) -> None:
             remedy=f"choose {above}=NAME; testbed list {above} has the names",
         )
     if not isinstance(node, DictConfig) or last not in list(node):
+        if readers := readers_of(above, last):
+            raise InputError(
+                key=key,
+                problem=f"nothing reads it, for the chosen {above} has none",
+                remedy=f"{' or '.join(f'{above}={name}' for name in readers)} reads it",
+            )
         values = OmegaConf.to_container(config)
         raise UnknownKey(key, [*also, *_keys(values), *GROUPS, *OF_HYDRA])
 

@@ -43,6 +43,7 @@ PACKAGE = "@package"  # a comment before all values: where a file places them
 HEADER = re.compile(rf"\s*#\s*{PACKAGE}[ \t]+(?P<package>\S+)[ \t]*(\n|$)")
 NOTHING = "None"  # Hydra asks for it if a default is null
 NAMED = re.compile(r"[\w.]+")  # a class by its name, neither missing nor interpolated
+MOST_READERS = 4  # that a refusal names
 FIGURE = "figure"  # a group of studies, which are no parts of a run
 # Of a deployment, whatever the model
 CHOICES = {"kv_dtype_bytes": None, "weight_bits": None, "fp8_products": None}
@@ -140,6 +141,20 @@ def stated(file: Path, changed_ns: int) -> Node:
         raise InputError(key=file, problem="must have values by name")
     header = HEADER.match(text)
     return values | {PACKAGE: header["package"]} if header else values
+
+
+def readers_of(group: str, name: str) -> list[str]:
+    """The options of a group with a value of this name; none if they are many, as of a value that
+    most of them have.
+    """
+    if group not in GROUPS:
+        return []
+    readers = [
+        option
+        for option, file in files_of(group).items()
+        if name in with_defaults(stated(file, file.stat().st_mtime_ns), group)
+    ]
+    return readers if len(readers) <= MOST_READERS else []
 
 
 def option_at(folder: Path, path: str) -> Node | None:

@@ -38,9 +38,10 @@ def cells_of(num_seeds: str) -> str:
     """The meaning of a cell that is an `Interval`, in words."""
     if num_seeds == "1":
         return "cells: one seed, so that no interval is known"
+    few = "; two are too few for an interval: --seeds 5 narrows it" if num_seeds == "2" else ""
     return (
         f"cells: mean of {num_seeds} seeds ± half of its 95% interval (Student's t); without ± the "
-        "seeds are equal"
+        f"seeds are equal{few}"
     )
 
 

@@ -12,8 +12,8 @@ from testbed.core.specs import GIB
 from testbed.run.override_words import key_of
 from testbed.vllm.command import FLAG, OFF, Command
 from testbed.vllm.option_table import options_of
+from testbed.vllm.pool_sizing import BLOCKS, BYTES
 
-BLOCKS, BYTES = "--num-gpu-blocks-override", "--kv-cache-memory-bytes"
 TENSOR_PARALLEL = "--tensor-parallel-size"
 POOL_GIB = "server.kv_memory_gib"
 OPTION_OF = {  # overrides that replace the value of an option of the command

@@ -20,7 +20,7 @@ from testbed.experiments.vllm_server.answer import (
 from testbed.experiments.vllm_server.configured import pool_gib
 from testbed.experiments.vllm_server.named import not_imported
 from testbed.experiments.vllm_server.named_server import PARALLELISM, server_of, started
-from testbed.experiments.vllm_server.overriding import BLOCKS, displaced, merged
+from testbed.experiments.vllm_server.overriding import displaced, merged
 from testbed.experiments.vllm_server.release_words import (
     SYSTEM,
     release_chosen,
@@ -33,6 +33,7 @@ from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import FLAG, OFF, SERVE, Command, read_command
 from testbed.vllm.lmcache import ChunkCache
 from testbed.vllm.offloading import Offloading
+from testbed.vllm.pool_sizing import BLOCKS
 from testbed.vllm.releases import Release
 from testbed.vllm.server import NO_WINDOWS, REPLICAS, Server, plans_ahead
 

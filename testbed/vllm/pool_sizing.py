@@ -16,7 +16,7 @@ from testbed.vllm.pages import Pages
 from testbed.vllm.stages import Stage
 from testbed.vllm.start_refusals import CONTEXT_GIB, check_free_memory
 
-BLOCKS = "--num-gpu-blocks-override"
+BLOCKS, BYTES = "--num-gpu-blocks-override", "--kv-cache-memory-bytes"
 
 
 class Pool(NamedTuple):
@@ -94,7 +94,7 @@ class PoolSizing:
         """The pages that the command gives; None: they follow from the memory."""
         if self.reader.value(BLOCKS) is not None:
             return self.reader.whole(BLOCKS, 1)
-        num_bytes = self.reader.number("--kv-cache-memory-bytes")
+        num_bytes = self.reader.number(BYTES)
         return None if num_bytes is None else int(num_bytes) // pages.page_bytes
 
     def _blocks(self, memory: ServerMemory, pages: Pages) -> tuple[int, int]:

@@ -30,7 +30,7 @@ from testbed.vllm.memory import Terms
 from testbed.vllm.offloading import Offloading, offloading_of
 from testbed.vllm.option_reader import OptionReader
 from testbed.vllm.pages import Pages, pages_of
-from testbed.vllm.pool_sizing import Pool, PoolSizing
+from testbed.vllm.pool_sizing import BYTES, Pool, PoolSizing
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.stages import STAGES, Stage, check_alone, stages_of
 from testbed.vllm.start_refusals import (
@@ -619,8 +619,16 @@ def _check_one_sequence(
                 f"{want:.2f} GiB of KV cache are needed, which is larger than the available "
                 f"{have:.2f} GiB"
             ),
-            remedy=shorter if longest > 0 else "give a larger pool",
+            remedy=shorter if longest > 0 else _larger_pool(reader),
         )
+
+
+def _larger_pool(reader: OptionReader) -> str:
+    """The remedy for a pool that holds nothing: bytes may be meant as GiB."""
+    given = reader.number(BYTES)
+    if given is None or given >= GIB:
+        return "give a larger pool"
+    return f"{BYTES} {given:g} is {given:,g} bytes; did you mean {given:g}G?"
 
 
 def limits_and_utilization(
