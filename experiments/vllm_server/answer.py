@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.specs import GIB
-from testbed.experiments.vllm_server.expected_error import error_lines, unlogged_parts
+from testbed.experiments.vllm_server.expected_error import (
+    error_lines,
+    margin_of,
+    unlogged_parts,
+    with_margin,
+)
 from testbed.experiments.vllm_server.hosts import host_lines
 from testbed.experiments.vllm_server.named_server import (
     PARALLELISM,
@@ -28,7 +33,10 @@ UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% les
 TAKES_MEMORY = "--enable-lora", "--speculative-config"
 ADAPTERS = "the time that adapters take is not modelled, only their memory"
 EQUAL_SHARES = 0.02  # by which tokens over a request's length and the concurrency may differ
-GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them later"
+GRAPHS = (
+    "CUDA graphs take 0.5 to 1.9 GiB of the {left:.2f} GiB that are not usable: this release "
+    "captures them after the pool, which stays as it is"
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,11 @@ class Fit:
     gpu_memory_gib: of one GPU, of which vLLM may use gpu_memory_utilization; seen_by_torch: false
     if only its data sheet or driver says it. num_replicas: engines of data parallelism, to each of
     which all numbers apply. num_gpus: of an engine, in all num_stages pipeline stages; the memory
-    is that of the stage with the smallest pool, the layers stage_layers.
+    is that of the stage with the smallest pool, the layers stage_layers. spare_gib: of the pool,
+    beyond one request of max_model_len; may_not_start: it is less than memory_error_gib, by which
+    the pool of the nearest logged start-up was smaller than computed here (the error of the 13
+    shapes, if that is larger); kv_tokens_fewer and longest_model_len_with_error (0: none starts)
+    are of a pool that is smaller by it.
     """
 
     release: str
@@ -75,6 +87,11 @@ class Fit:
     max_concurrency: float
     longest_model_len: int
     smallest_tensor_parallel: int | None
+    spare_gib: float | None
+    memory_error_gib: float | None
+    may_not_start: bool
+    kv_tokens_fewer: int | None
+    longest_model_len_with_error: int | None
     activation_rmse_gib: float
     captures_graphs: bool
     notes: tuple[str, ...]
@@ -132,9 +149,9 @@ def fit_of(
     question = Question(asked, gpu, release, of, folders)
     server = started(
         lambda: question.server,
-        lambda degree: question.updated(PARALLELISM, str(degree)).server,
+        lambda degree: with_margin(question.updated(PARALLELISM, str(degree)).server, of),
     )
-    memory_terms = of or terms()
+    memory_terms, longest_len = of or terms(), longest(question, server)
     return Fit(
         release=release.number,
         model=server.model.name,
@@ -148,8 +165,9 @@ def fit_of(
         max_num_seqs=server.limits.max_num_seqs,
         max_num_batched_tokens=server.limits.max_num_batched_tokens,
         max_model_len=server.model.max_len,
-        longest_model_len=longest(question, server),
+        longest_model_len=longest_len,
         smallest_tensor_parallel=_smallest(question),
+        **_margin_of(server, memory_terms, longest_len),
         captures_graphs="--enforce-eager" not in server.values,
         notes=server.notes,
         assumptions=() if server.speculative is None else server.speculative.notes,
@@ -168,6 +186,20 @@ def _pool_of(server: Server) -> dict[str, Any]:
         "kv_tokens": num_tokens(server),
         "offloaded_tokens": offloading.num_blocks * server.pages.block_size if offloading else 0,
         "max_concurrency": concurrency(server),
+    }
+
+
+def _margin_of(server: Server, memory_terms: Terms, longest_len: int) -> dict[str, Any]:
+    """The fields of a Fit that set the pool beside the known error of its memory; null if the
+    command gives the pool.
+    """
+    margin = margin_of(server, memory_terms)
+    return {
+        "spare_gib": margin and margin.spare_gib,
+        "memory_error_gib": margin and margin.error_gib,
+        "may_not_start": margin is not None and margin.may_not_start,
+        "kv_tokens_fewer": margin and margin.fewer_tokens,
+        "longest_model_len_with_error": margin and min(longest_len, margin.longest_model_len),
     }
 
 
@@ -293,13 +325,24 @@ def _memory_lines(fit: Fit) -> Iterator[str]:
         yield f"  {UNSEEN}"
     if fit.weights_gib is not None:
         if fit.captures_graphs and not fit.cuda_graphs_gib:
-            yield f"  {GRAPHS}"
+            yield f"  {GRAPHS.format(left=fit.gpu_memory_gib * (1 - fit.gpu_memory_utilization))}"
         yield from error_lines(fit)
 
 
 def _pool_lines(fit: Fit) -> Iterator[str]:
     """The two lines that vLLM logs, and remarks on them."""
     yield from logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
+    error_gib, fewer = fit.memory_error_gib, fit.kv_tokens_fewer
+    if error_gib is not None and error_gib > fit.activation_rmse_gib:
+        yield (
+            f"  {fit.kv_tokens:,} tokens, {fewer:,} fewer if the activation is {error_gib:.2f} GiB "
+            "more than computed, as in the start-up above"
+        )
+    if fit.may_not_start:
+        yield (
+            f"  starts with {fit.spare_gib:.2f} GiB to spare, less than the {error_gib:.2f} GiB by "
+            "which logged start-ups differed: it may not start"
+        )
     for option, tokens in fit.kv_tokens_without.items():
         yield f"  without {option} {tokens:,} tokens: it takes {tokens - fit.kv_tokens:,}"
     by_tokens = fit.kv_tokens / fit.max_model_len
@@ -322,7 +365,11 @@ def _pool_lines(fit: Fit) -> Iterator[str]:
 
 def _limit_lines(fit: Fit) -> Iterator[str]:
     """The ends of what starts."""
-    yield f"largest --max-model-len that starts: {fit.longest_model_len:,}"
+    sure, limit = fit.longest_model_len_with_error, f"{fit.longest_model_len:,}"
+    if sure is not None and sure < fit.longest_model_len:
+        with_error = f"{sure:,}" if sure else "none"
+        limit += f"; with {fit.memory_error_gib:.2f} GiB less of pool: {with_error}"
+    yield f"largest --max-model-len that starts: {limit}"
     yield f"smallest --tensor-parallel-size that starts: {fit.smallest_tensor_parallel}"
     yield from host_lines(max(fit.num_gpus, fit.smallest_tensor_parallel or 0))
 

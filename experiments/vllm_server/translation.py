@@ -18,6 +18,7 @@ from testbed.experiments.vllm_server.answer import (
     rule_lines,
 )
 from testbed.experiments.vllm_server.configured import pool_gib
+from testbed.experiments.vllm_server.expected_error import with_margin
 from testbed.experiments.vllm_server.named import not_imported
 from testbed.experiments.vllm_server.named_server import PARALLELISM, server_of, started
 from testbed.experiments.vllm_server.overriding import displaced, merged
@@ -102,7 +103,7 @@ def served(text: str, others: Sequence[str]) -> Served:
     start = _starter(others)
     server = started(
         lambda: start(command),
-        lambda degree: start(command.updated(PARALLELISM, str(degree))),
+        lambda degree: with_margin(start(command.updated(PARALLELISM, str(degree)))),
     )
     return Served(server, command, taken)
 

@@ -611,7 +611,8 @@ def _check_one_sequence(
     if needed > num_blocks:
         have, want = (count * pages.page_bytes / GIB for count in (max(0, num_blocks), needed))
         longest = pages.longest(num_blocks, model.max_len)
-        shorter = f"{reader.named('--max-model-len')} {longest} or less starts"
+        option = reader.named("--max-model-len")
+        shorter = f"{option} {longest} or less starts, {longest} with no memory to spare"
         raise DoesNotStart(
             key=reader.place("the server"),
             problem=(

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from testbed.core.errors import DoesNotStart
+from testbed.core.specs import GIB
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.sglang_server.translation import expand as expand_sglang
 from testbed.experiments.vllm_server.answer import fit_of, lines_of
@@ -168,6 +169,52 @@ def test_the_error_of_an_activation_has_its_sign_in_words():
     lines = "\n".join(lines_of(fit(f"{LLAMA} --max-num-seqs 64")))
     assert "GiB more of activation than is computed here, so its pool was smaller" in lines
     assert "GiB of activation either way" in "\n".join(lines_of(fit(LLAMA)))
+
+
+QWEN = "vllm serve Qwen/Qwen2.5-72B-Instruct -tp 2"
+
+
+def test_a_pool_with_less_to_spare_than_its_error_may_not_start():
+    fullest = fit(f"{QWEN} --max-model-len 5264", "a100-80gb")
+    assert fullest.spare_gib == 0
+    assert fullest.may_not_start
+    assert "it may not start" in "\n".join(lines_of(fullest))
+    sure = fullest.longest_model_len_with_error
+    shorter = fit(f"{QWEN} --max-model-len {sure}", "a100-80gb")
+    assert not shorter.may_not_start
+    assert "may not start" not in "\n".join(lines_of(shorter))
+    assert fit(f"{QWEN} --max-model-len {sure + 16}", "a100-80gb").may_not_start
+
+
+def test_the_pool_has_fewer_tokens_by_the_error_of_its_memory():
+    taken = fit(LLAMA, "l40s")
+    fewer = taken.memory_error_gib * GIB / (taken.kv_cache_gib * GIB / taken.kv_tokens)
+    assert taken.kv_tokens_fewer == pytest.approx(fewer, abs=taken.block_size)
+    assert f"{taken.kv_tokens:,} tokens, {taken.kv_tokens_fewer:,} fewer" in "\n".join(
+        lines_of(taken)
+    )
+
+
+def test_a_given_pool_has_no_error():
+    given = fit(f"{LLAMA} --kv-cache-memory-bytes 20G")
+    assert (given.memory_error_gib, given.kv_tokens_fewer, given.spare_gib) == (None,) * 3
+    assert not given.may_not_start
+
+
+def test_the_remedies_of_a_refusal_start_with_margin_or_say_that_they_have_none():
+    with pytest.raises(DoesNotStart) as caught:
+        fit(f"{QWEN} --max-model-len 5280", "a100-80gb")
+    assert "5264 with no memory to spare" in str(caught.value)
+    [degree] = re.findall(r"--tensor-parallel-size (\d+) starts", str(caught.value))
+    assert not fit(f"{QWEN} --max-model-len 5280 -tp {degree}", "a100-80gb").may_not_start
+
+
+def test_a_parallelism_without_margin_is_no_remedy():
+    """With the pool of two GPUs one request of 5,264 tokens has none to spare; four have it."""
+    command = "vllm serve Qwen/Qwen2.5-72B-Instruct --max-model-len 5264"
+    assert fit(f"{command} -tp 2", "a100-80gb").may_not_start
+    with pytest.raises(DoesNotStart, match="--tensor-parallel-size 4 starts"):
+        fit(command, "a100-80gb")
 
 
 @pytest.mark.parametrize("word", ["gpu=h100-80gb,h200", "release=0.19,0.33"])
