@@ -1,7 +1,7 @@
 """The source of a run's costs, in words, and the tested error of such costs."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,7 @@ TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate costs` writes it
 # The source of the profile that a prediction in that table starts from: ours, which ship
 SHIPPED = "measured"
 BETWEEN_HOSTS = ROOT / "cost" / "between_hosts.csv"
+SERVED_LOADS = ROOT / "cost" / "served_loads.csv"
 NOT_TESTED = "unknown, such costs were not tested"
 WHOLE_RUNS = {"TTFT": "ttft_percent", "TPOT": "tpot_percent", "latency": "latency_percent"}
 OF_NO_TIME = ("name", "iterations")  # fields of a SoftwareConfig
@@ -113,9 +114,13 @@ def tested(cost: CostModel, model: ModelSpec, server: ServerSpec) -> str:
             return NOT_TESTED
         error, num_batches = cost.fit["median_error"], cost.fit["num_batches"]
         if fingerprint.get(SYSTEM, THIS_ENGINE) == THIS_ENGINE:
-            return f"{100 * error:.1f}% (median) in {num_batches} decode batches"
+            kind = "of this engine" if SYSTEM in fingerprint else "of kernels"
+            return (
+                f"{100 * error:.1f}% (median) in {num_batches} decode batches; not tested for TTFT "
+                f"and whole loads with this profile, {kind}; nearest test: {served_loads()}"
+            )
         among = f"{100 * error:.1f}% (median) in {num_batches} iterations with prompts and decodes"
-        return f"{among}{_at_sizes_left_out(cost.fit)}; {between_hosts()}"
+        return f"{among}{_at_sizes_left_out(cost.fit)}; {between_hosts()}; {served_loads()}"
     if not fingerprint and not (cost.provenance and model.is_plain):
         return NOT_TESTED
     return left_out(fingerprint.get("way", OTHER_GPU) if fingerprint else ROOFLINE, server)
@@ -135,28 +140,48 @@ def _at_sizes_left_out(fit: Mapping[str, Any]) -> str:
 def between_hosts() -> str:
     """The error of a vLLM's profile of another host."""
     rows = table_rows(BETWEEN_HOSTS)
+    found = _errors(rows, {"latency": "latency_percent", "TTFT p50": "ttft_p50_percent"})
+    return f"of another host {found} in {len(rows)} predictions (median)"
+
+
+def served_loads() -> str:
+    """The error of loads that a vLLM served, predicted by sweeps of the host that served them."""
+    rows = table_rows(SERVED_LOADS)
+    return (
+        f"{len(rows)} loads of Llama-3.1-8B that vLLM 0.20.2 served on H200s, predicted by sweeps "
+        f"of their own hosts: {_errors(rows, WHOLE_RUNS)} (median)"
+    )
+
+
+def _errors(rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]) -> str:
+    """The median and the largest error of each column, by its name."""
     found = []
-    for name, column in (("latency", "latency_percent"), ("TTFT p50", "ttft_p50_percent")):
+    for name, column in columns.items():
         errors = [abs(float(row[column])) for row in rows]
         found.append(f"{name} {median(errors):.0f}% (largest {max(errors):.0f}%)")
-    return f"of another host {', '.join(found)} in {len(rows)} predictions (median)"
+    return ", ".join(found)
 
 
 def left_out(way: str, server: ServerSpec) -> str:
-    """The errors of whole runs by this way, on one GPU or on several; for this GPU if it was
-    tested, else for all.
+    """The errors of whole runs by this way, on one GPU or on several; if this GPU was tested, of
+    its profiles, with their models, and then of all.
     """
-    chosen = _tested_like(way, server)
+    tested_ones, chosen = _tested_by(way, server), _tested_like(way, server)
     if not chosen:
         return NOT_TESTED
     many = "on one GPU" if server.num_gpus == 1 else "on several GPUs"
-    is_here = all(row["gpu"] == server.gpu.name for row in chosen)
-    whose = f"profiles of {server.gpu.name} {many}" if is_here else f"profiles {many}"
-    reported = []
-    for name, column in WHOLE_RUNS.items():
-        errors = [abs(float(row[column])) for row in chosen]
-        reported.append(f"{name} {median(errors):.0f}% (largest {max(errors):.0f}%)")
-    return f"{', '.join(reported)} in whole runs of {len(chosen)} {whose} left out (median)"
+    wide = _in_whole_runs(tested_ones, f"profiles {many} left out (median)")
+    if len(chosen) == len(tested_ones):
+        return wide
+    models = ", ".join(sorted({row["model"] for row in chosen}))
+    own = _in_whole_runs(
+        chosen, f"profiles of {server.gpu.name} {many} left out ({models}; median)"
+    )
+    return f"{own}; of all GPUs {wide}"
+
+
+def _in_whole_runs(rows: Sequence[Mapping[str, str]], of_profiles: str) -> str:
+    return f"{_errors(rows, WHOLE_RUNS)} in whole runs of {len(rows)} {of_profiles}"
 
 
 def left_out_error(cost: CostModel, server: ServerSpec) -> float | None:
@@ -176,11 +201,16 @@ def left_out_error(cost: CostModel, server: ServerSpec) -> float | None:
 
 def _tested_like(way: str, server: ServerSpec) -> list[dict[str, str]]:
     """The predictions by this way, on one GPU or on several; for this GPU if it was tested."""
+    rows = _tested_by(way, server)
+    return [row for row in rows if row["gpu"] == server.gpu.name] or rows
+
+
+def _tested_by(way: str, server: ServerSpec) -> list[dict[str, str]]:
+    """The predictions by this way, on one GPU or on several."""
     rows = [
         row for row in left_out_rows() if row["way"] == way and row["source_by"] in (SHIPPED, "")
     ]
-    rows = [row for row in rows if (row["num_gpus"] == "1") == (server.num_gpus == 1)]
-    return [row for row in rows if row["gpu"] == server.gpu.name] or rows
+    return [row for row in rows if (row["num_gpus"] == "1") == (server.num_gpus == 1)]
 
 
 def left_out_rows() -> list[dict[str, str]]:

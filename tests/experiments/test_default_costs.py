@@ -2,24 +2,31 @@
 they say.
 """
 
+import json
 import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from statistics import fmean, median
 
 import pytest
 
+import testbed.experiments
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
+from testbed.cost.auto import OTHER_MODEL
 from testbed.cost.model import Work
 from testbed.cost.sections import PROFILES
 from testbed.experiments.real.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.runs.compose import configured
+from testbed.experiments.studies.pressure_curve import measured
 from testbed.memory.paged.paged import Paged
 from testbed.run import cost_words
 from testbed.run.build import build
 from testbed.run.cost_words import (
     BETWEEN_HOSTS,
+    SERVED_LOADS,
     WHOLE_RUNS,
     between_hosts,
     cost_source,
@@ -29,6 +36,8 @@ from testbed.run.cost_words import (
 from testbed.run.machine import cost_of, make_cost
 from testbed.run.parts import Part
 
+LOGS = Path(testbed.experiments.__file__).parent / "real/vllm_engine/results/h200-llama-3.1-8b"
+FIGURES = {"e2e_s": "latency_percent", "ttft_s": "ttft_percent", "tpot_s": "tpot_percent"}
 SYSTEMS = [None, *names_of("system")]
 SOFTWARE = {
     "vllm": "sosp23",
@@ -244,6 +253,44 @@ def test_a_vllm_profile_names_its_host_and_what_it_was_worth_on_others():
     largest = max(abs(float(row["latency_percent"])) for row in rows)
     assert f"{largest:.0f}%" in between_hosts()
     assert between_hosts() in cost_words.tested(taken, config.model, config.server)
+
+
+def test_served_loads_stand_beside_a_profile_that_decodes_alone_have_tested():
+    """The profile of kernels has no error of TTFT; the loads were predicted by vLLM's sweeps."""
+    config = of_system("vllm-v1", *VLLM_ON_H100, "gpu=h200")
+    taken = cost_of(config)
+    assert "system" not in taken.fingerprint
+    words = cost_words.tested(taken, config.model, config.server)
+    assert "not tested for TTFT" in words
+    ttft = [abs(float(row["ttft_percent"])) for row in table_rows(SERVED_LOADS)]
+    assert f"{len(ttft)} loads" in words
+    assert f"TTFT {median(ttft):.0f}% (largest {max(ttft):.0f}%)" in words
+
+
+def test_the_errors_of_served_loads_are_those_of_their_logs():
+    rows = [row for row in table_rows(SERVED_LOADS) if row["folder"] == "pressure-5"]
+    folder = LOGS / "pressure-5"
+    predictions = json.loads((folder / "predicted.json").read_text())["predictions"]
+    assert {row["load"] for row in rows} == set(predictions)
+    for row in rows:
+        repeats = measured(folder, row["load"])
+        for figure, column in FIGURES.items():
+            mean = fmean(repeat[figure] for repeat in repeats)
+            error = 100 * (predictions[row["load"]]["figures"][figure] / mean - 1)
+            assert float(row[column]) == pytest.approx(error, abs=0.051)
+
+
+def test_profiles_of_one_gpu_have_their_models_and_all_profiles_beside_them():
+    words = cost_words.left_out(
+        OTHER_MODEL, configured(["gpu=a100-80gb", "server.num_gpus=4"]).server
+    )
+    own, _, wide = words.partition("; of all GPUs ")
+    assert "3 profiles of a100-80gb on several GPUs left out (llama-3-70b, opt-175b, opt-66b" in own
+    count = sum(
+        row["way"] == OTHER_MODEL and row["source_by"] == "measured" and row["num_gpus"] != "1"
+        for row in left_out_rows()
+    )
+    assert f"in whole runs of {count} profiles on several GPUs" in wide
 
 
 def test_decodes_take_the_measured_time_of_the_policys_blocks():
