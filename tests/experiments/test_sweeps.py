@@ -221,7 +221,8 @@ def until_printed(words, work):
 def test_progress_is_printed_for_long_work_only(testbed, monkeypatch):
     assert testbed("run", "arrivals.duration_s=1", "outputs=summary")[2] == ""
     monkeypatch.setattr(progress, "REPORT_S", 1e-3)
-    monkeypatch.setattr(testbed_run, "simulate", until_printed("s left", testbed_run.simulate))
+    simulate = until_printed("s left", testbed_run.simulate_parts)
+    monkeypatch.setattr(testbed_run, "simulate_parts", simulate)
     lines = testbed("run", "arrivals.duration_s=10", "outputs=summary")[2].splitlines()
     assert all(re.fullmatch(r"simulating: .* requests \(.*/s.*\), \d+ s", line) for line in lines)
     assert "s left" in lines[-1]
