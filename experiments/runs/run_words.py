@@ -11,7 +11,8 @@ from testbed.run.summaries import HANDOVERS, RUN, origin_of, source_of_costs
 SERVED = "model", "server", "num_gpus"
 FIRST_TOKEN = (
     "the prefill engine gives the first token, before the hand-over, whose time is in one gap of "
-    "each answer (ITL), not in TTFT (behind vLLM's proxy the decode engine gives it: TTFT has both)"
+    "each answer (ITL; beyond its p99 if answers have over 100 tokens), not in TTFT (behind vLLM's "
+    "proxy the decode engine gives it: TTFT has both)"
 )
 AHEAD = "AsyncVllmV1"  # a scheduler whose next plan is made while an iteration runs
 ASSUMED = "handover.bandwidth is assumed, not measured"

@@ -134,7 +134,7 @@ def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "end to end", _spread(summary["e2e_s"], "s")
     yield "normalized latency", _spread(summary["normalized_latency_s_per_token"], "s/token")
     if _limits(summary["slo"]):
-        yield "inside the objectives", _goodput(summary["slo"])
+        yield "inside the objectives", _goodput(summary["slo"], summary["simulated_s"])
 
 
 def _memory_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -220,11 +220,23 @@ def _limits(slo: Mapping[str, float | None]) -> dict[str, float]:
     return {name: limit for name, limit in limits.items() if limit is not None}
 
 
-def _goodput(slo: Mapping[str, float | None]) -> str:
+def _goodput(slo: Mapping[str, float | None], seconds: float) -> str:
     """The share and the rate of the requests that meet the objectives."""
     limits = [f"{name} {number(limit)} s" for name, limit in _limits(slo).items()]
     inside, rate = percent(slo["share_inside"]), number(slo["goodput_requests_per_s"])
-    return f"{inside} of the requests, {rate} req/s ({', '.join(limits)})"
+    return f"{inside} of the requests, {rate} req/s ({', '.join(limits)}){_beyond(slo, seconds)}"
+
+
+def _beyond(slo: Mapping[str, float | None], seconds: float) -> str:
+    """The remark on objectives that no request of a run of so many seconds can miss."""
+    longer = [limit for limit in _limits(slo).values() if limit > seconds]
+    if not longer:
+        return ""
+    limit = max(longer)
+    return (
+        f"; no latency in {number(seconds)} s is longer than {number(limit)} s: did you mean "
+        f"{limit / 1000:g}?"
+    )
 
 
 def _counted(counters: Mapping[str, float]) -> str:

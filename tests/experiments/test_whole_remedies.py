@@ -33,3 +33,9 @@ def test_bytes_of_a_pool_name_their_unit(testbed):
 def test_two_seeds_are_said_to_be_few():
     assert "too few" in cells_of("2")
     assert "too few" not in cells_of("3")
+
+
+def test_an_objective_longer_than_the_run_is_said(testbed):
+    words = ("run", "trace=random", "arrivals.duration_s=5")
+    assert "did you mean 0.5?" in " ".join(testbed(*words, "slo.ttft_s=500")[1].split())
+    assert "did you mean" not in testbed(*words, "slo.ttft_s=0.5")[1]
