@@ -626,10 +626,10 @@ def _check_one_sequence(
 
 def _larger_pool(reader: OptionReader) -> str:
     """The remedy for a pool that holds nothing: bytes may be meant as GiB."""
-    given = reader.number(BYTES)
+    remedy, given = "give a larger pool", reader.number(BYTES)
     if given is None or given >= GIB:
-        return "give a larger pool"
-    return f"{BYTES} {given:g} is {given:,g} bytes; did you mean {given:g}G?"
+        return remedy
+    return f"{remedy}: {BYTES} {given:.0f} is {given:,.0f} bytes; did you mean {given:.0f}G?"
 
 
 def limits_and_utilization(
