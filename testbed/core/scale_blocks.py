@@ -20,7 +20,7 @@ def cut_block(
     expert_shares: GPUs that divide one expert. least: the narrowest block into which a server
     divides those of experts' scales, if it does.
     """
-    if model.experts and (model.experts.bits or model.weight_bits) == FP8_BLOCK_BITS:
+    if model.experts and experts_have_blocks(model):
         columns = model.experts.size // expert_shares
         if columns % BLOCK and gcd(columns, model.hidden_size, BLOCK) < least:
             return _problem(f"an expert's {model.experts.size} columns", expert_shares, columns)
@@ -30,6 +30,12 @@ def cut_block(
         if num_gpus > 1 and width // num_gpus % BLOCK:
             return _problem(f"the {width} columns of {name}", num_gpus, width // num_gpus)
     return None
+
+
+def experts_have_blocks(model: ModelSpec) -> bool:
+    """True if the model has experts whose weights have a scale for each block."""
+    experts = model.experts
+    return experts is not None and (experts.bits or model.weight_bits) == FP8_BLOCK_BITS
 
 
 def _inputs(model: ModelSpec) -> dict[str, int]:

@@ -5,7 +5,7 @@ Held against vLLM's own configuration by `testbed lockstep vllm --starts`.
 
 from typing import TYPE_CHECKING
 
-from testbed.core.scale_blocks import BLOCK, cut_block
+from testbed.core.scale_blocks import BLOCK, cut_block, experts_have_blocks
 from testbed.core.specs import ModelSpec
 from testbed.vllm.attention_backends import FP8_CAPABILITY, WIDEST_HEAD, keeps_each_state
 from testbed.vllm.command import ON
@@ -81,8 +81,9 @@ def check_scale_blocks(
     expert_shares: GPUs that divide one expert. Without FP8 tensor cores Marlin's kernels serve
     experts, which take whole blocks.
     """
-    has_fp8 = capability_of(reader.gpu) >= FP8_CAPABILITY
-    least = reader.release.least_scale_block if has_fp8 else BLOCK
+    least = reader.release.least_scale_block
+    if experts_have_blocks(model) and capability_of(reader.gpu) < FP8_CAPABILITY:
+        least = BLOCK
     if problem := cut_block(model, num_gpus, expert_shares, least):
         raise reader.does_not_start(GPUS, problem)
 
