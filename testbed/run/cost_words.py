@@ -148,8 +148,8 @@ def served_loads() -> str:
     """The error of loads that a vLLM served, predicted by sweeps of the host that served them."""
     rows = table_rows(SERVED_LOADS)
     return (
-        f"{len(rows)} loads of Llama-3.1-8B that vLLM 0.20.2 served on H200s, predicted by sweeps "
-        f"of their own hosts: {_errors(rows, WHOLE_RUNS)} (median)"
+        f"{len(rows)} loads of Llama-3.1-8B that vLLM served on H200s, predicted by sweeps of "
+        f"their own hosts: {_errors(rows, WHOLE_RUNS)} (median)"
     )
 
 
