@@ -66,10 +66,11 @@ def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_n
     from_command = [word for word in words if key_of(word) not in kept and word not in left_out]
     on_note(f"{SERVE}: {' '.join(from_command)}")
     asked = read_command(command)
+    last = {key_of(word): word for word in from_user if key_of(word) not in NAMING}
     replaced = [
         *in_place(asked.model, choices.get("model")),
         *displaced(asked.values, command_of_all.values),
-        *displaced_words([*words, *(word for word in from_user if key_of(word) not in NAMING)]),
+        *displaced_words([*words, *last.values()]),
     ]
     if replaced:
         on_note(f"{SERVE}: {'; '.join(replaced)}")

@@ -38,6 +38,11 @@ def test_overrides_that_agree_with_the_command_replace_nothing():
     assert notes_of(of_vllm.expand, "vllm serve Qwen/Qwen3-8B", "server.num_gpus=2") == []
 
 
+def test_a_command_leaves_what_overrides_replace_among_themselves_to_the_command_line():
+    words = ("arrivals.rate=4", "arrivals.rate=8")
+    assert notes_of(of_vllm.expand, "vllm serve Qwen/Qwen3-8B", *words) == []
+
+
 def test_sglangs_command_too():
     command = "sglang serve --model-path Qwen/Qwen3-8B"
     [note] = notes_of(of_sglang.expand, command, "model=llama-3.1-8b")
