@@ -3,6 +3,7 @@
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ CACHED_COLOR = "#8cc7b5"
 KIND_HATCHES = {"token_states": "", "reserved": "////", "internal": "\\\\\\\\", "external": "...."}
 HATCH_COLOR = "#55585e"
 STYLE = Path(__file__).with_name("figures.mplstyle")
+LABEL_WIDTH = 26  # characters of a y label that stand beside a chart; more take another line
 SYSTEMS = {
     "fastertransformer": ("FasterTransformer", "#8a8f98", "s"),
     "orca-max": ("Orca (Max)", "#8c3b00", "v"),
@@ -119,7 +121,7 @@ def plot(axes: Axes, chart: Chart) -> None:
         _plot_layers(axes, chart)
     else:
         _plot_curves(axes, chart)
-    axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
+    axes.set(xlabel=chart.x_label, ylabel=fill(chart.y_label, LABEL_WIDTH))
     if chart.limit is not None:
         axes.axhline(chart.limit, color="#333333", linestyle=":", linewidth=1)
     if chart.log_y:
