@@ -17,6 +17,8 @@ BLOCK_SIZE = 16
 AMPERE, HOPPER, BLACKWELL, SMALL_BLACKWELL = 8, 9, 10, 12
 FP8_CAPABILITY = (8, 9)  # the first whose Triton kernels read FP8
 FLASH_MLA, FLASHINFER_MLA = 64, 32  # tokens that these backends take
+LATENT_SIZES = ((128, 64, 128), (192, 64, 256), (64, 64, 128))  # of heads without and with position
+SPARSE_ROW = 576  # values of a token that sparse kernels read, but for Hopper's of 16 bits
 PACKED_ROW = 656  # bytes of a token in FP8 with its scales, and 16-bit positions (fp8_ds_mla)
 IMAGE_BLOCK = 64  # tokens that Triton's and FlashInfer's kernels both take
 GATED_DELTA_CHUNK = 64  # tokens, at whose multiples FlashInfer's prefill kernel exports a state
@@ -76,9 +78,8 @@ def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
     """The reason why no attention backend of a GPU reads a model's cached values; empty if one
     does.
     """
-    is_sparse = model.latent is not None and model.latent.index_bytes > 0
-    if is_sparse and not _reads_sparse(gpu, release):
-        return f"sparse attention has no backend on {gpu.name}"
+    if problem := _latent_problem(model, gpu, release):
+        return problem
     is_small = model.kv_dtype_bytes == 1 and release.checks_fp8_cache
     if not is_small or capability_of(gpu) >= FP8_CAPABILITY:
         return ""
@@ -89,10 +90,21 @@ def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
     return ""
 
 
-def _reads_sparse(gpu: GpuSpec, release: Release) -> bool:
-    generation = capability_of(gpu)[0]
-    lacks_packed = generation == SMALL_BLACKWELL and not release.has_packed_sparse
-    return generation >= HOPPER and not lacks_packed
+def _latent_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
+    """The reason why no backend of latent attention serves a model; empty if one does."""
+    latent, generation = model.latent, capability_of(gpu)[0]
+    if latent is None:
+        return ""
+    if latent.index_bytes:
+        lacks_packed = generation == SMALL_BLACKWELL and not release.has_packed_sparse
+        reads_any = generation == HOPPER and release.has_half_sparse and not latent.packed_bytes
+        is_odd = not reads_any and latent.kv_rank + latent.rope_size != SPARSE_ROW
+        is_read = generation >= HOPPER and not lacks_packed and not is_odd
+        return "" if is_read else f"sparse attention has no backend on {gpu.name}"
+    sizes = (model.head_size, latent.rope_size, latent.v_size)
+    if not release.checks_latent_sizes or sizes in LATENT_SIZES:
+        return ""
+    return f"no prefill backend has qk_nope, qk_rope and v_head_dim {sizes}, but {LATENT_SIZES}"
 
 
 def _block_of_heads(model: ModelSpec, gpu: GpuSpec, release: Release, backend: str) -> int:

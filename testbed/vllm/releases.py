@@ -250,6 +250,13 @@ class Release:
             "v1/attention/backends/triton_attn.py TritonAttentionBackend",
         ),
     ]
+    checks_latent_sizes: Annotated[
+        bool,
+        Fact(
+            "a prefill backend of latent attention takes only some sizes of heads",
+            "v1/attention/backends/mla/prefill/selector.py get_mla_prefill_backend",
+        ),
+    ]
     has_half_sparse: Annotated[
         bool,
         Fact(
@@ -452,6 +459,7 @@ V0_19 = Release(
     logs_longest=False,
     checks_state_blocks=False,
     checks_fp8_cache=False,
+    checks_latent_sizes=False,
     has_half_sparse=False,
     has_packed_sparse=False,
     checks_cache_type=False,
@@ -516,6 +524,7 @@ V0_33 = Release(
     logs_longest=True,
     checks_state_blocks=True,
     checks_fp8_cache=True,
+    checks_latent_sizes=True,
     has_half_sparse=True,
     has_packed_sparse=True,
     checks_cache_type=True,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from testbed.core.scale_blocks import BLOCK, cut_block, experts_have_blocks
 from testbed.core.specs import ModelSpec
-from testbed.vllm.attention_backends import FP8_CAPABILITY, WIDEST_HEAD, keeps_each_state
+from testbed.vllm.attention_backends import FP8_CAPABILITY, HOPPER, WIDEST_HEAD, keeps_each_state
 from testbed.vllm.command import ON
 from testbed.vllm.generations import capability_of
 from testbed.vllm.option_reader import OptionReader
@@ -20,7 +20,7 @@ GPUS = "--tensor-parallel-size"
 SHARDS = "--decode-context-parallel-size"
 THRESHOLD = "--long-prefill-token-threshold"
 CHUNKS = "--enable-chunked-prefill"
-E5M2 = "fp8_e5m2"
+E5M2, E4M3 = "fp8_e5m2", (None, "auto", "fp8_e4m3")
 HALF, BFLOAT = ("half", "float16"), ("bfloat16",)
 FULL = ("float", "float32")
 CONTEXT_GIB = 0.52  # 78.66 of 79.18 GiB are free when vLLM starts on an H100, by its log
@@ -97,6 +97,11 @@ def check_types(reader: OptionReader, model: ModelSpec) -> None:
         raise reader.refusal(DTYPE, "vLLM does not start with most quantized weights in float32")
     if model.latent is not None and cached == E5M2:
         raise reader.does_not_start(CACHE_TYPE, "no backend of latent attention reads fp8_e5m2")
+    is_packed = model.latent is not None and bool(model.latent.packed_bytes)
+    if is_packed and capability_of(reader.gpu)[0] == HOPPER and cached in E4M3:
+        raise reader.does_not_start(
+            CACHE_TYPE, "Hopper's sparse attention reads no fp8_e4m3", f"give {CACHE_TYPE} fp8"
+        )
     if model.head_size > WIDEST_HEAD and cached == E5M2 and reader.release.has_long_blocks:
         raise reader.refusal(CACHE_TYPE, "its blocks for such wide heads are not modelled")
     is_sparse = model.latent is not None and model.latent.index_bytes > 0

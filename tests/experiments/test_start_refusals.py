@@ -2,11 +2,16 @@
 release that is named.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.shapes import read_model
 from testbed.experiments.vllm_server.answer import fit_of
+from testbed.experiments.vllm_server.named import gpu_named
 from testbed.experiments.vllm_server.translation import expand, served
+from testbed.vllm.attention_backends import cache_problem
 from testbed.vllm.releases import release_numbered
 
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
@@ -42,6 +47,7 @@ def fits(words, release="0.33"):
         (f"{LLAMA} -tp 2 --enable-expert-parallel", "0.33", "no experts"),
         (f"{SPARSE} --kv-cache-dtype float16", "0.20", "sparse attention"),
         (f"{SPARSE} --dtype half", "0.19", "sparse attention"),
+        (f"{SPARSE} --kv-cache-dtype fp8_e4m3", "0.33", "fp8_e4m3"),
         (f"{GLM} -pp 46", "0.33", "layers 0 to 1 are a stage without experts"),
         (f"{IMAGES} -tp 32", "0.33", "16 heads of the encoder"),
         (f"{IMAGES} -tp 32 --language-model-only", "0.33", "16 heads of the encoder"),
@@ -81,6 +87,8 @@ def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, optio
         (f"{STATES} {MTP}", "0.33"),
         (f"{SINKS} -tp 8", "0.33"),
         (f"{SPARSE} --dtype half", "0.33"),
+        (f"{SPARSE} --kv-cache-dtype fp8", "0.33"),
+        ("vllm serve google/gemma-4-31b-it -tp 8 --max-model-len 8192", "0.33"),
         (f"{GLM} -pp 23", "0.33"),
         (f"{IMAGES} -tp 16", "0.33"),
         (f"{MAMBA} -tp 8", "0.33"),
@@ -89,6 +97,27 @@ def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, optio
 )
 def test_options_that_vllm_takes(words, release):
     assert fits(words, release).kv_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "gpu", "served_by"),
+    [
+        ("deepseek-v2-lite", {"v_size": 256}, "h100-80gb", "0.19"),
+        ("deepseek-v2-lite", {"kv_rank": 256}, "b200", "0.33"),
+        ("glm-4.7-flash", {}, "a100-80gb", "0.33"),
+        ("deepseek-v3.2", {"v_size": 256}, "b200", "0.33"),
+        ("deepseek-v3.2", {"kv_rank": 256}, "h100-80gb", "0.33"),
+        ("deepseek-v3.2", {"kv_rank": 256}, "b200", ""),
+        ("deepseek-v3.2", {"kv_rank": 256, "packed_bytes": 656}, "h100-80gb", ""),
+        ("deepseek-v2-lite", {"v_size": 256}, "h100-80gb", ""),
+        ("deepseek-v2-lite", {"rope_size": 128}, "b200", ""),
+    ],
+)
+def test_sizes_of_latent_attention_that_a_backend_takes(name, sizes, gpu, served_by):
+    model = read_model(name)
+    model = replace(model, latent=replace(model.latent, **sizes))
+    release = release_numbered(served_by or "0.33")
+    assert bool(cache_problem(model, gpu_named(gpu), release)) == (not served_by)
 
 
 def test_a_block_is_any_multiple_of_what_the_kernels_take():
