@@ -391,31 +391,37 @@ class ModelSpec:
         """The reason why the heads cannot be divided among num_gpus GPUs; empty if they can."""
         if self.num_heads % num_gpus:
             return f"{self.num_heads} attention heads must be divisible by tensor parallel size"
-        few, many = sorted((self.num_kv_heads, num_gpus))
         if self.has_sinks and num_gpus > self.num_kv_heads:
             return f"{self.num_kv_heads} heads of K and V with attention sinks are not copied"
-        if not self.latent and many % few:
-            return (
-                f"{self.num_kv_heads} heads of K and V can be neither divided among the GPUs nor "
-                "copied evenly"
-            )
+        in_windows = self.heads_of_windows()[0] if self.window else self.num_kv_heads
+        for heads in (self.num_kv_heads, in_windows):
+            few, many = sorted((heads, num_gpus))
+            if not self.latent and many % few:
+                return (
+                    f"{heads} heads of K and V can be neither divided among the GPUs nor copied "
+                    "evenly"
+                )
         return ""
 
     def kv_copies(self, num_gpus: int) -> int:
-        """The number of GPUs, of num_gpus in tensor parallelism, that store the same K and V: heads
-        and latents are not split.
+        """The number of GPUs, of num_gpus in tensor parallelism, that store the same K and V in
+        layers of full attention: heads and latents are not split.
         """
-        if self.has_uneven_heads and num_gpus > self.num_kv_heads:
-            raise InputError(
-                key="model",
-                value=self.name,
-                problem=(
-                    f"its {self.num_kv_heads} heads of K and V in full attention do not go round "
-                    f"{num_gpus} GPUs, and those of windows do: not modelled"
-                ),
-                remedy=f"give at most {self.num_kv_heads} GPUs",
-            )
         return max(1, num_gpus // (1 if self.latent else self.num_kv_heads))
+
+    def groups_on(self, num_gpus: int) -> tuple[KvGroup, ...]:
+        """The layers by the form of their cache, whose bytes are those of all copies."""
+        copies = in_windows = self.kv_copies(num_gpus)
+        if self.window and self.has_uneven_heads:
+            in_windows = max(1, num_gpus // self.heads_of_windows()[0])
+        return tuple(
+            replace(group, slot_bytes=group.slot_bytes * (in_windows if group.window else copies))
+            for group in self.groups
+        )
+
+    def kv_bytes_on(self, num_gpus: int) -> int:
+        """Bytes that num_gpus GPUs cache for one token in all layers, each copy counted."""
+        return sum(group.num_layers * group.slot_bytes for group in self.groups_on(num_gpus))
 
 
 @model
@@ -516,7 +522,7 @@ class ServerSpec:
         """Slots of the KV pool, cut to whole blocks of block_size slots. A drafter takes more bytes
         for each token, and its weights, which a pool of given size does not contain.
         """
-        token_bytes = model.kv_bytes_per_token * model.kv_copies(self.num_gpus) + more_token_bytes
+        token_bytes = model.kv_bytes_on(self.num_gpus) + more_token_bytes
         pool_bytes = self.kv_pool_bytes(model)
         if model.name not in self.kv_memory_gib:
             pool_bytes -= more_weight_bytes

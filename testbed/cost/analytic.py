@@ -1,6 +1,6 @@
 """A roofline of a data sheet (section 2.2's arithmetic), with named efficiencies."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -64,16 +64,14 @@ class AnalyticCost(IterationCost):
         self._software = charged(efficiencies, server.num_gpus, {})
         self.serving_ps = self._serving_ps
         self.software = efficiencies.software
-        in_windows = model.window.num_layers if model.window else 0
         self.windows = (model.window.size,) if model.window else ()
         full, window = efficiencies.byte_kv_bandwidth, efficiencies.byte_window_bandwidth
-        in_full = (model.num_attention_layers - in_windows) * model.slot_bytes
+        groups = model.groups_on(server.num_gpus)
+        in_full = [group for group in groups if group.window is None]
         self._context_ps = round(self._attention_s(in_full, full) * PS)
-        in_window = in_windows * model.window_slot_bytes
+        in_window = [group for group in groups if group.window is not None]
         self._window_ps = round(self._attention_s(in_window, window) * PS)
-        self._token_bytes = (
-            model.kv_bytes_per_token * model.kv_copies(server.num_gpus) / server.num_gpus
-        )
+        self._token_bytes = model.kv_bytes_on(server.num_gpus) / server.num_gpus
         self._state_ps = round(_state_s(model, server) * PS)
         self._attending = [
             (group.window, group.num_layers * _query_share(model, group))
@@ -125,9 +123,9 @@ class AnalyticCost(IterationCost):
             steps = min(steps, reads.steps)
         return record(Affine, (self.iteration(work), growth, steps))
 
-    def _attention_s(self, token_bytes: int, byte_share: float) -> float:
-        """Seconds of decode attention for a token of context in layers that cache token_bytes bytes
-        of it, as memory or the peak bounds it.
+    def _attention_s(self, groups: Sequence[KvGroup], byte_share: float) -> float:
+        """Seconds of decode attention for a token of context in groups of layers, as memory or the
+        peak bounds it.
 
         A latent is read once for all heads, which is why the peak may bound it: 2 FLOPs for each
         head and value.
@@ -136,10 +134,11 @@ class AnalyticCost(IterationCost):
         bandwidth = gpu.memory_bandwidth * self._eff.attention_bandwidth
         if (model.kv_dtype_bytes or model.dtype_bytes) == 1:
             bandwidth *= byte_share
-        read_s = token_bytes * model.kv_copies(self._gpus) / (bandwidth * self._gpus)
+        token_bytes = sum(group.num_layers * group.slot_bytes for group in groups)
+        read_s = token_bytes / (bandwidth * self._gpus)
         if model.latent is None:
             return read_s
-        num_layers = token_bytes // model.slot_bytes
+        num_layers = sum(group.num_layers for group in groups if group.slot_bytes)
         values = model.num_heads * (2 * model.latent.kv_rank + model.latent.rope_size) * num_layers
         return max(read_s, 2 * values / (self._gpus * gpu.fp16_flops * self._eff.linear_flops))
 

@@ -66,7 +66,7 @@ class MeasuredLink:
     """
 
     def __init__(self, model: ModelSpec, num_gpus: int, times: LinkTimes) -> None:
-        self._slot_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus) / num_gpus
+        self._slot_bytes = model.kv_bytes_on(num_gpus) / num_gpus
         self._planes = (1 if model.latent else 2) * model.num_attention_layers
         self.plane_bytes = round(self._slot_bytes / self._planes)
         self.times = times

@@ -44,13 +44,8 @@ def host_link(model: ModelSpec, server: ServerSpec) -> Callable[[int, int], int]
     A bound from below; measured swaps reach some nine tenths of a link, and those of single small
     blocks far less.
     """
-    ps_per_slot = (
-        model.kv_bytes_per_token
-        * model.kv_copies(server.num_gpus)
-        / server.num_gpus
-        / server.gpu.host_bandwidth
-        * PS
-    )
+    num_gpus = server.num_gpus
+    ps_per_slot = model.kv_bytes_on(num_gpus) / num_gpus / server.gpu.host_bandwidth * PS
     return lambda block_size, num_blocks: round(block_size * num_blocks * ps_per_slot)
 
 

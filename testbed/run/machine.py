@@ -1,7 +1,6 @@
 """The pools of a configured server, and whether its costs were measured on such a machine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -39,12 +38,10 @@ def make_pool(config: RunConfig, speculation: Speculation | None = None) -> Pool
         raise _refused_heads(model, server.num_gpus, problem)
     block_size = block_size_of(config.policy)
     num_slots = _num_slots(config, block_size, drafter)
-    copies = model.kv_copies(server.num_gpus)
-    token_bytes = model.kv_bytes_per_token * copies + drafter.token_bytes
+    token_bytes = model.kv_bytes_on(server.num_gpus) + drafter.token_bytes
     layers = model.num_attention_layers + drafter.num_layers
     if token_bytes % layers:  # layers of a draft model of another shape: a slot as a whole
         layers = 1
-    groups = tuple(replace(group, slot_bytes=group.slot_bytes * copies) for group in model.groups)
     host_slots = int(config.swap_space_gib * GIB) * server.num_gpus // token_bytes
     tiers = [Tier(HOST, host_slots, server.gpu.host_bandwidth)]
     if server.tiers:
@@ -56,7 +53,7 @@ def make_pool(config: RunConfig, speculation: Speculation | None = None) -> Pool
         layer_bytes=token_bytes // layers,
         num_layers=layers,
         num_gpus=server.num_gpus,
-        groups=groups,
+        groups=model.groups_on(server.num_gpus),
     )
 
 
@@ -209,7 +206,7 @@ def _check_given_pool(
     pool_key = (
         f"server.kv_memory_gib.{model.name}" if server.num_blocks is None else "server.num_blocks"
     )
-    token_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus) + drafter.token_bytes
+    token_bytes = model.kv_bytes_on(server.num_gpus) + drafter.token_bytes
     weight_bytes = model.weight_bytes + drafter.weight_bytes
     memory, wanted = server.num_gpus * server.gpu.memory_bytes, num_slots * token_bytes
     if wanted + weight_bytes > memory:

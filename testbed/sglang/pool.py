@@ -111,12 +111,11 @@ def has_window_pool(model: ModelSpec, kind: str) -> bool:
 
 def cells_of(model: ModelSpec, num_gpus: int, *, windows: bool) -> CellBytes:
     """The bytes of a token. windows: layers with a window have a pool of their own."""
-    copies = model.kv_copies(num_gpus)
     if not windows:
-        return CellBytes(model.kv_bytes_per_token * copies // num_gpus)
+        return CellBytes(model.kv_bytes_on(num_gpus) // num_gpus)
     sizes = {True: 0, False: 0}
-    for group in model.groups:
-        sizes[group.window is None] += group.num_layers * group.slot_bytes * copies // num_gpus
+    for group in model.groups_on(num_gpus):
+        sizes[group.window is None] += group.num_layers * group.slot_bytes // num_gpus
     return CellBytes(sizes[True], sizes[False])
 
 

@@ -29,7 +29,7 @@ def drafter_memory(
         return DrafterMemory()
     weight_bytes = speculation.weight_bytes(model) + num_gpus * speculation.replicated_bytes(model)
     return DrafterMemory(
-        drafter.kv_bytes_per_token * drafter.kv_copies(num_gpus),
+        drafter.kv_bytes_on(num_gpus),
         drafter.num_attention_layers,
         weight_bytes,
     )

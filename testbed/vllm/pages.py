@@ -123,12 +123,11 @@ def pages_of(
     another's has larger blocks, so that all pages are as large (vLLM's
     unify_kv_cache_spec_page_size); InputError if one is no multiple of the other, as there.
     """
-    if not is_hybrid and len(_groups(model)) > 1:
+    groups = _groups(model, num_gpus)
+    if not is_hybrid and len(groups) > 1:
         return _of_all_layers(model, num_gpus, block_size, tokens_under_way)
-    groups = _groups(model)
     layers = _layers_of_column(groups)
     widest = max(group.slot_bytes for group in groups)
-    slot_bytes = widest * model.kv_copies(num_gpus) // num_gpus
     windows, sizes = list[int | None](), list[int]()
     num_chunk_columns = ceil_div(model.chunks.num_layers, layers) if model.chunks else 0
     for group in groups:
@@ -138,7 +137,7 @@ def pages_of(
         windows += [0 if group.state_bytes else group.window] * num_columns
         sizes += [_tokens_of_page(group, widest, block_size)] * num_columns
     return Pages(
-        page_bytes=layers * block_size * slot_bytes,
+        page_bytes=layers * block_size * widest // num_gpus,
         block_size=block_size,
         windows=tuple(windows),
         block_sizes=tuple(sizes),
@@ -149,11 +148,14 @@ def pages_of(
     )
 
 
-def _groups(model: ModelSpec) -> tuple[KvGroup, ...]:
-    """The layers by form of their cache, those of chunked attention apart from full attention."""
+def _groups(model: ModelSpec, num_gpus: int = 1) -> tuple[KvGroup, ...]:
+    """The layers by form of their cache, those of chunked attention apart from full attention, with
+    the bytes of all copies on num_gpus GPUs.
+    """
+    groups = model.groups_on(num_gpus)
     if model.chunks is None:
-        return model.groups
-    full, count = model.groups[0], model.chunks.num_layers
+        return groups
+    full, count = groups[0], model.chunks.num_layers
     chunked = replace(full, name=CHUNKS, num_layers=count)
     rest = replace(full, num_layers=full.num_layers - count)
     return tuple(group for group in (rest, chunked) if group.num_layers)
@@ -178,7 +180,7 @@ def _of_all_layers(
     model: ModelSpec, num_gpus: int, block_size: int, tokens_under_way: int
 ) -> Pages:
     """Pages if every layer stores all tokens."""
-    token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus) // num_gpus
+    token_bytes = model.kv_bytes_on(num_gpus) // num_gpus
     return Pages(
         page_bytes=block_size * token_bytes,
         block_size=block_size,

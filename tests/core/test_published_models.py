@@ -255,10 +255,23 @@ def test_layers_that_share_their_cache_are_refused(tmp_path, key):
     refuses(key, shape_of, tmp_path, changed)
 
 
-def test_heads_that_do_not_go_round_the_gpus_are_refused():
-    model = read_model("gemma-4-31b")
-    assert model.kv_copies(4) == 1
-    refuses("not modelled", model.kv_copies, 8)
+@pytest.mark.parametrize(
+    ("name", "num_gpus", "token_bytes", "in_windows", "in_full"),
+    [
+        ("gemma-4-31b", 4, 4096, 16, 32),
+        ("gemma-4-31b", 8, 2048, 16, 16),
+        ("gemma-4-26b-a4b", 8, 2048, 32, 16),
+    ],
+)
+def test_heads_that_do_not_go_round_the_gpus_are_copied_in_their_layers(
+    name, num_gpus, token_bytes, in_windows, in_full
+):
+    """As vLLM 0.33's own classes start on 8 GPUs, whose layers of full attention have 4 or 2."""
+    model = read_model(name)
+    pages = pages_of(model, num_gpus, 16)
+    sizes = {None: in_full, 1024: in_windows}
+    assert pages.page_bytes == model.groups[0].num_layers * 16 * token_bytes
+    assert pages.block_sizes == tuple(sizes[window] for window in pages.windows)
 
 
 def test_a_window_without_other_heads_is_as_the_model():
