@@ -10,6 +10,7 @@ from typing import Any
 
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
+from testbed.cost.host_drift import drift_words
 from testbed.cost.known_profiles import NAME
 from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.profile import ENGINE
@@ -133,7 +134,7 @@ def _at_sizes_left_out(fit: Mapping[str, Any]) -> str:
     launches, computing = (fit["left_out"][part] for part in ("launches", "computing"))
     return (
         f"; at sizes left out launches {launches:.1%}, which TTFT follows, and computing "
-        f"{computing:.1%}, which latency follows (--sensitivity draws them)"
+        f"{computing:.1%}, which latency follows (--sensitivity draws them); {drift_words(fit)}"
     )
 
 

@@ -1,15 +1,18 @@
 """The spread of a run's costs, and runs with costs that are off by as much.
 
 A profile of whole iterations says what it was off by at sizes of batch that it was fitted without:
-launches, and decodes alone. Such an error holds for a whole run, which stays near one size. Derived
+launches, and decodes alone. Such an error holds for a whole run, which stays near one size, and so
+does the slowness of its host, which drifts by minutes (testbed/cost/host_drift.py). Derived
 costs and rooflines are moved by the median error of such costs when tested, others by COST_ERROR.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import hypot
 from statistics import NormalDist
 from typing import NamedTuple
 
+from testbed.cost.host_drift import DRIFT, drift_of_runs
 from testbed.cost.known_profiles import NAME
 from testbed.cost.model import CostModel
 from testbed.cost.profile import ProfileCost
@@ -32,13 +35,13 @@ OUTERMOST = 1.96  # deviations that 5% of a normal distribution are beyond
 class Spread(NamedTuple):
     """Relative standard deviations of the launches of these costs, and of what the GPU computes.
 
-    of_launches: where that of the launches comes from, if not from the profile's own test.
+    of_launches: where that of the launches comes from.
     """
 
     cost: ProfileCost
     launches: float
     computing: float
-    of_launches: str = ""
+    of_launches: str
 
     def __str__(self) -> str:
         return f"launches {self.launches:.1%}{self.of_launches}, computing {self.computing:.1%}"
@@ -78,7 +81,10 @@ def spread_of(cost: CostModel) -> Spread | None:
     if is_elsewhere and launches < OF_OTHER_HOSTS:
         own = f" between hosts ({launches:.1%} on the profile's own)"
         return Spread(cost, OF_OTHER_HOSTS, computing, own)
-    return Spread(cost, launches, computing)
+    drift = drift_of_runs(fit)
+    known = "" if DRIFT in fit else ", not known of this one"
+    apart = f" (sizes left out {launches:.1%}, the host's drift {drift:.1%}{known})"
+    return Spread(cost, hypot(launches, drift), computing, apart)
 
 
 def error_of(config: RunConfig) -> float:

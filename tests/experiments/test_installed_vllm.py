@@ -247,9 +247,19 @@ def test_lengths_beyond_the_graphs_are_at_any_place_of_a_tile():
 
 def test_each_pass_has_other_lengths_beyond_the_graphs():
     named = [wave for wave in waves(**H200) if wave["name"] == "prompts among 8 decodes"]
-    first, second = ({new for _, new, _ in wave["prompts"] if new > 512} for wave in named)
-    assert len(first) == len(second) == 3
-    assert not first & second
+    beyond = [{new for _, new, _ in wave["prompts"] if new > 512} for wave in named]
+    assert [len(each) for each in beyond] == [3, 3, 3]
+    assert len(set.union(*beyond)) == 9
+
+
+def test_passes_over_prompts_among_decodes_have_the_other_sweeps_between_them():
+    names = [wave["name"] for wave in waves(**H200)]
+    starts = [i for i, name in enumerate(names) if name == "prompts among 64 decodes"]
+    ends = [i for i, name in enumerate(names) if name == "prompts among 8 decodes"]
+    for ended, started in zip(ends, starts[1:], strict=False):
+        assert all(name.startswith("decodes at") for name in names[ended + 1 : started])
+        assert started - ended > 2
+    assert ends[-1] == len(names) - 1
 
 
 def test_a_large_pool_is_swept_in_the_time_of_a_smaller_one():

@@ -3,6 +3,7 @@
 import gzip
 import json
 from dataclasses import replace
+from math import hypot
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from tiny import OneMillisecond
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
+from testbed.cost.host_drift import drift_of_runs
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.experiments.real.vllm_engine.front_end_times import front_end_section
@@ -113,9 +115,12 @@ def test_a_profile_of_ones_own_is_off_by_what_its_sweeps_say_and_one_that_ships_
     own = tmp_path / "own.json"
     own.write_text(json.dumps(profile))
     of_own = spread_of(ProfileCost(MODEL, None, read_profile(own)))
-    assert of_own.launches == profile["fit"]["left_out"]["launches"] < OF_OTHER_HOSTS
+    of_sizes = profile["fit"]["left_out"]["launches"]
+    assert of_own.launches == pytest.approx(hypot(of_sizes, drift_of_runs({})))
+    assert of_own.launches < OF_OTHER_HOSTS
+    assert "not known" in str(of_own)
     shipped = configured(WORDS)
-    assert f"launches {OF_OTHER_HOSTS:.1%} between hosts ({of_own.launches:.1%} " in rule(shipped)
+    assert f"launches {OF_OTHER_HOSTS:.1%} between hosts ({of_sizes:.1%} " in rule(shipped)
     assert "between hosts" not in str(of_own)
     drawn = list(draws(shipped))
     assert len(drawn) == len({draw.seed for draw in drawn}) == RESAMPLINGS

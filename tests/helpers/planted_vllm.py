@@ -54,6 +54,7 @@ class Planted:
         """
         self.rows, self.now, self.per_request_ms = [], 0.0, per_request_ms
         self.handing_out_ms = handing_out_ms
+        self.slowness = 1.0  # of the host's launches of prompts
 
     def run(self, iterations):
         """Plan and compute them when nothing is under way; two are under way at most."""
@@ -66,6 +67,7 @@ class Planted:
             first, whole = launch(prompts, decodes)
             if prompts:
                 whole += self.per_request_ms * (len(prompts) + decodes - 1)
+                whole *= self.slowness
             launched = planned + whole
             if number:
                 reads.append(max(ends[-1], launched))

@@ -12,6 +12,7 @@ import pandas as pd
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
+from testbed.cost.host_drift import DRIFT, drift_words
 from testbed.cost.sections import dump
 from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.real.vllm_engine.asked import check_new
@@ -21,6 +22,7 @@ from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.real.vllm_engine.installed import check_installed, engine_words, run_plan
 from testbed.experiments.real.vllm_engine.left_out_sizes import spread
 from testbed.experiments.real.vllm_engine.logged_steps import left_out, read_steps
+from testbed.experiments.real.vllm_engine.pass_drift import drift
 from testbed.experiments.real.vllm_engine.profile_check import errors_among
 from testbed.experiments.real.vllm_engine.sweep_folders import ABOUT, FACTS, read_swept
 from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
@@ -121,14 +123,14 @@ def _cut_short(folders: Sequence[Path]) -> dict[str, list[str]]:
 
 def with_fit(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> Profile:
     """The profile of these iterations, with its errors of prompts among decodes and of sizes
-    left out.
+    left out, and its host's drift.
     """
     profile = profile_of(steps, machine, form)
     errors = errors_among(steps, profile)
     if not errors:
         return profile
-    off_by = spread(steps, machine, form)
-    return {**profile, "fit": {**errors, "left_out": off_by} if off_by else errors}
+    found = {"left_out": spread(steps, machine, form), DRIFT: drift(steps, machine, form)}
+    return {**profile, "fit": errors | {name: value for name, value in found.items() if value}}
 
 
 def lines(profile: Mapping[str, Any]) -> Iterator[str]:
@@ -153,8 +155,8 @@ def lines(profile: Mapping[str, Any]) -> Iterator[str]:
             f"front end, to the engine and back: {ms[few]:.2f} ms beside {few} decodes, "
             f"{ms[many]:.2f} beside {many}"
         )
-    if off_by := (profile.get("fit") or {}).get("left_out"):
+    if fit and (off_by := fit.get("left_out")):
         yield (
             f"sizes of batch left out, standard deviations: launches {off_by['launches']:.1%}, "
-            f"decodes alone {off_by['computing']:.1%}"
+            f"decodes alone {off_by['computing']:.1%}; {drift_words(fit)}"
         )

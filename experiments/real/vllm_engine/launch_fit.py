@@ -63,7 +63,7 @@ def fit_launches(
 
     Lone prompts count as launched at the host's mean speed, for nothing around them shows it.
     """
-    seen = _seen(among, decodes)
+    seen = seen_launches(among, decodes)
     slowness = seen.slowness / seen.slowness.mean()
     handed_out = seen.assign(launch=seen.before_ms + seen.handed_ms, slowness=slowness)
     every = pd.concat([lone.assign(is_seen=True, slowness=1.0), handed_out])
@@ -114,7 +114,7 @@ def _least(behind: pd.DataFrame, column: str) -> Curve:
     return dict(zip(map(int, least.index), rising(least.tolist()), strict=True))
 
 
-def _seen(among: pd.DataFrame, decodes: DecodeFit) -> pd.DataFrame:
+def seen_launches(among: pd.DataFrame, decodes: DecodeFit) -> pd.DataFrame:
     """With whether the launch lasted longer than the decodes before were computed."""
     hidden_ms = _computing(among, "decodes_before", "context_before", decodes)
     return among.assign(is_seen=among.before_ms > OVER * hidden_ms)

@@ -26,6 +26,8 @@ COLUMNS = (
 )
 FILE = "steps.csv"
 WAVES = "waves.csv"
+OF_WAVES = ("name", "started_s", "ended_s")
+AMONG_WAVES = "prompts among"
 MS = 1e3
 
 
@@ -39,16 +41,11 @@ def read_steps(folder: Path) -> pd.DataFrame:
     which the host had waited until its plan; 0 if there were none; handed_behind_ms: that of the
     next one. prefill, prompt_pairs: new and stored tokens of each prompt, and the pairs of a query
     and a key. next_end_ms: from the next plan to the next results. slowness: of the host at that
-    time, over its mean; 1 if the file does not show it.
+    time, over its mean; 1 if the file does not show it. pass_s: when the sweeps of prompts among
+    decodes that it is of began, each with the same numbers of decodes; NaN outside them.
     Raises InputError for a file that lacks a column.
     """
-    path = plain_or_packed(folder / FILE)
-    if path is None:
-        raise InputError(key=folder, problem=f"has no {FILE} (or {FILE}.gz) of logged iterations")
-    table = pd.read_csv(path, keep_default_na=False, dtype={"chunks": str})
-    missing = [name for name in COLUMNS if name not in table]
-    if missing:
-        raise InputError(key=path, problem=f"has no column {', '.join(missing)}")
+    table = _table(folder)
     planned, result = table.schedule_start_s * MS, table.result_s * MS
     steps = pd.DataFrame(
         {
@@ -66,30 +63,54 @@ def read_steps(folder: Path) -> pd.DataFrame:
         }
     )
     steps = _with_neighbours(steps)
-    steps = steps[~_is_warm_up(folder, steps.planned)]
+    waves = _waves(folder)
+    steps = steps[~_is_warm_up(waves, steps.planned)].assign(pass_s=_pass_s(waves, steps.planned))
     return steps[steps.num_tokens > 0].reset_index(drop=True)  # others compute nothing
+
+
+def _table(folder: Path) -> pd.DataFrame:
+    """The file's rows."""
+    path = plain_or_packed(folder / FILE)
+    if path is None:
+        raise InputError(key=folder, problem=f"has no {FILE} (or {FILE}.gz) of logged iterations")
+    table = pd.read_csv(path, keep_default_na=False, dtype={"chunks": str})
+    missing = [name for name in COLUMNS if name not in table]
+    if missing:
+        raise InputError(key=path, problem=f"has no column {', '.join(missing)}")
+    return table
 
 
 def left_out(folder: Path) -> list[str]:
     """The waves that the time limit has left out, by waves.csv; none if there is no such
     file.
     """
-    path = folder / WAVES
-    if not path.is_file():
-        return []
-    waves = pd.read_csv(path)
+    waves = _waves(folder)
     return [str(name) for name in waves["name"][waves.started_s.isna()]]
 
 
-def _is_warm_up(folder: Path, planned: pd.Series) -> pd.Series:
-    """True for each of these moments (ms) in a wave that only warms the engine up."""
+def _waves(folder: Path) -> pd.DataFrame:
+    """The waves that were asked for; empty if there is no such file."""
     path = folder / WAVES
+    return pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=list(OF_WAVES))
+
+
+def _is_warm_up(waves: pd.DataFrame, planned: pd.Series) -> pd.Series:
+    """True for each of these moments (ms) in a wave that only warms the engine up."""
     is_warm_up = pd.Series(False, index=planned.index)
-    if path.is_file():
-        waves = pd.read_csv(path)
-        for wave in waves[waves["name"] == WARM_UP].itertuples():
-            is_warm_up |= planned.between(wave.started_s * MS, wave.ended_s * MS)
+    for wave in waves[waves["name"] == WARM_UP].itertuples():
+        is_warm_up |= planned.between(wave.started_s * MS, wave.ended_s * MS)
     return is_warm_up
+
+
+def _pass_s(waves: pd.DataFrame, planned: pd.Series) -> pd.Series:
+    """The begin of the pass that each of these moments (ms) is in."""
+    among = waves[waves["name"].str.startswith(AMONG_WAVES)].dropna()
+    number = among.groupby("name").cumcount()
+    began_s = among.started_s.groupby(number).transform("min")
+    found = pd.Series(np.nan, index=planned.index)
+    for wave, began in zip(among.itertuples(), began_s, strict=True):
+        found[planned.between(wave.started_s * MS, wave.ended_s * MS)] = began
+    return found
 
 
 def _with_neighbours(steps: pd.DataFrame) -> pd.DataFrame:

@@ -1,8 +1,9 @@
 """Requests by which the iterations of a vLLM show their costs, in waves as drive.py has them.
 
 Decodes: batches that shrink while they run, at several contexts. Prompts: alone, when nothing runs;
-among decodes; and behind a prefix that the cache has. This module imports nothing but the standard
-library, for it runs with the packages of the user's vLLM.
+among decodes, at the beginning, in the middle and at the end, so that a profile has the mean of a
+host's speeds and their spread; and behind a prefix that the cache has. This module imports nothing
+but the standard library, for it runs with the packages of the user's vLLM.
 
 Beyond the graphs the time of a matrix product is a staircase: a GPU computes it in tiles of 128
 tokens and more, as many at once as it has multiprocessors. A length that is a multiple of a tile is
@@ -39,8 +40,8 @@ PASTS = (1024, 4096, 12000)
 BEHIND = (16, 64, 256, 512, 1024, 2048, 4096)
 REPEATS = 4
 AMONG_REPEATS = 3  # of each kind of prompts among as many decodes, in each pass
-PASSES = 2  # over all numbers of decodes: a host is slow for a second, and then another number is
-AMONG_BEYOND = tuple(BEYOND[1 + number : 9 : 3] for number in range(PASSES))  # of each pass
+PASSES = 3  # over all numbers of decodes, a minute apart: a host's speed drifts by minutes
+AMONG_BEYOND = tuple(BEYOND[1 + number : 10 : PASSES] for number in range(PASSES))  # of each pass
 FILLED = 0.8  # share of the pool that a sweep takes at most
 MOST_FILLED = 400_000  # tokens that it takes at most, so that a large pool takes no longer
 PAUSE_S = 0.02
@@ -63,24 +64,45 @@ def waves(
     yield prompts("prompts of two iterations", 0, _two_iterations(max_num_batched_tokens, longest))
     yield prompts("first decodes", 0, [[1, 16, 0]] * REPEATS, output=4)
     room = min(FILLED * pool_tokens, MOST_FILLED)
-    for context in CONTEXTS:
-        sizes = [
-            size
-            for size in BATCHES
-            if size <= max_num_seqs and size * (context + STEPS * len(BATCHES)) <= room
-        ]
-        if sizes and context <= longest:
-            yield _shrinking(context, sizes, max_num_batched_tokens)
-    for number, beyond in enumerate(AMONG_BEYOND):
-        among = [new for new in (*AMONG, *beyond) if new <= longest]
-        kinds = [*([1, new, 0] for new in among), *([count, new, 0] for count, new in TOGETHER)]
-        for count in AMONG_DECODES:
-            if count < max_num_seqs and count * (SHORT_CONTEXT + LATER) <= room:
-                asked = _repeated(kinds, AMONG_REPEATS, seed=number)
-                yield prompts(f"prompts among {count} decodes", count, asked)
+    shrinking = [
+        _shrinking(context, sizes, max_num_batched_tokens)
+        for context in CONTEXTS
+        if context <= longest
+        for sizes in [_sizes(context, max_num_seqs, room)]
+        if sizes
+    ]
+    counts = [
+        count
+        for count in AMONG_DECODES
+        if count < max_num_seqs and count * (SHORT_CONTEXT + LATER) <= room
+    ]
+    half = len(shrinking) // 2
+    yield from _among(0, counts, longest)
+    yield from shrinking[:half]
+    yield from _among(1, counts, longest)
+    yield from shrinking[half:]
+    yield from _among(2, counts, longest)
     if caches_prefixes:
         kinds = [[1, new, past] for past in PASTS for new in BEHIND if new + past <= longest]
         yield prompts("prompts behind a cached prefix", 0, _repeated(kinds))
+
+
+def _sizes(context: int, max_num_seqs: int, room: float) -> list[int]:
+    """The sizes of batches at this context that a server with `room` tokens can run."""
+    return [
+        size
+        for size in BATCHES
+        if size <= max_num_seqs and size * (context + STEPS * len(BATCHES)) <= room
+    ]
+
+
+def _among(number: int, counts: list[int], longest: int) -> Iterator[Wave]:
+    """A pass of prompts among each number of decodes, with the lengths of this pass."""
+    among = [new for new in (*AMONG, *AMONG_BEYOND[number]) if new <= longest]
+    kinds = [*([1, new, 0] for new in among), *([count, new, 0] for count, new in TOGETHER)]
+    for count in counts:
+        asked = _repeated(kinds, AMONG_REPEATS, seed=number)
+        yield prompts(f"prompts among {count} decodes", count, asked)
 
 
 def prompts(name: str, num_running: int, kinds: list[list[int]], output: int = 1) -> Wave:

@@ -1,0 +1,45 @@
+"""The drift of a host between minutes, by the passes of its own sweeps and those of other hosts.
+
+A run is as slow as its host is meanwhile, and no sweep before it can say that. Passes of sweeps are
+draws of that slowness: a profile has their mean, and their deviation is how far a run may be from
+it. A few passes say little of a deviation, so it is pooled with that of other hosts.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import log, sqrt
+from statistics import stdev
+from typing import Any
+
+DRIFT, BEGAN, SLOWNESS = "drift", "began_s", "slowness"  # of a profile's fit
+# The deviation (log) of a pass from its host's mean, by pairs of passes of vLLM's sweeps half a
+# minute apart (experiments/real/vllm_engine/results/h200-llama-3.1-8b/sweep_passes.csv)
+OF_OTHERS, PAIRS = 0.09, 4
+
+
+def between_passes(slowness: Sequence[float]) -> float:
+    """The deviation (log) of a pass."""
+    return stdev(map(log, slowness))
+
+
+def drift_of_runs(fit: Mapping[str, Any]) -> float:
+    """The deviation (log) of the host of a run from the profile with this fit. Sweeps whose drift
+    is not known count as one pass.
+    """
+    slowness = fit[DRIFT][SLOWNESS] if DRIFT in fit else [1.0]
+    more = len(slowness) - 1
+    known = PAIRS + more
+    own = more * between_passes(slowness) ** 2 if more else 0.0
+    pooled = (PAIRS * OF_OTHERS**2 + own) / known
+    of_few = known / (known - 2)  # the variance of Student's t
+    return sqrt(pooled * of_few * (1 + 1 / len(slowness)))
+
+
+def drift_words(fit: Mapping[str, Any]) -> str:
+    """The drift that a profile knows, and the one that is drawn."""
+    drawn = f"launches of a run are drawn {drift_of_runs(fit):.0%} off"
+    if DRIFT not in fit:
+        return f"its host's drift is not known: {drawn}, by that of other hosts"
+    drift = fit[DRIFT]
+    between = between_passes(drift[SLOWNESS])
+    passes = f"{len(drift[SLOWNESS])} passes in {drift[BEGAN][-1]:.0f} s"
+    return f"its host drifted by {between:.1%} between {passes}: {drawn}"

@@ -1,0 +1,84 @@
+"""The drift of a host between the passes of its sweeps, and the interval that it widens."""
+
+import json
+
+import planted_vllm as planted
+import pytest
+
+from testbed.core.shapes import read_model
+from testbed.cost.host_drift import DRIFT, drift_of_runs, drift_words
+from testbed.cost.profile import ProfileCost, read_profile
+from testbed.experiments.real.vllm_engine.calibrate_vllm import lines, with_fit
+from testbed.experiments.real.vllm_engine.logged_steps import read_steps
+from testbed.experiments.real.vllm_engine.pass_drift import drift
+from testbed.experiments.real.vllm_engine.sweep_profile import Machine
+from testbed.study.cost_spread import spread_of
+
+MACHINE = Machine(read_model("llama-3.1-8b"), 1, planted.SIZES, None, {"source": "measured"})
+SHIPPED = "vllm-0.20/h100-llama-3.1-8b-tp1"
+
+
+def swept(folder, *slowness):
+    """Sweeps whose passes over prompts among decodes meet hosts as slow as that."""
+    folder.mkdir()
+    sweeps, waves = planted.apart(), [("name", "started_s", "ended_s")]
+    for sweeps.slowness in slowness:
+        began_ms = sweeps.now
+        planted.add_prompts_among_decodes(sweeps)
+        waves.append(("prompts among 8 decodes", began_ms / 1e3, sweeps.now / 1e3))
+    sweeps.write(folder)
+    (folder / "waves.csv").write_text("".join(f"{a},{b},{c}\n" for a, b, c in waves))
+    return read_steps(folder)
+
+
+def fit_of(*slowness):
+    return {DRIFT: {"began_s": list(range(len(slowness))), "slowness": list(slowness)}}
+
+
+def test_a_host_that_slows_down_between_passes_is_seen(tmp_path):
+    found = drift(swept(tmp_path / "slower", 1.0, 1.2, 1.1), MACHINE)
+    assert found["slowness"] == pytest.approx([1 / 1.1, 1.2 / 1.1, 1.0], abs=0.01)
+    assert found["began_s"][0] == 0 < found["began_s"][1] < found["began_s"][2]
+    calm = drift(swept(tmp_path / "calm", 1.0, 1.0, 1.0), MACHINE)
+    assert calm["slowness"] == [1.0, 1.0, 1.0]
+
+
+def test_one_pass_knows_no_drift_and_a_profile_says_so(tmp_path):
+    steps = swept(tmp_path / "one", 1.0)
+    assert drift(steps, MACHINE) is None
+    assert drift(steps.assign(pass_s=float("nan")), MACHINE) is None
+    assert any("not known" in line for line in lines(about(with_fit(steps, MACHINE))))
+    drifted = with_fit(swept(tmp_path / "two", 0.9, 1.1), MACHINE)
+    assert len(drifted["fit"][DRIFT]["slowness"]) == 2
+    assert not any("not known" in line for line in lines(about(drifted)))
+
+
+def about(profile):
+    named = {**profile["fingerprint"], "system": "vLLM", "device": "a GPU"}
+    return {**profile, "fingerprint": named}
+
+
+def test_a_run_is_drawn_further_off_on_a_host_that_drifts_more_or_is_less_known():
+    calm, drifting = fit_of(1.0, 1.0, 1.0), fit_of(0.8, 1.2, 1.0)
+    assert drift_of_runs(calm) < drift_of_runs(drifting)
+    assert drift_of_runs(calm) < drift_of_runs(fit_of(1.0, 1.0)) < drift_of_runs({})
+    assert "not known" in drift_words({})
+    assert "3 passes in 2 s" in drift_words(drifting)
+
+
+def test_many_passes_of_one_host_count_more_than_other_hosts():
+    passes = [0.8, 1.25] * 500
+    of_many = drift_of_runs(fit_of(*passes))
+    assert of_many == pytest.approx(0.223, rel=0.02)  # log 1.25
+
+
+def test_the_interval_is_drawn_by_sizes_left_out_and_drift(tmp_path):
+    profile = read_profile(SHIPPED)
+    costs = []
+    for slowness in ((1.0, 1.0, 1.0), (0.8, 1.2, 1.0)):
+        own = tmp_path / "own.json"
+        own.write_text(json.dumps({**profile, "fit": {**profile["fit"], **fit_of(*slowness)}}))
+        costs.append(ProfileCost(MACHINE.model, None, read_profile(own)))
+    calm, drifting = map(spread_of, costs)
+    assert profile["fit"]["left_out"]["launches"] < calm.launches < drifting.launches
+    assert calm.computing == drifting.computing
