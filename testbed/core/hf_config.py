@@ -284,6 +284,9 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         repeats_vocabulary=types()["whole_vocabulary"].get(kind),
         **_traits_of(kind),
     )
+    is_uneven = fields.get("norm_topk_prob", True) is False
+    if shape.experts and (is_uneven or kind in types_with("apart_routing")):
+        shape = replace(shape, routes_apart=True)
     has_order = len(shape.groups) > 1 or shape.chunks
     if has_order:
         shape = replace(shape, layer_order=order_of(fields, kind, layers))

@@ -45,6 +45,7 @@ VARIANTS = (
     "needs_range",
     "caps_logits",
     "drafts_itself",
+    "routes_apart",
     "input_params",
     *OF_STAGES,
 )
@@ -125,6 +126,10 @@ class ModelSpec:
     drafts_itself: Annotated[
         bool | None, doc("whether its checkpoint has layers that draft tokens (MTP)")
     ] = None
+    routes_apart: Annotated[
+        bool | None,
+        doc("whether FlashInfer's kernels for Blackwell do not choose and weigh a token's experts"),
+    ] = None
     input_params: Annotated[
         PositiveCount | None,
         doc("weights of projections before the layers, by which a drafter joins hidden states"),
@@ -195,7 +200,7 @@ class ModelSpec:
         """True if both compute the same: neither the name nor the longest sequence is part of a
         shape, nor where its layers lie.
         """
-        free = ("name", "max_len", "tied_embedding", "vision_heads", *OF_STAGES)
+        free = ("name", "max_len", "tied_embedding", "vision_heads", "routes_apart", *OF_STAGES)
         return self == replace(other, **{name: getattr(self, name) for name in free})
 
     @property

@@ -8,7 +8,7 @@ class Limits:
     """The sizes that decide the batch of the profiling run. num_gpus: in tensor parallelism;
     num_stages: of a pipeline, each of num_gpus GPUs. has_whole_experts: each GPU has some of the
     experts (--enable-expert-parallel), not a part of each. num_expert_ranks: engines of data
-    parallelism that divide the experts among them.
+    parallelism that divide the experts, or each of them, among them.
     """
 
     max_num_seqs: int
@@ -17,3 +17,8 @@ class Limits:
     has_whole_experts: bool = False
     num_stages: int = 1
     num_expert_ranks: int = 1
+
+    @property
+    def num_expert_parts(self) -> int:
+        """GPUs that divide one expert."""
+        return 1 if self.has_whole_experts else self.num_gpus * self.num_expert_ranks

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from testbed.core.divided_weights import bytes_on_gpu
 from testbed.core.errors import InputError
+from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.vllm.limits import Limits
 from testbed.vllm.loaded_weights import beside_parameters_gib
@@ -149,10 +150,14 @@ def _parts_of_encoder(model: ModelSpec, limits: Limits) -> int:
 
 
 def _experts_elsewhere(model: ModelSpec, limits: Limits) -> float:
-    """Bytes of the experts that other engines of data parallelism have."""
+    """Bytes of the experts that other engines of data parallelism have; less than their share where
+    the first GPU has one expert more than others.
+    """
     if model.experts is None:
         return 0.0
-    return model.expert_bytes(model.experts.count) * (1 - 1 / limits.num_expert_ranks)
+    num_sharing = limits.num_gpus * limits.num_expert_ranks // limits.num_expert_parts
+    here = ceil_div(model.experts.count, num_sharing) * num_sharing / limits.num_expert_ranks
+    return model.expert_bytes(model.experts.count - here)
 
 
 class Seen(NamedTuple):

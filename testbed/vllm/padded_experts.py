@@ -39,7 +39,7 @@ def expert_padding_bytes(model: ModelSpec, limits: Limits, gpu: GpuSpec, release
     experts = model.experts
     if experts is None:
         return 0.0
-    num_parts = 1 if limits.has_whole_experts else limits.num_gpus
+    num_parts = limits.num_expert_parts
     columns = ceil_div(experts.size, num_parts)
     if experts.bits == MXFP4_BITS:
         loaded = model.ffn_matrices * model.hidden_size * columns * MXFP4_BITS / 8
@@ -48,8 +48,8 @@ def expert_padding_bytes(model: ModelSpec, limits: Limits, gpu: GpuSpec, release
         added = _plain_padding(model, columns, gpu, release)
     else:
         return 0.0
-    num_sharing = limits.num_expert_ranks * (limits.num_gpus // num_parts)
-    return added * model.num_expert_layers * experts.count / num_sharing
+    num_sharing = limits.num_gpus * limits.num_expert_ranks // num_parts
+    return added * model.num_expert_layers * ceil_div(experts.count, num_sharing)
 
 
 def _expert_bytes(model: ModelSpec, columns: int, gpu: GpuSpec, release: Release) -> float:
@@ -64,9 +64,10 @@ def _expert_bytes(model: ModelSpec, columns: int, gpu: GpuSpec, release: Release
 
 def _plain_padding(model: ModelSpec, columns: int, gpu: GpuSpec, release: Release) -> float:
     """Bytes that one expert's part in the model's type is padded by: TensorRT-LLM's kernels of B200
-    take whole tiles of columns.
+    take whole tiles of columns, and others serve experts that these do not choose.
     """
-    if not release.pads_plain_experts or capability_of(gpu)[0] != BLACKWELL:
+    is_padded = release.pads_plain_experts and not model.routes_apart
+    if not is_padded or capability_of(gpu)[0] != BLACKWELL:
         return 0.0
     width = model.experts.latent_size if model.experts else 0
     added = _up(columns, release.expert_tile) - columns

@@ -86,8 +86,7 @@ def expert_gib(model: ModelSpec, limits: Limits) -> float:
     if model.experts is None:
         return 0.0
     rows = limits.max_num_batched_tokens * limits.num_expert_ranks * model.experts.per_token
-    num_parts = limits.num_gpus * limits.num_expert_ranks
-    size = model.experts.size / (1 if limits.has_whole_experts else num_parts)
+    size = model.experts.size / limits.num_expert_parts
     width = model.experts.latent_size or model.hidden_size
     return rows * (max(2 * size, width) + size) * model.dtype_bytes / GIB
 

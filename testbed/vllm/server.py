@@ -157,7 +157,7 @@ def server_with(
     model = _with_encoder(reader, _model_of(reader, shape), model_type)
     limits = _limits(reader, model)
     caches = _caches(reader, model)
-    _check(reader, model, limits.num_gpus, caches=caches)
+    _check(reader, model, limits, caches=caches)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
     pages = _pages_of(reader, model, limits, speculation, drafter, caches=caches)
     adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type) / GIB
@@ -213,14 +213,14 @@ def _on_gpu(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     return with_preferred_cache(served, reader.gpu, reader.release)
 
 
-def _check(reader: OptionReader, model: ModelSpec, num_gpus: int, *, caches: bool) -> None:
+def _check(reader: OptionReader, model: ModelSpec, limits: Limits, *, caches: bool) -> None:
     """Raise InputError for a model that vLLM does not divide so, or has no backend for, and for
     limits of its prompts that vLLM refuses.
     """
+    num_gpus = limits.num_gpus
     _check_heads(reader, model, num_gpus)
     check_divided_parts(reader, model, num_gpus)
-    expert_shares = 1 if reader.is_on(WHOLE_EXPERTS) else num_gpus
-    check_scale_blocks(reader, model, num_gpus, expert_shares)
+    check_scale_blocks(reader, model, num_gpus, limits.num_expert_parts)
     if problem := cache_problem(model, reader.gpu, reader.release):
         raise InputError(
             key=reader.place("model"),

@@ -3,6 +3,7 @@ device.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,13 @@ import pytest
 from testbed.core.divided_weights import bytes_on_gpu
 from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
+from testbed.core.shapes import read_model
+from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.answer import fit_of
+from testbed.experiments.vllm_server.named import gpu_named
+from testbed.vllm.limits import Limits
+from testbed.vllm.memory import memory_of
+from testbed.vllm.stages import whole
 
 PUBLISHED = json.loads(
     (Path(__file__).parents[1] / "inputs" / "published_models.json").read_text(encoding="utf-8")
@@ -43,6 +50,18 @@ def test_a_gpu_has_its_share_and_what_is_copied(tmp_path, name):
     for num_gpus, num_bytes in measured.items():
         found = bytes_on_gpu(model, model.weight_bytes, num_gpus)
         assert found == pytest.approx(num_bytes, rel=error)
+
+
+@pytest.mark.parametrize(("num_gpus", "num_engines"), [(8, 1), (2, 4), (1, 8)])
+def test_the_first_gpu_has_one_expert_more_if_they_do_not_divide(num_gpus, num_engines):
+    """Of the 60 experts of a layer eight GPUs have 8 or 7 (vLLM's determine_expert_map)."""
+    model, limits = read_model("qwen1.5-moe-a2.7b"), Limits(8, 2048, num_gpus, True, 1, num_engines)
+    more = replace(model, experts=replace(model.experts, count=64))
+    found, of_64 = (
+        memory_of(whole(each), gpu_named("h100-80gb"), limits, 0.9).weights * GIB
+        for each in (model, more)
+    )
+    assert of_64 - found == pytest.approx(24 * 2048 * 2 * (64 - 60))  # of the routers alone
 
 
 def test_a_command_may_have_an_encoder_of_images_whole_on_every_gpu():
