@@ -284,15 +284,24 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         repeats_vocabulary=types()["whole_vocabulary"].get(kind),
         **_traits_of(kind),
     )
-    is_uneven = fields.get("norm_topk_prob", True) is False
-    if shape.experts and (is_uneven or kind in types_with("apart_routing")):
-        shape = replace(shape, routes_apart=True)
+    if shape.experts is not None:
+        shape = _routed(shape, fields, kind)
     has_order = len(shape.groups) > 1 or shape.chunks
     if has_order:
         shape = replace(shape, layer_order=order_of(fields, kind, layers))
     shape = with_weights(shape, fields, kind)
     fields.check_memory()
     return shape
+
+
+def _routed(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
+    """The shape of a mixture of experts with what vLLM's classes make of them."""
+    is_uneven = fields.get("norm_topk_prob", True) is False
+    return replace(
+        shape,
+        routes_apart=True if is_uneven or kind in types_with("apart_routing") else None,
+        copies_shared=True if kind in types_with("copied_shared") else None,
+    )
 
 
 def _check_parts(fields: Fields, kind: str, hidden: int) -> None:

@@ -35,6 +35,8 @@ GIB = 1 << 30
 LAYERS: dict[str, type] = {"window": Window, "latent": Latent, "experts": Experts, "states": States}
 # Of pipeline stages alone
 OF_STAGES = ("layer_order", "repeats_vocabulary", "repeats_embedding", "needs_experts")
+# Where vLLM's classes place the same weights
+OF_VLLM = ("vision_heads", "routes_apart", "copies_shared", *OF_STAGES)
 VARIANTS = (
     "gated_attention",
     "shared_kv",
@@ -46,6 +48,7 @@ VARIANTS = (
     "caps_logits",
     "drafts_itself",
     "routes_apart",
+    "copies_shared",
     "input_params",
     *OF_STAGES,
 )
@@ -130,6 +133,13 @@ class ModelSpec:
         bool | None,
         doc("whether FlashInfer's kernels for Blackwell do not choose and weigh a token's experts"),
     ] = None
+    copies_shared: Annotated[
+        bool | None,
+        doc(
+            "whether each GPU has all columns that tokens share if tensor and data parallelism "
+            "divide the experts"
+        ),
+    ] = None
     input_params: Annotated[
         PositiveCount | None,
         doc("weights of projections before the layers, by which a drafter joins hidden states"),
@@ -200,7 +210,7 @@ class ModelSpec:
         """True if both compute the same: neither the name nor the longest sequence is part of a
         shape, nor where its layers lie.
         """
-        free = ("name", "max_len", "tied_embedding", "vision_heads", "routes_apart", *OF_STAGES)
+        free = ("name", "max_len", "tied_embedding", *OF_VLLM)
         return self == replace(other, **{name: getattr(self, name) for name in free})
 
     @property

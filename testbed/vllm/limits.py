@@ -19,6 +19,13 @@ class Limits:
     num_expert_ranks: int = 1
 
     @property
+    def divides_tokens(self) -> bool:
+        """True if the GPUs of an engine divide the tokens before experts (use_sequence_parallel_moe
+        in vLLM's config/parallel.py).
+        """
+        return self.has_whole_experts and min(self.num_gpus, self.num_expert_ranks) > 1
+
+    @property
     def num_expert_parts(self) -> int:
         """GPUs that divide one expert."""
         return 1 if self.has_whole_experts else self.num_gpus * self.num_expert_ranks

@@ -135,7 +135,23 @@ def _weights_gib(stage: Stage, limits: Limits, encoder_params: float) -> float:
     model = stage.model
     weight_bytes = stage.weight_bytes - _experts_elsewhere(model, limits)
     encoder = encoder_params * model.dtype_bytes / _parts_of_encoder(model, limits)
-    return (bytes_on_gpu(model, weight_bytes, limits.num_gpus) + encoder) / GIB
+    shared = _copied_columns(model, limits)
+    return (bytes_on_gpu(model, weight_bytes, limits.num_gpus) + shared + encoder) / GIB
+
+
+def _copied_columns(model: ModelSpec, limits: Limits) -> float:
+    """Bytes of the columns that all tokens share, of which a GPU has those of others too; beside
+    sparse attention those of dense layers count.
+    """
+    is_copied = limits.divides_tokens and model.copies_shared
+    if model.experts is None or not is_copied:
+        return 0.0
+    columns = model.num_expert_layers * model.experts.shared_size
+    if model.latent and model.latent.index_bytes:
+        columns += model.experts.num_dense_layers * model.ffn_size
+    bits = model.weight_bits or 8 * model.dtype_bytes
+    of_all = model.ffn_matrices * model.hidden_size * columns * bits / 8
+    return of_all * (1 - 1 / limits.num_gpus)
 
 
 def _encoder_gib(model: ModelSpec, limits: Limits, encoder_params: float) -> float:

@@ -64,6 +64,24 @@ def test_the_first_gpu_has_one_expert_more_if_they_do_not_divide(num_gpus, num_e
     assert of_64 - found == pytest.approx(24 * 2048 * 2 * (64 - 60))  # of the routers alone
 
 
+@pytest.mark.parametrize(
+    ("name", "is_copied"),
+    [("deepseek-v3", True), ("llama-4-scout-17b-16e", True), ("glm-4.7-flash", False)],
+)
+def test_engines_and_gpus_that_divide_experts_copy_the_shared_columns(name, is_copied):
+    """As vLLM 0.33's own classes with --data-parallel-size 4 -tp 2 --enable-expert-parallel."""
+    model = read_model(name)
+    none = replace(model, copies_shared=None)
+    limits = Limits(8, 2048, 2, True, 1, 4)
+    found, divided = (
+        memory_of(whole(each), gpu_named("b200"), limits, 0.9).weights * GIB
+        for each in (model, none)
+    )
+    columns = model.num_expert_layers * model.experts.shared_size
+    matrices = 3 * model.hidden_size * columns * (model.weight_bits or 16) / 8
+    assert found - divided == pytest.approx(is_copied * matrices / 2)
+
+
 def test_a_command_may_have_an_encoder_of_images_whole_on_every_gpu():
     """--mm-encoder-tp-mode data: images are divided, not weights, but for Gemma-3's class."""
 
