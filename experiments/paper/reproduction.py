@@ -185,7 +185,13 @@ def load(name: str, overrides: Sequence[str] = ()) -> Study:
 def run_studies(
     studies: Sequence[Study], store: RunStore, jobs: int, num_seeds: int | None, out: Path
 ) -> list[pd.DataFrame]:
-    """The table of each study; it is written and drawn as soon as the study's tasks are done."""
+    """The table of each study; it is written and drawn as soon as the study's tasks are done.
+
+    Raises:
+        InputError: before the first task, if a study replays a trace that the user did not give.
+    """
+    for study in studies:
+        study.given_files(store)
 
     def finished(number: int, table: pd.DataFrame) -> None:
         study = studies[number]

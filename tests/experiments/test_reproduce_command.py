@@ -115,6 +115,12 @@ def test_studies_of_a_server_of_their_own_are_not_repeated_on_the_gpu_of_a_profi
     assert (card["simulated"].any(), card["simulated on h200"].any()) == (True, False)
 
 
+def test_a_trace_that_the_user_must_give_is_asked_for_before_the_first_run(testbed, tmp_path):
+    line = testbed.refused("reproduce", "fig2", "tiers", "--jobs", "1")
+    assert "--lengths mooncake=FILE or --lengths agent_sessions=FILE" in line
+    assert not list(tmp_path.rglob("*.csv")), "fig2 ran, for nothing"
+
+
 def test_a_file_of_lengths_is_replayed_in_place_of_its_model(card, testbed, tmp_path):
     (tmp_path / "lengths.csv").write_text("input_tokens,output_tokens\n128,64\n64,32\n")
     words = ("fig2", "--lengths", "sharegpt=lengths.csv", "--out", "replayed", "--jobs", "1")

@@ -1,6 +1,6 @@
 """One cache for all nodes of a fleet, or one for each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -29,6 +29,10 @@ class GlobalCache(Study):
     nodes: Sequence[int]
     routers: Mapping[str, Sequence[str]]
 
+    @property
+    def replays(self) -> Collection[str]:
+        return (MOONCAKE,)
+
     def tasks(self, num_seeds: int | None) -> list[Task]:
         label = "{study.name} {router}, {cache}, {nodes} nodes"
         axes = {"router": self.routers, "nodes": self.nodes, "cache": (LOCAL, GLOBAL)}
@@ -36,7 +40,7 @@ class GlobalCache(Study):
 
     def served(self, store: RunStore, router: str, nodes: int, cache: str) -> list[Row]:
         """One simulation; times in seconds."""
-        path = self.given_files(store, [MOONCAKE])[MOONCAKE]
+        path = self.given_files(store)[MOONCAKE]
         words = [*self.common, *self.routers[router]]
         fleet = {"trace.path": path, "replicas": nodes}
         token_bytes = configured(words, fleet).model.kv_bytes_per_token

@@ -1,6 +1,6 @@
 """Closed loops of recorded sessions in too little memory: store rules and times to live."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -35,9 +35,13 @@ class OpenSessions(Study):
 
     device_share: float
 
+    @property
+    def replays(self) -> Collection[str]:
+        return (SESSIONS,)
+
     def config(self, store: RunStore, words: Sequence[str]) -> tuple[RunConfig, float]:
         """The config of a run with these words, and the GiB of its live set."""
-        path = self.given_files(store, [SESSIONS])[SESSIONS]
+        path = self.given_files(store)[SESSIONS]
         config = configured((*self.common, *words), {"trace.path": path})
         mean_prompt = float(make_workload(config).rows.prompt_len.mean())
         at_once = int(config.arrivals.parameters["at_once"])

@@ -1,6 +1,6 @@
 """Prefix caches beyond the paper: eviction orders, sizes and tiers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -116,6 +116,10 @@ class AgentSessions(EvictionOrders):
 
     pool_blocks: Sequence[int]
 
+    @property
+    def replays(self) -> Collection[str]:
+        return (SESSIONS,)
+
     def tasks(self, num_seeds: int | None) -> list[Task]:
         label = "{study.name} {order}, {num_blocks} blocks"
         return self.each(label, self.served, num_blocks=self.pool_blocks, order=self.orders)
@@ -125,7 +129,7 @@ class AgentSessions(EvictionOrders):
 
     def served(self, store: RunStore, order: str, num_blocks: int) -> list[Row]:
         """One simulation; times in seconds, hit_rate: share of the prompts' tokens."""
-        config = self.config(order, self.given_files(store, [SESSIONS])[SESSIONS])
+        config = self.config(order, self.given_files(store)[SESSIONS])
         size = block_size(config)
         measured = store.measured(with_pool(config, num_blocks))
         counts = measured.summary["counters"]
@@ -153,6 +157,10 @@ class Tiers(Study):
     without_tier: Sequence[str]
     dram_gib: Sequence[float]
 
+    @property
+    def replays(self) -> Collection[str]:
+        return self.traces
+
     def tasks(self, num_seeds: int | None) -> list[Task]:
         label = "{study.name} {trace}, {system}, {gib:g} GiB"
         places: dict[str, Any] = {"trace": self.traces, "gib": self.dram_gib}
@@ -164,7 +172,7 @@ class Tiers(Study):
 
     def config(self, store: RunStore, trace: str, system: str, gib: float) -> RunConfig | None:
         """The config of a run; None if the user gave no file for the trace."""
-        files = self.given_files(store, self.traces)
+        files = self.given_files(store)
         if trace not in files:
             return None
         words, values = [*self.common, *self.traces[trace]], {"trace.path": files[trace]}

@@ -76,15 +76,20 @@ class Study(ABC):
         points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
         return [Task(label.format(study=self, **point), partial(work, **point)) for point in points]
 
-    def given_files(self, store: RunStore, names: Iterable[str]) -> dict[str, str]:
-        """The files that the user gave for some of these traces, by trace.
+    @property
+    def replays(self) -> Collection[str]:
+        """The public traces of which the study needs one or more, by the names of --lengths."""
+        return ()
+
+    def given_files(self, store: RunStore) -> dict[str, str]:
+        """The files that the user gave for the study's public traces, by trace.
 
         Raises:
             InputError: the user gave none.
         """
-        files = {name: path for name, path in store.lengths if name in names}
-        if not files:
-            lengths = " or ".join(f"--lengths {name}=FILE" for name in names)
+        files = {name: path for name, path in store.lengths if name in self.replays}
+        if self.replays and not files:
+            lengths = " or ".join(f"--lengths {name}=FILE" for name in self.replays)
             raise InputError(
                 key=self.name,
                 problem="replays public traces, which are not part of the testbed",
