@@ -82,12 +82,20 @@ def names_of(group: str, folders: Sequence[Path] = ()) -> list[str]:
 
 
 def is_named(group: str, name: str, folders: Sequence[Path] = ()) -> bool:
-    """True if the group can be set to a name without a plug-in: one that is listed, or a server of
-    several GPUs that ship.
+    """True if the group can be set to a name without a plug-in: one that is listed, the folder of a
+    model's config.json, or a server of several GPUs that ship.
     """
     if name in names_of(group, folders):
         return True
+    if group == "model":
+        return config_in(name) is not None
     return group == "server" and gpus_of_server(name) is not None
+
+
+def config_in(folder: str) -> Path | None:
+    """The config.json of a model's folder, by its path; None if it is no such folder."""
+    path = Path(folder) / "config.json"
+    return path if path.is_file() else None
 
 
 def gpus_of_server(name: str) -> tuple[str, int] | None:

@@ -90,7 +90,7 @@ def composed(name: str, words: Sequence[str]) -> DictConfig:
     with refusals(words):
         overrides = OverridesParser.create().parse_overrides(list(read.values))
         try:
-            if read.folders:  # whose files may change
+            if read.is_of_files:
                 config = composed_by_hydra(name, read.choices, read.folders)
             else:
                 config = pickle.loads(_kept(name, read.choices))

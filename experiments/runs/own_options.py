@@ -1,5 +1,6 @@
 """The options of this project as a config source of Hydra: the YAML files of a folder, and those
-that no file states: the shapes that ship, a server of every GPU, and plug-ins.
+that no YAML file states: the shapes that ship, that of a config.json, a server of every GPU, and
+plug-ins.
 
 A file names its class by `_target_`, and states only what differs from the defaults of the class's
 constructor, which are filled in here. Hydra asks for an option when a configuration has it, so that
@@ -7,6 +8,7 @@ a class is imported only if it is used.
 """
 
 import re
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,15 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from testbed.core.errors import InputError
+from testbed.core.hf_config import model_of
+from testbed.core.hf_served import check_served
 from testbed.core.model_files import model_names, shipped
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
     CUSTOM,
     GROUPS,
     HIDDEN,
+    config_in,
     files_of,
     gpus_of_server,
     plug_in_class,
@@ -164,16 +169,28 @@ def option_at(folder: Path, path: str) -> Node | None:
     file = folder / f"{path}.yaml"
     if file.is_file():
         return stated(file, file.stat().st_mtime_ns)
-    group, _, name = path.rpartition("/")
+    group, _, name = path.partition("/")
     if name == NOTHING:
         return None
     if path == "engine/gpu":
         return {}
-    if group == "model" and name in model_names():
-        return {**CHOICES, **shipped(name)["shape"]}
+    if group == "model":
+        return _model(name)
     if group == "server":
         return _server(name)
     return _plug_in(group, name) if group in GROUPS else None
+
+
+def _model(name: str) -> Node | None:
+    """The shape of a model that ships, or of a folder's config.json."""
+    if name in model_names():
+        return {**CHOICES, **shipped(name)["shape"]}
+    config = config_in(name)
+    if config is None:
+        return None
+    check_served(config)
+    shape = asdict(model_of(config))
+    return {**CHOICES, **{key: value for key, value in shape.items() if value is not None}}
 
 
 def _server(name: str) -> Node | None:

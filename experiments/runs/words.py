@@ -26,6 +26,7 @@ from testbed.experiments.runs.choice_names import (
     GROUPS,
     HIDDEN,
     KEYS,
+    config_in,
     files_of,
     is_named,
     names_of,
@@ -129,6 +130,12 @@ class Words(NamedTuple):
     values: tuple[str, ...]
     folders: tuple[Path, ...] = ()
     name: str | None = None
+
+    @property
+    def is_of_files(self) -> bool:
+        """True if options are in the user's files, which may change."""
+        models = (word.partition("=")[2] for word in self.choices if key_of(word) == "model")
+        return bool(self.folders) or any(map(config_in, models))
 
 
 def read_words(arguments: Sequence[str]) -> Words:
@@ -245,10 +252,10 @@ def _with_marks(value: Value, own: set[str]) -> str:
 
 def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
     """model=OWNER/NAME, a name of Hugging Face, as our model of its shape, with the longest
-    sequence and the types that the name says; any other word as it is.
+    sequence and the types that the name says; a folder's config.json and any other word as it is.
     """
     key, _, name = word.partition("=")
-    if key.lstrip("+") != "model" or not PUBLISHED.fullmatch(name):
+    if key.lstrip("+") != "model" or not PUBLISHED.fullmatch(name) or config_in(name):
         return [word]
     from testbed.experiments.runs.model_naming import name_of  # our names are read without it
 
@@ -260,8 +267,8 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
             value=name,
             problem=f"has no shape here{did_you_mean_model(meant.model, names)}",
             remedy=(
-                "`testbed list model` shows those that ship, testbed import model makes one of a "
-                "config.json"
+                "`testbed list model` shows those that ship; a folder with a config.json is "
+                "model=./FOLDER"
             ),
         )
     words = [f"model={meant.model}"]

@@ -8,7 +8,6 @@ from testbed.experiments.runs.notes import OnNote, print_note
 from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.sglang_server.answer import logged_lines
 from testbed.experiments.sglang_server.named_server import started
-from testbed.experiments.vllm_server.named import not_imported
 from testbed.experiments.vllm_server.overriding import displaced, replaced_values
 from testbed.experiments.vllm_server.stand_in import check_stand_in
 from testbed.experiments.vllm_server.translation import model_words
@@ -51,8 +50,6 @@ def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_n
         values["--chunked-prefill-size"] = "-1"
     gpu = choices.get("gpu", choices.get("server", "").partition("-x")[0])
     server = started(replace(read, values=values), gpu, folders)
-    if server.option is None:
-        raise not_imported(read.values.get("--model-path"), server.model)
     words = [*overrides_of(server), *model_words(server.model, server.option)]
     lines = [" ".join(words)]
     if replaced := displaced(read.values, values):

@@ -15,7 +15,7 @@ from testbed.core.model_files import did_you_mean_model, model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.core.spelling import did_you_mean
-from testbed.experiments.runs.choice_names import files_of, names_of
+from testbed.experiments.runs.choice_names import config_in, files_of, names_of
 from testbed.experiments.runs.model_naming import (
     Name,
     caches_fp8,
@@ -27,13 +27,13 @@ from testbed.experiments.runs.yaml_values import yaml_values
 
 
 class Named(NamedTuple):
-    """A model's shape, and the option of ours that selects it; None: no option has this shape.
+    """A model's shape, and the option of ours that selects it.
 
     config: the config.json that the shape was read from, of a model that does not ship.
     """
 
     shape: ModelSpec
-    option: str | None
+    option: str
     config: Path | None = None
 
 
@@ -56,10 +56,10 @@ def model_named(
             ),
         )
     is_imported = name in files_of("model", folders) and name not in model_names()
-    if (Path(name) / "config.json").is_file() and not is_imported:
-        path = Path(name) / "config.json"
-        check_served(path)
-        return Named(model_of(path, transformers=transformers), None, path)
+    own = config_in(name)
+    if own is not None and not is_imported:
+        check_served(own)
+        return Named(model_of(own, transformers=transformers), _of_folder(own), own)
     meant = name_of(name, names_of("model", folders))
     if meant.model in model_names():
         return Named(_changed(read_model(meant.model), meant), meant.model)
@@ -71,21 +71,14 @@ def model_named(
     if cached is not None:
         check_served(cached)
         shape = model_of(cached, name.rpartition("/")[2].lower(), transformers=transformers)
-        return Named(shape, None, cached)
+        return Named(shape, _of_folder(cached), cached)
     raise _shapeless(name, did_you_mean_model(meant.model, names_of("model", folders)))
 
 
-def not_imported(command_model: str | None, shape: ModelSpec) -> InputError:
-    """The refusal to simulate a model that no option has; its shape was read from a config.json."""
-    config = f"{command_model}/config.json" if Path(command_model or "").is_dir() else "its file"
-    return InputError(
-        key=f"model {command_model}",
-        problem="is a config.json, which `testbed fits` reads",
-        remedy=(
-            f"to simulate it, testbed import model {config}, and add --config-dir . "
-            f"model={shape.name}"
-        ),
-    )
+def _of_folder(config: Path) -> str:
+    """The option of a config.json: its folder, by a path that no name of ours is."""
+    folder = config.parent
+    return str(folder) if folder.is_absolute() else f"./{folder}"
 
 
 def _shapeless(name: str, question: str) -> InputError:

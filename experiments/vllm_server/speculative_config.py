@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.model_files import model_names
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.eagle_config import EAGLE, EAGLE3, eagle_of
 from testbed.experiments.vllm_server.named import model_named
@@ -67,7 +68,7 @@ def _made(
     if method in HEADS:
         return eagle_of(method, str(model), num_drafts, release)
     option = model_named(str(model), folders).option
-    if option is None:
+    if option not in model_names():
         raise _refusal(f"model={model}: has no shape of ours", "testbed list model")
     words = "speculation=draft_model", f"speculation.drafter={option}", count
     return Speculative(DraftModel(num_drafts, option), words)

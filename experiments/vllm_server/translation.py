@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from testbed.core.errors import InputError
@@ -19,7 +20,7 @@ from testbed.experiments.vllm_server.answer import (
 )
 from testbed.experiments.vllm_server.configured import pool_gib
 from testbed.experiments.vllm_server.expected_error import with_margin
-from testbed.experiments.vllm_server.named import not_imported
+from testbed.experiments.vllm_server.named import model_named
 from testbed.experiments.vllm_server.named_server import PARALLELISM, server_of, started
 from testbed.experiments.vllm_server.overriding import displaced, merged
 from testbed.experiments.vllm_server.release_words import (
@@ -59,7 +60,8 @@ def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_n
     server, command_of_all, taken = served(command, others)
     choices = chosen(others)
     _check_policy(server, choices)
-    words = overrides_of(server, command_of_all, in_blocks=policy_takes(choices, BLOCK_SIZE_KEY))
+    in_blocks = policy_takes(choices, BLOCK_SIZE_KEY)
+    words = overrides_of(server, command_of_all, user_folders(others), in_blocks=in_blocks)
     left_out = [word for word in not_taken(words, choices) if key_of(word) not in choices]
     from_user = [word for word in others if key_of(word) not in taken]
     kept = {key_of(word) for word in from_user}
@@ -157,11 +159,14 @@ def _check_policy(server: Server, choices: Mapping[str, str]) -> None:
         )
 
 
-def overrides_of(server: Server, command: Command, *, in_blocks: bool = True) -> list[str]:
+def overrides_of(
+    server: Server, command: Command, folders: Sequence[Path] = (), *, in_blocks: bool = True
+) -> list[str]:
     """The overrides of a server, each a word of the command line. in_blocks: the pool is; without
-    it, of a policy that has none, in GiB.
+    it, of a policy that has none, in GiB. folders: of the user's options.
     """
-    option = _simulated_option(server, command)
+    _check_simulated(server, command, folders)
+    option = server.option
     speculative = server.speculative
     return [
         f"model={option}",
@@ -179,11 +184,9 @@ def overrides_of(server: Server, command: Command, *, in_blocks: bool = True) ->
     ]
 
 
-def _simulated_option(server: Server, command: Command) -> str:
-    """Our option with the server's model. Raises InputError for a model that is not simulated."""
-    if server.option is None:
-        raise not_imported(command.model, server.model)
-    if NO_WINDOWS in server.values and _has_groups(server.option):
+def _check_simulated(server: Server, command: Command, folders: Sequence[Path]) -> None:
+    """Raise InputError for a server that is not simulated."""
+    if NO_WINDOWS in server.values and len(model_named(server.option, folders).shape.groups) > 1:
         raise InputError(
             key=f"{SERVE}: {NO_WINDOWS}",
             problem=f"{command.model} without its groups of layers is not simulated",
@@ -209,11 +212,6 @@ def _simulated_option(server: Server, command: Command) -> str:
             problem="has layers of chunked attention, whose cache is not simulated",
             remedy="testbed fits says what the server holds",
         )
-    return server.option
-
-
-def _has_groups(option: str) -> bool:
-    return option in model_names() and len(read_model(option).groups) > 1
 
 
 def _scheduler_words(server: Server, values: Mapping[str, str]) -> list[str]:

@@ -49,7 +49,7 @@ class Server:
     pool: TokenPool
     values: Mapping[str, str]
     host: HostPool | None = None
-    option: str | None = None
+    option: str = ""
     notes: tuple[str, ...] = ()
 
 

@@ -126,7 +126,7 @@ class Server:
     utilization: float
     values: Mapping[str, str]
     stages: Sequence[Stage]
-    option: str | None = None
+    option: str = ""
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
     drafter: DrafterMemory = NO_DRAFTER

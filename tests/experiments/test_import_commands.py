@@ -62,15 +62,24 @@ def test_a_hugging_face_config_becomes_a_model_that_runs(testbed, run, tmp_path)
 
 
 @pytest.mark.usefixtures("_config")
-def test_a_folder_s_server_is_simulated_by_the_words_that_its_refusal_names(testbed):
-    """Though the folder of the model lies where the command is given."""
-    served = ("run", "--from-vllm", "vllm serve ./hf", "gpu=l4", "arrivals.duration_s=2")
-    remedy = testbed.refused(*served)
-    check_words(("testbed import model ./hf/config.json", "--config-dir . model=hf"), remedy)
-    testbed.done("import", "model", "./hf/config.json")
-    code, printed, error = testbed(*served, "--config-dir", ".", "model=hf")
-    assert code == 0, error
-    assert "hf on 1 x l4" in printed
+@pytest.mark.parametrize(
+    ("option", "command"),
+    [("--from-vllm", "vllm serve hf"), ("--from-sglang", "sglang serve --model-path ./hf")],
+)
+def test_a_folder_s_server_is_simulated(testbed, tmp_path, option, command):
+    """With the shape that its file has when the run begins."""
+    served = ("run", option, command, "gpu=l4", "arrivals.duration_s=2", "--json", "--again")
+    for layers in (2, 4):
+        (tmp_path / "hf" / "config.json").write_text(
+            json.dumps({**CONFIG, "num_hidden_layers": layers})
+        )
+        code, printed, error = testbed(*served)
+        assert (code, "model=./hf" in error) == (0, True)
+        run = json.loads(printed)["summary"]["run"]
+        assert (run["model"], run["slot_layers"]) == ("hf", layers)
+    for command in ("run", "hits"):
+        assert "gpu=" in testbed.refused(command, "model=./hf")
+    assert "no shape" in testbed.refused("run", "model=./fh", "gpu=l4")
 
 
 @pytest.mark.usefixtures("_config")
