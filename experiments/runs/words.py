@@ -17,6 +17,7 @@ import yaml
 from testbed.core.errors import InputError
 from testbed.core.model_files import did_you_mean_model, model_names
 from testbed.core.shapes import read_model
+from testbed.core.specs import ModelSpec
 from testbed.core.spelling import UnknownKey, did_you_mean
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
@@ -123,19 +124,15 @@ class Value(NamedTuple):
 
 class Words(NamedTuple):
     """A command line. choices, values: words of Hydra's; folders: of the user's options; name: of
-    the primary config, if the words say one.
+    the primary config, if the words say one; is_of_files: options are in the user's files, which
+    may change.
     """
 
     choices: tuple[str, ...]
     values: tuple[str, ...]
     folders: tuple[Path, ...] = ()
     name: str | None = None
-
-    @property
-    def is_of_files(self) -> bool:
-        """True if options are in the user's files, which may change."""
-        models = (word.partition("=")[2] for word in self.choices if key_of(word) == "model")
-        return bool(self.folders) or any(map(config_in, models))
+    is_of_files: bool = False
 
 
 def read_words(arguments: Sequence[str]) -> Words:
@@ -148,7 +145,7 @@ def read_words(arguments: Sequence[str]) -> Words:
     texts = [quoted(part) for word in plain for part in published_models(word, folders)]
     by_key = chosen(texts)
     if by_key.get("system") == SYSTEM:
-        texts += [*software_words(by_key), *hybrid_words(by_key)]
+        texts += [*software_words(by_key), *hybrid_words(by_key, folders)]
     keys = [*by_key]
     parsed = [_parsed(text) for text in texts]
     choices = [word.checked(folders) for word in parsed if isinstance(word, Choice)]
@@ -169,6 +166,7 @@ def read_words(arguments: Sequence[str]) -> Words:
         (*added, *values),
         folders,
         names[-1] if names else None,
+        is_of_files=bool(folders) or ("model" in by_key and config_in(by_key["model"]) is not None),
     )
 
 
@@ -280,35 +278,47 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
     return words
 
 
-def hybrid_words(choices: Mapping[str, str]) -> list[str]:
+def hybrid_words(choices: Mapping[str, str], folders: Sequence[Path] = ()) -> list[str]:
     """The policy that stands for vLLM's hybrid manager, for a model with windows or states under
     vLLM's system; beside a policy without blocks, which the words choose, the pool in GiB.
     """
     if release_chosen(choices) is None:
         return []
+    shape = _shape_chosen(choices.get("model", default_model()), folders)
+    if shape is None:
+        return []
     if "policy" in choices:
-        return words_without_blocks(choices)
+        return _words_without_blocks(choices, shape.name)
     from testbed.vllm.pages import pages_of  # few runs are of vLLM's system
 
-    model = choices.get("model", "")
-    if model not in model_names() or not pages_of(read_model(model), 1, 16).is_grouped:
+    if not pages_of(shape, 1, 16).is_grouped:
         return []
-    return [*words_of_groups(caches=True), *_pool_words(choices)]
+    return [*words_of_groups(caches=True), *_pool_words(choices, shape.name)]
 
 
-def words_without_blocks(choices: Mapping[str, str]) -> list[str]:
+def _shape_chosen(model: str, folders: Sequence[Path]) -> ModelSpec | None:
+    """The shape of an option of the group; None of a name that it does not have."""
+    if model in model_names():
+        return read_model(model)
+    if not is_named("model", model, folders):
+        return None
+    from testbed.experiments.vllm_server.named import model_named  # few models are the user's
+
+    return model_named(model, folders).shape
+
+
+def _words_without_blocks(choices: Mapping[str, str], model: str) -> list[str]:
     """Words beside a policy that takes no block_size: none of the preset's, and the pool in GiB."""
     if policy_takes(choices, BLOCK_SIZE):
         return []
     keys = {key.lstrip("~") for key in choices}
-    return [*([] if BLOCK_SIZE in keys else [f"~{BLOCK_SIZE}"]), *_pool_words(choices)]
+    return [*([] if BLOCK_SIZE in keys else [f"~{BLOCK_SIZE}"]), *_pool_words(choices, model)]
 
 
-def _pool_words(choices: Mapping[str, str]) -> list[str]:
-    """The pool that vLLM makes, in GiB; nothing if the words give one."""
+def _pool_words(choices: Mapping[str, str], model: str) -> list[str]:
+    """The pool that vLLM makes for this model, in GiB; nothing if the words give one."""
     if any(key.startswith(POOL) for key in choices):
         return []
-    model = choices.get("model", default_model())
     pool = f"{{{model}: ${{vllm_server:pool_gib}}}}"
     return ["null_blocks=0", f"server.kv_memory_gib={pool}"]
 

@@ -82,6 +82,26 @@ def test_a_folder_s_server_is_simulated(testbed, tmp_path, option, command):
     assert "no shape" in testbed.refused("run", "model=./fh", "gpu=l4")
 
 
+def test_windows_of_a_folder_s_model_have_vllms_groups(testbed, tmp_path):
+    (tmp_path / "own").mkdir()
+    windows = {"sliding_window": 64, "query_pre_attn_scalar": 16, "hidden_activation": "gelu"}
+    gemma = {**CONFIG, **windows, "model_type": "gemma2", "head_dim": 16, "architectures": []}
+    (tmp_path / "own" / "config.json").write_text(json.dumps(gemma))
+    server = "vllm serve ./own"
+    words = ("gpu=l4", "release=0.33", "arrivals.duration_s=2", "outputs=summary", "--json")
+    pools = [
+        json.loads(testbed(*line, *words)[1])["summary"]["run"]["pool_gib"]
+        for line in (
+            ("run", "--from-vllm", server),
+            ("run", "+system=vllm-v1", "model=./own"),
+        )
+    ]
+    assert pools[0] == pools[1]
+    assert "--disable-sliding-window" in testbed.refused(
+        "run", "--from-vllm", f"{server} --disable-sliding-window", *words[:-1]
+    )
+
+
 @pytest.mark.usefixtures("_config")
 def test_a_model_can_be_named_and_written_as_json(testbed, tmp_path):
     testbed.done("import", "model", "hf/config.json", "--name", "small", "--out", "small.json")
