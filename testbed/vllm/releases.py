@@ -18,36 +18,36 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True)
 class Release:
-    """Facts of a release that differ from another one's; `number` is its version's beginning.
-    `facts` lists the fields with their meaning.
+    """Facts of a release that differ from another one's, by default those of the oldest; `number`
+    is its version's beginning. `facts` lists the fields with their meaning.
     """
 
     number: str
     utilization: Annotated[
         float,
         Fact("default of --gpu-memory-utilization", "config/cache.py CacheConfig"),
-    ]
+    ] = 0.9
     subtracts_graphs: Annotated[
         bool,
         Fact(
             "the KV cache is what is left after an estimate of the CUDA graphs' memory",
             "v1/worker/gpu_worker.py Worker.determine_available_memory",
         ),
-    ]
+    ] = False
     has_largest_limits: Annotated[
         bool,
         Fact(
             "a GPU of 160 GiB has a default of 16,384 tokens in an iteration",
             "engine/arg_utils.py EngineArgs.get_batch_defaults",
         ),
-    ]
+    ] = False
     caches_states: Annotated[
         bool,
         Fact(
             "prefixes of a model with states are cached by default",
             "config/model.py ModelConfig.is_prefix_caching_supported",
         ),
-    ]
+    ] = False
     checks_usable_blocks: Annotated[
         bool,
         Fact(
@@ -55,14 +55,14 @@ class Release:
             "if it fits the pool with it",
             "v1/core/kv_cache_planning.py get_kv_cache_configs",
         ),
-    ]
+    ] = False
     checks_override: Annotated[
         bool,
         Fact(
             "the pool that is checked follows --num-gpu-blocks-override, if that is given",
             "v1/core/kv_cache_utils.py get_kv_cache_configs",
         ),
-    ]
+    ] = False
     caps_windows: Annotated[
         bool,
         Fact(
@@ -70,7 +70,7 @@ class Release:
             "its tokens",
             "v1/kv_cache_interface.py SlidingWindowSpec.max_admission_blocks_per_request",
         ),
-    ]
+    ] = False
     frees_after_run: Annotated[
         bool,
         Fact(
@@ -78,7 +78,7 @@ class Release:
             "that read it have run, not when the next one is scheduled",
             "v1/core/kv_cache_manager.py KVCacheManager.allocate_slots",
         ),
-    ]
+    ] = False
     plans_beyond_stages: Annotated[
         str,
         Fact(
@@ -86,21 +86,21 @@ class Release:
             "pipeline has stages; of others one for each stage",
             "config/vllm.py VllmConfig.max_concurrent_batches",
         ),
-    ]
+    ] = NONE
     uncached_first: Annotated[
         bool,
         Fact(
             "a freed block without known content is taken before all cached ones, not in its turn",
             "v1/core/block_pool.py BlockPool.free_blocks",
         ),
-    ]
+    ] = False
     cuts_lone_prompt: Annotated[
         bool,
         Fact(
             "long_prefill_token_threshold cuts the prompt of a request that is alone too",
             "v1/core/sched/scheduler.py Scheduler.schedule",
         ),
-    ]
+    ] = True
     admits_with_drafts: Annotated[
         bool,
         Fact(
@@ -109,7 +109,7 @@ class Release:
             "drafter's tokens are taken off the budget for max_num_seqs sequences",
             "v1/core/sched/scheduler.py Scheduler.schedule",
         ),
-    ]
+    ] = False
     hashes_results: Annotated[
         bool,
         Fact(
@@ -117,7 +117,7 @@ class Release:
             "next iteration is scheduled",
             "v1/core/sched/scheduler.py Scheduler.update_from_output",
         ),
-    ]
+    ] = False
     hashes_next_token: Annotated[
         bool,
         Fact(
@@ -125,7 +125,7 @@ class Release:
             "else the last block of a hit is computed again",
             "v1/core/block_pool.py BlockPool.cache_full_blocks",
         ),
-    ]
+    ] = False
     skips_behind_victims: Annotated[
         bool,
         Fact(
@@ -133,7 +133,7 @@ class Release:
             "in this iteration takes the turn of the one behind it with it",
             "v1/core/sched/scheduler.py Scheduler.schedule",
         ),
-    ]
+    ] = True
     serves_behind_victims: Annotated[
         bool,
         Fact(
@@ -141,7 +141,7 @@ class Release:
             "still served in this iteration",
             "v1/core/sched/scheduler.py Scheduler.schedule",
         ),
-    ]
+    ] = False
     keeps_each_state: Annotated[
         bool,
         Fact(
@@ -149,21 +149,21 @@ class Release:
             "at the ends of chunks, as other states",
             "model_executor/models/config.py MambaModelConfig",
         ),
-    ]
+    ] = True
     has_any_block: Annotated[
         bool,
         Fact(
             "a --block-size that no other kernel takes is served by FlexAttention",
             "v1/attention/backends/flex_attention.py FlexAttentionBackend",
         ),
-    ]
+    ] = True
     windows_choose_blocks: Annotated[
         bool,
         Fact(
             "--block-size does not count for layers with a window",
             "model_executor/layers/attention/attention.py Attention.get_kv_cache_spec",
         ),
-    ]
+    ] = False
     exports_states: Annotated[
         bool,
         Fact(
@@ -171,7 +171,7 @@ class Release:
             "and a sequence has a page more",
             "v1/kv_cache_interface.py MambaSpec.max_memory_usage_bytes",
         ),
-    ]
+    ] = False
     aligns_blocks: Annotated[
         bool,
         Fact(
@@ -179,14 +179,14 @@ class Release:
             "for; else it is only no shorter",
             "platforms/interface.py Platform._align_hybrid_block_size",
         ),
-    ]
+    ] = False
     latent_alignment: Annotated[
         int,
         Fact(
             "tokens of which a block of latent attention beside states is a multiple",
             "platforms/interface.py Platform._align_hybrid_block_size",
         ),
-    ]
+    ] = 64
     has_long_blocks: Annotated[
         bool,
         Fact(
@@ -194,7 +194,7 @@ class Release:
             "and 128 tokens on Hopper and Blackwell; else blocks of 16",
             "v1/attention/backends/flash_attn.py FlashAttentionBackend.get_preferred_block_size",
         ),
-    ]
+    ] = False
     cuts_at_junctions: Annotated[
         bool,
         Fact(
@@ -203,7 +203,7 @@ class Release:
             "chunk is computed in several",
             "v1/core/sched/scheduler.py Scheduler._mamba_block_aligned_split",
         ),
-    ]
+    ] = False
     thins_checkpoints: Annotated[
         bool,
         Fact(
@@ -211,14 +211,14 @@ class Release:
             "prompts read that share a prefix which another one has shown; else each full block",
             "config/cache.py CacheConfig.prefix_cache_retention_interval",
         ),
-    ]
+    ] = False
     has_wide_states: Annotated[
         bool,
         Fact(
             "a state whose type config.json does not say is of float32; else of 16 bits",
             "model_executor/models/config.py NemotronHForCausalLMConfig",
         ),
-    ]
+    ] = False
     multiplies_yarn: Annotated[
         bool,
         Fact(
@@ -226,7 +226,7 @@ class Release:
             "max_position_embeddings",
             "config/model.py _get_and_verify_max_len",
         ),
-    ]
+    ] = True
     logs_longest: Annotated[
         bool,
         Fact(
@@ -234,7 +234,7 @@ class Release:
             "one group",
             "v1/core/kv_cache_utils.py get_kv_cache_capacity",
         ),
-    ]
+    ] = False
     checks_state_blocks: Annotated[
         bool,
         Fact(
@@ -242,49 +242,49 @@ class Release:
             "blocks; else graphs are captured for fewer sequences",
             "config/compilation.py CompilationConfig.resolve_cudagraph_mode_and_sizes",
         ),
-    ]
+    ] = False
     checks_fp8_cache: Annotated[
         bool,
         Fact(
             "Triton's attention backends refuse an FP8 cache below compute capability 8.9",
             "v1/attention/backends/triton_attn.py TritonAttentionBackend",
         ),
-    ]
+    ] = False
     checks_latent_sizes: Annotated[
         bool,
         Fact(
             "a prefill backend of latent attention takes only some sizes of heads",
             "v1/attention/backends/mla/prefill/selector.py get_mla_prefill_backend",
         ),
-    ]
+    ] = False
     has_half_sparse: Annotated[
         bool,
         Fact(
             "sparse attention computes, and is cached, in float16 too",
             "v1/attention/backends/mla/flashmla_sparse.py FlashMLASparseBackend",
         ),
-    ]
+    ] = False
     has_packed_sparse: Annotated[
         bool,
         Fact(
             "sparse attention has a backend on compute capability 12, whose cache is scaled FP8",
             "platforms/cuda.py _get_backend_priorities",
         ),
-    ]
+    ] = False
     checks_cache_type: Annotated[
         bool,
         Fact(
             "a cache of 16 bits must have the weights' own type; else one is stored as the other",
             "config/vllm.py VllmConfig._reject_mismatched_float_kv_cache",
         ),
-    ]
+    ] = False
     checks_threshold: Annotated[
         bool,
         Fact(
             "long_prefill_token_threshold above the longest sequence is refused",
             "config/scheduler.py SchedulerConfig.verify_max_model_len",
         ),
-    ]
+    ] = False
     least_scale_block: Annotated[
         int,
         Fact(
@@ -292,7 +292,7 @@ class Release:
             "a GPU's share is whole blocks",
             "model_executor/layers/fused_moe/oracle/fp8.py refine_fp8_moe_block_shape",
         ),
-    ]
+    ] = 128
     has_marlin_alone: Annotated[
         bool,
         Fact(
@@ -300,7 +300,7 @@ class Release:
             "bits; else GPTQ's of 2, 3, 4 and 8 bits, and AWQ's of 4 and 8",
             "model_executor/layers/quantization/auto_gptq.py AutoGPTQConfig",
         ),
-    ]
+    ] = False
     takes_activation_order: Annotated[
         bool,
         Fact(
@@ -308,7 +308,7 @@ class Release:
             "model_executor/layers/quantization/utils/gptq_utils.py "
             "normalize_and_validate_gptq_desc_act",
         ),
-    ]
+    ] = True
     expert_tile: Annotated[
         int,
         Fact(
@@ -316,7 +316,7 @@ class Release:
             "model_executor/layers/fused_moe/oracle/mxfp4.py "
             "mxfp4_round_up_hidden_size_and_intermediate_size",
         ),
-    ]
+    ] = 256
     pads_plain_experts: Annotated[
         bool,
         Fact(
@@ -325,7 +325,7 @@ class Release:
             "model_executor/layers/fused_moe/oracle/unquantized.py "
             "unquantized_round_up_hidden_size_and_intermediate_size",
         ),
-    ]
+    ] = False
     expert_row_tile: Annotated[
         int,
         Fact(
@@ -333,7 +333,7 @@ class Release:
             "third_party/triton_kernels/tensor_details/layout_details/hopper_value.py "
             "HopperMXValueLayout.swizzle_data",
         ),
-    ]
+    ] = 128
     keeps_expert_scales: Annotated[
         bool,
         Fact(
@@ -341,7 +341,7 @@ class Release:
             "layout",
             "model_executor/layers/fused_moe/oracle/mxfp4.py convert_to_mxfp4_moe_kernel_format",
         ),
-    ]
+    ] = True
     looks_up_on_gpu: Annotated[
         bool,
         Fact(
@@ -349,14 +349,14 @@ class Release:
             "asynchronously by default",
             "v1/worker/gpu/spec_decode/ngram/speculator.py NgramGPUSpeculator",
         ),
-    ]
+    ] = False
     counts_states: Annotated[
         bool,
         Fact(
             "EAGLE-3 drafters join as many hidden states as their config.json names; else three",
             "model_executor/models/llama_eagle3.py LlamaModel",
         ),
-    ]
+    ] = False
     offloads_by_request: Annotated[
         bool,
         Fact(
@@ -364,14 +364,14 @@ class Release:
             "offers only prompts by default; else each store is newer than the last",
             "v1/kv_offload/cpu/policies/lru.py LRUCachePolicy",
         ),
-    ]
+    ] = False
     prefers_fp8: Annotated[
         bool,
         Fact(
             "GLM-5's latents are cached in FP8 on Blackwell unless the command says otherwise",
             "model_executor/models/config.py GlmMoeDsaForCausalLM",
         ),
-    ]
+    ] = False
     balances_usage: Annotated[
         bool,
         Fact(
@@ -379,7 +379,7 @@ class Release:
             "the usage of the KV cache; else 4 x waiting + running requests",
             "v1/engine/core_client.py DPLBAsyncMPClient.get_core_engine_for_request",
         ),
-    ]
+    ] = False
     transformers: Annotated[
         int,
         Fact(
@@ -387,14 +387,14 @@ class Release:
             "tie_word_embeddings or use_sliding_window means false",
             "transformers/configuration_utils.py",
         ),
-    ]
+    ] = 4
     software: Annotated[
         str | None,
         Fact(
             "the option of `software` whose times are taken; null: those of this project's engine",
             "experiments/ACCURACY.md",
         ),
-    ]
+    ] = "vllm-0.19"
 
     def frees_late(self, plans_ahead: bool) -> bool:
         """True if a block outside a window stays until the iterations that read it have run."""
@@ -427,143 +427,70 @@ class Release:
         return int(reads_hidden_states and not self.hashes_next_token)
 
 
-V0_19 = Release(
-    number="0.19",
-    utilization=0.9,
-    subtracts_graphs=False,
-    has_largest_limits=False,
-    caches_states=False,
-    checks_usable_blocks=False,
-    checks_override=False,
-    caps_windows=False,
-    frees_after_run=False,
-    plans_beyond_stages=NONE,
-    uncached_first=False,
-    cuts_lone_prompt=True,
-    admits_with_drafts=False,
-    hashes_results=False,
-    hashes_next_token=False,
-    skips_behind_victims=True,
-    serves_behind_victims=False,
-    keeps_each_state=True,
-    has_any_block=True,
-    windows_choose_blocks=False,
-    exports_states=False,
-    aligns_blocks=False,
-    latent_alignment=64,
-    has_long_blocks=False,
-    cuts_at_junctions=False,
-    thins_checkpoints=False,
-    has_wide_states=False,
-    multiplies_yarn=True,
-    logs_longest=False,
-    checks_state_blocks=False,
-    checks_fp8_cache=False,
-    checks_latent_sizes=False,
-    has_half_sparse=False,
-    has_packed_sparse=False,
-    checks_cache_type=False,
-    checks_threshold=False,
-    least_scale_block=128,
-    has_marlin_alone=False,
-    takes_activation_order=True,
-    expert_tile=256,
-    pads_plain_experts=False,
-    expert_row_tile=128,
-    keeps_expert_scales=True,
-    looks_up_on_gpu=False,
-    counts_states=False,
-    offloads_by_request=False,
-    prefers_fp8=False,
-    balances_usage=False,
-    transformers=4,
-    software="vllm-0.19",
-)
+V0_19 = Release(number="0.19")
 V0_20 = replace(
     V0_19,
     number="0.20",
     utilization=0.92,
     subtracts_graphs=True,
-    checks_state_blocks=True,
     checks_override=True,
     caps_windows=True,
     aligns_blocks=True,
     latent_alignment=16,
-    logs_longest=True,
     has_wide_states=True,
-)
-V0_33 = Release(
-    number="0.33",
-    utilization=0.92,
-    subtracts_graphs=True,
-    has_largest_limits=True,
-    caches_states=True,
-    checks_usable_blocks=True,
-    checks_override=True,
-    caps_windows=True,
-    frees_after_run=True,
-    plans_beyond_stages=ALL,
-    uncached_first=True,
-    cuts_lone_prompt=False,
-    admits_with_drafts=True,
-    hashes_results=True,
-    hashes_next_token=True,
-    skips_behind_victims=False,
-    serves_behind_victims=True,
-    keeps_each_state=False,
-    has_any_block=False,
-    windows_choose_blocks=False,
-    exports_states=True,
-    aligns_blocks=True,
-    latent_alignment=128,
-    has_long_blocks=True,
-    cuts_at_junctions=True,
-    thins_checkpoints=True,
-    has_wide_states=True,
-    multiplies_yarn=False,
     logs_longest=True,
     checks_state_blocks=True,
+)
+V0_28 = replace(
+    V0_20,
+    number="0.28",
+    has_largest_limits=True,
+    caches_states=True,
+    frees_after_run=True,
+    plans_beyond_stages=DENSE,
+    uncached_first=True,
+    admits_with_drafts=True,
+    skips_behind_victims=False,
+    keeps_each_state=False,
+    has_any_block=False,
+    windows_choose_blocks=True,
+    latent_alignment=128,
+    cuts_at_junctions=True,
     checks_fp8_cache=True,
     checks_latent_sizes=True,
     has_half_sparse=True,
     has_packed_sparse=True,
-    checks_cache_type=True,
     checks_threshold=True,
-    least_scale_block=32,
     has_marlin_alone=True,
-    takes_activation_order=False,
     expert_tile=128,
-    pads_plain_experts=True,
     expert_row_tile=64,
     keeps_expert_scales=False,
-    looks_up_on_gpu=True,
     counts_states=True,
-    offloads_by_request=True,
     prefers_fp8=True,
     balances_usage=True,
     transformers=5,
     software=None,
 )
-V0_28 = replace(
-    V0_33,
-    number="0.28",
-    least_scale_block=128,
-    pads_plain_experts=False,
-    takes_activation_order=True,
-    windows_choose_blocks=True,
-    plans_beyond_stages=DENSE,
-    checks_cache_type=False,
-    checks_usable_blocks=False,
-    cuts_lone_prompt=True,
-    hashes_results=False,
-    hashes_next_token=False,
-    serves_behind_victims=False,
-    exports_states=False,
-    has_long_blocks=False,
-    thins_checkpoints=False,
-    multiplies_yarn=True,
-    looks_up_on_gpu=False,
-    offloads_by_request=False,
+V0_33 = replace(
+    V0_28,
+    number="0.33",
+    checks_usable_blocks=True,
+    plans_beyond_stages=ALL,
+    cuts_lone_prompt=False,
+    hashes_results=True,
+    hashes_next_token=True,
+    serves_behind_victims=True,
+    windows_choose_blocks=False,
+    exports_states=True,
+    has_long_blocks=True,
+    thins_checkpoints=True,
+    multiplies_yarn=False,
+    checks_cache_type=True,
+    least_scale_block=32,
+    takes_activation_order=False,
+    pads_plain_experts=True,
+    looks_up_on_gpu=True,
+    offloads_by_request=True,
 )
 RELEASES: Mapping[str, Release] = {
     release.number: release for release in (V0_19, V0_20, V0_28, V0_33)
