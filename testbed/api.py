@@ -66,7 +66,7 @@ SchedulerName = Literal[
     "vllm_v1",
     "vllm_v1_async",
 ]
-PreemptionName = Literal["paper", "recompute", "recompute_tail", "swap"]
+PreemptionName = Literal["paper", "recompute", "swap"]
 
 
 def simulate(
