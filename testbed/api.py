@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
 from testbed.core.request import Request
@@ -33,47 +33,13 @@ if TYPE_CHECKING:
     from testbed.study.swept import Sweep
 
 NEAR = 1.1  # the capacities of two seeds differ by about this factor
-# Names of options that ship, so that an editor can complete them; `testbed list` shows all.
-PolicyName = Literal[
-    "contiguous_max",
-    "contiguous_oracle",
-    "contiguous_pow2",
-    "grouped",
-    "grouped_caching",
-    "grouped_caching_v1",
-    "hicache",
-    "lmcache",
-    "paged",
-    "paged_2023",
-    "pinned_caching",
-    "prefix_caching",
-    "prefix_caching_v1",
-    "prompt_budget",
-    "quantised_groups",
-    "radix",
-    "tiered",
-    "tiered_exclusive",
-    "vllm_offloading",
-]
-SchedulerName = Literal[
-    "chunked",
-    "mixed",
-    "mixed_2023",
-    "separate",
-    "sglang",
-    "sglang_no_overlap",
-    "static",
-    "vllm_v1",
-    "vllm_v1_async",
-]
-PreemptionName = Literal["paper", "recompute", "swap"]
 
 
 def simulate(
     *overrides: str,
-    policy: PolicyName | object = None,
-    scheduler: SchedulerName | object = None,
-    preemption: PreemptionName | object = None,
+    policy: object = None,
+    scheduler: object = None,
+    preemption: object = None,
     trace: Any = None,
     rate: float | None = None,
     duration_s: float | None = None,

@@ -8,8 +8,6 @@ from testbed.memory.capabilities import capabilities_of
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.memory.radix.radix import Radix
-from testbed.sched.chunked import ChunkedPrefill
-from testbed.sched.preemption import Recompute
 
 POOL = PoolSpec(num_slots=600, max_len=256)
 LIMITS = {"max_num_batched_tokens": 64, "max_num_seqs": 4}
@@ -22,10 +20,6 @@ class FindsWithoutStoring(Paged):
 
 
 REFUSED = {
-    "nothing to load": (
-        lambda: ChunkedPrefill(Paged(POOL), Recompute(), prefetch=2, **LIMITS),
-        ("scheduler.prefetch", "2"),
-    ),
     "pages": (lambda: Radix(POOL, block_size=1000), ("block_size", "1000")),
     "all blocks null": (
         lambda: simulate("null_blocks=100000", **SHORT),
