@@ -2,8 +2,6 @@
 those that are forked from this one need not.
 """
 
-import joblib.externals.loky  # noqa: F401  # a worker of loky hands the name of its context on
-
 import testbed.api  # noqa: F401
 from testbed.experiments.arena.arena_bounds import BOUNDS
 from testbed.experiments.arena.arena_cell import PLAIN, workload_words

@@ -37,14 +37,6 @@ TraceFile = Annotated[Path | None, Parameter(metavar="FILE", help="a trace to ad
 Out = Annotated[Path, Parameter(metavar="DIR", help="arena.json, arena.csv and arena.html")]
 Runs = Annotated[Path, Parameter(metavar="DIR", help="rows that are done, which are not repeated")]
 Jobs = Annotated[AtLeastOne, Parameter(help="cells at once, in threads that wait for processes")]
-Launcher = Annotated[
-    list[str],
-    Parameter(
-        metavar="WORD",
-        help="where cells run, as in a sweep: hydra/launcher=ray, and its settings",
-        negative=(),
-    ),
-]
 Verify = Annotated[
     Path | None,
     Parameter(
@@ -91,7 +83,6 @@ def arena(
     out: Out = Path("arena"),
     runs: Runs = Path("runs/arena"),
     jobs: Jobs = 2,
-    launcher: Launcher | None = None,
     repeated: Repeated = NEW_GAMES,
 ) -> int:
     """Compare policies of any kind on fixed workloads, beside bounds.
@@ -105,7 +96,7 @@ def arena(
 
     traces = _text(mooncake), _text(agents)
     chosen = suite_of(suite, *traces)
-    launch = _launch(launcher or [], jobs, runs)
+    launch = _in_threads(jobs)
     repeated.check()
     if repeated.verify is not None:
         return _verify(repeated, repeated.verify, runs, launch, traces)
@@ -191,26 +182,11 @@ def _verify(
     return exit_codes.ANSWERED
 
 
-def _launch(words: list[str], jobs: int, folder: Path) -> "Launch":
-    """Threads of this process, or tasks of the launcher that the words name."""
-    from testbed.experiments.arena.cell_tasks import by_tasks
-    from testbed.experiments.runs.launchers import launched
+def _in_threads(jobs: int) -> "Launch":
+    """Calls in threads of this process, `jobs` at once."""
+    from joblib import Parallel, delayed
 
-    if "hydra/launcher=dask" in words:
-        raise InputError(
-            key="hydra/launcher",
-            value="dask",
-            problem="its workers may start no processes, of which each cell has one",
-            remedy="choose joblib, ray, submitit_local or submitit_slurm",
-        )
-    if words:
-        return lambda calls: by_tasks(calls, lambda tasks: [*launched(words, tasks, folder)])
-    usual = [
-        "hydra/launcher=joblib",
-        f"hydra.launcher.n_jobs={jobs}",
-        "hydra.launcher.prefer=threads",
-    ]
-    return lambda calls: [*launched(usual, calls, folder)]
+    return lambda calls: list(Parallel(jobs, prefer="threads")(delayed(call)() for call in calls))
 
 
 def _text(path: Path | None) -> str | None:

@@ -256,14 +256,6 @@ def test_what_breaks_its_contract_does_not_play(name, why):
     assert why in answer.reason
 
 
-@pytest.mark.parametrize("name", ["PatchesMetrics", "PatchesClocks"])
-def test_a_plug_in_that_changes_the_simulator_has_no_row(name):
-    (condition, *_) = conditions_of(TINY, SCAN, RULES)
-    entrant = entrant_of(f"arena_cheats:{name}")
-    answer = isolated(row_of, condition, entrant, RULES, 0, limit_s=60)
-    assert isinstance(answer, Failure), answer
-
-
 def test_a_plug_in_that_hangs_costs_its_own_row():
     (condition, *_) = conditions_of(TINY, SCAN, RULES)
     entrant = entrant_of("arena_cheats:Sleeps")

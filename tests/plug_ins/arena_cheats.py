@@ -7,7 +7,6 @@ from testbed.fleet.routers.router import Router
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.lru import Lru
-from testbed.run import metrics
 
 
 class TwiceThePool(Paged):
@@ -37,21 +36,6 @@ class TakesMemory(Lru):
 class Exits(Lru):
     def __init__(self):
         raise SystemExit(0)
-
-
-class PatchesMetrics(Lru):
-    """Replaces the function that makes summaries once a run is under way."""
-
-    def add(self, nodes):
-        metrics.goodput = lambda *_: {}
-        metrics.summarize = lambda *_: {}
-        super().add(nodes)
-
-
-class PatchesClocks(Lru):
-    def add(self, nodes):
-        time.process_time = lambda: 0.0
-        super().add(nodes)
 
 
 class NamesNoVictim(Lru):
