@@ -17,12 +17,8 @@ from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 
 # The module of each measurement, which has a MEASUREMENT.
 MEASUREMENTS = {
-    "all-reduce": "measure.all_reduce",
     "attention-beside": "measure.attention_beside",
-    "block-moves": "measure.block_moves",
-    "cache-forms": "measure.cache_forms",
     "ladder": "ladder.measure",
-    "sampler": "measure.host_sampler",
     "transfers": "measure.transfers",
 }
 # The module and the function of each check, which is whether all is right.
@@ -30,7 +26,6 @@ VERIFICATIONS = {
     "verify": ("engine.verify.against_transformers", "verify"),
     "verify-launches": ("engine.verify.against_plain", "verify_launches"),
     "verify-parallel": ("engine.verify.against_one_gpu", "verify_parallel"),
-    "verify-profile": ("engine.verify.against_profile", "verify_profile"),
 }
 
 

@@ -16,7 +16,6 @@ from testbed.experiments.cli.parameters import (
     ProfileOut,
 )
 from testbed.experiments.cli.replayed_logs import (
-    BlocksFromLog,
     LogConfigFolder,
     LogRequest,
     LogWord,
@@ -52,7 +51,6 @@ NumGpus = Annotated[AtLeastOne, Parameter(help="GPUs")]
 def software(
     *words: LogWord,
     workload: Workload | None = None,
-    blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
     out: SoftwareOut = None,
 ) -> None:
@@ -68,7 +66,7 @@ def software(
     from testbed.experiments.real.validation.log_replay import PROFILE_COST
     from testbed.experiments.runs.progress import status_line
 
-    request = LogRequest("calibrate fit software", words, workload, blocks_from_log, config_dir)
+    request = LogRequest("calibrate fit software", words, workload, config_dir)
     logs, servers = request.replayed()
     config = servers[0].config
     if config.cost.name != PROFILE_COST:
@@ -103,7 +101,6 @@ def _write_profile(base: str, fitted: "Fitted", request: LogRequest, out: Path) 
 def profile(
     *words: LogWord,
     workload: Workload | None = None,
-    blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
     source: StartingProfile = None,
     model: ModelName = None,
@@ -125,7 +122,7 @@ def profile(
     from testbed.experiments.real.validation import profile_fit, scaled_profile
     from testbed.experiments.runs.whole_files import write_text
 
-    request = LogRequest("calibrate fit profile", words, workload, blocks_from_log, config_dir)
+    request = LogRequest("calibrate fit profile", words, workload, config_dir)
     base = scaled_profile.starting_profile(source, model, gpu, tensor_parallel)
     scaled = scaled_profile.scaled(
         base, lambda path: request.with_words("cost=profile", f"cost.path={path}").replayed()
@@ -209,8 +206,7 @@ def constants(
         Path | None,
         Parameter(
             name="FILE",
-            help="2023: CSV of ShareGPT lengths in the artifact's order; sampler: output of "
-            "testbed gpu measure sampler (default: the kept rows)",
+            help="2023: CSV of ShareGPT lengths in the artifact's order",
         ),
     ] = None,
     /,
@@ -230,10 +226,10 @@ def constants(
             problem="needs the lengths",
             remedy="testbed calibrate fit constants 2023 LENGTHS",
         )
-    if file is not None and kind == "beams":
-        raise InputError(key="beams", problem="reads no file", remedy=f"leave out {file}")
+    if file is not None and kind != "2023":
+        raise InputError(key=kind, problem="reads no file", remedy=f"leave out {file}")
     if kind == "sampler":
-        print("\n".join(report(file)))
+        print("\n".join(report()))
         return
     with TemporaryDirectory() as folder:
         if kind == "beams":

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from testbed.core.errors import InputError
 from testbed.experiments.cli.gpu_calibrate import calibrate
 from testbed.experiments.cli.gpu_measure import app as measure
-from testbed.experiments.cli.parameters import AboveZero, AtLeastOne, Override, WholeNumber
+from testbed.experiments.cli.parameters import Override, WholeNumber
 from testbed.experiments.cli.vllm_parameters import (
     LIMIT_S,
     LimitSeconds,
@@ -113,23 +113,6 @@ def verify_parallel(
 
 
 @app.command
-def verify_profile(
-    profile: Annotated[Path, Parameter(metavar="PROFILE", help="of `testbed gpu calibrate`")],
-    /,
-    *,
-    batches: Annotated[AtLeastOne, Parameter(metavar="N", help="number of batches")] = 100,
-    seed: Annotated[WholeNumber, Parameter(metavar="N", help="of the batches")] = 0,
-    out: Annotated[Path, Parameter(metavar="FILE", help="CSV of each batch")] | None = None,
-) -> int:
-    """Check a profile of the GPU engine against random batches on the engine.
-
-    On as many GPUs as the profile is of, with numbers of sequences that it has no point at. Exit
-    code 1 if the mean time of decodes, or of iterations with prompts, is wrong by more than 5%.
-    """
-    return int(not gpu_commands.verify("verify-profile", profile, batches, seed, out))
-
-
-@app.command
 def bench(
     *,
     out: Annotated[Path, Parameter(metavar="DIR", help="folder for h200.csv")] = Path("."),
@@ -140,34 +123,6 @@ def bench(
     against contiguous memory, and decode, prefill and swap times against the goals.
     """
     gpu_commands.on_gpu("measure.bench_kernels", "gpu bench").bench(out)
-
-
-@app.command
-def pairs(
-    *,
-    out: Annotated[Path, Parameter(metavar="FOLDER", help="folder to write")],
-    limit_s: Annotated[
-        AboveZero, Parameter(metavar="S", help="seconds after which no further pair starts")
-    ] = 520.0,
-) -> None:
-    """Run on a GPU what is compared with its simulation.
-
-    Around and beyond the sustainable load. FOLDER gets measured.csv with a line of figures for each
-    run, and runs.tar with the raw rows. testbed validate pairs simulates them and writes the table,
-    without a GPU.
-    """
-    from testbed.kernels.engine.pairs.paired_runs import PAIRS, device
-
-    runs = gpu_commands.on_gpu("engine.pairs.gpu_side", "gpu pairs")
-    missing = runs.run_pairs(PAIRS, device(), out, limit_s)
-    if missing.failed:
-        raise InputError(key=", ".join(missing.failed), problem="ended with the error above")
-    if missing.late:
-        raise InputError(
-            key=", ".join(missing.late),
-            problem=f"not begun within {limit_s:g} s",
-            remedy="--limit-s gives more",
-        )
 
 
 app.command(measure)

@@ -12,18 +12,6 @@ Out = Annotated[Path, Parameter(metavar="FILE", help="JSON file to write")]
 app = App(name="measure", help="Print one measurement of this machine's GPU as a CSV.")
 
 
-@app.command(name="all-reduce")
-def all_reduce(
-    *,
-    gpus: Annotated[
-        list[int] | None,
-        Parameter(consume_multiple=True, metavar="N", help="numbers of GPUs (default: 2)"),
-    ] = None,
-) -> None:
-    """Measure all-reduces over 2, 4 or 8 GPUs, alone and between matrix products."""
-    gpu_commands.measure("all-reduce", gpus=gpus or [2])
-
-
 @app.command(name="attention-beside")
 def attention_beside(
     *,
@@ -40,26 +28,6 @@ def attention_beside(
     gpu_commands.measure("attention-beside", kinds=kinds or ["prefill"])
 
 
-@app.command(name="block-moves")
-def block_moves() -> None:
-    """Measure transfers of whole blocks to the host, back, and both ways, by block size.
-
-    By the engine's kernel, a copy for each fragment, one batch of copies, and through a staging
-    buffer, with the share of the link and the time of decode attention meanwhile.
-    """
-    gpu_commands.measure("block-moves")
-
-
-@app.command(name="cache-forms")
-def cache_forms() -> None:
-    """Measure attention with caches of e4m3 and with windows, next to fp16 and torch.
-
-    A row has microseconds, the ratio to the time of the kernel in `base`, and the goal of that
-    ratio.
-    """
-    gpu_commands.measure("cache-forms")
-
-
 @app.command
 def ladder() -> None:
     """Measure decode attention in five steps, each checked first.
@@ -68,12 +36,6 @@ def ladder() -> None:
     and launched from Python.
     """
     gpu_commands.measure("ladder")
-
-
-@app.command
-def sampler() -> None:
-    """Measure the host time of the 2023 system's sampler by kind of sampling."""
-    gpu_commands.measure("sampler")
 
 
 @app.command

@@ -45,13 +45,6 @@ Workload = Annotated[
         "(each of tokens_per_id tokens, by default 512)",
     ),
 ]
-BlocksFromLog = Annotated[
-    bool,
-    Parameter(
-        help="the KV pool is what the logs' requests used at once, if others waited for memory "
-        "meanwhile"
-    ),
-]
 LogConfigFolder = Annotated[
     str, Parameter(metavar="DIR", help="a folder of user options, as in testbed run")
 ]
@@ -67,7 +60,6 @@ class LogRequest:
     command: str
     words: Sequence[str]
     workload: str | None = None
-    blocks_from_log: bool = False
     config_dir: str | None = None
     others: Sequence[str] = ()  # words that are no log: the subcommands of `command`
     served: ServedCommand = NO_COMMAND
@@ -129,7 +121,7 @@ class LogRequest:
         logs = [VllmLog(path, self.workload, self.benchmark) for path in self.paths]
         overrides = self.overrides
         config = server_config(overrides)
-        return logs, logged_servers(logs, config, overrides, self.blocks_from_log)
+        return logs, logged_servers(logs, config, overrides)
 
 
 def _no_log(path: str, others: Sequence[str]) -> InputError:

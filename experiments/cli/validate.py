@@ -5,12 +5,10 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from testbed.experiments.cli.parameters import AboveZero, AsJson, AtLeastOne, Picture
-from testbed.experiments.cli.replayed_logs import BlocksFromLog, LogConfigFolder, LogWord, Workload
+from testbed.experiments.cli.parameters import AboveZero, AsJson, Picture
+from testbed.experiments.cli.replayed_logs import LogConfigFolder, LogWord, Workload
 from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
-PAIRS = Path("kernels/results/engine/pairs")
-ENGINE_PROFILE = Path("gpu-engine/h200-llama-3-8b-tp1")
 COMMANDS = ("costs", "pairs", "sweeps")
 
 app = App(name="validate", help="Compare the simulation with measurements.")
@@ -51,21 +49,8 @@ Measurements = Annotated[
         "systems/data/GPU, LLMServingSim's tpN",
     ),
 ]
-HeldBack = Annotated[
-    AtLeastOne | None,
-    Parameter(
-        help="in place of that: hold every N-th row of AIConfigurator's tables of attention, "
-        "experts and states back, and predict it from the others, in the shapes of the models "
-        "that ship"
-    ),
-]
 CostsOut = Annotated[
     Path | None, Parameter(metavar="FILE", help="write a row for each profile and way")
-]
-PairsFolder = Annotated[Path, Parameter(metavar="DIR", help="folder of testbed gpu pairs")]
-EngineProfile = Annotated[Path, Parameter(metavar="FILE", help="the engine's")]
-PairsOut = Annotated[
-    Path | None, Parameter(metavar="DIR", help="folder for the simulated runs (default: none)")
 ]
 PairsFigure = Annotated[Picture | None, Parameter(help="a figure (.pdf, .png, .svg)")]
 
@@ -74,7 +59,6 @@ PairsFigure = Annotated[Picture | None, Parameter(help="a figure (.pdf, .png, .s
 def logs(
     *words: LogWord,
     workload: Workload | None = None,
-    blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
     served: ServedCommand = NO_COMMAND,
     what_if: WhatIf = None,
@@ -91,8 +75,7 @@ def logs(
     from testbed.experiments.cli.replayed_logs import LogRequest
     from testbed.experiments.cli.validated_logs import Validation
 
-    server = (workload, blocks_from_log, config_dir)
-    request = LogRequest("validate", words, *server, COMMANDS, served)
+    request = LogRequest("validate", words, workload, config_dir, COMMANDS, served)
     validation = Validation(request, what_if or [], sensitivity)
     if json:
         validation.print_json(within)
@@ -108,23 +91,20 @@ def logs(
 
 
 @app.command
-def costs(*folders: Measurements, held_back: HeldBack = None, out: CostsOut = None) -> None:
+def costs(*folders: Measurements, out: CostsOut = None) -> None:
     """Leave each profile out and predict it from the others.
 
     By every way that finds costs: the errors that a run's first line quotes.
     """
     from testbed.experiments.cli.output import plain_table, show
     from testbed.experiments.runs.whole_files import write_text
-    from testbed.experiments.studies import left_out_tables
+    from testbed.experiments.studies.left_out import HEAD, error_rows, left_out_table
 
-    if held_back:
-        rows = left_out_tables.held_back_rows(folders, held_back)
-        return show(plain_table(left_out_tables.HELD_BACK, rows))
-    table = left_out_tables.left_out_table(folders)
+    table = left_out_table(folders)
     if out:
         write_text(out, table.to_csv(index=False))
     head = "each profile left out and predicted from the others: median error in percent (largest)"
-    show(head, plain_table(left_out_tables.HEAD, left_out_tables.by_way(table)))
+    show(head, plain_table(HEAD, error_rows(table)))
 
 
 SweptFolder = Annotated[
@@ -169,18 +149,11 @@ def sweeps(
 
 
 @app.command
-def pairs(
-    *,
-    runs: PairsFolder = PAIRS,
-    profile: EngineProfile = ENGINE_PROFILE,
-    out: PairsOut = None,
-    figure: PairsFigure = None,
-) -> None:
+def pairs(*, figure: PairsFigure = None) -> None:
     """Compare runs on a GPU with their simulations, as tables in Markdown."""
     from testbed.experiments.studies.pairs import draw, section, simulated
-    from testbed.kernels.engine.pairs.paired_runs import device
 
-    compared = simulated(runs, profile, device(), out)
+    compared = simulated()
     print(section(compared))
     if figure:
         draw(compared, figure)

@@ -10,20 +10,19 @@
    stored in conf/beams/synthetic.yaml; widths 4 and 6 are predictions.
 
 3. A plain request's time is divided among the request, its sequences and its forks. Two parts were
-   timed by kind of sampling: the sampler's loop (`testbed gpu measure sampler`), divided by least
-   squares, and the scheduler, timed on a CPU outside this project. One factor, the speed of the
-   paper's host, scales both so that a plain request takes the time fitted to Figure 13.
+   timed by kind of sampling: the sampler's loop (KEPT, by `testbed gpu measure sampler` of
+   c489f123), divided by least squares, and the scheduler, timed on a CPU outside this project. One
+   factor, the speed of the paper's host, scales both so that a plain request takes the time fitted
+   to Figure 13.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import sqrt
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
@@ -173,20 +172,14 @@ class Split(NamedTuple):
     host: float
 
 
-def kept_us(path: Path | None = None) -> dict[Kind, float]:
+def kept_us() -> dict[Kind, float]:
     """Microseconds of a group by kind and width.
 
     This is the slope of the loop's time between the fewest and the most groups.
     """
-    table = pd.read_csv(path, comment="#") if path else kept_rows(KEPT)
     us = {}
-    for (kind, width), rows in table.groupby(["kind", "width"], sort=False):
+    for (kind, width), rows in kept_rows(KEPT).groupby(["kind", "width"], sort=False):
         first, last = rows.sort_values("groups").iloc[[0, -1]].to_dict("records")
-        if first["groups"] == last["groups"]:
-            raise InputError(
-                key=path or KEPT,
-                problem=f"{kind} {width} has one number of groups; a slope needs two",
-            )
         us[kind, width] = (last["median_us"] - first["median_us"]) / (
             last["groups"] - first["groups"]
         )
@@ -217,9 +210,9 @@ def split(us: Mapping[Kind, float]) -> Split:
     return Split(host * group / 1e6, host * sequence / 1e6, fork / sequence, host)
 
 
-def report(path: Path | None = None) -> list[str]:
+def report() -> list[str]:
     """Lines of YAML, and the cost of each kind of request relative to a plain one."""
-    us = kept_us(path)
+    us = kept_us()
     request_s, sequence_s, per_fork, host = split(us)
     shares = "{:.1f} us a group, {:.1f} a sequence, {:.1f} a fork".format(*shares_us(us))
     lines = [

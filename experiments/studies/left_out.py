@@ -1,41 +1,31 @@
-"""Two tests of costs: whole profiles, and rows of tables, predicted from the others.
+"""A test of costs: each profile is left out, and its decodes, prefills and whole runs are predicted
+from the other profiles.
 
-1. Each profile is left out, and its decodes, prefills and whole runs are predicted from the other
-   profiles. Both sides serve the same requests by the same system with the same software time, so
-   only the kernels' costs differ.
-2. Every n-th row of AIConfigurator's tables is held back. Every shipped model that is not plain and
-   is in the tables is imported on 1, 2, 4 and 8 GPUs, with 16-bit and with fp8 K and V. Matrix
-   products are not tested, because they are interpolated in a whole grid.
+Both sides serve the same requests by the same system with the same software time, so only the
+kernels' costs differ.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from itertools import product
+from functools import cache
 from pathlib import Path
 from sys import maxsize
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from testbed.core.errors import InputError
-from testbed.core.model_files import model_names
-from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost
-from testbed.cost.attention_times import DecodeTable, PrefillTable
 from testbed.cost.auto import MEASURED, ROOFLINE, Costs, adapted_choices, by_way, carried
-from testbed.cost.interpolation import Knots
-from testbed.cost.known_profiles import Known
-from testbed.cost.kv_groups import WindowTable
-from testbed.cost.model import UNBOUNDED, WindowReads, Work
+from testbed.cost.known_profiles import Known, profiles_at_hand
+from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost
-from testbed.cost.sections import Rows, rows
-from testbed.experiments.real.importers.aiconfigurator import from_tables, tables_of
-from testbed.experiments.real.importers.imported import Imported, Requested
-from testbed.experiments.real.importers.known_shapes import gpu_of_device
+from testbed.experiments.real.importers.imported import Requested
+from testbed.experiments.real.importers.known_shapes import gpu_named, gpu_of_device
 from testbed.experiments.real.importers.readers import reader_of
+from testbed.experiments.runs.choice_names import ANY_SERVER
 from testbed.experiments.runs.compose import configured
 from testbed.run.config import RunConfig, ServerConfig
 from testbed.run.parts import Part
@@ -60,16 +50,27 @@ PLACE = ("model", "gpu", "num_gpus", "measured_by")
 SOURCE = ("source_model", "source_gpu", "source_num_gpus", "source_by")
 RUNS = {"ttft_percent": "ttft_s", "tpot_percent": "tpot_s", "latency_percent": "e2e_s"}
 Row = dict[str, Any]
-PARTS = (
-    "decode_attention",
-    "prefill_attention",
-    "window_decode_attention",
-    "window_prefill_attention",
-    "state_decode",
-    "state_prefill",
-    "experts",
+HEAD = (
+    "way",
+    "predicted from",
+    "GPUs",
+    "profiles",
+    "decodes",
+    "prefills",
+    "TTFT",
+    "TPOT",
+    "latency",
 )
-Key = tuple[Any, ...]
+
+
+def left_out_table(folders: Sequence[Path]) -> pd.DataFrame:
+    """A row for each profile that ships or is in a folder, and each way that predicts it from the
+    others.
+    """
+    shipped = list(profiles_at_hand(path=None, gpus=[gpu_named(ANY_SERVER)]))
+    shards = [(profile.model.name, profile.profile["num_gpus"]) for profile in shipped]
+    profiles = shipped + [profile for folder in folders for profile in imported(folder, shards)]
+    return pd.DataFrame(tested(profiles, profiles)).fillna("")
 
 
 def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]:
@@ -171,98 +172,15 @@ def _place(profile: Known, columns: Sequence[str]) -> Row:
     return dict(zip(columns, values, strict=True))
 
 
-class HeldBack(NamedTuple):
-    """A held-back row: its kind, its shape, and the error of the profile without it.
-
-    error: None if the row is outside the other rows.
+def error_rows(table: pd.DataFrame) -> Iterator[list[str]]:
+    """A line for each way, for the makers of the profiles that it starts from, and for one GPU and
+    several.
     """
-
-    kind: str
-    section: str
-    shape: Key
-    error: float | None
-
-
-def held_back(folder: Path, every: int) -> Iterator[HeldBack]:
-    """The rows of all shards; a shard with the same rows as an earlier one is left out."""
-    tables = {name: table for name, table in tables_of(folder).items() if name != "gemm"}
-    kept = {name: table[table.index % every != every - 1] for name, table in tables.items()}
-    kept["all_reduce"] = tables["all_reduce"]
-    seen = set[str]()
-    for name, num_gpus, kv_bytes in product(model_names(), (1, 2, 4, 8), (2, 1)):
-        model = read_model(name)
-        if model.is_plain and kv_bytes == model.dtype_bytes:
-            continue
-        requested = Requested(name, tensor_parallel=num_gpus, kv_dtype_bytes=kv_bytes)
-        try:
-            complete, rest = (from_tables(folder, which, requested) for which in (tables, kept))
-        except InputError:
-            continue  # the tables lack this shard
-        for section in PARTS:
-            body = complete.sections.get(section)
-            if body is None or section.split("_")[0] in complete.not_measured or str(body) in seen:
-                continue
-            seen.add(str(body))
-            yield from _rows(section, complete, rest, model.latent is not None, kv_bytes)
-
-
-def _rows(
-    section: str, complete: Imported, rest: Imported, is_latent: bool, kv_bytes: int
-) -> Iterator[HeldBack]:
-    part = section.split("_")[0]
-    of_values = "latent" if is_latent else f"{'fp8' if kv_bytes == 1 else '16-bit'}, {part}"
-    kind = part if part in ("experts", "state") else of_values
-    times = dict(rows(rest.profile(), section))
-    time_ps = layer_ps(section, list(times.items()), complete.model)
-    grids = defaultdict[str, list[Key]](list)
-    for name, sizes in map(partial(_sizes, section), times):
-        grids[name].append(sizes)
-    arrays: dict[str, np.ndarray] = {name: np.array(grid) for name, grid in grids.items()}
-    for key, ps in rows(complete.profile(), section):
-        if key not in times:
-            name, sizes = _sizes(section, key)
-            is_inside = name in arrays and _is_between(arrays[name], sizes)
-            yield HeldBack(kind, section, key, time_ps(key) / ps - 1 if is_inside else None)
-
-
-def _is_between(points: np.ndarray, sizes: Key) -> bool:
-    """True if a point is no larger than these sizes on every axis, and another no smaller."""
-    has_smaller = (points <= sizes).all(axis=1).any()
-    has_larger = (points >= sizes).all(axis=1).any()
-    return bool(has_smaller and has_larger)
-
-
-def _sizes(section: str, key: Key) -> tuple[str, Key]:
-    """The distribution of tokens over experts, if there are any, and the sizes; of a decode the
-    mean context.
-    """
-    if section == "experts":
-        return key[0], key[1:]
-    return "", (key[0], key[1] // key[0]) if section.endswith("decode_attention") else key
-
-
-def layer_ps(section: str, points: Rows, model: ModelSpec) -> Callable[[Key], int]:
-    """Picoseconds of one layer, by the key of a section's points."""
-    if "prefill" in section:
-        prompts = PrefillTable(points, 1)
-        return lambda key: prompts(((key[1], key[2]),) * key[0])
-    if not section.endswith("decode_attention"):  # by their last axis
-        kinds = dict.fromkeys(key[:-1] for key, _ in points)
-        curves = {
-            kind: Knots((key[-1], ps) for key, ps in points if key[:-1] == kind) for kind in kinds
-        }
-        return lambda key: curves[key[:-1]](key[-1])
-    size = model.window.size if model.window else UNBOUNDED
-    in_window = section.startswith("window")
-    span = (
-        WindowTable(points, size, 1).span
-        if in_window
-        else partial(DecodeTable(points, 1).span, saved=0)
-    )
-
-    def decode(key: Key) -> int:
-        n, mean = key[0], key[1] // key[0]
-        reads = WindowReads(size, n * min(mean, size), n if mean < size else 0, UNBOUNDED)
-        return span(Work(n, key[1], mean, windows=(reads,))).first_ps
-
-    return decode
+    makers = table["source_by"].replace({"measured": "ours", "": "a data sheet"})
+    several = table["num_gpus"].gt(1).map({False: "one", True: "several"})
+    for names, group in table.groupby([table["way"], makers, several]):
+        errors = group[
+            [name for name in group if name.endswith("_percent") and "p90" not in name]
+        ].abs()
+        cells = [f"{errors[name].median():.1f} ({errors[name].max():.1f})" for name in errors]
+        yield [*map(str, names), f"{len(group)}", *cells]

@@ -1,4 +1,4 @@
-"""Simulates the runs that `testbed gpu pairs` made on a GPU, and compares both sides.
+"""Simulates the runs that a GPU has served (kernels/results/h200-engine.md), and compares both.
 
 A simulated run has the config of the real one, so the same requests, policy and scheduler; it needs
 no GPU. Its costs are the profile measured on the engine. Nothing is fitted to a pair.
@@ -9,26 +9,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from testbed.core.errors import InputError
-from testbed.experiments.runs.run_folder import write_everything
-from testbed.experiments.runs.whole_files import SUMMARY, whole, write_json, write_text
-from testbed.kernels.engine.pairs.paired_runs import (
+from testbed.experiments.runs.whole_files import whole
+from testbed.experiments.studies.paired_runs import (
     FIGURES,
     KNEE,
     LOADS,
     PAIRS,
     SERIES,
     Pair,
-    Stage,
     figures,
 )
 from testbed.run.config import RunConfig
 from testbed.run.simulate import run
 
+MEASURED = Path("kernels/results/engine/pairs/measured.csv")
 INDEX = ["pair", "about", "load"]
 JUDGED = list(FIGURES[2:])  # the first two are numbers of requests
 POINTS = "hit_rate"  # its errors are differences in percentage points
@@ -80,55 +78,26 @@ class Sides(NamedTuple):
         return Sides(self.real[chosen], self.ours[chosen])
 
 
-def simulated(runs: Path, profile: Path, stage: Stage, out: Path | None = None) -> Sides:
-    """Simulate every pair with a measured line in the folder `runs`.
-
-    out: a folder for the simulated run folders; None for none.
-    """
-    path = runs / "measured.csv"
-    if not path.is_file():
+def simulated() -> Sides:
+    """Every kept run of a pair, and its simulation."""
+    if not MEASURED.is_file():
         raise InputError(
-            key=path, problem="no such file", remedy="testbed gpu pairs writes it, on a GPU"
+            key=MEASURED, problem="no such file", remedy="work in the folder of the repository"
         )
-    table = pd.read_csv(path)
+    table = pd.read_csv(MEASURED)
     table.index = pd.Index([f"{row.series}-{row.load:g}-{row.seed}" for row in table.itertuples()])
-    pairs = [pair for pair in PAIRS if pair.name in table.index]
-    if not pairs:
-        raise InputError(
-            key=runs,
-            problem="has no measured run of a pair",
-            remedy="run testbed gpu pairs on a GPU first",
-        )
-    ours = [simulate(pair, with_costs(pair, stage, profile), out) for pair in pairs]
+    pairs = [pair for pair in PAIRS if pair.name in table.index]  # the last three were not begun
+    ours = [simulate(pair) for pair in pairs]
     places = [(pair.name, pair.series.about, pair.load) for pair in pairs]
     index = pd.MultiIndex.from_tuples(places, names=INDEX)
     real = table.loc[[pair.name for pair in pairs], JUDGED].astype(float).set_axis(index)
     return Sides(real, pd.DataFrame(ours, index, JUDGED, dtype=float))
 
 
-def simulate(pair: Pair, config: dict[str, Any], out: Path | None) -> Mapping[str, float | None]:
-    """The figures of a simulated pair; its run folder is written below `out`, if given."""
-    result = run(RunConfig.from_values(config))
-    setup = result.setup
-    if out is not None:
-        folder = out / pair.name
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
-        write_everything(folder, setup, result)
-        write_json(folder / "timing.json", {"wall_s": result.wall_s})
-        write_json(folder / SUMMARY, result.summary)
-    return figures(setup, result.recorder, result.summary)
-
-
-def with_costs(pair: Pair, stage: Stage, profile: Path) -> dict[str, Any]:
-    """The values of a simulated pair's config, with the profile."""
-    values: dict[str, Any] = pair.config(stage)
-    del values["engine"]
-    cost = values["cost"]
-    if "choices" in cost:
-        cost["choices"]["swap_waits"] = "all in"  # what the engine does: see CudaMoves
-        cost["path"] = str(profile)
-    return values
+def simulate(pair: Pair) -> Mapping[str, float | None]:
+    """The figures of a simulated pair."""
+    result = run(RunConfig.from_values(pair.config()))
+    return figures(result.setup, result.recorder, result.summary)
 
 
 def section(sides: Sides) -> str:

@@ -225,28 +225,6 @@ def make_engine(
     return assemble(setup.scheduler, setup.pool, arch, weights, chosen)
 
 
-def on_the_device_of(first: GpuEngine, setup: Setup) -> GpuEngine:
-    """An engine for a setup whose pools fit into those of `first`, which has one GPU and has ended:
-    it computes on them, by the graphs that were captured then.
-    """
-    old, state, config = first.runner, setup.scheduler.state, setup.config
-    options = config.engine or EngineConfig()
-    parallel = TopP(options.temperature, options.top_p, config.seed)
-    sampler = Sampler(TokenBuffers(setup.model.vocab_size, config.seed), parallel)
-    moves = type(old.moves)(old.moves.pools, old.moves.layout, live_tables(state))
-    runner = Runner(state, old.network, old.attention, moves, sampler, old.timer)
-    runner.forward = old.forward
-    return GpuEngine(
-        setup.scheduler,
-        runner,
-        WallClock(),
-        first.max_len,
-        config.window_s,
-        setup.parts.lengths,
-        launches_ahead=options.launches_ahead,
-    )
-
-
 def _parallel_engine(
     setup: Setup, source: Source, options: Options, weights: Weights | None
 ) -> GpuEngine:

@@ -18,7 +18,7 @@ from testbed.kernels.launch.attention import decode, decode_workspace, paper_dec
 from testbed.kernels.launch.decode_plan import WORTH_SHARING
 from testbed.kernels.launch.prefill_attention import prefill, prefix_attention
 from testbed.kernels.measure.timing import num_rotations
-from testbed.kernels.verify.reference import PLAIN, Form, Shape, shuffled_tables
+from testbed.kernels.verify.reference import Shape, shuffled_tables
 
 Calls = list[Callable[[], object]]
 LayerCaches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # K and V of each
@@ -43,20 +43,6 @@ class Pools:
     def blocks(self, shape: Shape) -> int:
         """Number of blocks that fit for one layer."""
         return self.k.numel() // (shape.num_kv_heads * shape.block_size * shape.head_size)
-
-
-def formed(
-    k_cache: torch.Tensor, v_cache: torch.Tensor, form: Form
-) -> tuple[LayerCaches, dict[str, Any]]:
-    """K and V of each layer in this form, and the arguments by which kernels read it."""
-    if not form.fp8:
-        return zip(k_cache, v_cache, strict=True), {"window": form.window}
-    k, v = (
-        torch.stack([x.to(torch.float8_e4m3fn).view(torch.uint8) for x in cache])
-        for cache in (k_cache, v_cache)
-    )
-    scales = torch.full((2, k_cache.shape[2]), 0.5, device="cuda")
-    return zip(k, v, strict=True), {"window": form.window, "kv_scales": scales}
 
 
 class Inputs:
@@ -115,10 +101,9 @@ class DecodeInputs(Inputs):
         self.out = torch.empty_like(self.q)
         self.workspace = decode_workspace(self.q[0], 128 if self.q[0].numel() < 1 << 20 else 32)
 
-    def paged(self, form: Form = PLAIN) -> Calls:
+    def paged(self) -> Calls:
         """Calls of our paged kernel, one per layer."""
-        layers, options = formed(self.k_cache, self.v_cache, form)
-        return self._decodes(layers, self.tables, **options)
+        return self._decodes(zip(self.k_cache, self.v_cache, strict=True), self.tables)
 
     def sharing(self, prefix: int) -> Calls:
         """Calls of two kernels, of which the first reads the tokens that all sequences begin with
@@ -193,13 +178,12 @@ class PrefillInputs(Inputs):
         )
         self.out = torch.empty_like(self.q)
 
-    def paged(self, form: Form = PLAIN) -> Calls:
+    def paged(self) -> Calls:
         """Calls of the prefill kernel, one per layer."""
-        layers, options = formed(self.k_cache, self.v_cache, form)
         arrays = self.tables, self.starts, self.context_lens
         return [
-            partial(prefill, self.out, self.q, *kv, *arrays, max_query_len=self.max_new, **options)
-            for kv in layers
+            partial(prefill, self.out, self.q, *kv, *arrays, max_query_len=self.max_new)
+            for kv in zip(self.k_cache, self.v_cache, strict=True)
         ]
 
     def sdpa(self) -> Calls:

@@ -80,7 +80,7 @@ WRONG = {
     "lockstep": "lockstep vlm",
     "import": "import model nowhere/config.json",
     "calibrate": "calibrate fit memory nowhere",
-    "gpu": "gpu pairs --nope",
+    "gpu": "gpu bench --nope",
 }
 BROKEN = """
 from testbed.core.slots import Grant

@@ -127,8 +127,3 @@ def test_figures_use_the_constants_fitted_to_the_kept_rows(capsys):
     output = capsys.readouterr().out
     assert f"choices.overhead_per_sequence_s: {shares.sequence_s:.4g}" in output
     assert f"choices.sequences_per_fork: {shares.sequences_per_fork:.3g}" in output
-
-
-def test_rows_of_one_number_of_groups_have_no_slope(tmp_path):
-    (tmp_path / "rows.csv").write_text("# where\nkind,width,groups,median_us\nparallel,1,8,1000\n")
-    refuses("one number of groups", kept_us, tmp_path / "rows.csv")

@@ -14,7 +14,6 @@ from testbed.experiments.real.importers.known_shapes import gpu_named, model_nam
 from testbed.experiments.real.validation.deviations import conclude
 from testbed.experiments.real.validation.log_replay import LoggedMachine, replay, server_config
 from testbed.experiments.real.validation.logged_server import (
-    high_water,
     impossible_lengths,
     recurrence,
 )
@@ -251,42 +250,6 @@ def test_blocks_of_a_pool_of_groups_are_of_all_layers(tmp_path):
     config = server_config(words)
     replayed = replay(VllmLog(write_log(tmp_path / "a.csv", MANY)), config)
     assert replayed.num_blocks == config.server.kv_slots(config.model, 16) // 16
-
-
-def test_pool_of_a_crowded_log_is_its_most_used_blocks(testbed, tmp_path, profile):
-    tight = simulated(
-        tmp_path, "tight.csv", CROWD, profile, "server.num_blocks=81", "swap_space_gib=0.001"
-    )
-    mark = high_water(VllmLog(tight), 16, 128)
-    assert mark.memory_short
-    assert 80 <= mark.blocks <= 88  # some are preempted, and count as if they were not
-    large_pool = simulated(tmp_path, "roomy.csv", MANY, profile, *SMALL)
-    assert not high_water(VllmLog(large_pool), 16, 128).memory_short
-    line = (*SYSTEM, f"cost.path={profile}", "server.workspace_gib=0", "swap_space_gib=0.001")
-    reported = testbed("validate", large_pool, *line, "--blocks-from-log")[1]
-    assert "blocks at once, and none waited for more; used here: " in reported
-    reported = testbed("validate", tight, *line, "--blocks-from-log")[1]
-    assert (
-        f"used up to {mark.blocks} blocks at once while others waited: taken as the pool"
-        in reported
-    )
-    assert f"so {mark.blocks} hold tokens" in reported
-
-
-@pytest.mark.parametrize(
-    ("arrival_s", "limit", "short"),
-    [(0, None, True), (1.9, None, True), (2, None, False), (0, 20, False), (0, 21, True)],
-)
-def test_memory_is_short_where_one_waits_for_more_than_twenty_steps_below_the_limit(
-    tmp_path, arrival_s, limit, short
-):
-    """Nineteen run from 1 to 3 s, a token a second, with 95% of the blocks of the last, which waits
-    until 22 s.
-    """
-    rows, late = [(5, 3, 0.0)] * 19 + [(310, 3, arrival_s)], np.append(np.zeros(19), 21)
-    times = Times(np.zeros(20), 1 + late, 3 + late, np.full(20, 3))
-    log = VllmLog(write_log(tmp_path / "a.csv", rows, times))
-    assert high_water(log, 16, limit) == (20, short)
 
 
 def test_a_machine_s_front_end_and_slowness_come_on_top_of_its_engine(tmp_path, profile):

@@ -12,9 +12,8 @@ from refusals import refuses
 
 import testbed.kernels
 from testbed.experiments.cli.main import call
-from testbed.experiments.studies import pairs
+from testbed.experiments.studies.paired_runs import SERIES
 from testbed.experiments.studies.pairs import INDEX, JUDGED, Sides, section
-from testbed.kernels.engine.pairs.paired_runs import PAIRS
 
 REAL = dict.fromkeys(JUDGED, 100.0) | {
     "hit_rate": 0.5,
@@ -96,8 +95,8 @@ def check_preemptions_are_drawn(figure):
     """The first panel has the measured means over the seeds of each load, of the first series."""
     axes = figure.axes[0]
     assert axes.get_ylabel() == "preemptions"
-    rows = pd.read_csv(MEASURED / "measured.csv").query("series == @PAIRS[0].series.name")
-    means = rows.groupby("load")["preemptions"].mean()
+    rows = pd.read_csv(MEASURED / "measured.csv")
+    means = rows[rows["series"] == SERIES[0].name].groupby("load")["preemptions"].mean()
     assert axes.lines[0].get_ydata().tolist() == pytest.approx(means.tolist())
     assert len(axes.lines[3].get_ydata()) == len(means)  # simulated
 
@@ -114,17 +113,6 @@ def test_all_pairs_are_simulated_tabulated_and_drawn(tmp_path, monkeypatch, caps
     assert "- hit rate within 1 points: 8 of 8 pairs" in output
     check_preemptions_are_drawn(*drawn)
     assert imread(tmp_path / "pairs.png").shape[:2] == (900, 1050)
-    monkeypatch.setattr(pairs, "PAIRS", PAIRS[:1])
-    call("validate pairs", ["--out", str(tmp_path / "out")])
-    files = {path.name for path in (tmp_path / "out" / PAIRS[0].name).iterdir()}
-    assert files >= {"config.yaml", "requests.csv", "iterations.csv", "timing.json", "summary.json"}
     monkeypatch.chdir(tmp_path)
-    refuses(
-        "pairs/measured.csv: no such file .testbed gpu pairs writes it",
-        call,
-        "validate pairs",
-        ["--runs", "pairs"],
-    )
-    (tmp_path / "measured.csv").write_text("series,load,seed\nother,1,0\n")
-    refuses("has no measured run of a pair", call, "validate pairs", ["--runs", "."])
+    refuses("pairs/measured.csv: no such file", call, "validate pairs", [])
     refuses("--figure f.doc: ", call, "validate pairs", ["--figure", "f.doc"])

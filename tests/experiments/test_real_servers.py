@@ -78,7 +78,7 @@ def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
 def test_software_fitted_at_one_and_two_requests_a_second(testbed, tmp_path):
     pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")
     testbed.done("import", "profile", str(TABLES), "--model", "opt-13b", "--out", "a100.json")
-    system = ("+system=vllm-v0", "cost=profile", "--blocks-from-log")
+    system = ("+system=vllm-v0", "cost=profile", "server.num_blocks=3523")
     logs = [str(A100 / name) for name in ("vllm-100-1.csv", "vllm-200-2.csv", "vllm-300-3.csv")]
     reported = testbed.done(
         "calibrate",
@@ -94,7 +94,6 @@ def test_software_fitted_at_one_and_two_requests_a_second(testbed, tmp_path):
     reported = testbed.done(
         "validate", *logs, *system, "cost.path=fitted.json", "--csv", "errors.csv"
     )
-    assert "used up to 3,523 blocks at once while others waited: taken as the pool" in reported
     measured = errors(tmp_path / "errors.csv")
     # Measured: -1.2, -0.6, +3.6.
     assert all(abs(measured[Path(log).name, "tpot_s_mean"]) < 10 for log in logs)

@@ -150,7 +150,7 @@ def test_profiles_are_left_out_and_predicted_by_every_way(shipped, tmp_path, mon
     """Two that ship, and those of their shapes that AIConfigurator's tables give."""
     two = [shipped["llama-3-8b"], shipped["llama-13b"]]
     monkeypatch.setattr(
-        "testbed.experiments.studies.left_out_tables.profiles_at_hand",
+        "testbed.experiments.studies.left_out.profiles_at_hand",
         lambda path, gpus: iter(two),
     )
     out, folder = tmp_path / "out.csv", write_every_table(tmp_path)

@@ -86,17 +86,6 @@ def test_assumed_memory_and_unsupported_conclusions_are_reported(testbed):
     )
 
 
-def test_pool_is_at_least_what_the_logged_requests_used(testbed):
-    output = testbed.done(
-        "validate",
-        "log.csv",
-        "cost=profile",
-        "cost.path=h200-llama-3-8b-tp1",
-        "--blocks-from-log",
-    )
-    check_words(("used up to 74 blocks at once", "none waited for more"), output)
-
-
 @pytest.mark.parametrize("word", ["server.num_blocks=64", "++server.num_blocks=64"])
 def test_pool_and_tiers_of_the_words_are_those_of_a_profile_s_server(word):
     tiers = ("policy=tiered", "+tier@server.tiers.dram=dram", "++server.tiers.dram.size_gib=2")
@@ -209,9 +198,6 @@ def test_profiles_that_cannot_be_fitted_are_refused(testbed, tmp_path, words, pa
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        pytest.param(
-            ("validate", "costs", "--held-back", "1"), ("--held-back", "at least 2"), id="every row"
-        ),
         pytest.param(
             ("validate", "pairs", "--figure", "x.txt"),
             ("x.txt", ".pdf, .png, .svg"),

@@ -26,7 +26,6 @@ from testbed.kernels.gpu_commands import (  # noqa: E402
 )
 from testbed.kernels.ladder.ladder_steps import LadderBatch  # noqa: E402
 from testbed.kernels.measure import timing  # noqa: E402
-from testbed.kernels.measure.all_reduce import predictions, require_gpus  # noqa: E402
 from testbed.kernels.measure.bench_inputs import shard_shape  # noqa: E402
 from testbed.kernels.measure.sweeps import ragged_lens  # noqa: E402
 from testbed.kernels.verify.reference import Shape  # noqa: E402
@@ -44,25 +43,6 @@ SHIPPED = {
     "llama-3-70b": 4,
     "qwen2.5-0.5b": 1,
 }
-
-
-@pytest.mark.parametrize("requested", [[2, 8], [1], [0]])
-def test_all_reduce_over_missing_gpus_is_refused(requested: list[int]) -> None:
-    with pytest.raises(InputError, match=rf"--gpus {requested[-1]}: "):
-        require_gpus(requested, num_present=4)
-
-
-def test_all_reduces_are_predicted_from_the_next_smaller_number_of_gpus() -> None:
-    points = {
-        2: [[2, 1000, 4.0, 3.9, 4.1]],
-        4: [[4, 1000, 7.0, 6.9, 7.1]],
-        8: [[8, 1000, 9.0, 8.9, 9.1]],
-    }
-    expected = [
-        (4, 1000, 7.0, 4 * 1.5),
-        (8, 1000, 9.0, 7 * (7 / 8) / (3 / 4)),
-    ]  # a ring's share (n - 1) / n
-    assert predictions(points) == [pytest.approx(row, rel=1e-6) for row in expected]
 
 
 @pytest.mark.parametrize(("name", "num_gpus"), SHIPPED.items())

@@ -67,8 +67,7 @@ def conclude(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[st
     yield "what it does not support"
     if content_hash(log.path) in replayed.measured.get("software_fitted_on", {}).values():
         yield "  a prediction: times were fitted on this very log; validate another one"
-    mark = high_water(log, replayed.block_size, config.scheduler.parameters.get("max_num_seqs"))
-    share = mark.blocks / replayed.num_blocks
+    share = high_water(log, replayed.block_size) / replayed.num_blocks
     if log.preemptions and not replayed.preemptions:
         yield (
             f"  memory that runs short: the log has {log.preemptions:,} preemptions, the "

@@ -1,6 +1,5 @@
 """The server of a log: a config with the KV blocks and links that the log's folder records.
 
-Without a recorded number, the most blocks that requests used at once can stand for the pool.
 `doubts` reports why the log itself may be wrong.
 """
 
@@ -22,26 +21,13 @@ from testbed.run.machine import block_size_of
 from testbed.run.parts import Part, locate
 from testbed.traces.vllm_log import Times, VllmLog
 
-NEAR = 0.95  # share of the high-water mark, and of max_num_seqs, that counts as reached
-LONG = 20  # decode steps; a request that waits longer for its first token waits for memory
 RECURRING = 0.9  # share of prompts that must be as long as those of one period before
 FEWEST_LENGTHS = 8  # different lengths in a period; a benchmark of one length always recurs
 IMPOSSIBLE = 0.02  # share of the requests from which impossible lengths are reported
 POOL = ("server.num_blocks", "server.kv_memory_gib")
 
 
-class HighWater(NamedTuple):
-    """The most blocks that requests used at once.
-
-    memory_short: whether a request waited for blocks at about that level, while fewer requests were
-    running than the server's limit. Only then is `blocks` the size of the pool.
-    """
-
-    blocks: int
-    memory_short: bool
-
-
-def high_water(log: VllmLog, block_size: int, max_num_seqs: int | None) -> HighWater:
+def high_water(log: VllmLog, block_size: int) -> int:
     """The most blocks of requests between their first and their last token.
 
     The sum is largest at a first token or just before an end, so only these moments are looked at.
@@ -62,23 +48,7 @@ def high_water(log: VllmLog, block_size: int, max_num_seqs: int | None) -> HighW
         )
         written = np.floor((moment - first) / (finish - first) * steps)
         levels.append(int(np.ceil((prompts[here] + 1 + written) / block_size).sum()))
-    full = moments[np.array(levels) >= NEAR * max(levels)]
-    return HighWater(
-        max(levels), any(_memory_waited_for(times, moment, max_num_seqs) for moment in full)
-    )
-
-
-def _memory_waited_for(times: Times, moment: float, max_num_seqs: int | None) -> bool:
-    """True if a request waits long at this moment (s), and not for the limit max_num_seqs.
-
-    If memory is free, a request is admitted at the next iteration, and its prompt is done soon.
-    """
-    waiting = (times.arrival_s <= moment) & (moment < times.first_token_s)
-    step_s = float(np.median(times.tpot_s)) if len(times.tpot_s) else 0.0
-    long = bool((times.ttft_s[waiting] > LONG * step_s).any())
-    return long and (
-        max_num_seqs is None or times.running_at(np.array([moment]))[0] < NEAR * max_num_seqs
-    )
+    return max(levels)
 
 
 def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
@@ -152,18 +122,14 @@ def logged_servers(
     logs: Sequence[VllmLog],
     config: RunConfig,
     overrides: Sequence[str],
-    blocks_from_log: bool = False,
 ) -> list[LoggedServer]:
-    """The server of each log, with remarks on the log.
-
-    blocks_from_log: if no number of blocks is recorded, the logs' high-water mark is the pool.
-    """
+    """The server of each log, with remarks on the log."""
     configured = any(key.startswith(POOL) for key in chosen(overrides))
     servers = []
     for log in logs:
         here = LoggedServer(config, [])
         if not configured:
-            here = _recorded(log, config) or _from_logs(logs, config, blocks_from_log)
+            here = _recorded(log, config) or _assumed(config)
         links = _links(log, here.config)
         servers.append(
             LoggedServer(
@@ -191,28 +157,15 @@ def _recorded(log: VllmLog, config: RunConfig) -> LoggedServer | None:
     return None
 
 
-def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool) -> LoggedServer:
-    """The server with as many blocks as its memory leaves, or as the logs used at most."""
+def _assumed(config: RunConfig) -> LoggedServer:
+    """The server with as many blocks as its memory leaves."""
     size, server = block_size_of(config.policy) or 1, config.server
     fitting, source = server.num_blocks, "as testbed fits sizes the pool"
     if fitting is None:
         fitting = server.kv_slots(config.model, size) // size
         source = _source(server, config.model.name)
-    left = f"{fitting:,} of {size} tokens, {source}"
-    if not blocks_from_log:
-        way_out = "say server.num_blocks=N, or --blocks-from-log"
-        return LoggedServer(
-            config,
-            [f"the log does not say how many KV blocks there were; taken: {left}; {way_out}"],
-        )
-    limit = config.scheduler.parameters.get("max_num_seqs")
-    marks = {log.path: high_water(log, size, limit) for log in logs}
-    path, most = max(marks.items(), key=lambda item: item[1].blocks)
-    mark = f"requests of {Path(path).name} used up to {most.blocks:,} blocks at once"
-    if not most.memory_short and most.blocks <= fitting:
-        return LoggedServer(config, [f"{mark}, and none waited for more; used here: {left}"])
-    configured = f"{mark} while others waited: taken as the pool (memory would leave {fitting:,})"
-    return LoggedServer(_with_blocks(config, most.blocks + config.null_blocks), [configured])
+    taken = f"taken: {fitting:,} of {size} tokens, {source}; say server.num_blocks=N"
+    return LoggedServer(config, [f"the log does not say how many KV blocks there were; {taken}"])
 
 
 def _source(server: ServerConfig, model: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import pytest
@@ -9,7 +10,6 @@ import pytest
 import testbed
 import testbed.kernels
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.studies.parallel_loads import METRICS, config_of, read_loads
 from testbed.run.simulate import run
 from testbed.study.sensitivity import figures_of
 
@@ -65,6 +65,26 @@ def test_batches_of_decodes_are_within_5_percent_in_the_mean(model):
     assert decodes.predicted_us.sum() == pytest.approx(decodes.measured_us.sum(), rel=0.05)
 
 
+class Load(NamedTuple):
+    """One run: its folder's name, its model, and its words of `testbed run` without the server's
+    GPUs, the engine and the costs.
+    """
+
+    name: str
+    model: str
+    words: list[str]
+
+
+def read_loads(path):
+    return [Load(**load) for load in json.loads(path.read_text())["loads"]]
+
+
+def config_of(load, profile, server):
+    """The simulation of a load by a profile."""
+    costs = ("cost=profile", f"cost.path={profile}")
+    return configured([f"server={server}", *load.words, *costs])
+
+
 FOUR = KEPT.parent / "four-gpus"
 AGAIN = FOUR / "again"  # predicted by the profiles that ship, before they were served
 FOUR_LOADS = {
@@ -105,7 +125,7 @@ def test_predictions_made_before_are_those_of_the_profiles_as_measured(load, fol
     kept = json.loads((folder / "predicted.json").read_text())["predictions"][load.name]
     as_measured = config_of(load, str(folder / "profiles" / f"{load.model}.json"), "h200")
     found = figures_of(run(as_measured).summary)
-    for name in METRICS:
+    for name in ("tpot_mean_s", "ttft_p50_s", "ttft_mean_s", "preemptions"):
         assert found[name] == pytest.approx(kept["figures"][name])
 
 

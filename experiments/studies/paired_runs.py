@@ -1,11 +1,11 @@
-"""The paired runs around the sustainable load, their configs (resolved configs of `testbed run`),
-and their figures.
+"""The paired runs around the sustainable load, which a GPU has served: their configs, as resolved
+ones of `testbed run`, and their figures.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
@@ -17,25 +17,15 @@ LOADS = (0.5, 0.8, 0.95, 1.1, 1.5, 2.0, 4.0)  # times the sustainable load
 KNEE = 1.1  # loads above it run with all seeds
 SEEDS = 3
 BLOCK, LONGEST = 16, 4096  # tokens of a block, and of a sequence
-LARGEST, HOST = 49152, 32768  # tokens of the largest pool, and of the host's
+HOST = 32768  # tokens of the host's pool
+SECONDS = 8.0  # of arrivals
+MODEL = "llama-3-8b"
+PROFILE = "gpu-engine/h200-llama-3-8b-tp1"  # of the engine that has served them
 
 
 def part(target: str, **parameters: Any) -> Node:
     """A part of a run as a config has it."""
     return {"_target_": f"testbed.{target}", **parameters}
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """The setting of the pairs: a model, seconds of arrivals, the engine's options. warm: sizes of
-    prompt batches that a process runs once, before anything is measured.
-    """
-
-    model: ModelSpec
-    seconds: float
-    engine: Node
-    cost: Callable[[str], Node]  # by the model's name
-    warm: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +44,6 @@ class Series:
     num_seqs: int = 1
 
 
-class Missing(NamedTuple):
-    """The names of the pairs without a line: whose run failed, and for which no time was left."""
-
-    failed: list[str]
-    late: list[str]
-
-
 @dataclass(frozen=True, slots=True)
 class Pair:
     """One run on both sides: a series at `load` times its sustainable rate."""
@@ -73,9 +56,9 @@ class Pair:
     def name(self) -> str:
         return f"{self.series.name}-{self.load:g}-{self.seed}"
 
-    def config(self, stage: Stage) -> Node:
-        """The run's config; `testbed run` and the engine read the same values."""
-        series, spec = self.series, stage.model
+    def config(self) -> Node:
+        """The config of its simulation, with the engine's costs."""
+        series, spec = self.series, read_model(MODEL)
         return {
             "model": part("core.specs.ModelSpec", **asdict(spec)),
             "server": part(
@@ -87,21 +70,20 @@ class Pair:
             ),
             "trace": series.trace,
             "arrivals": part(
-                "engine.arrivals.Poisson", rate=self.load * series.rate, duration_s=stage.seconds
+                "engine.arrivals.Poisson", rate=self.load * series.rate, duration_s=SECONDS
             ),
             "policy": series.policy,
             "scheduler": part(
                 "sched.mixed.MixedPrefill", max_num_batched_tokens=2560, max_num_seqs=128
             ),
             "preemption": part(f"sched.preemption.{series.preemption}"),
-            "cost": stage.cost(spec.name),
+            "cost": COST,
             "beams": part("sched.beam_search.SyntheticBeams"),
             "seed": self.seed,
             "workload": {"max_len": LONGEST, "num_seqs": series.num_seqs, "beam": False},
             "swap_space_gib": gib(spec, HOST) if series.preemption == "Swap" else 0.0,
-            "window_s": [0.0, stage.seconds],
+            "window_s": [0.0, SECONDS],
             "stop_at_latency": None,
-            "engine": stage.engine,
         }
 
 
@@ -110,12 +92,11 @@ def gib(spec: ModelSpec, num_tokens: int) -> float:
     return num_tokens * spec.kv_bytes_per_token / 2**30
 
 
-def measured(model: str) -> Node:
-    """The measured cost profile, without overrides."""
-    choices = part("cost.profile.Choices", block_size=BLOCK, kernel="paged", spread="ragged")
-    return part("cost.profile.ProfileCost", path=f"h200-{model}-tp1", choices=choices)
-
-
+# swap_waits: what the engine does, see CudaMoves
+CHOICES = part(
+    "cost.profile.Choices", block_size=BLOCK, kernel="paged", spread="ragged", swap_waits="all in"
+)
+COST = part("cost.profile.ProfileCost", path=PROFILE, choices=CHOICES)
 H200 = part(
     "core.specs.GpuSpec",
     name="h200",
@@ -171,10 +152,9 @@ FEWER = (  # at some loads only
         4,
     ),
 )
-MACHINE = Pair(Series("machine", "the largest pools", CHATS, 1.0, LARGEST, PAGED, "Swap"), 1.0, 0)
 OVERLOADS = [load for load in LOADS if load > KNEE]
 OTHER_SEEDS = range(1, SEEDS)
-PAIRS = [  # the most wanted first: a limit of time may end them
+PAIRS = [  # in the order in which they were served
     *(Pair(series, load, 0) for series, load in product(SERIES, LOADS)),
     *(Pair(FEWER[i], 0.95, 0) for i in (0, 1, 3)),
     *(
@@ -186,15 +166,6 @@ PAIRS = [  # the most wanted first: a limit of time may end them
 ]
 
 
-def device() -> Stage:
-    """On a GPU: 8 s of arrivals, small pools."""
-    engine = {"device": "cuda", "dtype": "float16", "graphs": 128}
-    # Products by kernels that are loaded when first used
-    sizes = (*range(1, 513), *range(520, 2561, 40))
-    return Stage(read_model("llama-3-8b"), 8.0, engine, measured, warm=sizes)
-
-
-KEYS = ("series", "load", "seed")
 FIGURES = (
     "arrived",
     "finished",
