@@ -175,17 +175,15 @@ def option_at(folder: Path, path: str) -> Node | None:
     if path == "engine/gpu":
         return {}
     if group == "model":
-        return _model(name)
+        is_shipped = name in model_names()
+        return {**CHOICES, **shipped(name)["shape"]} if is_shipped else _model_of(config_in(name))
     if group == "server":
         return _server(name)
     return _plug_in(group, name) if group in GROUPS else None
 
 
-def _model(name: str) -> Node | None:
-    """The shape of a model that ships, or of a folder's config.json."""
-    if name in model_names():
-        return {**CHOICES, **shipped(name)["shape"]}
-    config = config_in(name)
+def _model_of(config: Path | None) -> Node | None:
+    """The shape in a config.json; None without one."""
     if config is None:
         return None
     check_served(config)

@@ -167,18 +167,17 @@ def left_out(way: str, server: ServerSpec) -> str:
     """The errors of whole runs by this way, on one GPU or on several; if this GPU was tested, of
     its profiles, with their models, and then of all.
     """
-    tested_ones, chosen = _tested_by(way, server), _tested_like(way, server)
-    if not chosen:
+    subsets = _tested_by(way, server)
+    if not subsets:
         return NOT_TESTED
     many = "on one GPU" if server.num_gpus == 1 else "on several GPUs"
+    *own, tested_ones = subsets
     wide = _in_whole_runs(tested_ones, f"profiles {many} left out (median)")
-    if len(chosen) == len(tested_ones):
+    if not own:
         return wide
-    models = ", ".join(sorted({row["model"] for row in chosen}))
-    own = _in_whole_runs(
-        chosen, f"profiles of {server.gpu.name} {many} left out ({models}; median)"
-    )
-    return f"{own}; of all GPUs {wide}"
+    models = ", ".join(sorted({row["model"] for row in own[0]}))
+    of_gpu = f"profiles of {server.gpu.name} {many} left out ({models}; median)"
+    return f"{_in_whole_runs(own[0], of_gpu)}; of all GPUs {wide}"
 
 
 def _in_whole_runs(rows: Sequence[Mapping[str, str]], of_profiles: str) -> str:
@@ -186,32 +185,37 @@ def _in_whole_runs(rows: Sequence[Mapping[str, str]], of_profiles: str) -> str:
 
 
 def left_out_error(cost: CostModel, server: ServerSpec) -> float | None:
-    """The median relative error of the latency of whole runs with such derived costs, or with a
-    roofline; of derived costs that were not tested that of all others. None: the costs are of
-    another kind, or none were tested.
+    """The relative error of the latency of whole runs with such derived costs, or with a roofline:
+    the largest of the medians that `left_out` says; of derived costs that were not tested of those
+    of all others. None: the costs are of another kind, or none were tested.
     """
     fingerprint = cost.fingerprint or {}
     is_roofline = not fingerprint and bool(cost.provenance)
     if "from" not in fingerprint and not is_roofline:
         return None
-    rows = _tested_like(ROOFLINE if is_roofline else fingerprint.get("way", OTHER_GPU), server)
-    rows = rows or [row for way in (OTHER_GPU, OTHER_MODEL) for row in _tested_like(way, server)]
-    errors = [abs(float(row[WHOLE_RUNS["latency"]])) for row in rows]
-    return median(errors) / 100 if errors else None
-
-
-def _tested_like(way: str, server: ServerSpec) -> list[dict[str, str]]:
-    """The predictions by this way, on one GPU or on several; for this GPU if it was tested."""
-    rows = _tested_by(way, server)
-    return [row for row in rows if row["gpu"] == server.gpu.name] or rows
-
-
-def _tested_by(way: str, server: ServerSpec) -> list[dict[str, str]]:
-    """The predictions by this way, on one GPU or on several."""
-    rows = [
-        row for row in left_out_rows() if row["way"] == way and row["source_by"] in (SHIPPED, "")
+    way = ROOFLINE if is_roofline else fingerprint.get("way", OTHER_GPU)
+    subsets = _tested_by(way, server) or [
+        rows for other in (OTHER_GPU, OTHER_MODEL) for rows in _tested_by(other, server)
     ]
-    return [row for row in rows if (row["num_gpus"] == "1") == (server.num_gpus == 1)]
+    medians = [median(abs(float(row[WHOLE_RUNS["latency"]])) for row in rows) for rows in subsets]
+    return max(medians) / 100 if medians else None
+
+
+def _tested_by(way: str, server: ServerSpec) -> list[list[dict[str, str]]]:
+    """The predictions by this way, on one GPU or on several; before them those for this GPU, if
+    other GPUs were tested too. Nothing if none was.
+    """
+    rows = [
+        row
+        for row in left_out_rows()
+        if row["way"] == way
+        and row["source_by"] in (SHIPPED, "")
+        and (row["num_gpus"] == "1") == (server.num_gpus == 1)
+    ]
+    own = [row for row in rows if row["gpu"] == server.gpu.name]
+    if 0 < len(own) < len(rows):
+        return [own, rows]
+    return [rows] if rows else []
 
 
 def left_out_rows() -> list[dict[str, str]]:

@@ -3,7 +3,8 @@
 A profile of whole iterations says what it was off by at sizes of batch that it was fitted without:
 launches, and decodes alone. Such an error holds for a whole run, which stays near one size, and so
 does the slowness of its host, which drifts by minutes (testbed/cost/host_drift.py). Derived
-costs and rooflines are moved by the median error of such costs when tested, others by COST_ERROR.
+costs and rooflines are moved by the error of such costs when tested (the largest of the medians
+that an answer says: of its GPU's profiles, and of all), others by COST_ERROR.
 """
 
 from collections.abc import Iterator
@@ -136,5 +137,5 @@ def rule(config: RunConfig) -> str:
 
 def _by_one_factor(config: RunConfig) -> str:
     is_tested = left_out_error(cost_of(config), config.server) is not None
-    why = " (the median error of such costs when tested)" if is_tested else ""
+    why = " (such costs' largest median error when tested)" if is_tested else ""
     return f"all costs {error_of(config):.0%} up and down{why}"

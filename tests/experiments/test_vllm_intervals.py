@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from dataclasses import replace
 from math import hypot
 
@@ -24,7 +25,7 @@ from testbed.experiments.real.vllm_engine.logged_steps import read_steps
 from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.studies.pressure_curve import measured
-from testbed.run.cost_words import left_out_error
+from testbed.run import cost_words
 from testbed.run.machine import cost_of
 from testbed.run.parts import Part
 from testbed.study.cost_spread import OF_OTHER_HOSTS, RESAMPLINGS, draws, rule, spread_of
@@ -133,10 +134,14 @@ def test_costs_that_say_nothing_of_their_error_are_moved_by_3_percent():
     assert {draw.slowness for draw in draws(config)} == {0.97, 1.0, 1.03}
 
 
-def test_a_roofline_is_moved_by_its_tested_error():
-    config = configured([*WORDS, "cost=analytic"])
-    error = left_out_error(cost_of(config), config.server)
-    assert error > 0.1
+@pytest.mark.parametrize("gpu", ["h200", "l40s", "rtx-pro-6000", "b200"])
+@pytest.mark.parametrize("cost", ["cost=analytic", "model=qwen3-8b"])
+def test_derived_costs_are_moved_by_the_largest_median_that_their_answer_says(gpu, cost):
+    config = configured(["+system=vllm-v1", "model=llama-3.1-8b", f"server={gpu}", cost])
+    said = cost_words.tested(cost_of(config), config.model, config.server)
+    medians = [int(percent) for percent in re.findall(r"latency (\d+)%", said)]
+    error = cost_words.left_out_error(cost_of(config), config.server)
+    assert 100 * error == pytest.approx(max(medians), abs=0.5)
     assert {draw.slowness for draw in draws(config)} == {1 - error, 1.0, 1 + error}
 
 
