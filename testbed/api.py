@@ -74,6 +74,7 @@ def simulate(
     options |= {"policy": policy, "scheduler": scheduler, "preemption": preemption}
     options |= {"trace": trace, "rate": rate, "duration_s": duration_s}
     options |= {"from_vllm": from_vllm, "from_sglang": from_sglang}
+    front_end().note_displaced(overrides, options)
     return run(front_end().configure(overrides, options))
 
 
@@ -101,6 +102,7 @@ def sweep(
     from testbed.study.swept import Sweep
 
     axes, num_jobs = _axes(options), _checked(jobs)
+    front_end().note_displaced(overrides, options)
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     fixed = {key: value for key, value in options.items() if key not in axes}
     overrides = (*front_end().with_one_source(overrides, fixed, points),)

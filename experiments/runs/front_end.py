@@ -18,7 +18,7 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.experiments.runs.choice_names import CLASS, CUSTOM, GROUPS, KEYS, names_of
 from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.experiments.runs.error_lines import flat
-from testbed.experiments.runs.notes import OnNote, no_note, print_note
+from testbed.experiments.runs.notes import OnNote, no_note, print_note, print_notes
 from testbed.experiments.runs.one_source import (
     COST,
     OF_ONE_SOURCE,
@@ -33,7 +33,7 @@ from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
 from testbed.memory.policy import MemoryPolicy
 from testbed.run.build_checks import KINDS
 from testbed.run.config import RunConfig
-from testbed.run.override_words import key_of
+from testbed.run.override_words import displaced_words, key_of
 from testbed.run.parts import Part, locate
 from testbed.run.result import Views
 from testbed.study.scores import Score
@@ -130,6 +130,15 @@ class HydraFrontEnd:
             requested.words.append("arrivals=replay")
         return _typed(requested, _composed(requested))
 
+    def note_displaced(self, overrides: Sequence[str], options: Mapping[str, Any]) -> None:
+        """Print a note for each value that a later word, or an option, displaces."""
+        given = {_key(name): value for name, value in options.items() if value is not None}
+        texts = (
+            f"{key}={value if isinstance(value, str) else reprlib.repr(value)}"
+            for key, value in given.items()
+        )
+        print_notes(displaced_words([*overrides, *texts]))
+
     def with_one_source(
         self,
         overrides: Sequence[str],
@@ -173,8 +182,13 @@ class HydraFrontEnd:
         return result_views
 
 
-def _is_of_load(key: str) -> bool:
-    return group_of(SHORT.get(key, key)) in OF_THE_LOAD
+def _key(name: str) -> str:
+    """The key of an option of a run by its name."""
+    return KEYS.get(name, SHORT.get(name, name)).lstrip("+")
+
+
+def _is_of_load(name: str) -> bool:
+    return group_of(_key(name)) in OF_THE_LOAD
 
 
 def _with_server_command(

@@ -60,6 +60,11 @@ class FrontEnd(Protocol):
     def configure(self, overrides: Sequence[str], options: Mapping[str, Any]) -> RunConfig:
         """The configuration of words of the command line and options by name."""
 
+    def note_displaced(self, overrides: Sequence[str], options: Mapping[str, Any]) -> None:
+        """Print a note for each value that another one displaces: the last word of a key counts,
+        and an option more than a word.
+        """
+
     def with_one_source(
         self,
         overrides: Sequence[str],

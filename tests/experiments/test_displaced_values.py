@@ -1,7 +1,10 @@
 """Values that a later word or an override replaces are said; what runs stays as documented."""
 
+from functools import partial
+
 import pytest
 
+from testbed import simulate, sweep
 from testbed.experiments.sglang_server import translation as of_sglang
 from testbed.experiments.vllm_server import translation as of_vllm
 from testbed.run.override_words import displaced_words
@@ -54,6 +57,25 @@ def test_fits_says_that_another_model_stands_in(testbed):
     words = ("fits", "vllm serve Qwen/Qwen3-8B", GPU)
     assert "in place of Qwen/Qwen3-8B" in testbed(*words, "model=llama-3.1-8b")[2]
     assert "in place of" not in testbed(*words)[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "note"),
+    [
+        (["seed=1", "seed=2"], {}, "seed=2 in place of seed=1"),
+        (["arrivals.rate=4"], {"rate": 2}, "arrivals.rate=2 in place of arrivals.rate=4"),
+        (["policy=paged"], {"policy": "contiguous_max"}, "policy=contiguous_max in place of "),
+        (["seed=1"], {"seed": 1, "rate": None}, ""),
+        (["policy=paged"], {"rate": 2}, ""),
+    ],
+)
+def test_python_says_it_too_once(capsys, words, options, note):
+    words = ["arrivals.duration_s=1", *words]
+    one, several = dict(options), {**options, "num_seqs": [1, 2]}
+    for call in (partial(simulate, *words, **one), partial(sweep, *words, jobs=1, **several)):
+        call()
+        printed = capsys.readouterr().err
+        assert (note in printed, printed.count(" in place of ")) == (True, bool(note))
 
 
 def test_a_key_that_is_given_twice_is_said():
