@@ -186,7 +186,9 @@ def experts_of(fields: Fields, kind: str) -> Experts | None:
     shared = some["shared"] if "shared" in some else size * some.get("num_shared", 0)
     count = fields.whole(names["count"])
     per_token = fields.whole(names.get("per_token", "num_experts_per_tok"))
-    return Experts(count, per_token, size, shared, some.get("num_dense_layers", 0))
+    num_dense = some.get("num_dense_layers", 0)
+    step = fields.whole(names["step"], 1) if "step" in names else 1
+    return Experts(count, per_token, size, shared, num_dense, step=step)
 
 
 def _experts_beside_dense(fields: Fields) -> Experts | None:

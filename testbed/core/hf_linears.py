@@ -44,8 +44,9 @@ def linears_of(shape: ModelSpec, kind: str) -> Iterator[Linear]:
             yield from _attention(shape, at + attention, letter)
         if shape.num_ffn_layers is not None and letter not in "-e":
             continue
-        has_experts = experts and num_ffn >= experts.num_dense_layers
         num_ffn += 1
+        num_behind = num_ffn - experts.num_dense_layers if experts else 0
+        has_experts = experts and num_behind > 0 and num_behind % experts.step == 0
         if not experts or letter == "-" or (not has_experts and letter != "e"):
             yield from _network(shape, at + dense, shape.ffn_size)
             continue

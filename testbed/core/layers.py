@@ -102,7 +102,8 @@ class Latent:
 
 @model
 class Experts:
-    """A mixture of experts in every feed-forward layer but the first num_dense_layers.
+    """A mixture of experts in the feed-forward layers behind the first num_dense_layers: in the
+    last one of each `step` layers.
 
     A token goes through per_token of `count` experts, and through the columns that all tokens
     share.
@@ -113,6 +114,7 @@ class Experts:
     size: Annotated[PositiveCount, doc("columns of an expert")]
     shared_size: Annotated[Count, doc("columns that all tokens share")] = 0
     num_dense_layers: Annotated[Count, doc("first layers, which have no experts")] = 0
+    step: Annotated[PositiveCount, doc("layers of which one has experts, behind those")] = 1
     bits: Annotated[
         Positive | None, doc("bits of an expert's weight; null: as the other layers")
     ] = None

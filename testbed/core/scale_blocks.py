@@ -43,7 +43,7 @@ def _inputs(model: ModelSpec) -> dict[str, int]:
     widths = {}
     if model.latent is None and model.states is None:
         widths["attention"] = model.num_heads * model.head_size
-    if model.experts is None or model.experts.num_dense_layers:
+    if model.experts is None or model.num_expert_layers < model.ffn_layers:
         widths["a feed-forward layer"] = model.ffn_size
     if model.experts and model.experts.shared_size:
         widths["the shared expert"] = model.experts.shared_size

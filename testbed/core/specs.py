@@ -342,7 +342,9 @@ class ModelSpec:
     @property
     def num_expert_layers(self) -> int:
         """Layers whose feed-forward network is a mixture of experts."""
-        return self.ffn_layers - self.experts.num_dense_layers if self.experts else 0
+        if self.experts is None:
+            return 0
+        return (self.ffn_layers - self.experts.num_dense_layers) // self.experts.step
 
     @property
     def dense_params(self) -> int:

@@ -48,6 +48,9 @@ def stages_of(reader: OptionReader, model: ModelSpec, pages: Pages) -> tuple[Sta
     count, given = reader.whole(STAGES, 1), reader.environment.get(PARTITION)
     if count == 1 and given is None:
         return (whole(model),)
+    if model.experts and model.experts.step > 1:
+        problem = "dense layers between those of experts are not divided among stages here"
+        raise reader.refusal(STAGES, problem, "give --tensor-parallel-size instead")
     letters = letters_of(model)
     sizes = _sizes(reader, len(letters), count, given)
     ends = [sum(sizes[:number]) for number in range(count + 1)]

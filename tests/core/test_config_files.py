@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from hf_configs import QWEN3_MOE
 from refusals import refuses
 
 from testbed.core.hf_config import model_of
+from testbed.core.hf_linears import linears_of
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.vllm.releases import release_numbered
 
@@ -234,6 +236,16 @@ def test_chunked_layers_have_groups_of_their_own(fit):
     assert (small.num_blocks, small.kv_tokens) == (262_144, 1_458_888)
     assert small.max_concurrency == pytest.approx(178.09, abs=0.005)
     assert (large.kv_tokens, large.max_concurrency) == (1_048_576, 128)
+
+
+def test_dense_layers_may_stand_between_those_of_experts(shape, fit):
+    """The bytes of vLLM 0.33's own class, and the layers where it makes experts."""
+    config = QWEN3_MOE | {"num_hidden_layers": 8, "decoder_sparse_step": 3}
+    model = shape(config)
+    assert model.weight_bytes == pytest.approx(4_416_675_840, rel=1e-4)
+    routed = [each.name for each in linears_of(model, "qwen3_moe") if each.is_routed]
+    assert routed == [f"model.layers.{number}.mlp.experts" for number in (2, 5)]
+    refuses("dense layers between", fit, config, "--pipeline-parallel-size 2")
 
 
 def test_a_checkpoint_may_say_the_bytes_of_its_cache(shape):
