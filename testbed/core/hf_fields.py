@@ -124,9 +124,8 @@ class Fields:
 
     def refusal(self, key: str, problem: str, remedy: str = "") -> InputError:
         """The error for a value that is not read."""
-        return InputError(
-            key=f"{self.path}: {key}", value=repr(self._values.get(key)), problem=problem
-        )
+        value = repr(self._values.get(key))
+        return InputError(key=f"{self.path}: {key}", value=value, problem=problem, remedy=remedy)
 
     def check_memory(self, also_read: Iterable[str] = ()) -> None:
         """Raise InputError for a field that changes the memory of a model, and that nothing has

@@ -14,8 +14,10 @@ FULL, WINDOWED, CHUNKED, STATE = (
     "chunked_attention",
     "linear_attention",
 )
+SPARSE = "deepseek_sparse_attention"  # full attention too, whose tokens an indexer chooses
 BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 SHARED_INDEXER = "layers that share an indexer are not supported"
+BOUND = "without index_topk_freq, index_topk_pattern and indexer_types each has one: more memory"
 LETTERS = {FULL: "f", WINDOWED: "w", CHUNKED: "c", STATE: "s"}
 
 
@@ -24,6 +26,8 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
     listed = fields.get("layer_types")
     if listed is None:
         return _kinds_of_class(fields, kind, num_layers)
+    if kind in types_with("latent") and isinstance(listed, list):
+        listed = [FULL if name == SPARSE else name for name in listed]
     allowed = {FULL, WINDOWED, CHUNKED if kind == "llama4" else FULL}
     if kind in types_with("delta_net"):
         allowed = {FULL, STATE}
@@ -150,9 +154,9 @@ def latent_of(fields: Fields, kind: str) -> Latent:
     index_bytes = index_params = 0
     for key, usual in (("index_topk_freq", 1), ("index_topk_pattern", None)):
         if fields.get(key, usual) != usual:
-            raise fields.refusal(key, SHARED_INDEXER)
+            raise fields.refusal(key, SHARED_INDEXER, BOUND)
     if set(fields.get("indexer_types", [])) - {"full"}:
-        raise fields.refusal("indexer_types", SHARED_INDEXER)
+        raise fields.refusal("indexer_types", SHARED_INDEXER, BOUND)
     if fields.get("index_topk"):
         size, heads = fields.whole("index_head_dim", 128), fields.whole("index_n_heads", 64)
         index_bytes = size + size // 128 * 4
