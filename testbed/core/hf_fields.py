@@ -5,10 +5,12 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from testbed.core.errors import InputError
 
+LONGEST_VALUE = 80  # characters of a value in a message
 DEFAULTS = Path(__file__).with_name("hf_defaults.json")
 
 
@@ -124,7 +126,7 @@ class Fields:
 
     def refusal(self, key: str, problem: str, remedy: str = "") -> InputError:
         """The error for a value that is not read."""
-        value = repr(self._values.get(key))
+        value = shorten(repr(self._values.get(key)), LONGEST_VALUE, placeholder=" ...")
         return InputError(key=f"{self.path}: {key}", value=value, problem=problem, remedy=remedy)
 
     def check_memory(self, also_read: Iterable[str] = ()) -> None:

@@ -26,6 +26,8 @@ MODELOPT = {
     "W4A16_NVFP4": NVFP4_BITS,
     "MXFP8": 8 + 8 / 32,
 }
+MIXED = "MIXED_PRECISION"  # ModelOpt's, with an algorithm for each layer
+OF_STATES = ".in_proj_qkvz"  # stands for all matrices of a layer with a state
 OF_EXPERT = (".0.gate_proj", ".0.up_proj", ".0.w1")  # matrices of one, whose names are matched
 # The part of a name before the layers, in checkpoints and in vLLM
 BEFORE_LAYERS = re.compile(r"^(model\.language_model|language_model\.model|backbone)\.")
@@ -45,7 +47,10 @@ def quantises_head(config: Config) -> bool:
         return bool(config.get("lm_head"))
     if config.get("quant_method") != "modelopt":
         return False
-    left = _listed(config.get("quantization") or config, "ignore", "exclude_modules")
+    values = config.get("quantization") or config
+    if values.get("quant_algo") == MIXED:
+        return any("lm_head" in name for name in values.get("quantized_layers") or ())
+    left = _listed(values, "ignore", "exclude_modules")
     return not any("lm_head" in name for name in left)
 
 
@@ -191,6 +196,8 @@ def _group_bits(group: Config) -> float | None:
 def _modelopt(config: Config) -> Bits | None:
     """ModelOpt's, of config.json and of hf_quant_config.json, whose names may have wildcards."""
     values = config.get("quantization") or config
+    if values.get("quant_algo") == MIXED:
+        return _mixed(values.get("quantized_layers"))
     bits = MODELOPT.get(str(values.get("quant_algo")).upper())
     left = _listed(values, "ignore", "exclude_modules")
     if bits is None:
@@ -199,6 +206,31 @@ def _modelopt(config: Config) -> Bits | None:
     def bits_of(linear: Linear) -> float | None:
         is_left = any(part in linear.name or fnmatch(linear.name, part) for part in left)
         return None if is_left or _is_left(linear, left.__contains__) else bits
+
+    return bits_of
+
+
+def _mixed(layers: Any) -> Bits | None:
+    """Layers by the algorithm that is listed for them, or for a matrix or module in them."""
+    if not isinstance(layers, Mapping):
+        return None
+    known: dict[str, set[float | None]] = {}
+    for name, entry in layers.items():
+        parts = BEFORE_LAYERS.sub("model.", name).split(".")
+        for length in range(1, len(parts) + 1):
+            found = known.setdefault(".".join(parts[:length]), set())
+            found.add(MODELOPT.get(str(entry.get("quant_algo")).upper()))
+    if None in known.get("model", {None}):
+        return None
+
+    def bits_of(linear: Linear) -> float | None:
+        names = {linear.name, *linear.parts}
+        if linear.name.endswith(OF_STATES):
+            names = {linear.name.removesuffix(OF_STATES)}
+        kinds = set().union(*(known.get(name, ()) for name in names))
+        if len(kinds) > 1:
+            raise ValueError(f"parts of {linear.name} have several types")
+        return next(iter(kinds), None)
 
     return bits_of
 

@@ -80,7 +80,8 @@ def _scheme(fields: Fields, config: Any, kind: str) -> Bits:
     if kind in OTHERWISE_NAMED and names:
         raise fields.refusal(QUANTIZATION, f"names of layers are not read for model_type {kind!r}")
     if quantises_head(config) and not fields.get("tie_word_embeddings", False):
-        raise fields.refusal(QUANTIZATION, "a quantised output projection is not supported")
+        remedy = "list lm_head among the layers that are left: more memory"
+        raise fields.refusal(QUANTIZATION, "a quantised output projection is not supported", remedy)
     return bits_of
 
 

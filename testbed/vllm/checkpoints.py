@@ -22,7 +22,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {  # of a checkpoint's method, in a comma
     "fp8": ("fp8",),
     "mxfp4": ("mxfp4",),
 }
-OF_MODELOPT = ("modelopt", "modelopt_fp4")  # for whose checkpoints vLLM takes any name
+# For whose checkpoints vLLM takes any name
+OF_MODELOPT = ("modelopt", "modelopt_fp4", "modelopt_mixed")
 EVERY_NAME = {*OF_MODELOPT, *(name for names in NAMES.values() for name in names)}
 
 
