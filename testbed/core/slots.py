@@ -20,6 +20,11 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def round_down(number: int, size: int) -> int:
+    """Largest multiple of `size` that is at most `number`."""
+    return number // size * size
+
+
 class Extent(NamedTuple):
     """Adjacent slots.
 

@@ -46,12 +46,14 @@ from testbed.memory.protocols import (
     StoresBelow,
     Swaps,
     Transfers,
+    Truncates,
 )
 from testbed.memory.shared_reads import read_again
 
 # The capabilities without which one makes no sense.
 NEEDS: Mapping[type, tuple[type, ...]] = {
     RegistersPrefixes: (Forks, ListsOtherSlots),
+    Truncates: (Estimates,),
     PinsHits: (Publishes,),
     LoadsHits: (PinsHits, Transfers),
     Transfers: (Publishes,),
@@ -76,6 +78,7 @@ class Capabilities:
     estimates: Estimates | None
     pins_hits: PinsHits | None
     loads_hits: LoadsHits | None
+    truncates: Truncates | None
     swaps: Swaps | None
     leases: Leases | None
     transfers: Transfers | None

@@ -16,6 +16,7 @@ from testbed.core.slots import (
     CacheHit,
     Extent,
     Footprint,
+    Grant,
     GroupTable,
     Keep,
     Lease,
@@ -142,7 +143,9 @@ class Estimates(Protocol):
     def fits(self, seq: Seq, num_tokens: int, hit: CacheHit) -> bool:
         """True if a sequence would be admitted now; changes nothing.
 
-        A scheduler that admits with fewer tokens than must fit calls this first.
+        A scheduler that admits with fewer tokens than must fit calls this first. A sequence that
+        `truncate` has left slots keeps them: the question is then whether it would get what it
+        lacks.
 
         Args:
             seq: one that waits.
@@ -222,6 +225,24 @@ class LoadsHits(Protocol):
 
         Args:
             seq: that it has computed, or that was preempted since.
+        """
+
+
+@runtime_checkable
+class Truncates(Protocol):
+    """It takes back the last slots of a sequence: rejected drafts, or the tail of a preempted
+    one.
+    """
+
+    def truncate(self, seq: Seq, num_tokens: int) -> Grant:
+        """A sequence gives back the slots of its last tokens; it keeps at least one.
+
+        Slots that become free end refusals. An `extend` brings slots back, in which the tokens are
+        computed again.
+
+        Args:
+            seq: one that is in no batch.
+            num_tokens: how many, up to the last.
         """
 
 

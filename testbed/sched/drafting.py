@@ -56,8 +56,14 @@ class NoDrafts:
             group: that was scheduled with them, or leaves.
         """
 
-    def accept(self, draft: Draft, num_accepted: int) -> None:
-        """A step has verified its drafts, of which num_accepted became output tokens."""
+    def accept(self, draft: Draft, num_accepted: int) -> bool:
+        """A step has verified its drafts; whether the slots of the rejected ones come back.
+
+        Args:
+            draft: the step.
+            num_accepted: drafts that became output tokens.
+        """
+        return False
 
 
 class Drafting(NoDrafts):
@@ -93,8 +99,9 @@ class Drafting(NoDrafts):
     def forget(self, group: SequenceGroup) -> None:
         self._proposed.pop(group.request_id, None)
 
-    def accept(self, draft: Draft, num_accepted: int) -> None:
+    def accept(self, draft: Draft, num_accepted: int) -> bool:
         self.counts.add(draft.num_drafts, num_accepted)
+        return not self.speculation.keeps_slots
 
 
 def without_drafters_tokens(limits: Limits, speculation: Speculation, release: Release) -> Limits:
@@ -135,6 +142,13 @@ def check_memory(memory: Capabilities, speculation: Speculation) -> None:
             ),
             remedy="policy=prefix_caching_v1",
         )
+    if not speculation.keeps_slots and memory.truncates is None:
+        raise InputError(
+            key="speculation.keeps_slots",
+            value="false",
+            problem=f"{memory.name} takes no slots back from a sequence",
+            remedy="policy=paged does; or leave keeps_slots out",
+        )
 
 
 def check_ahead(speculation: Speculation) -> None:
@@ -154,4 +168,14 @@ def check_ahead(speculation: Speculation) -> None:
             key="speculation.off_above",
             problem="asynchronous scheduling always plans all drafts",
             remedy="scheduler=vllm_v1, or leave off_above out",
+        )
+    if not speculation.keeps_slots:
+        raise InputError(
+            key="speculation.keeps_slots",
+            value="false",
+            problem=(
+                "the plan ahead has taken the slots of rejected drafts again before they are "
+                "rejected"
+            ),
+            remedy="scheduler=vllm_v1, or leave keeps_slots out",
         )

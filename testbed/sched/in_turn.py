@@ -111,7 +111,8 @@ class InTurn:
         if memory.layered is not None and memory.serves_in_turn is not None:
             memory.serves_in_turn.reserve_in_turn([(seq, max(needed - seq.num_slots, 0))])
         return self.state.ensure_slots([seq], needed, plan) or (
-            self.state.free_for_running() and self._has_slots(group, num_tokens, plan)
+            self.state.free_for_running(self.preemption.tail_tokens)
+            and self._has_slots(group, num_tokens, plan)
         )
 
     def _victim(self) -> SequenceGroup:
@@ -166,13 +167,15 @@ class InTurn:
         group, seq = draft.group, draft.seq
         request_id = group.request_id
         num_accepted = results.accepted[request_id]
-        self.drafts.accept(draft, num_accepted)
+        returns_slots = self.drafts.accept(draft, num_accepted)
         seq.num_stored += 1 + num_accepted
         group.generate(1 + num_accepted)
         if self.state.hashes_results:
             self.state.findable.pop(request_id, None)
         if request_id in results.ended:
             self.finish(group)
+        elif returns_slots:
+            self.state.return_rejected(seq)
         return group
 
     def _propose(

@@ -5,7 +5,9 @@ request.
 from abc import ABC, abstractmethod
 from enum import Enum
 
+from testbed.core.errors import InputError
 from testbed.core.sequence import SequenceGroup
+from testbed.core.units import PositiveTokens
 from testbed.cost.model import CostModel
 from testbed.sched.plan import Plan, wrong_answer
 from testbed.sched.state import SchedulerState
@@ -18,6 +20,7 @@ class Recovery(Enum):
 
     SWAP = "swap"
     RECOMPUTE = "recompute"
+    RECOMPUTE_TAIL = "recompute tail"
 
 
 class PreemptionRule(VictimRule, ABC):
@@ -27,7 +30,10 @@ class PreemptionRule(VictimRule, ABC):
 
     Attributes:
         cost: the run's cost model, or None.
+        tail_tokens: what RECOMPUTE_TAIL takes at a time, in tokens.
     """
+
+    tail_tokens: int = 1
 
     def __init__(self, cost: CostModel | None = None) -> None:
         """A rule; further parameters are given by name.
@@ -53,6 +59,26 @@ class Recompute(PreemptionRule):
         return Recovery.RECOMPUTE
 
 
+class RecomputeTail(PreemptionRule):
+    """Take the last tokens of the victim, tail_tokens in whole blocks at a time, for as long as
+    others lack slots.
+
+    The victim waits with what it keeps, and computes the rest again. A group of several sequences,
+    and one of a policy that does not truncate, loses everything.
+    """
+
+    def __init__(self, cost: CostModel | None = None, *, tail_tokens: PositiveTokens = 1) -> None:
+        super().__init__(cost)
+        if tail_tokens < 1:
+            raise InputError(
+                key="tail_tokens", value=tail_tokens, problem="must be at least 1 token"
+            )
+        self.tail_tokens = tail_tokens
+
+    def recovery(self, group: SequenceGroup) -> Recovery:
+        return Recovery.RECOMPUTE_TAIL
+
+
 class Swap(PreemptionRule):
     """Move everything to the host and back."""
 
@@ -69,7 +95,7 @@ class RecomputeSingleSwapGroup(PreemptionRule):
 
 def preempt_victim(state: SchedulerState, rule: PreemptionRule, plan: Plan) -> None:
     """Take slots back from the rule's victim."""
-    if state.free_for_running():
+    if state.free_for_running(rule.tail_tokens):
         return
     group = chosen_victim(state, rule)
     preempt_group(state, rule, group, plan)
@@ -88,7 +114,11 @@ def preempt_group(
         recovery = _recovery(rule, group)
     swaps = recovery is Recovery.SWAP and state.memory.swaps is not None
     if not (swaps and swap_out(state, group, plan)):
-        state.preempt_by_recompute(group)
+        truncates = state.memory.truncates is not None and len(group.sequences) == 1
+        if recovery is Recovery.RECOMPUTE_TAIL and truncates:
+            state.preempt_tail(group, rule.tail_tokens)
+        else:
+            state.preempt_by_recompute(group)
     state.memory_released()
 
 

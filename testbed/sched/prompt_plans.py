@@ -32,7 +32,9 @@ class PromptPlans:
     def plan(self) -> Plan | None:
         """The next plan; None if it is another one, or has to make room for a step."""
         state, batch = self._state, self._state.batch
-        if state.swapped or state.swap_in_refused or state.beams or state.pending_forks.num_forks:
+        if (state.swapped or state.swap_in_refused or state.partially_preempted is not None) or (
+            state.beams or state.pending_forks.num_forks
+        ):
             return None
         num_decodes, in_prefill, is_whole = len(batch.sequences), None, False
         if num_decodes != state.num_seqs:

@@ -12,15 +12,18 @@ from testbed.core.sequence import (
     SequenceStatus,
 )
 from testbed.core.slots import (
+    GRANTED,
     NO_HIT,
     NO_OPS,
     Answers,
     CacheHit,
     Grant,
+    Granular,
     Lease,
     Ops,
     Refusal,
     record,
+    round_down,
 )
 from testbed.cost.model import UNBOUNDED
 from testbed.memory.capabilities import capabilities_of
@@ -58,6 +61,7 @@ class SchedulerState(Queues):
         refused: the group that was refused since memory was last released. By clause 2 of the
             contract it would be refused again, so the scheduler does not retry.
         swap_in_refused: the first swapped group was refused since memory was last released.
+        partially_preempted: the waiting group, if any, that has lost the end of its tokens only.
         stepwise: no plan may be repeated, so that every step is seen.
         reserved: groups in no queue, whose prompts another engine hands over
             (testbed/sched/handed_over.py).
@@ -74,6 +78,7 @@ class SchedulerState(Queues):
         self.pending_forks = PendingForks(self.memory)
         self.refused: SequenceGroup | None = None
         self.swap_in_refused = False
+        self.partially_preempted: SequenceGroup | None = None
         self.stepwise = False
         self.reserved: dict[SequenceGroup, None] = {}  # as a set, but in order
         self.leased: dict[SequenceGroup, int] = {}
@@ -100,7 +105,9 @@ class SchedulerState(Queues):
 
     def with_slots(self) -> list[SequenceGroup]:
         """The groups with slots on the device, running or waiting."""
-        return [*self.running.values(), *self.loading, *self.reserved, *self.leased]
+        waiting = self.partially_preempted
+        kept = () if waiting is None else (waiting,)
+        return [*self.running.values(), *kept, *self.loading, *self.reserved, *self.leased]
 
     def guaranteed_steps(self) -> int:
         """Further steps of the batch that the policy promises."""
@@ -111,6 +118,8 @@ class SchedulerState(Queues):
 
     def lookup(self, group: SequenceGroup) -> CacheHit:
         """The cached part of a waiting group, for one attempt to admit it."""
+        if group is self.partially_preempted:
+            return NO_HIT
         publishes = self.memory.publishes
         return NO_HIT if publishes is None else publishes.lookup(group.sequences[0])
 
@@ -122,6 +131,8 @@ class SchedulerState(Queues):
         as rejected. While it is refused for now, slots that others need less are given back, and it
         is asked again.
         """
+        if group is self.partially_preempted:
+            return self._resume(group, num_tokens, plan)
         answers = self._ask(group, num_tokens, plan, hit)
         while answers is Refusal.LATER and self.free_for_waiting():
             answers = self._ask(group, num_tokens, plan, self.lookup(group))
@@ -160,6 +171,21 @@ class SchedulerState(Queues):
         self.add_running(group, PREFILLING)
         if self.retention is not None:
             self.end_leases(continued_by(self.leased, group.request))
+
+    def _resume(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
+        """The slots that a partially preempted group lacks for num_tokens more tokens, or for all
+        that it has.
+        """
+        seq, estimates = group.sequences[0], self.memory.estimates
+        num_tokens = min(group.prefill_len, seq.num_stored + num_tokens)
+        fits = estimates is not None and estimates.fits(seq, num_tokens, NO_HIT)
+        if not (fits and self.ensure_slots([seq], num_tokens, plan)):
+            self.refused = group
+            return Refusal.LATER
+        group.todo = [Item(seq, group.prefill_len - seq.num_stored, seq.num_stored)]
+        self.partially_preempted = None
+        self.begin_running(group)
+        return [GRANTED]
 
     def load(self, group: SequenceGroup, num_tokens: int, plan: Plan, hit: CacheHit) -> bool:
         """Begin to load what lower tiers have of a waiting group; False if there are no slots
@@ -261,19 +287,28 @@ class SchedulerState(Queues):
             self.ended.remove(group)
 
     def _remove_from_queue(self, group: SequenceGroup, status: SequenceStatus) -> None:
-        """`remove` for a group that waits or is swapped out."""
+        """`remove` for a group that waits, maybe partially preempted, or is swapped out."""
         self.leave_queue(group)
         group.status = status
+        if group is self.partially_preempted:
+            self.partially_preempted = None
         self._release_slots(group)
         self.memory_released()
 
     def release(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group stops running and releases its slots: it is finished, or waits again."""
-        self.remove_running(group, status)
+        group.status = status  # as `_stop_running`
+        del self.running[group.request_id]
+        self.num_seqs -= len(group.sequences)
         if self.pending_forks.copies:
             self.pending_forks.drop_copies_of(group)
         self._release_slots(group)
         self.refused, self.swap_in_refused = None, False  # as `memory_released`
+
+    def _stop_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
+        self.remove_running(group, status)
+        if self.pending_forks.copies:
+            self.pending_forks.drop_copies_of(group)
 
     def _release_slots(self, group: SequenceGroup) -> None:
         if group.status is FINISHED and self.lease_policy.needs(group):
@@ -282,13 +317,17 @@ class SchedulerState(Queues):
             release_slots(self.policy, group)
 
     def free_for_waiting(self) -> bool:
-        """`free_for_running` for the waiting or swapped group that is next, if nothing runs."""
-        return not self.running and self.free_for_running()
-
-    def free_for_running(self) -> bool:
-        """End the lease of the retained group that ranks last, before a running one is preempted;
-        whether there is one.
+        """Give back slots that the waiting group or swapped group that is next needs more; whether
+        there were any. Retained slots are given back only if nothing runs.
         """
+        return self.release_all_kept() or (not self.running and self._release_last_retained())
+
+    def free_for_running(self, num_tokens: int) -> bool:
+        """Give back about num_tokens slots for running groups, before one of them is preempted."""
+        return self.shrink_kept(num_tokens) or self._release_last_retained()
+
+    def _release_last_retained(self) -> bool:
+        """End the lease of the retained group that ranks last; whether there is one."""
         if self.retention is None or not self.leased:
             return False
         self.end_leases(last_in_rank(self.leased))
@@ -307,6 +346,36 @@ class SchedulerState(Queues):
             self.end_leases(of_session(self.leased, session))
         self.memory.close_session(session)
 
+    def release_all_kept(self) -> bool:
+        """The partially preempted group, if there is one, loses the rest of its slots."""
+        group = self.partially_preempted
+        if group is None:
+            return False
+        self._release_slots(group)
+        self.partially_preempted = None
+        self.memory_released()
+        return True
+
+    def shrink_kept(self, num_tokens: int) -> bool:
+        """The partially preempted group, if there is one, gives back at least num_tokens slots, in
+        whole blocks.
+        """
+        group, truncates = self.partially_preempted, self.memory.truncates
+        if group is None or truncates is None:
+            return False
+        seq = group.sequences[0]
+        remaining = round_down(max(seq.num_stored - num_tokens, 0), self._block_size_of(seq))
+        if remaining == 0:
+            return self.release_all_kept()
+        truncates.truncate(seq, seq.num_slots - remaining)
+        seq.set_counts(num_slots=remaining, num_stored=remaining)
+        self.memory_released()
+        return True
+
+    def _block_size_of(self, seq: Sequence) -> int:
+        footprint = self.memory.footprint(seq)
+        return footprint.size if isinstance(footprint, Granular) else 1
+
     def finish_ended(self) -> None:
         """Groups that have ended give their slots back, in order of admission."""
         ended = self.ended
@@ -324,6 +393,22 @@ class SchedulerState(Queues):
         """The group loses its slots, and waits at the head of the queue to be computed again."""
         self.before_preemption(group)
         self.release(group, WAITING)
+        self._wait_again(group)
+
+    def preempt_tail(self, group: SequenceGroup, num_tokens: int) -> None:
+        """Preempt by recompute, but a single sequence loses only its last num_tokens tokens or
+        more, if no other group is partially preempted.
+        """
+        if self.partially_preempted is not None:
+            self.preempt_by_recompute(group)
+            return
+        self.before_preemption(group)
+        self._stop_running(group, WAITING)
+        self.partially_preempted = group
+        self.shrink_kept(num_tokens)
+        self._wait_again(group)
+
+    def _wait_again(self, group: SequenceGroup) -> None:
         for seq in group.sequences:
             seq.num_preemptions += 1
         group.todo = []

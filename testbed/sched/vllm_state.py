@@ -96,3 +96,12 @@ class VllmState(SchedulerState):
         group.num_swaps -= swapped
         group.num_recomputes -= not swapped
         self.remove(group, FINISHED)
+
+    def return_rejected(self, seq: Sequence) -> None:
+        """The slots behind the stored tokens come back."""
+        truncates, num_tokens = self.memory.truncates, seq.num_slots - seq.num_stored
+        if truncates is None or num_tokens <= 0:
+            return
+        truncates.truncate(seq, num_tokens)
+        seq.set_counts(num_slots=seq.num_stored, num_stored=seq.num_stored)
+        self.memory_released()

@@ -312,7 +312,7 @@ class VllmV1(IterationLevel):
             seq, _, num_stored = group.todo[0]
             new = self.chunks.chunk_of(group, budget)
             while not state.ensure_slots([seq], num_stored + new, plan):
-                if state.free_for_running():
+                if state.free_for_running(self.preemption.tail_tokens):
                     continue
                 victim = in_prefill.pop() if in_prefill else group
                 preempt_group(state, self.preemption, victim, plan)

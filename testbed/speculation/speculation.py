@@ -34,6 +34,7 @@ class Speculation(ABC):
         self,
         num_drafts: PositiveCount = 3,
         off_above: PositiveCount | None = None,
+        keeps_slots: bool = True,
         takes_memory: bool = True,
         acceptance: Acceptance | None = None,
     ) -> None:
@@ -42,12 +43,15 @@ class Speculation(ABC):
         Args:
             num_drafts: draft tokens of a sequence in an iteration.
             off_above: no drafts if more requests than this were in the iteration; None: always.
+            keeps_slots: slots of rejected drafts stay with their sequence until it ends, as in
+                vLLM; else they return when the results are in.
             takes_memory: False leaves out the drafter's weights, its K and V and its look-ahead, as
                 a simulator does that models the time of drafts alone.
             acceptance: how many are accepted; None: 70% of each draft token.
         """
         self.max_drafts = num_drafts
         self.off_above = off_above
+        self.keeps_slots = keeps_slots
         self.takes_memory = takes_memory
         self.acceptance = Constant() if acceptance is None else acceptance
         if not isinstance(self.acceptance, Acceptance):

@@ -29,7 +29,7 @@ from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.groups.page_cache import NoCache
 from testbed.memory.groups.page_rules import OnePageSize
-from testbed.memory.paged.paged import Paged
+from testbed.memory.paged.paged import BlockMemory, Paged
 from testbed.memory.policy import host
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
@@ -260,6 +260,11 @@ class TakesTwiceTheHost(Paged):
 
 
 @breaks(4)
+class TruncatesABlockLess(Paged):
+    def truncate(self, seq, num_tokens):
+        return super().truncate(seq, max(num_tokens - self.block_size, 0))
+
+
 @breaks(4)
 class CopiesBeyondThePool(Paged):
     def admit(self, seqs, num_tokens):
@@ -545,7 +550,7 @@ class PublishesOneCallLate(PrefixCaching):
 @breaks(8)
 class DoesNotPublishAfterSwapIn(PrefixCaching):
     def move(self, seqs, tier):
-        return Paged.move(self, seqs, tier)
+        return BlockMemory.move(self, seqs, tier)
 
 
 @breaks(8)

@@ -80,7 +80,9 @@ def test_policy_keeps_the_contract(name, num_examples, golden):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_10002_histories_with_drafts_break_no_clause(name):
-    """Every history ends with drafts whose rejected part keeps its slots."""
+    """Every history ends with drafts whose rejected part keeps its slots; before that, policies
+    that truncate take such slots back.
+    """
     make, rejections = POLICIES[name], 0
     for pool in search.POOLS:
         histories = histories_of(make, pool)

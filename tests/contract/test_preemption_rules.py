@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 import testbed
-from testbed.sched.preemption import PreemptionRule, Recompute
+from testbed.sched.preemption import PreemptionRule, Recompute, RecomputeTail
 
 SIZES = {"num_slots": 131, "max_len": 80, "host_slots": 60}
 
@@ -30,11 +30,11 @@ class SaysNoRecovery(PreemptionRule):
         return "swap"
 
 
-class LongestToCome(Recompute):
+class LongestToCome(RecomputeTail):
     """An oracle, which says so."""
 
     def __init__(self, cost=None, *, lengths):
-        super().__init__(cost)
+        super().__init__(cost, tail_tokens=8)
         self.lengths = lengths
 
     def victim(self, running, batch):

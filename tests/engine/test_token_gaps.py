@@ -80,7 +80,7 @@ def test_gaps_end_with_the_output_in_static_batches(make_policy, requests):
 @many
 @given(
     policies([Paged, OutputCaching]),
-    speculating_schedulers(),
+    speculating_schedulers(truncates=False),
     workloads(),
     st.sampled_from([UNBOUNDED, 3 * 10**9]),
 )

@@ -28,8 +28,10 @@ from testbed.experiments.paper.scorecard import (
 from testbed.experiments.paper.scorecard_words import card_table
 from testbed.experiments.paper.studies import block_sizes, study
 from testbed.experiments.paper.studies.block_sizes import (
+    TAILS,
     best_sizes,
     comparable_sizes,
+    tails_over_whole,
 )
 from testbed.experiments.paper.studies.study import Finding
 
@@ -220,6 +222,17 @@ def test_swap_is_behind_below_the_range_even_inside_and_ahead_above(ratios, marg
         ("f", "s", "recompute vs swap", "q"),
         pytest.approx(margin),
     )
+
+
+def test_tails_are_compared_with_whole_groups_where_both_were_run():
+    rows = [(16, TAILS, 30), (16, "recompute", 40), (8, TAILS, 9), (8, "recompute", 90)]
+    table = pd.DataFrame(rows, columns=["block_size", "system", "recomputed_tokens"])
+    compared = [
+        (finding.figure, finding.setting, finding.system, finding.simulated)
+        for finding in tails_over_whole("f", table)
+    ]
+    assert compared == [("f", "blocks of 8", TAILS, 10), ("f", "blocks of 16", TAILS, 75)]
+    assert tails_over_whole("f", table[table["system"] == TAILS]) == []
 
 
 KEPT = (resources.files("testbed.kernels") / "results" / "h200.csv").read_text(encoding="utf-8")

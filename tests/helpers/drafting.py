@@ -23,7 +23,7 @@ ACCEPTANCES = (
 
 
 @st.composite
-def speculating_schedulers(draw):
+def speculating_schedulers(draw, truncates):
     """A function that makes a scheduler that speculates, over a policy of the same make."""
     limits = {
         "max_num_seqs": draw(st.sampled_from([2, 40])),
@@ -41,8 +41,9 @@ def speculating_schedulers(draw):
         ahead = {"ignore_eos": draw(st.booleans())}
         return partial(made, AsyncVllmV1, speculation, limits | ahead)
     kind = draw(st.sampled_from([Heads, NGram, partial(NGram, found_share=0.4)]))
+    keeps = not truncates or draw(st.booleans())
     off_above = draw(st.sampled_from([None, 1, 4]))
-    speculation = kind(**options, off_above=off_above)
+    speculation = kind(**options, keeps_slots=keeps, off_above=off_above)
     return partial(made, VllmV1, speculation, limits)
 
 

@@ -167,7 +167,7 @@ def of_pinned_blocks(random):
 
 def under_sglang(random, pool, policy):
     chunk = random.choice([None, 16, 64])
-    orders = SGLANG_ORDERS[:3] if type(policy) is Paged else SGLANG_ORDERS
+    orders = SGLANG_ORDERS[:3] if isinstance(policy, Paged) else SGLANG_ORDERS
     kind = random.choice([SGLang, OverlappedSGLang])
     options = {
         "max_prefill_tokens": random.choice([64, 512]),

@@ -14,7 +14,7 @@ from testbed.experiments.real.lockstep.turn_draws import with_turns
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_caching import GroupedCaching
-from testbed.memory.paged.paged import Paged
+from testbed.memory.paged.paged import BlockMemory, Paged
 from testbed.memory.policy import PoolSpec, Tier, host
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.by_session import BySession
@@ -55,7 +55,7 @@ def pools(draw):
 def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
     """A function that makes the policy; if it shares it may have registered a prefix."""
     policy, pool = draw(st.sampled_from(classes)), draw(pools())
-    is_cache, is_paged = issubclass(policy, PrefixCaching), issubclass(policy, Paged)
+    is_cache, is_paged = issubclass(policy, PrefixCaching), issubclass(policy, BlockMemory)
     finds = is_cache or policy is Radix
     options = {"block_size": draw(st.sampled_from([8, 1, 4, 16] if finds else [1, 3, 8, 16]))}
     if is_paged:

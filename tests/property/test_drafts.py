@@ -39,7 +39,7 @@ WITHOUT = {
 def drawn(draw, classes):
     """A factory of policies, one of schedulers with drafts, and requests."""
     make_policy = draw(policies(classes=classes))
-    build = draw(speculating_schedulers())
+    build = draw(speculating_schedulers(truncates=classes == (Paged,)))
     strategy = workloads() if classes[0] is Paged else with_shared_prompts(workloads())
 
     def make():

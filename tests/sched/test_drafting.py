@@ -119,11 +119,12 @@ def slots_after_a_rejected_step(speculation):
     return slots[1]
 
 
-def test_rejected_slots_stay():
+def test_rejected_slots_stay_or_return_with_the_results():
     """A step has its token and 3 drafts; heads store 3 tokens ahead of these."""
     reject = Constant(0.0)
     assert slots_after_a_rejected_step(NGram(3, acceptance=reject)) == [14]
     assert slots_after_a_rejected_step(Heads(3, acceptance=reject)) == [17]
+    assert slots_after_a_rejected_step(Heads(3, keeps_slots=False, acceptance=reject)) == [11]
 
 
 def test_slots_for_drafts_preempt_where_a_plain_decode_fits():
@@ -302,6 +303,7 @@ def test_tokens_of_the_drafters_batch_are_charged_by_those_that_run_since_033(re
         (("speculation=ngram",), "cannot be planned ahead"),
         (("speculation=heads", "scheduler=mixed"), "plans no drafts"),
         (("speculation=heads", "speculation.off_above=4"), "always plans all drafts"),
+        (("speculation=heads", "speculation.keeps_slots=false"), "keeps_slots"),
         (("speculation=heads", "replicas=2"), "behind a router with drafts"),
         (("speculation=heads", "workload.num_seqs=2"), "parallel samples and beams"),
         (("speculation=heads", "preemption=swap"), "preemption=Swap: is not modelled with drafts"),

@@ -6,7 +6,7 @@ import pytest
 
 import testbed
 from testbed.core.slots import HOST, Refusal
-from testbed.memory.paged.paged import Paged
+from testbed.memory.paged.paged import BlockMemory, Paged
 
 WORDS = ("model=llama-3-8b", "gpu=h100-80gb", "+system=vllm-v1", "preemption=swap")
 LOAD = ("trace=random", "trace.input_len=150", "trace.output_len=150", "trace.input_ratio=0.7")
@@ -16,7 +16,7 @@ FULL = ("server.num_blocks=160", "swap_space_gib=40")
 @pytest.fixture
 def moved(monkeypatch):
     """The slots of each request that were moved to the host, less those moved back."""
-    left, move = Counter(), Paged.move
+    left, move = Counter(), BlockMemory.move
 
     def counted(policy, seqs, tier):
         answer = move(policy, seqs, tier)

@@ -148,6 +148,12 @@ COMBINATIONS = {
         "server.tiers",
         None,
     ),
+    "slots taken back of a whole reservation": (
+        [DRAFTS, "speculation.keeps_slots=false"],
+        {"policy": "contiguous_max", "scheduler": "vllm_v1"},
+        "scheduler: speculation.keeps_slots",
+        "false",
+    ),
     "drafts of the CPU ahead of their results": (
         [DRAFTS],
         {"policy": "paged", "scheduler": "vllm_v1_async"},
@@ -159,6 +165,12 @@ COMBINATIONS = {
         {"policy": "paged", "scheduler": "vllm_v1_async"},
         "scheduler: speculation.off_above",
         None,
+    ),
+    "slots taken back ahead of the results": (
+        ["speculation=heads", "speculation.keeps_slots=false"],
+        {"policy": "paged", "scheduler": "vllm_v1_async"},
+        "scheduler: speculation.keeps_slots",
+        "false",
     ),
     "a drafter's batch that takes all tokens": (
         [

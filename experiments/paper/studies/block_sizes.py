@@ -19,6 +19,7 @@ from testbed.experiments.paper.studies.study import (
     Study,
     Task,
     kept_rows,
+    reported,
 )
 from testbed.experiments.runs.run_store import RunStore
 from testbed.run.machine import cost_of
@@ -34,6 +35,7 @@ THEIRS = (
 )
 FLAT = 0.10
 AS_DRAWN = "recompute as drawn"
+TAILS = "recompute of tails"
 PEAK = (
     "20 ms for 256 tokens of 13B parameters would be more than the A100's peak allows: 21 ms at "
     "312 TFLOP/s"
@@ -109,6 +111,21 @@ def comparable_sizes(figure: str, claim: Mapping[str, Any], curves: pd.Series) -
     text = ", ".join(f"{size}: {value:.2f}" for size, value in ratio.items())
     place = figure, claim["setting"], "recompute vs swap", claim["quantity"]
     return Finding(*place, f"swap/recompute {text}", float(min(margins)))
+
+
+def tails_over_whole(figure: str, table: pd.DataFrame) -> list[Finding]:
+    """Recomputed tokens by block size if only tails are evicted, in percent of whole groups."""
+    if not {TAILS, "recompute"} <= set(table["system"]):
+        return []
+    tokens = table.pivot_table(index="block_size", columns="system", values="recomputed_tokens")
+    percent = (100 * tokens[TAILS] / tokens["recompute"]).reset_index(name="percent")
+    return reported(
+        figure,
+        percent,
+        "blocks of {block_size}",
+        TAILS,
+        {"percent": "recomputed tokens (% of whole groups)"},
+    )
 
 
 @dataclass(kw_only=True)
@@ -232,6 +249,7 @@ class Recovery(BlockSizes):
                 simulated=excess,
                 note=PEAK,
             ),
+            *tails_over_whole(self.figure, served),
             *([comparable_sizes(self.figure, self.compare, curves)] if len(served) else []),
         ]
 

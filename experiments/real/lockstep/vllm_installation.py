@@ -166,6 +166,13 @@ def _speculation(scheduler: VllmV1) -> dict[str, Any]:
     speculation = scheduler.drafter
     if speculation is None:
         return {}
+    if not speculation.keeps_slots:
+        raise InputError(
+            key="speculation.keeps_slots",
+            value="false",
+            problem="vLLM V1 keeps the slots of rejected drafts",
+            remedy="speculation.keeps_slots=true",
+        )
     if type(speculation) not in METHODS:
         raise InputError(
             key="speculation",

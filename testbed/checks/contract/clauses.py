@@ -1,8 +1,8 @@
 """The clauses; the numbers are used in messages and tests.
 
 1 Refusals are atomic, for a group too: nothing that can be seen has changed. 2 They are stable:
-refused again until something is released, moved out or published, has landed, or a grant says
-ends_refusals. 3 NEVER means that it would not fit an empty pool, an empty pool never answers
+refused again until something is released, truncated, moved out or published, has landed, or a grant
+says ends_refusals. 3 NEVER means that it would not fit an empty pool, an empty pool never answers
 LATER, nor does one that has given every slot back, and it fits exactly the requests that end within
 max_seq_len(). 4 Conservation: allocated + cached + in transit + free = total and live <= held <=
 allocated, as the tables show; all are zero after everything is released; no tier has more slots

@@ -48,9 +48,10 @@ class Act:
 
     extend: `number` tokens more of a group outside the batch. join: it joins the batch, or leaves
     it. refork: a candidate of a beam continues with those of candidate `number`. move: to the host,
-    or back. preempt: it loses its slots, and computes again what these stored. speculate: a single
-    sequence computes `number` tokens, the second half of which is rejected; their slots stay with
-    it. lease: it ends, and its slots stay until end_lease. discard: it ends, and nothing of it
+    or back. truncate: a single sequence loses its last `number` slots. preempt: it loses all. Both
+    compute again what these stored. draft: a single sequence computes `number` tokens, the second
+    half of which is rejected and gives its slots back; speculate: the same, but these slots stay
+    with it. lease: it ends, and its slots stay until end_lease. discard: it ends, and nothing of it
     is to be found. return: preempted, it requests slots for prompt and generated tokens, a single
     sequence for a chunk of `number` first, if not 0. release: it ends.
     """
@@ -81,6 +82,7 @@ class Histories:
         swaps = [self.swapped, self.brought_back] if memory.swaps is not None else []
         cached = [self.in_turn] if memory.publishes is not None else []
         always = [self.few, self.decode, self.again, self.preempted]
+        self._cuts = Random(0)
         self._leases = Random(1)
         self._long = Random(2)
         self._drafts = Random(3)
@@ -101,6 +103,8 @@ class Histories:
             calls += self.random.choice(self._scenes)()
             if self.memory.transfers is not None:
                 calls += [Act("land", self.pick()) for _ in range(self.random.randint(0, 3))]
+        if self.memory.truncates is not None:
+            calls += self.cut() if self._drafts.random() < 0.5 else self.drafted("draft")
         if self.memory.leases is not None:
             calls += self.leased()
         return calls
@@ -108,7 +112,7 @@ class Histories:
     def long(self) -> list[Call]:
         """Many small requests that come and go, for what goes wrong only after a number of calls.
 
-        It has random numbers of its own, so that it takes nothing away from other histories.
+        As `cut`, it has random numbers of its own.
         """
         random, calls = self._long, list[Call]()
         shares = self.memory.publishes is not None
@@ -172,6 +176,28 @@ class Histories:
         trip = [Act("move", pick), *self.meanwhile(), Act("move", pick)]
         return [RUN, *trip, Act("extend", pick, 1), RUN, *trip]
 
+    def cut(self) -> list[Call]:
+        """A group loses its end once or twice, others admit and decode, and it computes its end
+        again.
+
+        The scene ends a history and has random numbers of its own, so that it takes nothing away
+        from other scenes.
+        """
+        random, most = self._cuts, self.max_len // 2
+        pick = random.randint(0, MAX_PICK)
+        truncate = [
+            Act("truncate", pick, random.randint(1, most)) for _ in range(random.randint(1, 2))
+        ]
+        others = Admit(random.randint(1, most), 1), Act("step", 0, random.randint(1, 20))
+        meanwhile = others[: random.randint(0, 2)]
+        return [
+            RUN,
+            *truncate,
+            *meanwhile,
+            Act("extend", random.randint(0, MAX_PICK), random.randint(1, most)),
+            RUN,
+        ]
+
     def speculating(self) -> list[Call]:
         """Groups that speculate, whose rejected drafts keep their slots, beside any others.
 
@@ -180,27 +206,27 @@ class Histories:
         """
         calls = self.draw()
         if self.keeps_rejected:
-            calls += [call for _ in range(3) for call in self.drafted()]
+            calls += [call for _ in range(3) for call in self.drafted("speculate")]
         return calls
 
-    def drafted(self) -> list[Call]:
-        """Two groups speculate in turn, others admit and leave, and one of the two is preempted. As
-        `long`, the scene has random numbers of its own.
+    def drafted(self, verb: str) -> list[Call]:
+        """Two groups speculate in turn, others admit and leave, and one of the two is preempted.
+
+        As `cut`, the scene has random numbers of its own.
         """
         random, calls = self._drafts, list[Call]([RUN])
         first, second = random.randint(0, MAX_PICK), random.randint(0, MAX_PICK)
         for _ in range(random.randint(1, 6)):
-            calls += [Act("speculate", random.choice([first, second]), random.randint(1, 9))]
+            calls += [Act(verb, random.choice([first, second]), random.randint(1, 9))]
             meanwhile: list[Call] = [Admit(random.randint(1, self.max_len // 2), 1), RUN]
             calls += meanwhile[: random.randint(0, 2)]
-        last = Act("speculate", second, 4)
-        return [*calls, Act("preempt", first), Act("return"), RUN, last, RUN]
+        return [*calls, Act("preempt", first), Act("return"), RUN, Act(verb, second, 4), RUN]
 
     def leased(self) -> list[Call]:
         """A group ends and leaves a lease, others come, and the lease ends; another group leaves
         nothing.
 
-        As `long`, the scene has random numbers of its own.
+        As `cut`, the scene has random numbers of its own.
         """
         random, most = self._leases, self.max_len // 2
         come = [Admit(random.randint(1, most), 1) for _ in range(random.randint(1, 3))]

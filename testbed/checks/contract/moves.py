@@ -4,7 +4,7 @@ the witness.
 
 from dataclasses import dataclass, field
 
-from testbed.checks.contract.clauses import check_ops, require
+from testbed.checks.contract.clauses import check_answer, check_ops, require
 from testbed.checks.contract.questions import MakePolicy, Questions
 from testbed.checks.contract.witness import Write
 from testbed.core.request import Incoming
@@ -234,10 +234,44 @@ class Moves:
                 self.witness.entered(seq, 0)
                 self._publish(seq, seq.num_stored)
 
-    def speculate(self, group: Group, num_tokens: int) -> None:
-        """It computes its newest token and drafts, num_tokens in all. The second half of them is
-        rejected, and their slots are kept for the tokens that follow.
+    def truncate(self, group: Group, num_tokens: int) -> None:
+        """It gives its last slots back, but for the first, and will compute what they stored
+        again.
         """
+        self._leave(group)
+        seq, left = group.first, max(group.first.num_slots - num_tokens, 1)
+        self.questions.log.append(f"truncate({seq}, {seq.num_slots - left})")
+        assert self.memory.truncates is not None
+        answer = self.memory.truncates.truncate(seq, seq.num_slots - left)
+        check_answer("truncate()", answer)
+        if group.decodes:
+            group.num_tokens = seq.num_stored
+        seq.num_slots = group.placed = left
+        seq.num_stored = min(seq.num_stored, left)
+        group.is_forked = group.differs
+        self.questions.refused = None
+
+    def draft(self, group: Group, num_tokens: int) -> None:
+        """It computes its newest token and drafts, num_tokens in all. The second half of them, but
+        never the newest token, is rejected, and gives its slots back.
+        """
+        before = group.first.num_slots
+        self.extend(group, num_tokens)
+        self.run_plan()
+        rejected = (group.first.num_slots - before) // 2
+        if not rejected:
+            return
+        seq = group.first
+        self.questions.log.append(f"truncate({seq}, {rejected}): rejected drafts")
+        assert self.memory.truncates is not None
+        check_answer("truncate()", self.memory.truncates.truncate(seq, rejected))
+        seq.num_slots -= rejected
+        seq.num_stored = min(seq.num_stored, seq.num_slots)
+        self.witness.rejected(seq)
+        self.questions.refused = None
+
+    def speculate(self, group: Group, num_tokens: int) -> None:
+        """As `draft`, but it keeps the slots of rejected drafts for the tokens that follow."""
         seq = group.first
         end = min(seq.num_stored + num_tokens, group.final_len)
         num_new, missing = end - seq.num_stored, end - seq.num_slots

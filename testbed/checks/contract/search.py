@@ -33,10 +33,15 @@ ACTS: dict[str, tuple[Callable[[Group], bool], Callable[[Moves, Group, int], obj
         lambda moves, group, _: moves.move(group),
     ),
     "preempt": (lambda group: group.tier == DEVICE, lambda moves, group, _: moves.preempt(group)),
+    "draft": (
+        lambda group: group.decodes and not group.in_batch and len(group.sequences) == 1,
+        Moves.draft,
+    ),
     "speculate": (
         lambda group: group.decodes and not group.in_batch and len(group.sequences) == 1,
         Moves.speculate,
     ),
+    "truncate": (lambda group: group.tier == DEVICE and len(group.sequences) == 1, Moves.truncate),
     "lease": (lambda group: group.decodes, lambda moves, group, _: moves.lease(group)),
     "discard": (lambda group: group.decodes, lambda moves, group, _: moves.discard(group)),
     "return": (lambda group: group.tier is None, Moves.admit),

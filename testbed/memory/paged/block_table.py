@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import NO_OPS, Copy, Ops
+from testbed.core.slots import NO_OPS, Copy, Ops, ceil_div
 from testbed.memory.paged.block_pool import BlockPool
 
 
@@ -98,6 +98,18 @@ class Tables:
             self.held[table.seq.seq_id] = BlockTable(table.seq, blocks, table.pinned)
         self.live += stored_tokens(stored, size)
         return tuple([Copy(src * size, dst * size, size) for src, dst in target_of.items()])
+
+    def cut(self, seq: Sequence, num_tokens: int) -> None:
+        """Keep the blocks of a sequence's first num_tokens tokens."""
+        table, kept = self.of(seq), ceil_div(num_tokens, self.block_size)
+        table.pinned = min(table.pinned, num_tokens // self.block_size)
+        dropped, padding = seq.num_slots - num_tokens, kept * self.block_size - num_tokens
+        if kept < len(table.blocks):
+            self._drop_end(table, kept, seq.num_slots)
+            del table.blocks[kept:]
+            dropped = padding
+        if self.pool.ref_count(table.blocks[-1]) == 1:
+            self.live -= dropped
 
     def _num_whole(self, seq: Sequence) -> int:
         return min(seq.registered_prefix, seq.prompt_len - 1) // self.block_size

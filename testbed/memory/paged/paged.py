@@ -46,7 +46,7 @@ from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import PoolSpec, UnsupportedError
 
 
-class Paged(LeasingPolicy):
+class BlockMemory(LeasingPolicy):
     """Blocks of block_size slots, taken when needed; admission keeps a watermark share of the pool
     free (watermark.py).
 
@@ -160,10 +160,15 @@ class Paged(LeasingPolicy):
         return record(Grant, (0, NO_OPS, growth, evicted, False))
 
     def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit = NO_HIT) -> bool:
-        is_registered = seq.registered_prefix in self._tables.prefixes
-        num_own = len(self._tables.whole_prefix(seq)) if is_registered else 0
+        table, reserve, num_own = self._tables.held.get(seq.seq_id), self._reserve(), 0
+        if table is not None:
+            num_own = len(table.blocks)
+            if len(self._tables.held) == 1:  # it alone: nothing is kept free for others
+                reserve = 0
+        elif seq.registered_prefix in self._tables.prefixes:
+            num_own = len(self._tables.whole_prefix(seq))
         needed = ceil_div(num_tokens, self.block_size) - num_own
-        return needed + self._reserve() <= self._pool.available()
+        return needed + reserve <= self._pool.available()
 
     def reserve(self, tables: Collection[BlockTable]) -> int:
         """Blocks that an admission, and a return from the host, must leave free: the watermark's.
@@ -391,6 +396,14 @@ class Paged(LeasingPolicy):
             tables.held[seq.seq_id] = BlockTable(seq, shared + own)
             tables.live += num_tokens - num_shared * size
         return blocks
+
+
+class Paged(BlockMemory):
+    """Block memory that can also take back the end of a sequence: nothing else finds it."""
+
+    def truncate(self, seq: Sequence, num_tokens: int) -> Grant:
+        self._tables.cut(seq, seq.num_slots - num_tokens)
+        return GRANTED
 
 
 @lru_cache(1 << 10)

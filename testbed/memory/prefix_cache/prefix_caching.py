@@ -19,7 +19,7 @@ from testbed.core.slots import (
     ceil_div,
 )
 from testbed.core.units import PositiveTokens, Share
-from testbed.memory.paged.paged import Paged
+from testbed.memory.paged.paged import BlockMemory
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -122,7 +122,7 @@ COUNTS = tuple(field.name for field in fields(CacheCounts))
 IS_EVICTABLE = attrgetter("evictable")
 
 
-class PrefixCaching(Paged):
+class PrefixCaching(BlockMemory):
     """Paged memory whose full prompt blocks are findable by content until evicted, also with a
     reference count of 0.
 

@@ -23,7 +23,7 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E4
 from testbed.memory.tiers.store_rules import BeforeEviction  # noqa: E402
 from testbed.memory.tiers.tiered_caching import TieredCaching  # noqa: E402
 from testbed.sched.chunked import ChunkedPrefill  # noqa: E402
-from testbed.sched.preemption import Recompute, Swap  # noqa: E402
+from testbed.sched.preemption import Recompute, RecomputeTail, Swap  # noqa: E402
 from testbed.sched.separate import SeparatePrefill  # noqa: E402
 from testbed.sched.static_batch import StaticBatch  # noqa: E402
 
@@ -78,7 +78,7 @@ def test_tokens_are_right_with_separate_prefill():
 
 
 @pytest.mark.parametrize("debug", [True, False])
-@pytest.mark.parametrize("rule", [Recompute, Swap])
+@pytest.mark.parametrize("rule", [Recompute, RecomputeTail, Swap])
 def test_tokens_are_right_after_preemption(rule, debug):
     scheduler, small = partial(tiny.mixed, preemption=rule()), tiny.pool(64, 256)
     engine = tiny.engine("llama", partial(Paged, block_size=4), scheduler, small, debug)

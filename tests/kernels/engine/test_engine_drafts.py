@@ -162,6 +162,16 @@ def test_a_drafter_by_graphs_has_logits_of_every_decode():
 
 
 @pytest.mark.parametrize("debug", [True, False])
+def test_slots_of_rejected_drafts_come_back_at_once(debug):
+    """And others take them."""
+    policy, requests = partial(Paged, block_size=2), tiny.requests([*LENGTHS, *LONG])
+    equal_outputs(requests, "llama", policy, ngram(keeps_slots=False), debug=debug)
+    speculation = draft_model("llama", keeps_slots=False)
+    options = {"drafter": model("llama", seed=1), "debug": debug}
+    equal_outputs(requests, "llama", policy, speculation, **options)
+
+
+@pytest.mark.parametrize("debug", [True, False])
 def test_drafting_changes_no_token_after_a_preemption(debug):
     policy, small = partial(Paged, block_size=4), tiny.pool(64)
     requests = tiny.requests(LONG)
@@ -349,7 +359,8 @@ def histories(draw):
         prompts = [tuple(i % period for i in range(r.prompt_len)) for r in requests]
         pairs = zip(requests, prompts, strict=True)
         requests = [r._replace(prompt_ids=prompt, arrival_ps=0) for r, prompt in pairs]
-    options = {"num_drafts": draw(st.integers(1, 5))}
+    keeps = policy in (ContiguousMax, *CACHING) or draw(st.booleans())
+    options = {"num_drafts": draw(st.integers(1, 5)), "keeps_slots": keeps}
     options["off_above"] = draw(st.sampled_from([None, None, 2]))
     if draw(st.booleans()):
         return family, policy, requests, ngram(**options, lookup_min=draw(st.integers(1, 3))), {}

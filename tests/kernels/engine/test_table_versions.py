@@ -20,7 +20,7 @@ from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.radix.radix import Radix  # noqa: E402
 from testbed.sched import group_slots, state  # noqa: E402
 from testbed.sched.chunked import ChunkedPrefill  # noqa: E402
-from testbed.sched.preemption import Recompute, Swap  # noqa: E402
+from testbed.sched.preemption import Recompute, RecomputeTail, Swap  # noqa: E402
 from testbed.sched.scheduler import Scheduler  # noqa: E402
 from testbed.sched.sglang import SGLang  # noqa: E402
 
@@ -76,6 +76,7 @@ def of_one_prompt():
 
 of_eight = partial(Paged, block_size=8)
 preempted = partial(serve, tiny.requests(LONG), of_eight)
+tails = partial(serve, tiny.requests(LONG), of_eight, rule=RecomputeTail)
 swapped = partial(serve, tiny.requests(LONG), of_eight, rule=Swap)
 searched = partial(serve, tiny.requests(LONG[:3], num_seqs=3, beam=True), slots=512)
 doubles = partial(serve, of_one_prompt(), partial(Radix, block_size=4), scheduler=sglang, slots=256)
@@ -106,6 +107,7 @@ def of_held(radix, held):
     ("owner", "name", "versions_of", "scenario"),
     [
         (Sequence, "set_counts", of_itself, preempted),
+        (Sequence, "set_counts", of_itself, tails),
         (Capabilities, "move", of_moved, swapped),
         (Scheduler, "step", of_batch, partial(searched, partial(Paged, block_size=4))),
         (group_slots, "extend_to", of_extended, relocated),
