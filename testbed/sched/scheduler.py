@@ -11,7 +11,7 @@ from testbed.core.errors import InputError, UnsupportedError
 from testbed.core.request import Incoming
 from testbed.core.sequence import CANCELLED, FINISHED, RUNNING, Sequence, SequenceGroup
 from testbed.core.slots import GRANTED, NO_OPS, Grant, record
-from testbed.core.units import PositiveCount, PositiveTokens
+from testbed.core.units import Count, PositiveCount, PositiveTokens
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.drafting import Drafting
@@ -390,6 +390,7 @@ class IterationLevel(Scheduler):
         *,
         max_num_batched_tokens: PositiveTokens,
         max_num_seqs: PositiveCount,
+        prefetch: Count = 0,
         order: Order | None = None,
     ) -> None:
         """A scheduler without requests.
@@ -399,6 +400,7 @@ class IterationLevel(Scheduler):
             preemption: the rule that names victims.
             max_num_batched_tokens: tokens of an iteration at most.
             max_num_seqs: sequences that run at most.
+            prefetch: waiting requests for which lower tiers' blocks are loaded before their turn.
             order: of requests; None: first come, first served.
         """
         super().__init__(policy, preemption)
@@ -407,6 +409,14 @@ class IterationLevel(Scheduler):
         self.state.follow(self.order)
         if self._choose_order is None and not self.order.keeps_arrival:
             self._choose_order = self.order.choose_order
+        if prefetch and self.memory.transfers is None:
+            raise InputError(
+                key="scheduler.prefetch",
+                value=prefetch,
+                problem=f"{self.memory.name} loads nothing from lower tiers",
+                remedy="choose policy=tiered, or leave prefetch out",
+            )
+        self.prefetch = prefetch
         self.prompts = self.prefills(self.state, self.limits)
 
     def add(self, request: Incoming) -> SequenceGroup:
@@ -419,6 +429,8 @@ class IterationLevel(Scheduler):
         self.state.waiting.append(group)
         if not self.order.keeps_arrival:
             group.rank = (*self.order.rank(request), request.request_id)
+        if self.prefetch:
+            self.state.not_loaded.add(group)
         return group
 
     def columns_read(self) -> tuple[str, ...]:
@@ -430,7 +442,7 @@ class IterationLevel(Scheduler):
         memory = self.memory
         is_plain = memory.layered is None and memory.cuts_chunks is None
         is_declared = vars(type(self)).get("admits_after_decodes", False)
-        can = is_declared and is_plain and self._choose_order is None
+        can = is_declared and is_plain and self._choose_order is None and not self.prefetch
         return PromptPlans(self) if can and self.is_steady and not self.steps_in_turn else None
 
     def limit_chunks(self) -> None:
@@ -460,17 +472,21 @@ class IterationLevel(Scheduler):
     @property
     def keeps_refused(self) -> bool:
         """True if the head of the queue stays there, unasked, once it was refused."""
-        return self._choose_order is None
+        return self._choose_order is None and not self.prefetch
 
     def enable_fast_forward(self, plan: Plan) -> None:
-        """Offer further identical steps if only an end or an arrival matters.
+        """Offer further identical steps if only an end or an arrival matters; requests that wait
+        are prefetched.
 
-        An arrival matters if the queue is empty, and if it might come to stand at its head.
+        An arrival matters if the queue is empty, if it might come to stand at its head, and
+        to a prefetch.
 
         Args:
             plan: the one that is being made.
         """
         state = self.state
+        if state.not_loaded and not plan.preempted:
+            state.prefetch(self.prefetch, plan)
         if (
             plan.chunks
             or len(state.batch.sequences) != state.num_seqs
@@ -484,7 +500,7 @@ class IterationLevel(Scheduler):
             return
         keeps_order = self._choose_order is None
         is_queue = bool(state.swapped or state.waiting)
-        plan.ends_on_arrival = not (keeps_order and is_queue)
+        plan.ends_on_arrival = self.prefetch > 0 or not (keeps_order and is_queue)
         promised = plan.promised_steps
         if not self._admits_none():
             return

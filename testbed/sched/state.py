@@ -1,6 +1,7 @@
 """The groups of a scheduler and their memory, kept consistent; every scheduler has one of these."""
 
 from collections.abc import Collection
+from itertools import islice
 
 from testbed.core.sequence import (
     FINISHED,
@@ -58,6 +59,8 @@ class SchedulerState(Queues):
         policy: the memory policy, for the calls that every policy answers.
         memory: what else it can do.
         pending_forks: sequences forked since the last plan.
+        not_loaded: groups that have come, for which nothing was loaded yet; empty unless the
+            scheduler prefetches.
         refused: the group that was refused since memory was last released. By clause 2 of the
             contract it would be refused again, so the scheduler does not retry.
         swap_in_refused: the first swapped group was refused since memory was last released.
@@ -76,6 +79,7 @@ class SchedulerState(Queues):
         self.policy = policy
         self.memory = capabilities_of(policy)
         self.pending_forks = PendingForks(self.memory)
+        self.not_loaded: set[SequenceGroup] = set()  # never iterated over
         self.refused: SequenceGroup | None = None
         self.swap_in_refused = False
         self.partially_preempted: SequenceGroup | None = None
@@ -143,6 +147,7 @@ class SchedulerState(Queues):
         seqs = sequences_to_admit(group, policy_forks=self.memory.forks is not None)
         if len(seqs) > 1:  # they are filled by a copy of the whole prompt, or each from its start
             num_tokens = group.prefill_len
+        self.not_loaded.discard(group)
         if self.memory.transfers is not None and not self.load(group, num_tokens, plan, hit):
             self.refused = group
             return Refusal.LATER
@@ -197,6 +202,19 @@ class SchedulerState(Queues):
         if isinstance(answer, Grant):
             self.order(answer.ops, plan)
         return isinstance(answer, Grant)
+
+    def prefetch(self, num_groups: int, plan: Plan) -> None:
+        """Load for the first groups that wait, once for each, whether there are slots for those
+        before it or not.
+
+        If it depended on these, a span would have to end if an eviction leaves nothing to load
+        for one of them.
+        """
+        for group in islice(self.waiting, num_groups):
+            if group not in self.not_loaded:
+                continue
+            if self.load(group, group.prefill_len, plan, self.lookup(group)):
+                self.not_loaded.remove(group)
 
     def schedule_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> None:
         """The next `new` tokens of the group's prefill run in this plan; a later admission may find
@@ -289,6 +307,7 @@ class SchedulerState(Queues):
     def _remove_from_queue(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """`remove` for a group that waits, maybe partially preempted, or is swapped out."""
         self.leave_queue(group)
+        self.not_loaded.discard(group)
         group.status = status
         if group is self.partially_preempted:
             self.partially_preempted = None

@@ -144,6 +144,7 @@ def test_vllm_v1_has_the_defaults_of_its_release():
         "scheduler_reserve_full_isl": True,
         "ignore_eos": True,
         "enable_chunked_prefill": True,
+        "prefetch": 0,
     }
     assert (config["policy"]["block_size"], config["policy"]["watermark"]) == (16, 0.0)
 

@@ -132,7 +132,9 @@ def by_rank(random):
     eviction = random.choice(EVICTIONS)()
     policy = PrefixCaching(pool, random.choice([4, 8]), eviction=eviction)
     rule = random.choice([Recompute, Swap, RecomputeSingleSwapGroup])(ANALYTIC)
-    scheduler = ChunkedPrefill(policy, rule, **limits_of(random), order=random.choice(orders)())
+    scheduler = ChunkedPrefill(
+        policy, rule, **limits_of(random), order=random.choice(orders)(), prefetch=0
+    )
     return requests_of_several(random, pool), scheduler, random.choice(COSTS), {}
 
 
@@ -201,7 +203,9 @@ def of_tiers(random):
     exclusive = isinstance(store, WriteBack | BeforeEviction) and random.random() < 0.5
     load = random.choice(LOADS)()
     policy = TieredCaching(pool, 8, store=store, load=load, exclusive=exclusive)
-    scheduler = ChunkedPrefill(policy, Recompute(cost), **limits_of(random))
+    scheduler = ChunkedPrefill(
+        policy, Recompute(cost), **limits_of(random), prefetch=random.choice([0, 2])
+    )
     return requests_of(random, pool.num_slots), scheduler, cost, {}
 
 

@@ -64,9 +64,12 @@ def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(
 
 
 @pytest.mark.usefixtures("few_requests")
-@pytest.mark.parametrize("name", POLICIES)
-def test_fast_equals_slow_with_transfers(name):
-    assert differs(POLICIES[name], POOLS[1], [ChunkedPrefill], LIMITS) is None
+@pytest.mark.parametrize(
+    ("name", "prefetch"), [*((name, 0) for name in POLICIES), ("exclusive", 3), ("on reuse", 3)]
+)
+def test_fast_equals_slow_with_transfers(name, prefetch):
+    limits = {**LIMITS, "prefetch": prefetch}
+    assert differs(POLICIES[name], POOLS[1], [ChunkedPrefill], limits) is None
 
 
 def prompt(seq_id, ids):
@@ -239,7 +242,7 @@ def agents(num_sessions, num_turns, gap_ps=10**9, output_len=8):
         yield Request(i, i * gap_ps, len(ids), output_len, prompt_ids=ids)
 
 
-def run(make, tiers, requests=None, budget=64, **options):
+def run(make, tiers, requests=None, prefetch=0, budget=64, **options):
     on = replace(server(host_bandwidth=1e9), tiers=tiers)
     slots = tuple(
         Tier(name, int(tier.size_gib * 2**30) // MODEL.kv_bytes_per_token)
@@ -249,14 +252,14 @@ def run(make, tiers, requests=None, budget=64, **options):
     cost = analytic(on, overhead_s=1e-3)
     policy = make(pool)
     limits = {"max_num_batched_tokens": budget, "max_num_seqs": 8}
-    scheduler = ChunkedPrefill(policy, Recompute(cost), **limits)
+    scheduler = ChunkedPrefill(policy, Recompute(cost), **limits, prefetch=prefetch)
     recorder = simulate(requests or list(agents(8, 4)), scheduler, cost, 512, pool=pool, **options)
     return policy, recorder
 
 
 @pytest.mark.parametrize("name", ["write through", "exclusive"])
 @pytest.mark.parametrize("gap_ms", [10, 20, 40])
-def test_fast_equals_slow_where_requests_wait_for_loads(name, gap_ms):
+def test_fast_equals_slow_where_requests_that_wait_are_prefetched(name, gap_ms):
     tiers, requests = (
         {
             "dram": TierSpec(
@@ -266,7 +269,10 @@ def test_fast_equals_slow_where_requests_wait_for_loads(name, gap_ms):
         list(agents(8, 4, gap_ms * 10**9, 20)),
     )
     assert_same(
-        *(run(POLICIES[name], tiers, requests, fast_forward=way)[1] for way in (True, False))
+        *(
+            run(POLICIES[name], tiers, requests, prefetch=3, fast_forward=way)[1]
+            for way in (True, False)
+        )
     )
 
 
@@ -322,10 +328,11 @@ def gib(num_slots):
 
 
 @pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("prefetch", [0, 3])
 @pytest.mark.parametrize(("size", "bandwidth"), [(0, 1e9), (64, 1e9), (4000, 1e9), (4000, 1e6)])
-def test_every_request_is_served_whatever_the_tier(name, size, bandwidth):
+def test_every_request_is_served_whatever_the_tier(name, size, bandwidth, prefetch):
     tiers = {"dram": TierSpec(gib(size) + 1e-9, bandwidth, bandwidth, 1e-5)}
-    policy, recorder = run(POLICIES[name], tiers)
+    policy, recorder = run(POLICIES[name], tiers, prefetch=prefetch)
     assert recorder.totals.finished == 32
     assert policy.usage().held == 0
 
@@ -341,6 +348,22 @@ def test_a_tier_finds_what_the_device_has_lost_and_a_slow_one_makes_requests_wai
     without, _ = run(POLICIES["write through"], {"dram": TierSpec(1e-9)})
     assert policy.counters()["hit_tokens"] > without.counters()["hit_tokens"]
     assert ends[1e6] > ends[1e9]
+
+
+def test_prefetched_requests_wait_less_for_a_slow_tier():
+    waits = {}
+    for prefetch in (0, 3):
+        tiers = {
+            "dram": TierSpec(
+                size_gib=gib(4000), read_bandwidth=1e7, write_bandwidth=1e9, latency_s=1e-5
+            )
+        }
+        requests = list(agents(8, 4, 4 * 10**9))
+        policy, recorder = run(POLICIES["exclusive"], tiers, requests, prefetch)
+        columns = recorder.requests.columns()
+        waits[prefetch] = (columns["first_token_ps"] - columns["arrival_ps"]).mean()
+        assert policy.counters()["hit_tokens"] == 1920
+    assert waits[3] < 0.8 * waits[0]
 
 
 @pytest.mark.parametrize(

@@ -140,10 +140,11 @@ def engines(draw, num_engines, any_scheduler, kinds):
         make_policies, shared = [draw(policies(kinds)) for _ in range(num_engines)], ()
         cost = draw(st.sampled_from(COSTS))
     make_schedulers = [draw(any_scheduler) for _ in range(num_engines)]
+    prefetch = {"prefetch": 2} if draw(st.booleans()) else {}
 
     def make_parts(number):
         policy, make_scheduler = make_policies[number](), make_schedulers[number]
-        scheduler = make_scheduler(policy)
+        scheduler = make_scheduler(policy, **(prefetch if shared else {}))
         return EngineParts(scheduler, cost, MAX_LEN, lengths=lengths_of(scheduler))
 
     return make_parts, shared
@@ -383,7 +384,7 @@ def drawn_parts(random, shares):
         kinds = [TieredCaching] if shares else [PrefixCaching, OutputCaching]
         policy = kinds[number % len(kinds)](pool, 8)
         limits = {"max_num_batched_tokens": 64, "max_num_seqs": 8}
-        scheduler = ChunkedPrefill(policy, Recompute(), **limits)
+        scheduler = ChunkedPrefill(policy, Recompute(), **limits, prefetch=2 if shares else 0)
         return EngineParts(scheduler, TIERED[0] if shares else COSTS[1], LONGEST)
 
     return make_parts

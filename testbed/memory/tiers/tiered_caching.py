@@ -80,7 +80,8 @@ class TieredCaching(PrefixCaching):
 
     Blocks below are loaded before the request is admitted. `store` chooses for the first tier,
     whose blocks go on to the next. With `exclusive` tiers a block leaves the first tier when it has
-    been loaded, so that all together cache as much as one pool. Loads begin when a request is next.
+    been loaded, so that all together cache as much as one pool. Loads begin when a request is next,
+    or among the first `prefetch` that wait.
     """
 
     def __init__(
